@@ -244,7 +244,8 @@ class Core:
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """Device to its version, for the device and those listed behind a colon."""
         parsed = device_string.parse(device_name)
-        names = (parsed.device, *(parsed.priorities or ()))
+        listed = map(device_string.parse_entry, parsed.priorities or ())
+        names = (parsed.device, *(one.device for one in listed if not one.is_excluded))
         infos = {name: self.device_info(name) for name in names}
         return {name: Version(info.full_name, info.driver) for name, info in infos.items()}
 

@@ -21,6 +21,7 @@ PACKAGES = (
     "plugins/hetero/partita_hetero",
     "plugins/reference/partita_reference",
     "serve/partita_serve",
+    "plugins/virtual/partita_virtual",
     "conformance/partita_conformance",
 )
 

@@ -77,6 +77,10 @@ class DevicePlugin(abc.ABC):
     is_default: ClassVar[bool] = False
     """(optional) Whether applications that name no device get this one (defaults to no)."""
 
+    splits_models: ClassVar[bool] = False
+    """(optional) Whether it takes a list of devices and gives each a part of the model, so that
+    what one of them does not take, another one can (defaults to no)."""
+
     is_reference: ClassVar[bool] = False
     """(optional) Whether other devices are compared with this one where no device is named for that
     (defaults to no)."""

@@ -10,6 +10,7 @@ from partita.errors import DeviceStringError
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _DEVICE = re.compile(rf"({_NAME.pattern})(?:\.({_ID.pattern}))?")
+_ENTRY = re.compile(r"(-?)([^()-][^()]*)(?:\(([1-9][0-9]{0,5})\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,21 @@ class DeviceString:
     def device(self) -> str:
         """Name and id, without the list."""
         return f"{self.name}.{self.device_id}" if self.device_id else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """An entry of a device list.
+
+    Attributes:
+        device: Name and id.
+        count: The number in parentheses behind it (requests, or their batch), or ``None``.
+        is_excluded: Whether a minus stands before it: all devices but this one are meant.
+    """
+
+    device: str
+    count: int | None = None
+    is_excluded: bool = False
 
 
 def is_device_name(text: str) -> bool:
@@ -67,7 +83,7 @@ def parse_list(text: str, whole: str | None = None) -> tuple[str, ...]:
     """
     entries = tuple(entry.strip() for entry in text.split(","))
     for entry in entries:
-        _split(entry, whole or text)
+        parse_entry(entry, whole or text)
     doubles = sorted({entry for entry in entries if entries.count(entry) > 1})
     if doubles:
         raise DeviceStringError(
@@ -75,6 +91,25 @@ def parse_list(text: str, whole: str | None = None) -> tuple[str, ...]:
             "name each device once, the first being preferred."
         )
     return entries
+
+
+def parse_entry(text: str, whole: str | None = None) -> ListEntry:
+    """Parses an entry of a device list; which of its forms are meant, the list's device says.
+
+    Example:
+        >>> parse_entry("GPU.1(4)")
+        ListEntry(device='GPU.1', count=4, is_excluded=False)
+
+    Raises:
+        DeviceStringError: It has another form than ``NAME``, ``NAME.ID``, either with a number in
+            parentheses behind it or a minus before it.
+    """
+    match = _ENTRY.fullmatch(text)
+    device = text if match is None or (match[1] and match[3]) else match[2]
+    _split(device, whole or text)
+    if match is None or device == text:
+        return ListEntry(device)
+    return ListEntry(device, int(match[3]) if match[3] else None, bool(match[1]))
 
 
 def _split(text: str, whole: str) -> tuple[str, str]:

@@ -164,10 +164,8 @@ class Registry:
 
     def over(self, devices: Iterable[str]) -> str:
         """A device string that splits models over devices; empty if no plugin does that."""
-        for name in self.names:
-            if self.takes_list(name):
-                return f"{name}:{','.join(devices)}"
-        return ""
+        splitter = self._first(lambda plugin: plugin.splits_models)
+        return "" if splitter is None else f"{splitter}:{','.join(devices)}"
 
     def with_fallback(self, device: str) -> str:
         """A device string that gives the reference what a device does not take; empty if none can.

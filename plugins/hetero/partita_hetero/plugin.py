@@ -23,6 +23,7 @@ class HeteroPlugin(DevicePlugin):
 
     device_name = "HETERO"
     is_default = True
+    splits_models = True
     properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
         "partita_hetero.properties:HeteroProperties"
     )

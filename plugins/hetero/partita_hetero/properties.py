@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ByteSize, Field, PositiveInt, field_validator
 
-from partita.devices.device_string import parse_list
-from partita.properties import DeviceProperties
+from partita.devices.list_properties import ListProperties
 from partita.properties.hint import PerformanceMode
 from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
 from partita_hetero.options.pins import PinRule
@@ -20,18 +19,9 @@ else:
     ExecutorName = Literal[tuple(EXECUTORS)]
 
 
-class HeteroProperties(DeviceProperties):
-    """What an application can set on HETERO.
+class HeteroProperties(ListProperties):
+    """What an application can set on HETERO, besides the list and what goes to its devices."""
 
-    Keys that HETERO does not have itself are passed to every device of the list that has them.
-    """
-
-    MULTI_DEVICE_PRIORITIES: str = Field(
-        "", description="Devices, preferred ones first; empty: all, accelerators first."
-    )
-    DEVICE_PROPERTIES: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="Device name to the properties for its submodels."
-    )
     HETERO_EXECUTOR: ExecutorName = Field(
         DEFAULT.name,
         description="; ".join(f"{one.name}: {one.summary}" for one in EXECUTORS.values()) + ".",
@@ -119,11 +109,6 @@ class HeteroProperties(DeviceProperties):
         """What runs the steps of a request."""
         return EXECUTORS[self.HETERO_EXECUTOR]
 
-    @field_validator("MULTI_DEVICE_PRIORITIES", mode="before")
-    @classmethod
-    def _join(cls, value: Any) -> Any:
-        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-
     @field_validator("HETERO_PINS", mode="before")
     @classmethod
     def _list_of_pins(cls, value: Any) -> Any:
@@ -145,8 +130,3 @@ class HeteroProperties(DeviceProperties):
     @classmethod
     def _path(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
-
-    @field_validator("MULTI_DEVICE_PRIORITIES")
-    @classmethod
-    def _well_formed(cls, value: str) -> str:
-        return ",".join(parse_list(value)) if value else value

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from partita.contract.core_api import CoreAPI
 from partita.contract.query import QueryResult, Reason, ReasonCode
-from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
+from partita.errors import UnsupportedOpError
 from partita_hetero.options.pins import Pin
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.data_movement import follow
@@ -21,8 +20,6 @@ Query = Callable[[str], QueryResult]
 
 Wishes = Mapping[int, tuple[str, Reason]]
 """Operation to the device that a plan chose for it, and why."""
-
-_KIND_ORDER = ("gpu", "accelerator", "cpu", "reference")
 
 
 @dataclass(frozen=True)
@@ -41,48 +38,6 @@ class Placement:
     reason: list[Reason]
     refused: list[dict[str, Reason]]
     pinned_elsewhere: list[int] = field(default_factory=list)
-
-
-def default_priorities(core: CoreAPI, own_name: str) -> list[str]:
-    """All devices that are not made of others: GPUs, other accelerators, CPUs, then references.
-
-    A device that cannot say what it is, is left out.
-    """
-    ranked = []
-    for device in core.available_devices:
-        if device.partition(".")[0] == own_name:
-            continue
-        try:
-            kind = core.device_info(device).kind
-        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
-            _log.warning("Device '%s' is left out: it cannot be described: %s", device, error)
-            continue
-        if kind != "virtual":
-            order = _KIND_ORDER.index(kind) if kind in _KIND_ORDER else 1
-            ranked.append((order, "." in device, device))  # those without a driver first
-    return [device for _, _, device in sorted(ranked)]
-
-
-def check_priorities(core: CoreAPI, devices: Sequence[str], own_name: str) -> None:
-    """Every device must exist and be listed once, whatever name it goes by.
-
-    Raises:
-        DeviceError: One does not exist, cannot be used, is HETERO itself, or is listed twice.
-    """
-    seen: dict[str, str] = {}
-    for device in devices:
-        if device.partition(".")[0] == own_name:
-            raise DeviceNotFoundError(f"{own_name} cannot be one of its own devices ('{device}').")
-        try:
-            canonical = core.resolve_device(device)
-        except DeviceError as error:
-            raise type(error)(f"{own_name}:{','.join(devices)} cannot be used. {error}") from error
-        if canonical in seen:
-            raise DeviceNotFoundError(
-                f"'{device}' and '{seen[canonical]}' are the same device ({canonical}); "
-                "list it once."
-            )
-        seen[canonical] = device
 
 
 def place(

@@ -7,6 +7,7 @@ from typing import Any
 
 from partita.contract.core_api import CoreAPI
 from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.devices import member_devices
 from partita.devices.device_string import parse_list
 from partita.errors import DeviceError, PropertyError
 from partita.model.model import Model
@@ -37,15 +38,17 @@ class DeviceList:
         self.core = core
         self.own_name = own_name
         self.names = (
-            list(parse_list(listed)) if listed else by_priority.default_priorities(core, own_name)
+            list(parse_list(listed)) if listed else member_devices.default_devices(core, own_name)
         )
         if not self.names:
             raise DeviceError(f"{own_name} found no device to run on.")
-        by_priority.check_priorities(core, self.names, own_name)
+        member_devices.check_devices(core, self.names, own_name)
         self.properties = properties.model_copy(
             update={"MULTI_DEVICE_PRIORITIES": ",".join(self.names)}
         )
-        self._check_properties()
+        member_devices.check_properties(
+            core, own_name, HeteroProperties.model_fields, self.names, properties.DEVICE_PROPERTIES
+        )
         self.memory_limits = self._memory_limits()
         self._overrides: dict[str, dict[str, Any]] = {}
         self._welcomes: dict[str, bool] = {}
@@ -104,22 +107,14 @@ class DeviceList:
 
     def config(self, device: str) -> dict[str, Any]:
         """The properties for a device's submodels: its own, and those common keys that it has."""
-        canonical = self.core.resolve_device(device)
-        nested = self.properties.DEVICE_PROPERTIES
-        config = {
-            key: value
-            for key, value in nested.get("*", {}).items()
-            if self.core.accepts_property(device, key)
-        }
-        if self.properties.PERF_COUNT:
-            config["PERF_COUNT"] = True
-        for key in _ALSO_FOR_DEVICES & self.properties.model_fields_set:
-            if self.core.accepts_property(device, key):
-                config[key] = getattr(self.properties, key)
-        families = {device.partition(".")[0], canonical.partition(".")[0]}
-        for name, settings in nested.items():
-            if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
-                config |= settings
+        properties = self.properties
+        keys = _ALSO_FOR_DEVICES & properties.model_fields_set
+        passed_on = {key: getattr(properties, key) for key in keys}
+        if properties.PERF_COUNT:
+            passed_on["PERF_COUNT"] = True
+        config = member_devices.config_of(
+            self.core, device, properties.DEVICE_PROPERTIES, passed_on
+        )
         config |= self._overrides.get(device, {})
         return {"CACHE_DIR": "", **config}  # what is cached is the whole model
 
@@ -147,27 +142,3 @@ class DeviceList:
                 raise PropertyError(f"HETERO_MEMORY_LIMITS names '{name}': {error}") from error
             limits[listed.get(canonical, name)] = limit
         return limits
-
-    def _check_properties(self) -> None:
-        nested = self.properties.DEVICE_PROPERTIES
-        for name, settings in nested.items():
-            if name == "*":
-                continue
-            try:
-                self.core.resolve_device(name)
-                unknown = [key for key in settings if not self.core.accepts_property(name, key)]
-            except DeviceError as error:
-                raise PropertyError(f"DEVICE_PROPERTIES names '{name}': {error}") from error
-            if unknown:
-                raise PropertyError(
-                    f"DEVICE_PROPERTIES sets '{unknown[0]}' for '{name}', which has no such "
-                    "property that can be set; see core.get_property(device, "
-                    "'SUPPORTED_PROPERTIES')."
-                )
-        for key in nested.get("*", {}):
-            if not any(self.core.accepts_property(device, key) for device in self.names):
-                own = ", ".join(HeteroProperties.model_fields)
-                raise PropertyError(
-                    f"Neither {self.own_name} nor any of {', '.join(self.names)} has a property "
-                    f"'{key}'. {self.own_name} accepts {own}, and every key of its devices."
-                )

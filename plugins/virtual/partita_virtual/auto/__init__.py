@@ -1,0 +1,1 @@
+"""Device AUTO: the device that takes a model and computes it fastest."""

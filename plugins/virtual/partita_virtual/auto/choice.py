@@ -1,0 +1,247 @@
+"""Which device AUTO's requests run on: the first that is ready, then the best, then what is left.
+
+Once made, a choice is an object that never changes; requests look for a new one before each run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partita.contract.device_model import DeviceModel
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.model.model import Model, is_static
+from partita.system.task_threads import TaskThreads
+from partita_virtual.auto import speed
+from partita_virtual.auto.candidates import Candidates
+from partita_virtual.members import nobody_can
+from partita_virtual.properties import AutoProperties
+
+_log = logging.getLogger("partita.auto")
+
+_threads = TaskThreads("partita-auto", 4)
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A device, and the model on it.
+
+    Attributes:
+        device: Its name, as devices are compiled for.
+        compiled: The model on it.
+        reason: Why it is this one.
+    """
+
+    device: str
+    compiled: DeviceModel
+    reason: Reason
+
+
+class Chooser:
+    """What the requests of one model share.
+
+    Args:
+        model: The model.
+        candidates: The devices.
+        properties: What counts.
+        state: What an earlier compile left.
+
+    Attributes:
+        present: Where requests run from now on.
+        refused: Answers of devices that do not take the model as a whole.
+
+    Raises:
+        UnsupportedOpError: No device takes the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        candidates: Candidates,
+        properties: AutoProperties,
+        state: Mapping[str, Any],
+    ) -> None:
+        self._model, self._candidates, self._properties = model, candidates, properties
+        self._state = dict(state)
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
+        self._notes: list[str] = []
+        self._causes: dict[str, Exception] = {}
+        self._failed: set[str] = set()
+        self._spares: dict[str, DeviceModel] = {}
+        self._contenders: dict[str, DeviceModel] = {}
+        self.refused: dict[str, QueryResult] = {}
+        ports = model.inputs
+        fixed = [port.shape for port in ports if is_static(port.shape)]
+        self._shapes: Shapes | None = fixed if len(fixed) == len(ports) else None
+        self.present = self._first()
+        self._rivals = self._better_than(self.present.device)
+        if not self._rivals:
+            return
+        if properties.ENABLE_STARTUP_FALLBACK:
+            _threads.submit(self._compile_rivals)
+        else:
+            self._compile_rivals()
+
+    # ----------------------------------------------------------------- the first choice
+
+    def _first(self) -> Choice:
+        """The first device that compiles the model; a CPU, if requests shall not wait."""
+        first = self._candidates.starter if self._properties.ENABLE_STARTUP_FALLBACK else None
+        order = [*([first] if first else []), *(d for d in self._candidates if d != first)]
+        for device in order:
+            compiled = self._compiled(device)
+            if compiled is not None:
+                return Choice(device, compiled, self._why_first(device))
+        raise nobody_can(self._candidates.own_name, self._model, self._causes)
+
+    def _why_first(self, device: str) -> Reason:
+        refused = [name for name in self._candidates if name in self._causes]
+        if refused:
+            detail = f"the first that takes the model as a whole; not {', '.join(refused)}"
+            return Reason(ReasonCode.FALLBACK, detail)
+        return Reason(ReasonCode.PRIORITY, f"{device} is the first of the list that is ready")
+
+    def _compiled(self, device: str) -> DeviceModel | None:
+        """The model on a device; ``None`` if it cannot, which is noted once."""
+        try:
+            answer = self._candidates.ask(self._model, device)
+            if len(answer) < len(self._model.ops):
+                self.refused[device] = answer
+            answer.require_all(self._model)
+            return self._candidates.compile(self._model, device, self._state)
+        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
+            self._causes[device] = error
+            self._note(f"{device} was not chosen: {error}")
+            return None
+
+    # ---------------------------------------------------------------- the better choice
+
+    def _better_than(self, device: str) -> list[str]:
+        """Devices that may take over from the first one."""
+        names = [name for name in self._candidates if name not in self._causes]
+        if self._properties.AUTO_SCHEDULE == "PRIORITY":
+            return names[: names.index(device)]
+        return [n for n in names if n != device and not self._candidates.is_last_resort(n)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other devices may still take over."""
+        return bool(self._rivals)
+
+    def _compile_rivals(self) -> None:
+        """Compiles for other devices, and lets the best one take over."""
+        by_priority = self._properties.AUTO_SCHEDULE == "PRIORITY"
+        contenders: dict[str, DeviceModel] = {}
+        for device in self._rivals:
+            compiled = self._compiled(device)
+            if compiled is None:
+                continue
+            if by_priority:
+                why = Reason(ReasonCode.PRIORITY, f"{device} is the first of the list that can")
+                self._take_over(Choice(device, compiled, why))
+                return
+            contenders[device] = compiled
+        with self._lock:
+            self._contenders = contenders
+            shapes = self._shapes
+            if not contenders:
+                self._rivals = []
+        if contenders and shapes is not None:
+            self._measure(shapes)
+
+    def look_at(self, shapes: Shapes) -> None:
+        """Lets devices be measured, where the model's own shapes are not fixed.
+
+        Args:
+            shapes: Of the inputs of a request.
+        """
+        if self._shapes is not None:
+            return
+        with self._lock:
+            is_first, self._shapes = self._shapes is None, shapes
+            ready = bool(self._contenders)
+        if is_first and ready:
+            _threads.submit(self._measure, shapes)
+
+    def _measure(self, shapes: Shapes) -> None:
+        """Lets the fastest device take over."""
+        present = self.present
+        everyone = {present.device: present.compiled, **self._contenders}
+        contenders = {name: everyone[name] for name in self._candidates if name in everyone}
+        try:
+            inputs = speed.inputs_of(self._model, shapes)
+            at_once = self._properties.PERFORMANCE_HINT == "THROUGHPUT"
+            seconds, failed = speed.seconds_per_request(contenders, inputs, at_once)
+        except Exception as error:  # noqa: BLE001  # a model may refuse any input made up
+            self._note(f"{present.device} stays: devices cannot be compared: {error}")
+            self._close()
+            return
+        for device, failure in failed.items():
+            self._note(f"{device} was not chosen: {failure}")
+        if not seconds:
+            self._close()
+            return
+        device = speed.best(seconds)
+        told = ", ".join(f"{name} {taken * 1e3:.3g} ms" for name, taken in seconds.items())
+        why = Reason(ReasonCode.CHEAPER_BY, f"measured for each request: {told}")
+        self._take_over(Choice(device, contenders[device], why))
+
+    def _take_over(self, choice: Choice) -> None:
+        with self._lock:
+            if choice.device not in self._failed:
+                self.present = choice
+        _log.info("requests run on %s: %s", choice.device, choice.reason)
+        self._close()
+
+    def _close(self) -> None:
+        """Ends the choice, and drops what lost."""
+        with self._lock:
+            self._rivals, self._contenders = [], {}
+
+    # ------------------------------------------------------------------ the next choice
+
+    def instead_of(self, failed: Collection[str]) -> Choice | None:
+        """Where a request can be repeated that devices have failed on; ``None`` if nowhere."""
+        with self._compiling:
+            if self.present.device not in failed:
+                return self.present
+            for device in self._candidates:
+                if device in failed or device in self._failed or device in self._causes:
+                    continue
+                if device not in self._spares:
+                    compiled = self._compiled(device)
+                    if compiled is None:
+                        continue
+                    self._spares[device] = compiled
+                why = Reason(ReasonCode.FALLBACK, f"{', '.join(failed)} failed")
+                return Choice(device, self._spares[device], why)
+        return None
+
+    def adopt(self, choice: Choice, failures: Mapping[str, Exception]) -> None:
+        """Lets requests run where one has succeeded after others had failed."""
+        with self._lock:
+            fresh = [device for device in failures if device not in self._failed]
+            self._failed.update(fresh)
+            if self.present.device in self._failed:
+                self.present = choice
+        for device in fresh:
+            self._note(f"{device} failed to run, {choice.device} did not: {failures[device]}")
+
+    # --------------------------------------------------------------------------- notes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong, in order."""
+        with self._lock:
+            return tuple(self._notes)
+
+    def _note(self, text: str) -> None:
+        with self._lock:
+            self._notes.append(text)
+        _log.info("%s", text)

@@ -1,0 +1,1 @@
+"""Device BATCH: requests that come at the same time become one run."""

@@ -1,0 +1,1 @@
+"""Device MULTI: requests over devices, each on one that is free."""

@@ -1,0 +1,81 @@
+"""A model compiled for all devices of MULTI's list that take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from partita.contract.device_model import DeviceModel
+from partita.contract.explanation import Explanation
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.contract.runner import Runner
+from partita.errors import PartitaError
+from partita.model.model import Model
+from partita_virtual.members import Members, explained, nobody_can, states
+from partita_virtual.multi.lanes import Lane, Lanes
+from partita_virtual.multi.runner import MultiRunner
+from partita_virtual.properties import MultiProperties
+
+
+class MultiModel(DeviceModel):
+    """The same model on several devices; each request runs on one of them.
+
+    Args:
+        model: The model.
+        members: The devices.
+        state: What an earlier compile left.
+
+    Raises:
+        UnsupportedOpError: No device takes the model.
+    """
+
+    properties: MultiProperties
+
+    def __init__(self, model: Model, members: Members, state: Mapping[str, Any]) -> None:
+        super().__init__(model, members.properties, members.own_name)
+        self._refused: dict[str, QueryResult] = {}
+        self._notes: list[str] = []
+        causes: dict[str, Exception] = {}
+        lanes: list[Lane] = []
+        for device in members:
+            try:
+                answer = members.ask(model, device)
+                self._refused[device] = answer
+                answer.require_all(model)
+                compiled = members.compile(model, device, state)
+            except PartitaError as error:
+                causes[device] = error
+                self._notes.append(f"{device} gets no requests: {error}")
+                continue
+            del self._refused[device]
+            room = members.counts.get(device) or compiled.optimal_number_of_infer_requests
+            lanes.append(Lane(device, compiled, room))
+        if not lanes:
+            raise nobody_can(members.own_name, model, causes)
+        self._lanes = Lanes(lanes, self.properties.SCHEDULE_POLICY == "ROUND_ROBIN")
+
+    def create_runner(self) -> Runner:
+        """A runner that goes to a free device with each run."""
+        return MultiRunner(self._lanes, self.properties.ENABLE_RUNTIME_FALLBACK)
+
+    @property
+    def execution_devices(self) -> list[str]:
+        """The devices that get requests."""
+        return [lane.device for lane in self._lanes.present]
+
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """What all devices take together."""
+        return sum(lane.capacity for lane in self._lanes.present)
+
+    def explain(self) -> Explanation:
+        """The placement on the first device; the notes tell of the others."""
+        first, *others = self._lanes.present
+        reason = Reason(ReasonCode.PRIORITY, f"a request on {first.device}, the first of the list")
+        counts = [f"{lane.device} has run {lane.served} requests" for lane in (first, *others)]
+        notes = [*self._notes, *self._lanes.notes, *(counts if others else ())]
+        return explained(first.compiled.explain(), reason, self._refused, notes)
+
+    def export_state(self) -> Mapping[str, Any]:
+        """What the devices keep."""
+        return states({lane.device: lane.compiled for lane in self._lanes.present})
