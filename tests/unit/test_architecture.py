@@ -24,6 +24,7 @@ PACKAGES = {
     "partita_reference": "plugins/reference",
     "partita_ray": "plugins/ray",
     "partita_serve": "serve",
+    "partita_virtual": "plugins/virtual",
     "partita_conformance": "conformance",
 }
 
@@ -39,6 +40,10 @@ MOST_ARGUMENTS = 10
 
 OTHER_NAMES = {"core/partita/system/processor_identity.py"}
 """Here "CPU" is what Linux calls lines of ``/proc/cpuinfo``."""
+
+
+OPENVINO_S = {"MULTI_DEVICE_PRIORITIES", "AUTO"}
+"""Names of properties and values that begin like devices and are for all."""
 
 
 def sources():
@@ -111,6 +116,8 @@ def named_devices(tree, names):
     """
     pattern = re.compile(rf"(?<![A-Z])({'|'.join(sorted(names))})(?![A-Z])")
     for number, text in literals(tree):
+        if text in OPENVINO_S:
+            continue
         for line in text.splitlines():
             found = pattern.search(line)
             before = line[: found.start()] if found else ""
@@ -138,6 +145,7 @@ def test_the_framework_names_no_device():
         ('name = "HETERO_PINS"', 1),
         ('name = f"HETERO:{device}"', 1),
         ('text = "as on SCPU or CPUS"', 0),
+        ('name = "MULTI_DEVICE_PRIORITIES"', 0),
         ('text = "e.g. CPU"', 0),
         ('text = "CPU, e.g. the first"', 1),
         ('text = "partita run -d CPU"', 0),
@@ -145,7 +153,7 @@ def test_the_framework_names_no_device():
     ],
 )
 def test_a_named_device_is_found(source, count):
-    assert len(list(named_devices(ast.parse(source), ["CPU", "HETERO"]))) == count
+    assert len(list(named_devices(ast.parse(source), ["CPU", "HETERO", "MULTI"]))) == count
 
 
 def functions():

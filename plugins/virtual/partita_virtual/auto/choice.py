@@ -22,7 +22,8 @@ from partita_virtual.properties import AutoProperties
 
 _log = logging.getLogger("partita.auto")
 
-_threads = TaskThreads("partita-auto", 4)
+threads = TaskThreads("partita-auto", 4)
+"""They compile and measure while requests run."""
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -84,7 +85,7 @@ class Chooser:
         if not self._rivals:
             return
         if properties.ENABLE_STARTUP_FALLBACK:
-            _threads.submit(self._compile_rivals)
+            threads.submit(self._compile_rivals)
         else:
             self._compile_rivals()
 
@@ -167,7 +168,7 @@ class Chooser:
             is_first, self._shapes = self._shapes is None, shapes
             ready = bool(self._contenders)
         if is_first and ready:
-            _threads.submit(self._measure, shapes)
+            threads.submit(self._measure, shapes)
 
     def _measure(self, shapes: Shapes) -> None:
         """Lets the fastest device take over."""

@@ -9,7 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import PartitaError
 from partita.model.model import Model, value_shape
-from partita_virtual.batch.row_rules import RULES, SIZED, SIZES
+from partita_virtual.batch.row_rules import RULES, SIZED, SIZES, is_used
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -124,9 +124,8 @@ def _meeting(model: Model) -> Reason | None:
         first = SIZED.get(node.op_type, len(node.inputs))
         if any(value in sizes for value in node.inputs[:first]):
             return _refused(node, "it computes with the number of rows")
-        named = [
-            (value, axis) for value, axis in zip(node.outputs, found, strict=True) if value.name
-        ]
+        pairs = zip(node.outputs, found, strict=True)
+        named = [(value, axis) for value, axis in pairs if is_used(value)]
         if any(axis is None for _, axis in named):
             return _refused(node, "its result has no row for each request, or no known shape")
         if not rule(node, inputs, found):

@@ -24,6 +24,11 @@ Axes = Sequence[int | None]
 Rule = Callable[["ir.Node", Axes, Axes], bool]
 
 
+def is_used(value: ir.Value) -> bool:
+    """Whether anything reads a value."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
 def from_the_right(node: ir.Node, inputs: Axes, outputs: Axes) -> bool:
     """Element by element with broadcasting: rows lie along one axis, counted from the last."""
     places = {
@@ -37,7 +42,7 @@ def from_the_right(node: ir.Node, inputs: Axes, outputs: Axes) -> bool:
 def _first_of_data(node: ir.Node, inputs: Axes, outputs: Axes) -> bool:
     """Images with the batch first, and one result of them; weights have no rows."""
     alone = inputs[0] == 0 and not any(axis is not None for axis in inputs[1:])
-    return alone and outputs[0] == 0 and sum(bool(out.name) for out in node.outputs) == 1
+    return alone and outputs[0] == 0 and not any(map(is_used, node.outputs[1:]))
 
 
 def _resize(node: ir.Node, inputs: Axes, outputs: Axes) -> bool:
