@@ -1,0 +1,133 @@
+"""Sequences: requests of one client that share the model's state, and run in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partita_serve.models.batching import Batcher
+from partita_serve.models.instance import Job, Outputs
+from partita_serve.protocol.errors import InvalidRequest, Overloaded
+from partita_serve.protocol.records import Parameters
+
+SequenceId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """Which part of a sequence a request is.
+
+    Attributes:
+        id: The sequence.
+        start: Whether it begins here.
+        end: Whether it ends here.
+    """
+
+    id: SequenceId
+    start: bool
+    end: bool
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> SequenceStep | None:
+        """What the parameters of a request say; ``None`` if it belongs to no sequence.
+
+        Raises:
+            InvalidRequest: They cannot be.
+        """
+        name = parameters.get("sequence_id", 0)
+        start = parameters.get("sequence_start", False)
+        end = parameters.get("sequence_end", False)
+        if isinstance(name, (bool, float)) or not isinstance(start, bool | int):
+            raise InvalidRequest(
+                f"Parameter 'sequence_id' is {name!r} and 'sequence_start' {start!r}; give a whole "
+                "number or a text, and true or false."
+            )
+        if not name:  # 0 and "" stand for none
+            return None
+        return cls(name, bool(start), bool(end))
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    batcher: Batcher
+    running: int = 0
+    ends: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+class Sequences:
+    """The open sequences of a model. Each has an infer request, and by that a state, of its own.
+
+    Args:
+        model: The model's name, for messages.
+        make: Makes what runs the requests of one sequence.
+        most: How many may be open.
+        idle_s: After so many seconds without a request a sequence is ended.
+    """
+
+    def __init__(self, model: str, make: Callable[[], Batcher], most: int, idle_s: float) -> None:
+        self._model = model
+        self._make = make
+        self._most = most
+        self._idle_s = idle_s
+        self._open: dict[SequenceId, _Sequence] = {}
+        self._spare: list[Batcher] = []
+        self.all_ended = asyncio.Event()
+        self.all_ended.set()
+
+    def holds(self, name: SequenceId) -> bool:
+        """Whether a sequence is open."""
+        return name in self._open
+
+    async def run(self, step: SequenceStep, job: Job) -> Outputs:
+        """The outputs of a request that is part of a sequence.
+
+        Raises:
+            InvalidRequest: The sequence has not begun.
+            Overloaded: Too many are open, or too many requests wait.
+            ServingError: The device failed; the sequence is as it was before.
+        """
+        sequence = self._begun(step) if step.start else self._open.get(step.id)
+        if sequence is None or (sequence.ends and not step.start):
+            raise InvalidRequest(
+                f"Model '{self._model}' has no sequence {step.id!r}: it has ended, was idle for "
+                f"{self._idle_s:g} s or never began; begin it with 'sequence_start'."
+            )
+        job.resets = step.start
+        sequence.ends = step.end
+        sequence.running += 1
+        if sequence.timer is not None:
+            sequence.timer.cancel()
+        try:
+            return await sequence.batcher.run(job)
+        finally:
+            sequence.running -= 1
+            if not sequence.running:
+                self._rest(step.id, sequence)
+
+    def _begun(self, step: SequenceStep) -> _Sequence:
+        sequence = self._open.get(step.id)
+        if sequence is None:
+            if len(self._open) >= self._most:
+                raise Overloaded(
+                    f"{len(self._open)} sequences of model '{self._model}' are open, which is all "
+                    "that may be (max_sequences); end one with 'sequence_end', or try again later."
+                )
+            sequence = _Sequence(self._spare.pop() if self._spare else self._make())
+            self._open[step.id] = sequence
+            self.all_ended.clear()
+        return sequence
+
+    def _rest(self, name: SequenceId, sequence: _Sequence) -> None:
+        """Nothing of a sequence runs: it ends, or waits for its next request."""
+        if sequence.ends:
+            self._close(name)
+        else:
+            loop = asyncio.get_running_loop()
+            sequence.timer = loop.call_later(self._idle_s, self._close, name)
+
+    def _close(self, name: SequenceId) -> None:
+        self._spare.append(self._open.pop(name).batcher)
+        if not self._open:
+            self.all_ended.set()

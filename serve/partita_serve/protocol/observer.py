@@ -1,0 +1,67 @@
+"""What is told of requests while a server runs, for metrics and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from partita import ProfilingInfo
+from partita_serve.protocol.errors import ServingError
+from partita_serve.protocol.records import InferenceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One run on a device, for one request or for several that were joined.
+
+    Times are those of ``time.perf_counter_ns``.
+
+    Attributes:
+        model: The model's name.
+        version: Its version.
+        devices: The devices that took part.
+        requests: The requests that it answered.
+        rows: Rows along the batch axis; the number of requests where nothing is joined.
+        queued_ns: How long each request had waited.
+        started_ns: When a thread began to join the inputs.
+        infer_ns: When inference began.
+        inferred_ns: When inference had ended.
+        ended_ns: When the outputs were parted.
+        counters: Of the device's operations; empty unless ``PERF_COUNT`` is set.
+        failures: How many of the requests failed.
+    """
+
+    model: str
+    version: str
+    devices: Sequence[str]
+    requests: Sequence[InferenceRequest]
+    rows: int
+    queued_ns: Sequence[int]
+    started_ns: int
+    infer_ns: int
+    inferred_ns: int
+    ended_ns: int
+    counters: Sequence[ProfilingInfo]
+    failures: int
+
+
+class Observer(Protocol):
+    """Is told of requests on the thread of the event loop; what it does there delays all others."""
+
+    def request_started(self, request: InferenceRequest) -> None:
+        """A request came; called in the task that answers it."""
+
+    def request_finished(
+        self, request: InferenceRequest, elapsed_ns: int, error: ServingError | None
+    ) -> None:
+        """A request was answered, or failed; called in the same task."""
+
+    def batch_run(self, run: BatchRun) -> None:
+        """A device ran."""
+
+    def refused(self, model: str, error: ServingError) -> None:
+        """A request was turned away before a device saw it: queue full, or its time over.
+
+        If it had been taken in, :meth:`request_finished` follows.
+        """
