@@ -1,0 +1,93 @@
+"""The ASGI application: all routes, errors in the protocol's form, keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from partita_serve.protocol.errors import ServingError, serving_error
+from partita_serve.rest import model_routes
+from partita_serve.rest.gate import Gate
+from partita_serve.rest.inference import infer
+from partita_serve.rest.model_routes import json_response
+from partita_serve.server import ModelServer
+
+_log = logging.getLogger(__name__)
+
+_MODEL = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+
+
+def create_app(
+    server: ModelServer, keys: Sequence[str] = (), routes: Sequence[BaseRoute] = ()
+) -> ASGIApp:
+    """The application that answers HTTP.
+
+    Args:
+        server: Answers requests.
+        keys: Requests need one of these; none if it is empty.
+        routes: What is answered besides the protocol.
+    """
+    app = Starlette(
+        routes=[*_protocol_routes(), *routes],
+        exception_handlers={
+            ServingError: _told,
+            HTTPException: _no_route,
+            ClientDisconnect: _gone,
+            Exception: _told,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.server = server
+    return Gate(app, server, keys)
+
+
+def _protocol_routes() -> list[BaseRoute]:
+    found: list[BaseRoute] = [Route(f"{model}/infer", infer, methods=["POST"]) for model in _MODEL]
+    for path, endpoint in (
+        ("/v2/health/live", model_routes.live),
+        ("/v2/health/ready", model_routes.ready),
+        ("/v2", model_routes.server_metadata),
+        ("/v2/", model_routes.server_metadata),
+        ("/v2/models/stats", model_routes.all_statistics),
+        *((model, model_routes.model_metadata) for model in _MODEL),
+        *((f"{model}/ready", model_routes.model_ready) for model in _MODEL),
+        *((f"{model}/config", model_routes.model_config) for model in _MODEL),
+        *((f"{model}/stats", model_routes.model_statistics) for model in _MODEL),
+        *((f"{model}/explain", model_routes.explanation) for model in _MODEL),
+    ):
+        found.append(Route(path, endpoint))
+    for path, endpoint in (
+        ("/v2/repository/index", model_routes.repository_index),
+        ("/v2/repository/models/{name}/load", model_routes.load),
+        ("/v2/repository/models/{name}/unload", model_routes.unload),
+    ):
+        found.append(Route(path, endpoint, methods=["POST"]))
+    return found
+
+
+def _told(request: Request, error: Exception) -> Response:
+    """An error in the protocol's form."""
+    told = serving_error(error)
+    if told.http_status == 500:
+        _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
+    return json_response({"error": str(told)}, told.http_status)
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "does not take" if status == 405 else "has nothing for"
+    return json_response(
+        {"error": f"The server {what} {request.method} {request.url.path}."}, status
+    )
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    """The client has left before its request was whole; nobody reads this."""
+    return Response(status_code=400)

@@ -1,0 +1,117 @@
+"""Connections: no client holds one longer, or sends longer headers, than the settings say."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from partita_serve.settings import ServerSettings
+
+
+class _HeadersTooLongError(Exception):
+    """Ends the parser, which answers 400 and closes."""
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """One HTTP connection."""
+
+    settings: ServerSettings
+    """Set by :func:`connection_class`."""
+
+    _reads_headers = False
+    _header_bytes = 0  # of headers that are whole
+    _unfinished_bytes = 0  # of what came while they were not
+    _deadline: asyncio.TimerHandle | None = None
+    _write_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected; it is let go if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            transport.write(
+                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"
+                b"content-length: 0\r\n\r\n"
+            )
+            transport.close()
+        else:
+            self._expect_message()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._expect_nothing()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; those of headers are counted."""
+        super().data_received(data)
+        if self._reads_headers:
+            self._unfinished_bytes += len(data)
+            if self._unfinished_bytes > self.settings.max_header:
+                self.send_400_response("The headers are too long.")
+
+    def on_message_begin(self) -> None:
+        """A request begins; it must end in time."""
+        super().on_message_begin()
+        self._reads_headers = True
+        self._header_bytes = self._unfinished_bytes = 0
+        self._expect_message()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self.settings.max_header:
+            raise _HeadersTooLongError
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """All headers came."""
+        self._reads_headers = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of the request came."""
+        self._expect_nothing()
+        super().on_message_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The client has sent nothing for long; one that has not read its answer is cut off."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as answers are written."""
+        super().pause_writing()
+        if self._write_deadline is None:
+            after = self.settings.write_timeout_s
+            self._write_deadline = self.loop.call_later(after, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+        super().resume_writing()
+
+    def _expect_message(self) -> None:
+        self._expect_nothing()
+        self._deadline = self.loop.call_later(
+            self.settings.read_timeout_s, self.transport.abort
+        )
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def connection_class(own: ServerSettings) -> type[LimitedConnection]:
+    """The connections of a server with such settings."""
+
+    class Connection(LimitedConnection):
+        settings = own
+
+    return Connection

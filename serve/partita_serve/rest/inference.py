@@ -1,0 +1,55 @@
+"""The route of inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from partita_serve.rest.binary import decode_request, encode_response
+from partita_serve.rest.body import Body
+from partita_serve.server import ModelServer
+
+
+class PartsResponse(Response):
+    """An answer that is sent in parts, none of which is copied into a whole.
+
+    Args:
+        parts: The body.
+        headers: Its headers, besides its length.
+    """
+
+    def __init__(self, parts: Sequence[bytes | memoryview], headers: dict[str, str]) -> None:
+        self.parts = parts
+        super().__init__(None, headers={**headers, "content-length": str(sum(map(len, parts)))})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        last = len(self.parts) - 1
+        for index, part in enumerate(self.parts):
+            await send({"type": "http.response.body", "body": part, "more_body": index < last})
+
+
+async def infer(request: Request) -> Response:
+    """``POST /v2/models/NAME[/versions/VERSION]/infer``."""
+    server: ModelServer = request.app.state.server
+    name = request.path_params["name"]
+    version = request.path_params.get("version", "")
+    server.check_room(name, version)  # before the body is read
+    with Body(server, request) as body:
+        size = body.json_size()
+        asked = decode_request(name, version, await body.read(size), size)
+        answer = await server.infer(asked)
+    parts, json_size = encode_response(asked, answer)
+    if json_size is None:
+        return PartsResponse(parts, {"content-type": "application/json"})
+    return PartsResponse(
+        parts,
+        {
+            "content-type": "application/octet-stream",
+            "inference-header-content-length": str(json_size),
+        },
+    )
