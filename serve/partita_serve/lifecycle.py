@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,8 +127,13 @@ def bind(host: str, port: int) -> socket.socket:
         PropertyError: The address is taken, or none of this machine.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Named as TCP, so that what it accepts does not wait to fill packets.
+        bound = socket.socket(family, kind, socket.IPPROTO_TCP)
+        if os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        return bound
     except OSError as error:
         raise PropertyError(
             f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
@@ -136,8 +143,6 @@ def bind(host: str, port: int) -> socket.socket:
 def _http_config(
     settings: ServerSettings, server: ModelServer, keys: Sequence[str], routes: Sequence[BaseRoute]
 ) -> uvicorn.Config:
-    import ssl
-
     config = uvicorn.Config(
         create_app(server, keys, routes),
         http=connection_class(settings),

@@ -367,6 +367,8 @@ class Registry:
         except pluggy.PluginValidationError as error:
             raise PluginError(f"'{name}' has a hook with a wrong signature: {error}") from error
         if not manager.hook.device_plugins.get_hookimpls():
+            if any(hook.has_spec() for hook in manager.get_hookcallers(module) or ()):
+                return []  # a plugin of commands
             raise PluginError(
                 f"'{name}' implements no hook; it needs a function 'device_plugins' decorated with "
                 "@partita.hookimpl"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita import CompiledModel, ProfilingInfo
+from partita import CompiledModel
+from partita.contract.profiling import DeviceSpan
 from partita_serve.protocol.errors import InternalError, ServingError, serving_error
 from partita_serve.protocol.records import Array, InferenceRequest
 
@@ -60,7 +61,7 @@ class Finished:
         infer_ns: When inference began.
         inferred_ns: When it had ended.
         ended_ns: When the outputs were parted.
-        counters: Of the device's operations.
+        spans: When which device was busy.
     """
 
     outcomes: Sequence[Outputs | ServingError]
@@ -68,7 +69,7 @@ class Finished:
     infer_ns: int
     inferred_ns: int
     ended_ns: int
-    counters: Sequence[ProfilingInfo]
+    spans: Sequence[DeviceSpan]
 
 
 class Instance:
@@ -100,7 +101,7 @@ class Instance:
         return Finished(
             outcomes,
             *(started, infer, inferred, time.perf_counter_ns()),
-            self._request.get_profiling_info(),
+            self._request.device_spans(),
         )
 
     def _alone(self, job: Job) -> Outputs | ServingError:

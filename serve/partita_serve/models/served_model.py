@@ -211,7 +211,7 @@ class ServedModel:
             finished.infer_ns,
             finished.inferred_ns,
             finished.ended_ns,
-            finished.counters,
+            finished.spans,
             sum(isinstance(one, ServingError) for one in finished.outcomes),
         )
         self.statistics.add_run(run)

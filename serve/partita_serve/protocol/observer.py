@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from partita import ProfilingInfo
+from partita.contract.profiling import DeviceSpan
 from partita_serve.protocol.errors import ServingError
 from partita_serve.protocol.records import InferenceRequest
 
@@ -28,7 +28,7 @@ class BatchRun:
         infer_ns: When inference began.
         inferred_ns: When inference had ended.
         ended_ns: When the outputs were parted.
-        counters: Of the device's operations; empty unless ``PERF_COUNT`` is set.
+        spans: When which device was busy, where the device tells it.
         failures: How many of the requests failed.
     """
 
@@ -42,7 +42,7 @@ class BatchRun:
     infer_ns: int
     inferred_ns: int
     ended_ns: int
-    counters: Sequence[ProfilingInfo]
+    spans: Sequence[DeviceSpan]
     failures: int
 
 

@@ -98,9 +98,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _expect_message(self) -> None:
         self._expect_nothing()
-        self._deadline = self.loop.call_later(
-            self.settings.read_timeout_s, self.transport.abort
-        )
+        self._deadline = self.loop.call_later(self.settings.read_timeout_s, self.transport.abort)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:

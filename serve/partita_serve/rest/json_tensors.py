@@ -28,7 +28,9 @@ def array_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any)
         if datatype == BYTES:
             return in_shape(name, _texts(name, data), shape)
         found = np.asarray(data)
-    except ValueError as error:
+        if dtype.kind in "iu" and found.dtype.kind == "f":
+            found = _exact(np.asarray(data, object), found)
+    except (ValueError, OverflowError) as error:
         raise InvalidRequest(f"The data of input '{name}' is no tensor: {error}.") from error
     if found.size and found.dtype.kind not in _KINDS[dtype.kind]:
         raise InvalidRequest(f"Input '{name}' is {datatype}; its data holds {_held(found)}.")
@@ -68,6 +70,12 @@ def json_data(name: str, data: Array) -> Any:
     return np.ascontiguousarray(flat)
 
 
+def _exact(objects: Array, found: Array) -> Array:
+    """Whole numbers as such where numpy made fractions of them: some are beyond int64."""
+    whole = all(type(one) is int for one in objects.reshape(-1))
+    return objects.astype(np.uint64) if whole else found
+
+
 def _texts(name: str, data: list[Any]) -> Array:
     flat = np.array(data, object).reshape(-1)
     for index, one in enumerate(flat):
@@ -79,7 +87,7 @@ def _texts(name: str, data: list[Any]) -> Array:
 
 def _held(found: Array) -> str:
     if found.dtype.kind == "O":
-        return "something else than numbers, or numbers that are too large"
+        return "something else than numbers"
     return {"U": "texts", "f": "fractions", "b": "truth values"}.get(found.dtype.kind, "numbers")
 
 

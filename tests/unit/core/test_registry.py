@@ -128,6 +128,14 @@ def test_a_plugin_that_breaks_the_contract(install, hook, said):
     assert re.search(said, cause_of(core, "bad"))
 
 
+def test_a_plugin_may_bring_commands_alone(install):
+    install(commands=None)
+    sys.modules["fake_commands"].command_modules = partita.hookimpl(lambda: [])
+    core = partita.Core()
+    assert not core.plugin_failures
+    assert core.available_devices == []
+
+
 def test_a_hook_with_another_name_is_no_hook(install, monkeypatch):
     install(bad=None)
     sys.modules["fake_bad"].device_plugin = partita.hookimpl(raising)
