@@ -25,6 +25,9 @@ from partita_serve.rest.gate import read_keys
 from partita_serve.server import ModelServer
 from partita_serve.settings import ServerSettings
 
+_BACKLOG = 1024
+"""Connections that wait to be accepted."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What ends a server."""
 
@@ -72,8 +75,8 @@ async def serve(
     """
     keys = read_keys(settings.api_keys) if settings.api_keys is not None else []
     server = ModelServer(settings, observers)
-    bound = bind(settings.host, settings.http_port)
     listener = _HttpListener(_http_config(settings, server, keys, routes))
+    bound = bind(settings.host, settings.http_port)
     listening = asyncio.create_task(listener.serve([bound]))
     try:
         starting = asyncio.create_task(server.start())
@@ -129,10 +132,13 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Named as TCP, so that what it accepts does not wait to fill packets.
-        bound = socket.socket(family, kind, socket.IPPROTO_TCP)
-        if os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with contextlib.ExitStack() as opened:
+            bound = opened.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
+            if os.name == "posix":
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)
+            opened.pop_all()
         return bound
     except OSError as error:
         raise PropertyError(
@@ -147,6 +153,7 @@ def _http_config(
         create_app(server, keys, routes),
         http=connection_class(settings),
         ws="none",
+        backlog=_BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import tempfile
@@ -50,14 +51,14 @@ class LoadedModel:
         compiled: The model.
         inputs: The inputs that clients give; those of the model's state are not among them.
         outputs: The outputs that clients get.
-        files: A copy of the model's files, kept as long as it lives.
+        files: Closing it removes the copy of the model's files.
     """
 
     source: ModelSource
     compiled: CompiledModel
     inputs: Sequence[Port]
     outputs: Sequence[Port]
-    files: tempfile.TemporaryDirectory[str] | None
+    files: contextlib.ExitStack
 
 
 def load(core: Core, source: ModelSource) -> LoadedModel:
@@ -67,33 +68,34 @@ def load(core: Core, source: ModelSource) -> LoadedModel:
         PartitaError: It cannot be read or compiled, not be joined to batches as it is to be, or has
             element types that the protocol has no name for.
     """
-    files, path = None, source.source
-    if source.folder is not None:
-        files = tempfile.TemporaryDirectory(prefix="partita-serve-", ignore_cleanup_errors=True)
-        copy = Path(files.name) / source.version
-        shutil.copytree(source.folder, copy)
-        path = str(copy / Path(source.source).name)
+    with contextlib.ExitStack() as opened:
+        path = source.source
+        if source.folder is not None:
+            kept = tempfile.TemporaryDirectory(prefix="partita-serve-", ignore_cleanup_errors=True)
+            copy = Path(opened.enter_context(kept)) / source.version
+            shutil.copytree(source.folder, copy)
+            path = str(copy / Path(path).name)
+        compiled = _compiled(core, source, path)
+        state = {
+            name
+            for variable in compiled.model.variables
+            for name in (variable.read, variable.begun, variable.written)
+        }
+        inputs = [port for port in compiled.inputs if port.name not in state]
+        outputs = [port for port in compiled.outputs if port.name not in state]
+        for port in (*inputs, *outputs):
+            datatype_of(port.dtype)
+        loaded = LoadedModel(source, compiled, inputs, outputs, opened.pop_all())
+    _warm_up(loaded)
+    return loaded
+
+
+def _compiled(core: Core, source: ModelSource, path: str) -> CompiledModel:
     model = core.read_model(resolve(path).source)
     settings = source.settings
     if settings.max_batch_size:
         _open_batch_axis(source.name, model)
-    compiled = core.compile_model(model, settings.device or None, settings.properties)
-    state = {
-        name
-        for variable in compiled.model.variables
-        for name in (variable.read, variable.begun, variable.written)
-    }
-    loaded = LoadedModel(
-        source,
-        compiled,
-        [port for port in compiled.inputs if port.name not in state],
-        [port for port in compiled.outputs if port.name not in state],
-        files,
-    )
-    for port in (*loaded.inputs, *loaded.outputs):
-        datatype_of(port.dtype)
-    _warm_up(loaded)
-    return loaded
+    return core.compile_model(model, settings.device or None, settings.properties)
 
 
 def _open_batch_axis(name: str, model: Model) -> None:

@@ -133,8 +133,7 @@ class ServedModel:
         if isinstance(self._queue, Sequences):
             await self._queue.all_ended.wait()
         self._threads.shutdown(wait=False)
-        if self.loaded.files is not None:
-            self.loaded.files.cleanup()
+        self.loaded.files.close()
 
     # -------------------------------------------------------------------- requests
 

@@ -60,7 +60,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header came."""
-        self._header_bytes += len(name) + len(value)
+        self._header_bytes += len(name) + len(value) + len(b": \r\n")
         if self._header_bytes > self.settings.max_header:
             raise _HeadersTooLongError
         super().on_header(name, value)

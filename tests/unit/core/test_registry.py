@@ -130,7 +130,7 @@ def test_a_plugin_that_breaks_the_contract(install, hook, said):
 
 def test_a_plugin_may_bring_commands_alone(install):
     install(commands=None)
-    sys.modules["fake_commands"].command_modules = partita.hookimpl(lambda: [])
+    sys.modules["fake_commands"].command_modules = partita.hookimpl(lambda: ())
     core = partita.Core()
     assert not core.plugin_failures
     assert core.available_devices == []

@@ -1,0 +1,297 @@
+"""REST as clients speak it: tritonclient, which nobody here wrote, and plain HTTP."""
+
+import contextlib
+import gzip
+import socket
+import ssl
+import subprocess
+import threading
+
+import models
+import numpy as np
+import onnx
+import pytest
+from serving import client_of, running_server
+from tritonclient import http as triton
+from tritonclient.utils import InferenceServerException
+
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+BIAS = np.array([1, -2, 3], np.float32)
+
+
+def expected(x):
+    return np.maximum(x @ WEIGHTS + BIAS, 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models")
+    onnx.save(models.affine(), path / "affine.onnx")
+    onnx.save(models.neg([1, 2]), path / "neg.onnx")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with running_server(
+        models={"affine": str(folder / "affine.onnx"), "neg": str(folder / "neg.onnx")},
+        defaults={"device": "CPU", "max_batch_size": 8},
+        max_body="64KiB",
+        read_timeout_s=0.5,
+        max_header="4KiB",
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.netloc, concurrency=8) as client:
+        yield client
+
+
+@pytest.fixture
+def plain(server):
+    with client_of(server) as client:
+        yield client
+
+
+def given(x, binary=True, name="x"):
+    tensor = triton.InferInput(name, list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x, binary_data=binary)
+    return [tensor]
+
+
+def test_health_and_descriptions(client):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("affine")
+    assert client.is_model_ready("affine", "1")
+    assert not client.is_model_ready("affine", "2")
+    assert not client.is_model_ready("nothing")
+    assert client.get_server_metadata()["name"] == "partita"
+    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    assert client.get_model_metadata("affine", "1") == {
+        "name": "affine",
+        "versions": ["1"],
+        "platform": "partita",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+    }
+    config = client.get_model_config("affine")
+    assert config["max_batch_size"] == 8
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["4"]}]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("packing", [None, "gzip", "deflate"])
+def test_inference(client, binary, packing):
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    wanted = [triton.InferRequestedOutput("y", binary_data=binary)]
+    result = client.infer(
+        "affine",
+        given(x, binary),
+        outputs=wanted,
+        request_id="mine",
+        request_compression_algorithm=packing,
+    )
+    np.testing.assert_allclose(result.as_numpy("y"), expected(x), rtol=1e-5)
+    assert result.get_response()["id"] == "mine"
+
+
+def test_a_model_of_one_row_takes_many_where_it_can(client):
+    x = np.ones((5, 2), np.float32)
+    np.testing.assert_array_equal(client.infer("neg", given(x)).as_numpy("y"), -x)
+
+
+def test_many_clients_get_their_own_answers(client, server):
+    def run(seed, failures):
+        rng = np.random.default_rng(seed)
+        with triton.InferenceServerClient(server.netloc) as own:
+            for _ in range(20):
+                x = rng.normal(size=(rng.integers(1, 5), 4)).astype(np.float32)
+                found = own.infer("affine", given(x)).as_numpy("y")
+                if not np.allclose(found, expected(x), rtol=1e-5):
+                    failures.append(seed)
+
+    failures = []
+    threads = [threading.Thread(target=run, args=(seed, failures)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    (stats,) = client.get_inference_statistics("affine")["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] >= 160
+    batches = stats["batch_stats"]
+    assert stats["execution_count"] == sum(one["compute_infer"]["count"] for one in batches)
+    rows = sum(one["batch_size"] * one["compute_infer"]["count"] for one in batches)
+    assert stats["inference_count"] == rows
+    names = [one["name"] for one in client.get_inference_statistics()["model_stats"]]
+    assert names == ["affine", "neg"]
+
+
+def test_where_operations_run_is_told(plain):
+    found = plain.get("/v2/models/affine/explain").json()
+    assert {op["device"] for op in found["ops"] if op["subgraph"]} == {"CPU"}
+    assert "affine" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "said"),
+    [
+        (np.ones((1, 5), np.float32), {}, r"Input 'x' takes FP32\[-1, 4\]; found FP32\[1, 5\]"),
+        (np.ones((9, 4), np.float32), {}, r"takes 1 to 8 rows \(max_batch_size\).*'x': 9"),
+        (np.ones((1, 4), np.float32), {"priority": 2**64}, "Parameter 'priority' is"),
+        (np.ones((1, 4), np.float32), {"sequence_id": 4}, "'affine' keeps no state"),
+        (np.ones((1, 4), np.float32), {"model_version": "7"}, "has no version '7'; it has 1"),
+        (
+            np.ones((1, 4), np.float32),
+            {"outputs": [triton.InferRequestedOutput("z")]},
+            "'affine' has no output 'z'; it has 'y'",
+        ),
+        (
+            np.ones((1, 4), np.float32),
+            {"outputs": [triton.InferRequestedOutput("y", class_count=2)]},
+            "'classification', which is not done here",
+        ),
+    ],
+)
+def test_wrong_requests_are_told_why(client, x, options, said):
+    with pytest.raises(InferenceServerException, match=said):
+        client.infer("affine", given(x), **options)
+
+
+def test_wrong_inputs_are_told_why(client):
+    x = np.ones((1, 4), np.float32)
+    with pytest.raises(InferenceServerException, match=r"takes 'x' FP32\[-1, 4\]; .* has 'w'"):
+        client.infer("affine", given(x, name="w"))
+    with pytest.raises(InferenceServerException, match="There is no model 'nobody'; there are"):
+        client.infer("nobody", given(x))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "said"),
+    [
+        ("GET", "/nowhere", b"", 404, "nothing for GET /nowhere"),
+        ("GET", "/v2/models/affine/infer", b"", 405, "does not take GET"),
+        ("GET", "/v2/models/..%2f..%2fetc/config", b"", 404, "no"),
+        ("POST", "/v2/models/affine/infer", b"{", 400, "is no JSON"),
+        ("POST", "/v2/models/affine/infer", b"x" * 70_000, 413, "takes 65536 at most (max_body)"),
+        ("POST", "/v2/repository/index", b'{"ready": 1}', 400, "'ready' is 1"),
+        ("POST", "/v2/repository/models/neg/load", b'{"parameters": 1}', 400, "must be an object"),
+        (
+            *("POST", "/v2/repository/models/neg/load"),
+            *(b'{"parameters": {"file:1/m.onnx": "eA=="}}', 501, "from the model folder alone"),
+        ),
+        (
+            *("POST", "/v2/repository/models/neg/load"),
+            *(b'{"parameters": {"config": "{\\"device\\": 1}"}}', 400, "'device' is unknown"),
+        ),
+        ("POST", "/v2/repository/models/absent/load", b"", 404, "no model 'absent' in the model"),
+        ("POST", "/v2/repository/models/absent/unload", b"", 404, "no model 'absent' that could"),
+    ],
+)
+def test_errors_have_the_form_of_the_protocol(plain, method, path, content, status, said):
+    answer = plain.request(method, path, content=content)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "status", "said"),
+    [
+        ({"Content-Encoding": "br"}, b"{}", 501, "'br' is not known here"),
+        ({"Content-Encoding": "gzip"}, b"no gzip", 400, "cannot be unpacked"),
+        ({"Inference-Header-Content-Length": "-1"}, b"{}", 400, "is '-1'; it is a whole number"),
+        ({}, (b"{" for _ in range(3)), 400, "is no JSON"),
+        ({}, (b"x" * 1000 for _ in range(100)), 413, "the server takes 65536 at most"),
+    ],
+)
+def test_bodies_that_cannot_be_taken(plain, headers, content, status, said):
+    answer = plain.post("/v2/models/affine/infer", headers=headers, content=content)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_a_bomb_is_not_unpacked(plain):
+    answer = plain.post(
+        "/v2/models/affine/infer",
+        headers={"Content-Encoding": "gzip"},
+        content=gzip.compress(bytes(10_000_000)),
+    )
+    assert answer.status_code == 413
+    assert "more than 65536 bytes" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ncontent-le",
+        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{",
+        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1",
+    ],
+)
+def test_clients_that_are_too_slow_are_cut_off(server, sent):
+    host, port = server.netloc.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as slow:
+        slow.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert slow.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"a: " + b"x" * 5000, b"a: b\r\n" * 2000, b"x" * 100_000],
+)
+def test_floods_of_headers_are_refused(server, headers):
+    host, port = server.netloc.split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=30) as flood,
+        contextlib.suppress(ConnectionResetError, BrokenPipeError),
+    ):
+        flood.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n\r\n")
+        assert flood.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_keys(folder, tmp_path):
+    keys = tmp_path / "keys.txt"
+    keys.write_text("first\nsecond\n")
+    settings = {"models": {"affine": str(folder / "affine.onnx")}, "defaults": {"device": "CPU"}}
+    with running_server(**settings, api_keys=keys) as running, client_of(running) as client:
+        assert client.get("/v2/health/ready").status_code == 200
+        for headers in ({}, {"X-API-Key": "third"}, {"Authorization": "Basic first"}):
+            answer = client.get("/v2", headers=headers)
+            assert answer.status_code == 401
+            assert "needs a key that this server knows" in answer.json()["error"]
+            assert answer.headers["www-authenticate"] == "Bearer"
+        for headers in ({"X-API-Key": "first"}, {"Authorization": "bearer second"}):
+            assert client.get("/v2", headers=headers).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", path / "key.pem"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", path / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+def test_tls(folder, certificate):
+    with running_server(
+        models={"affine": str(folder / "affine.onnx")},
+        defaults={"device": "CPU"},
+        tls_certificate=certificate / "cert.pem",
+        tls_key=certificate / "key.pem",
+    ) as running:
+        assert running.address.startswith("https://")
+        trust = ssl.create_default_context(cafile=certificate / "cert.pem")
+        with client_of(running, verify=trust) as client:
+            assert client.get("/v2/health/ready").json() == {"ready": True}
