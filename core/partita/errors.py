@@ -18,6 +18,7 @@
     │   └── InfeasiblePlanError     no placement keeps the limits and pins; says what blocks it
     ├── CompileError                a device cannot compile what it was given
     ├── CostError                   (also ValueError) a table of costs is damaged or cannot be used
+    ├── ReportError                 (also ValueError) a saved report is damaged or something else
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
     ├── InferError                  a request fails while it runs
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
@@ -131,6 +132,10 @@ class CompileError(PartitaError):
 
 class CostError(PartitaError, ValueError):
     """A table of costs is damaged or foreign, or the database of costs cannot be used."""
+
+
+class ReportError(PartitaError, ValueError):
+    """A saved report is damaged, or is something else."""
 
 
 class BlobError(PartitaError, ValueError):

@@ -105,6 +105,13 @@ class Chromium:
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
 
+    def wait_for(self, file):
+        """Waits until a file has been downloaded."""
+        end = time.monotonic() + SECONDS
+        while not file.exists() or not file.stat().st_size:
+            assert time.monotonic() < end, f"'{file.name}' was never downloaded"
+            time.sleep(0.02)
+
     def open(self, url, width=1200, height=900, dark=False):
         """Opens a page in a window of that size."""
         return Page(self, url, width, height, dark)

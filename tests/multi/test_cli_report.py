@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import onnx
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from partita.cli.main import main
 
 from .fakes import FakeDevice, core_with
-from .graphs import CHAIN
+from .graphs import CHAIN, model_of, node
+from .paced import PacedDevice
+from .virtual_time import install
 
 
 @pytest.fixture
@@ -20,13 +23,19 @@ def report(monkeypatch, tmp_path, capsys):
     core = core_with(FakeDevice("A", refuses=["Exp"], memory="vram"), FakeDevice("B"))
     monkeypatch.setattr("partita_hetero.cli.report.Core", lambda: core)
 
-    def run(*argv):
-        code = main(["report", str(model), "-niter", "2", *map(str, argv)])
+    def run(*argv, source=model, fails=False):
+        code = main(["report", str(source), "-niter", "3", *map(str, argv)])
         captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out
+        assert (code != 0) == fails, captured.err
+        return captured.err if fails else captured.out
 
     return run
+
+
+def shown(path):
+    """The records that a page holds."""
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search('id="placements">(.*?)</script>', text)[1])
 
 
 def test_everything_as_json(report):
@@ -37,7 +46,9 @@ def test_everything_as_json(report):
     (measured,) = data["timelines"]
     assert measured["name"] == "measured"
     assert {span["name"] for span in measured["spans"]} >= {"subgraph1", "subgraph2", "subgraph3"}
-    assert data["median_ms"] > 0
+    assert data["median_ms"] == data["run_us"] / 1e3 > 0
+    assert data["run"] == "the median of 3 runs"
+    assert sum(measured["load_us"].values()) <= data["run_us"]  # of that run
     executed = [step["name"] for step in data["execution"]["steps"]]
     assert [name for name in executed if name.startswith("subgraph")] == [
         *("subgraph1", "subgraph2", "subgraph3")
@@ -50,10 +61,14 @@ def test_kernels_of_a_device_that_tells_them(report, tmp_path):
     _, _, steps = text.partition("executed by")
     rows = [line.split() for line in steps.splitlines()]
     assert ["subgraph2", "bound", "call"] in rows or ["subgraph2", "run"] in rows
-    (kernel,) = [row[2] for row in rows if row[:2] == ["2", "b"]]
-    assert "exp" in kernel
-    assert "<h2>Steps of the last inference</h2>" in path.read_text()
-    assert f"<td>2</td><td>b</td><td>{kernel}</td>" in path.read_text()
+    (step,) = [row[2] for row in rows if row[:2] == ["2", "b"]]
+    assert "exp" in step
+    (record,) = shown(path)
+    assert [2, "b", step] in record["steps"]
+    (b,) = [op for op in record["operations"] if op["name"] == "b"]
+    assert b["us"] > 0
+    assert (b["kernel"], b["nbytes"]) == ("numba", 2 * 24)  # two tensors of 2x3 floats
+    assert record["parts"][1]["us"] >= b["us"]
 
 
 def test_as_text_and_as_a_page(report, tmp_path):
@@ -63,9 +78,88 @@ def test_as_text_and_as_a_page(report, tmp_path):
     assert "subgraph1: 1. " in text
     assert "measured: " in text
     assert "median " in text
-    page = path.read_text()
-    for part in ("<svg", "<h2>Operations</h2>", "PINNED: pin &#x27;a=B&#x27;", "Total time: "):
-        assert part in page
+    (record,) = shown(path)
+    assert record["operations"][0]["why"] == "PINNED: pin 'a=B'"
+    assert [part["device"] for part in record["parts"]] == ["B", "A"]
+    assert record["timelines"][0]["spans"][0]["name"] == "subgraph1"
+
+
+def test_what_operations_take_elsewhere(monkeypatch, tmp_path, report):
+    install(monkeypatch)
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    paced = [
+        PacedDevice("A", {"Sinh": 0.01, "Tan": 0.002}, counts=True),
+        PacedDevice("B", {"Sinh": 0.003, "Tan": 0.004}, counts=True),
+    ]
+    core = core_with(*paced)
+    monkeypatch.setattr("partita_hetero.cli.report.Core", lambda: core)
+    onnx.save(model_of([node("Sinh", ["x"], "a"), node("Tan", ["a"], "b")], ["b"]), tmp_path / "m")
+    path = tmp_path / "report.html"
+    text = report("-d", "HETERO:A,B", "--elsewhere", "--output", path, source=tmp_path / "m")
+    assert "us on A  us on B" in text
+    (record,) = shown(path)
+    assert record["run_us"] == pytest.approx(12_000, rel=0.1)
+    assert [op["us"] for op in record["operations"]] == pytest.approx([10_000, 2_000], rel=0.1)
+    costs = [[op["elsewhere"][device]["us"] for device in "AB"] for op in record["operations"]]
+    assert costs == [
+        pytest.approx([10_000, 3_000], rel=0.1),
+        pytest.approx([2_000, 4_000], rel=0.1),
+    ]
+
+
+def test_two_placements_on_a_page(report, tmp_path):
+    path = tmp_path / "both.html"
+    report("-d", "HETERO:A,B", "--pin", "a=B", "--compare", "B", "--output", path)
+    first, second = shown(path)
+    assert [first["device"], second["device"]] == ["HETERO:A,B", "B"]
+    assert [op["device"] for op in second["operations"]] == ["B"] * 4
+
+
+def test_reports_that_were_saved(report, tmp_path):
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(report("-d", "HETERO:A,B", "--json"), encoding="utf-8")
+    after.write_text(report("-d", "HETERO:B,A", "--json"), encoding="utf-8")
+    path = tmp_path / "both.html"
+    report("--compare", after, "--output", path, source=before)
+    first, second = shown(path)
+    saved = json.loads(before.read_text(encoding="utf-8"))
+    assert first["operations"] == saved["operations"]
+    assert first["timelines"][0]["spans"] == saved["timelines"][0]["spans"]
+    assert second["device"] == "HETERO:B,A"
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--compare", "B"], "--compare is for a page: name its file with --output REPORT.html."),
+        (["--elsewhere", "-d", "B"], "'B' is one device; --elsewhere is for 'HETERO:B,...'."),
+        (["--compare", "lost.json", "--output", "x.html", "-d", "B"], "'lost.json' cannot be read"),
+    ],
+)
+def test_what_cannot_be_reported(report, argv, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert told in report(*argv, fails=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "told"),
+    [
+        ("{}", ["--output", "x.html"], "'old.json' is no report (at model: Field required). Write"),
+        ("[", ["--output", "x.html"], "'old.json' is no report (Invalid JSON: "),
+        ("{}", [], "'old.json' is a saved report: make its page with --output REPORT.html"),
+    ],
+)
+def test_files_that_are_no_reports(report, text, argv, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.json").write_text(text)
+    assert told in report(*argv, source="old.json", fails=True)
+
+
+def test_a_saved_report_is_compared_with_another(report, tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(report("-d", "B", "--json"), encoding="utf-8")
+    told = report("--compare", "B", "--output", tmp_path / "x.html", source=path, fails=True)
+    assert "'B' is no saved report: " in told
 
 
 def test_a_single_device_has_no_timeline(report):

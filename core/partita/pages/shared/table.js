@@ -20,9 +20,9 @@ const ORDER = new Intl.Collator("en", { numeric: true });
  *   width       in rem
  */
 export class DataTable {
-  #name; #noun; #facts; #columns; #rows; #tone; #texts; #chosen;
+  #name; #noun; #facts; #columns; #rows; #tone; #texts;
   #picks = {}; #search; #grouping; #count; #headings; #table; #body; #scroller; #details;
-  #sorted = { key: "", down: false };
+  #sorted;
   #folded = new Set();
   #lines = [];
   #active = 0;
@@ -32,18 +32,18 @@ export class DataTable {
    * @param host where it is put
    * @param name of its part of the address
    * @param noun of a row
+   * @param sort key of the column by which it is sorted at first, the most or the last on top
    * @param tone class of a row, if rows differ
-   * @param chosen called with the row whose details are shown
    */
-  constructor(host, { name, noun, columns, rows, tone = () => "", chosen = () => {} }) {
+  constructor(host, { name, noun, columns, rows, sort = "", tone = () => "" }) {
     this.#name = name;
     this.#noun = noun;
     this.#facts = columns.map(column => ({ kind: "text", width: 9, ...column }));
     this.#columns = this.#facts.filter(column => !column.hidden);
     this.#rows = rows;
     this.#tone = tone;
-    this.#chosen = chosen;
     host.append(this.#toolbar(), this.#frame(), this.#details);
+    this.#sorted = { key: sort, down: true };
     this.#restore();
     this.#refresh();
     new ResizeObserver(() => this.#draw()).observe(this.#scroller);
@@ -107,7 +107,7 @@ export class DataTable {
     this.#search.value = told.search ?? "";
     for (const [key, select] of Object.entries(this.#picks)) select.value = told[key] ?? "";
     if (this.#grouping) this.#grouping.value = told.group ?? "";
-    this.#sorted = { key: told.sort ?? "", down: told.order === "down" };
+    if (told.sort) this.#sorted = { key: told.sort, down: told.order === "down" };
   }
 
   // A number starts with the most, a text with the first; the third click gives the given order.
@@ -266,7 +266,6 @@ export class DataTable {
     this.#details.replaceChildren(element("dl", {}, ...facts.map(([label, text]) =>
       element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
     this.#details.hidden = false;
-    this.#chosen(line.row);
   }
 }
 

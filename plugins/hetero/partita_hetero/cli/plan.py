@@ -315,11 +315,13 @@ def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: O
         planned.lock(setting.model, setting.drivers(planned.problem)).save(args.write_lock)
         out.note(f"wrote {args.write_lock}")
     if args.gantt:
-        from partita_hetero.reports.gantt import to_html, to_svg
+        from partita_hetero.reports.gantt import to_svg
+        from partita_hetero.reports.placement_page import placement_page
+        from partita_hetero.reports.plan_record import plan_record
 
-        runs = [planned.plan.timeline]
         svg = args.gantt.suffix.lower() == ".svg"
-        page = to_svg(runs) if svg else to_html(runs, f"Plan of {planned.summary.model}")
+        record = plan_record(planned.problem, planned.plan, planned.why, planned.summary)
+        page = to_svg([planned.plan.timeline]) if svg else placement_page([record])
         args.gantt.write_text(page, encoding="utf-8")
         out.note(f"wrote {args.gantt}")
     if args.trace:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita import Core, Explanation, ProfilingInfo, format_counters
+from partita import CompiledModel, Core, Explanation, format_counters
 from partita.cli import workload
 from partita.cli.arguments import (
     Commands,
@@ -19,18 +17,18 @@ from partita.cli.arguments import (
     add_device_options,
     add_model,
     add_shapes,
-    device_of,
     positive_int,
     properties_of,
 )
-from partita.cli.output import Output
-from partita.contract.execution import Execution
-from partita.printable import html_text
+from partita.cli.output import Output, plain
+from partita.errors import ReportError
 from partita.runtime.input_conversion import to_tensor
 
 if TYPE_CHECKING:
     from partita_hetero.device_model import HeteroModel
-    from partita_hetero.planner.simulation.timeline import Timeline
+    from partita_hetero.reports.record import CostThere, PlacementRecord
+    from partita_hetero.reports.run_record import Run
+    from partita_hetero.tuning.sized_model import SizedModel
 
 
 @dataclass(frozen=True)
@@ -38,89 +36,31 @@ class Report:
     """What a report tells.
 
     Attributes:
-        model: As named on the command line.
-        device: The device string.
         properties: What the model was compiled with.
         compile_ms: Time of compiling.
-        median_ms: Median of the inferences.
         explanation: Where every operation runs and why.
-        counters: Of the last inference.
-        execution: By what its steps were executed.
-        timelines: The last inference, and what the cost model foresaw of it; none for devices that
-            are not made of others.
+        run: The run in the middle by its time, of which the record tells.
+        record: What the page shows.
     """
 
-    model: str
-    device: str
     properties: dict[str, Any]
     compile_ms: float
-    median_ms: float
     explanation: Explanation
-    counters: Sequence[ProfilingInfo]
-    execution: Execution
-    timelines: Sequence[Timeline]
+    run: Run
+    record: PlacementRecord
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data, of which the record is read back."""
         return {
-            "model": self.model,
-            "device": self.device,
+            **plain(self.record),
             "properties": self.properties,
             "compile_ms": self.compile_ms,
-            "median_ms": self.median_ms,
+            "median_ms": self.run.us / 1e3,
             "explanation": self.explanation.to_dict(),
-            "counters": self.counters,
-            "execution": self.execution,
-            "timelines": [timeline.to_json() for timeline in self.timelines],
+            "counters": self.run.counters,
+            "execution": self.run.execution,
+            "timelines": [timeline.to_json() for timeline in self.record.timelines],
         }
-
-    def to_html(self) -> str:
-        """As a page that needs nothing from elsewhere."""
-        from partita_hetero.reports.gantt import to_svg
-
-        title = f"{self.model} on {self.device}"
-        why = self.explanation
-        decision = [] if why.decision is None else why.decision.lines()
-        shapes = [f"planned for inputs near {why.planned_for}"] if why.planned_for else []
-        shapes += [f"near {where}: {one.summary()}" for where, one in why.near.items()]
-        crossing = [
-            [b.value, _part(b.source), _part(b.target), b.how, "" if b.nbytes is None else b.nbytes]
-            for b in why.boundaries
-        ]
-        ops = [
-            [op.name, op.op_type, op.device, _part(op.subgraph), op.why, op.elsewhere, op.change]
-            for op in why.ops
-        ]
-        chart = [to_svg(self.timelines)] if self.timelines else []
-        return "\n".join(
-            [
-                f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{html_text(title)}'
-                "</title>",
-                "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-                "td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd}"
-                "pre{background:#f4f4f4;padding:1em;overflow:auto}</style>",
-                f"<h1>{html_text(title)}</h1>",
-                f"<p>{html_text(why.summary())}</p>",
-                f"<p>median {self.median_ms:.3f} ms, compiled in {self.compile_ms:.0f} ms</p>",
-                *(f"<p>{html_text(line)}</p>" for line in [*why.notes, *shapes, *decision]),
-                *chart,
-                "<h2>Operations</h2>",
-                *_table(
-                    ["op", "type", "device", "part", "why", "elsewhere", "what would change it"],
-                    ops,
-                ),
-                "<h2>Tensors that cross</h2>",
-                *_table(["value", "from part", "to part", "how", "bytes"], crossing),
-                "<h2>Steps of the last inference</h2>",
-                *_table(
-                    ["part", "step", "executed by"],
-                    [[_part(part), *rest] for part, *rest in self.execution.rows()],
-                ),
-                "<h2>Counters</h2>",
-                f"<pre>{html_text(format_counters(self.counters))}</pre></html>",
-                "",
-            ]
-        )
 
 
 def add_parser(commands: Commands) -> None:
@@ -132,8 +72,11 @@ def add_parser(commands: Commands) -> None:
         "runs a model and tells where everything ran, why, how long it took, and when",
         [
             "partita report model.onnx -d HETERO:GPU,CPU --output report.html",
+            "partita report model.onnx -d HETERO:GPU,CPU --elsewhere --output report.html",
+            "partita report model.onnx -d HETERO:GPU,CPU --compare CPU --output both.html",
             "partita report zoo:ppocr-rec -d HETERO:OPENCL,CPU --property HETERO_SCHEDULE=COST",
-            "partita report model.onnx -d HETERO:GPU,CPU --lock plan.toml --json",
+            "partita report model.onnx -d HETERO:GPU,CPU --lock plan.toml --json > before.json",
+            "partita report before.json --compare after.json --output both.html",
         ],
     )
     add_model(parser)
@@ -146,67 +89,194 @@ def add_parser(commands: Commands) -> None:
         type=positive_int,
         default=10,
         metavar="N",
-        help="number of inferences (10)",
+        help="number of inferences (10), of which the one in the middle by its time is told",
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="also measure what each operation takes on the other devices of HETERO",
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="DEVICE|REPORT.json",
+        help="a second placement on the same page: of the model on another device, without the "
+        "properties given, or a report that --json has written; MODEL may be such a file too",
     )
     parser.add_argument("--output", type=Path, metavar="REPORT.html", help="write it as a page")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Compiles, infers, prints or writes."""
-    report = _make(args, out)
+    """Compiles and infers, or reads what was saved; prints or writes."""
+    from partita_hetero.reports.placement_page import placement_page
+
+    if args.compare and not args.output:
+        raise ReportError("--compare is for a page: name its file with --output REPORT.html.")
+    report: Report | None = None
+    if _is_saved(args.model):
+        record = _saved(args)
+    else:
+        report = _measure(args, args.device, properties_of(args), args.elsewhere, out)
+        record = report.record
+    records = [record]
+    if args.compare:
+        records.append(_other(args, out))
     if args.output:
-        args.output.write_text(report.to_html(), encoding="utf-8")
+        args.output.write_text(placement_page(records), encoding="utf-8")
         out.note(f"wrote {args.output}")
+    if report is None:
+        return 0
     if args.json:
         out.json(report.to_dict())
-        return 0
-    out.text(str(report.explanation), "", format_counters(report.counters), "")
-    out.table(
-        ["part", "step", "executed by"],
-        [[_part(part), *rest] for part, *rest in report.execution.rows()],
-    )
-    out.text("")
-    for timeline in report.timelines:
-        loads = ", ".join(f"{name} {us:.0f} us" for name, us in timeline.load_us().items())
-        out.text(f"{timeline.name}: {timeline.latency_us:.0f} us; in use: {loads}")
-    out.text(f"median {report.median_ms:.3f} ms of {args.niter} inferences")
+    else:
+        _print(report, out)
     return 0
 
 
-def _make(args: argparse.Namespace, out: Output) -> Report:
+def _is_saved(name: str) -> bool:
+    return Path(name).suffix.lower() == ".json"
+
+
+def _saved(args: argparse.Namespace) -> PlacementRecord:
+    """The report that is named in place of a model.
+
+    Raises:
+        ReportError: It cannot be read, or nothing is to be made of it.
+    """
+    from partita_hetero.reports.record import load
+
+    if not args.output or args.json:
+        raise ReportError(
+            f"'{args.model}' is a saved report: make its page with --output REPORT.html, without "
+            "--json."
+        )
+    return load(Path(args.model))
+
+
+def _other(args: argparse.Namespace, out: Output) -> PlacementRecord:
+    """The second placement."""
+    from partita_hetero.reports.record import load
+
+    if _is_saved(args.compare):
+        return load(Path(args.compare))
+    if _is_saved(args.model):
+        raise ReportError(
+            f"'{args.compare}' is no saved report: a saved one, as '{args.model}' is, can be "
+            "compared with another .json file."
+        )
+    return _measure(args, args.compare, {}, False, out).record
+
+
+def _print(report: Report, out: Output) -> None:
+    record = report.record
+    out.text(str(report.explanation), "", format_counters(report.run.counters), "")
+    out.table(
+        ["part", "step", "executed by"],
+        [["" if part is None else part, *rest] for part, *rest in record.steps],
+    )
+    out.text("")
+    costs = [(op.name, op.elsewhere) for op in record.operations if op.elsewhere]
+    if costs:
+        devices = list(dict.fromkeys(device for _, there in costs for device in there))
+        rows = [
+            [name, *(f"{there[device].us:.1f}" if device in there else "" for device in devices)]
+            for name, there in costs
+        ]
+        out.table(["operation", *(f"us on {device}" for device in devices)], rows)
+        out.text("")
+    for timeline in record.timelines:
+        loads = ", ".join(f"{name} {us:.0f} us" for name, us in timeline.load_us().items())
+        out.text(f"{timeline.name}: {timeline.latency_us:.0f} us; in use: {loads}")
+    out.text(f"{record.run_us / 1e3:.3f} ms, {record.run}")
+
+
+def _measure(
+    args: argparse.Namespace,
+    device: str | None,
+    properties: dict[str, Any],
+    elsewhere: bool,
+    out: Output,
+) -> Report:
+    """Compiles, infers, and tells of the run in the middle."""
     from partita_hetero.device_model import HeteroModel
+    from partita_hetero.reports.run_record import median_run, op_bytes, run_record
 
     core = Core()
-    device = device_of(args, core)
+    device = device or core.default_device
+    core.resolve_device(device)  # wrong ones are told of before anything is downloaded
+    if elsewhere and not core.accepts_property(device, "HETERO_SCHEDULE"):
+        raise ReportError(f"'{device}' is one device; --elsewhere is for 'HETERO:{device},...'.")
     work = workload.load(args, core, out)
-    properties = properties_of(args)
     compiled, compile_ms = workload.compile_for(
         core, work.model, device, {**properties, "PERF_COUNT": True}, out
     )
-    request = compiled.create_infer_request()
-    request.infer(dict(work.feeds))  # the first one makes buffers
-    times = []
-    for _ in range(args.niter):
-        start = time.perf_counter()
-        request.infer(dict(work.feeds), share_outputs=True)
-        times.append(workload.milliseconds(start))
-    timelines: list[Timeline] = []
-    placed, why = compiled.device_model, compiled.explain()
-    if isinstance(placed, HeteroModel):
-        timelines = [t for t in (placed.predicted, placed.measured) if t is not None]
-        if why.decision is None:  # measurements have looked at this already
-            why = replace(why, notes=[*why.notes, *_neighbours(placed, work.feeds)])
-    return Report(
+    placed = compiled.device_model
+    hetero = placed if isinstance(placed, HeteroModel) else None
+    runs = _runs(compiled, hetero, work.feeds, args.niter)
+    why = compiled.explain()
+    if hetero is not None and why.decision is None:  # measurements have looked at this already
+        why = replace(why, notes=[*why.notes, *_neighbours(hetero, work.feeds)])
+    sized = _sized(work if hetero is None else replace(work, model=hetero.compilation.model))
+    times = sorted(one.us / 1e3 for one in runs)
+    facts = {
+        "times": f"{times[0]:.3f} to {times[-1]:.3f} ms",
+        "compiled in": f"{compile_ms:.0f} ms",
+        **{name: _written(value) for name, value in properties.items()},
+    }
+    record = run_record(
         args.model,
         device,
-        properties,
-        compile_ms,
-        statistics.median(times),
+        runs,
         why,
-        list(request.get_profiling_info()),
-        request.explain_execution(),
-        timelines,
+        op_bytes(sized.wiring, sized.value_bytes),
+        _elsewhere(hetero, sized) if elsewhere and hetero is not None else {},
+        None if hetero is None else hetero.predicted,
+        facts,
     )
+    return Report(properties, compile_ms, why, median_run(runs), record)
+
+
+def _written(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _runs(
+    compiled: CompiledModel, placed: HeteroModel | None, feeds: Mapping[str, Any], count: int
+) -> list[Run]:
+    """Runs as often as asked; what each of them took, and what was counted in it."""
+    from partita_hetero.cost import clock
+    from partita_hetero.reports.run_record import Run
+
+    request = compiled.create_infer_request()
+    request.infer(dict(feeds))  # the first one makes buffers
+    runs = []
+    for _ in range(count):
+        start = clock.seconds()
+        request.infer(dict(feeds), share_outputs=True)
+        took = (clock.seconds() - start) * 1e6
+        timeline = None if placed is None else placed.measured
+        runs.append(Run(took, request.get_profiling_info(), timeline, request.explain_execution()))
+    return runs
+
+
+def _sized(work: workload.Workload) -> SizedModel:
+    """The model at the shapes of its inputs."""
+    from partita_hetero.tuning.sized_model import sized_at
+
+    model = work.model
+    if all(port.is_static for port in model.inputs):
+        return sized_at(model, {})
+    tensors = (port for port in model.inputs if port.shape is not None)
+    return sized_at(model, {port.name: work.feeds[port.name].shape for port in tensors})
+
+
+def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[str, CostThere]]:
+    """What operations take on every device that takes them, as it is measured now or was before."""
+    from partita_hetero.reports.run_record import costs_elsewhere
+    from partita_hetero.tuning.scheduler import Scheduler
+
+    compilation = placed.compilation
+    lost = dict(compilation.inexact or {})
+    return costs_elsewhere(Scheduler(compilation, sized, lost, []).problem())
 
 
 def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
@@ -221,14 +291,3 @@ def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
     except PartFailedError as failure:
         return [f"How devices run beside each other is not known: {failure.error}"]
     return [one.told(compilation.devices.core) for one in found]
-
-
-def _part(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    def line(cells: Sequence[object], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html_text(str(c))}</{tag}>" for c in cells) + "</tr>"
-
-    return ["<table>", line(columns, "th"), *(line(row, "td") for row in rows), "</table>"]

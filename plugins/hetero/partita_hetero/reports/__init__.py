@@ -1,1 +1,1 @@
-"""Pictures: GraphViz files and Gantt charts."""
+"""Pages, pictures and GraphViz files of placements."""

@@ -1,4 +1,4 @@
-"""Runs as a chart: a row for each device, time to the right; one SVG, alone or inside a page."""
+"""Runs as a picture: a row for each device in a colour of its own, time to the right; one SVG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from partita_hetero.planner.simulation.timeline import Kind, Span, Timeline
 
 _LEFT, _RIGHT, _TOP = 120, 20, 26
 _LANE, _GAP, _HEAD, _AXIS = 22, 6, 24, 26
-_COLOURS: dict[Kind, str] = {"compute": "#4e79a7", "transfer": "#e15759", "launch": "#bab0ac"}
+_COLOURS = (
+    *("#2563a8", "#a64400", "#2f7d32", "#8e2f8a"),
+    *("#85600a", "#0f766e", "#b3261e", "#5b5f66"),
+)
+"""Of devices, in order, as on the page."""
+
+_OPACITY: dict[Kind, float] = {"compute": 1.0, "transfer": 0.55, "launch": 0.3}
 _LETTER = 6.2
 """Pixels that a letter of a label takes, about."""
 
@@ -27,6 +33,8 @@ def to_svg(timelines: Sequence[Timeline], width: int = 1100) -> str:
     """
     end = max((timeline.latency_us for timeline in timelines), default=0.0) or 1.0
     scale = (width - _LEFT - _RIGHT) / end
+    devices = dict.fromkeys(device for timeline in timelines for device in timeline.rows)
+    colour = {device: _COLOURS[i % len(_COLOURS)] for i, device in enumerate(devices)}
     body: list[str] = []
     y = _TOP
     for timeline in timelines:
@@ -42,13 +50,14 @@ def to_svg(timelines: Sequence[Timeline], width: int = 1100) -> str:
                 'class="row"/>'
             )
             for lane, spans in enumerate(lanes):
-                body += [_bar(span, y + lane * _LANE, scale, end) for span in spans]
+                top = y + lane * _LANE
+                body += [_bar(span, top, scale, end, colour[device]) for span in spans]
             y += height + _GAP
     lines = [_tick(at, scale, y, end) for at in _ticks(end)]
     keys = [
-        f'<rect x="{_LEFT + 90 * i}" y="6" width="12" height="12" fill="{colour}"/>'
+        f'<rect x="{_LEFT + 90 * i}" y="6" width="12" height="12" opacity="{opacity}"/>'
         f'<text x="{_LEFT + 90 * i + 16}" y="16">{kind}</text>'
-        for i, (kind, colour) in enumerate(_COLOURS.items())
+        for i, (kind, opacity) in enumerate(_OPACITY.items())
     ]
     return "\n".join(
         [
@@ -60,33 +69,6 @@ def to_svg(timelines: Sequence[Timeline], width: int = 1100) -> str:
             *lines,
             *body,
             "</svg>",
-        ]
-    )
-
-
-def to_html(timelines: Sequence[Timeline], title: str) -> str:
-    """A page with the chart and the load of each device; it needs nothing from elsewhere."""
-    rows = [
-        f"<tr><td>{html_text(timeline.name)}</td><td>{html_text(device)}</td>"
-        f"<td>{_time(load, timeline.latency_us)}</td>"
-        f"<td>{timeline.utilization()[device]:.0%}</td>"
-        f"<td>{timeline.peak_bytes.get(device, 0):,}</td></tr>"
-        for timeline in timelines
-        for device, load in timeline.load_us().items()
-    ]
-    return "\n".join(
-        [
-            '<!DOCTYPE html><html lang="en"><meta charset="utf-8">',
-            f"<title>{html_text(title)}</title>",
-            "<style>body{font-family:sans-serif;margin:2em}td,th{padding:2px 12px;text-align:left}"
-            "</style>",
-            f"<h1>{html_text(title)}</h1>",
-            to_svg(timelines),
-            "<table><tr><th>run</th><th>device</th><th>in use</th><th>share</th>"
-            "<th>peak bytes</th></tr>",
-            *rows,
-            "</table></html>",
-            "",
         ]
     )
 
@@ -104,7 +86,7 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     return lanes
 
 
-def _bar(span: Span, y: float, scale: float, end: float) -> str:
+def _bar(span: Span, y: float, scale: float, end: float, colour: str) -> str:
     x, width = _LEFT + span.start_us * scale, max(0.4, span.duration_us * scale)
     moved = f", {span.nbytes:,} bytes" if span.nbytes else ""
     tip = (
@@ -117,7 +99,8 @@ def _bar(span: Span, y: float, scale: float, end: float) -> str:
     )
     return (
         f'<rect x="{x:.2f}" y="{y + 1}" width="{width:.2f}" height="{_LANE - 2}" '
-        f'fill="{_COLOURS[span.kind]}"><title>{html_text(tip)}</title></rect>{label}'
+        f'fill="{colour}" opacity="{_OPACITY[span.kind]}"><title>{html_text(tip)}</title></rect>'
+        f"{label}"
     )
 
 

@@ -67,11 +67,12 @@ def sized_models(compilation: Compilation) -> list[SizedModel]:
         wanted = ({name: array.shape for name, array in read_samples(model, samples).items()},)
     found = {describe(shapes): shapes for shapes in (_complete(model, one) for one in wanted)}
     if not found:
-        return [_sized(model, _complete(model, {}), is_guess=True)]
-    return [_sized(model, shapes) for shapes in found.values()]
+        return [sized_at(model, _complete(model, {}), is_guess=True)]
+    return [sized_at(model, shapes) for shapes in found.values()]
 
 
-def _sized(model: Model, shapes: Mapping[str, Shape], is_guess: bool = False) -> SizedModel:
+def sized_at(model: Model, shapes: Mapping[str, Shape], is_guess: bool = False) -> SizedModel:
+    """A copy of the model at some shapes of its inputs."""
     fixed = model.clone()
     fixed.reshape({fixed.input(name): shape for name, shape in shapes.items()})
     return SizedModel(fixed, op_graph.build(fixed), sizes_of(fixed, {}), shapes, is_guess)
