@@ -17,7 +17,7 @@ class Running:
 
     def __init__(self, settings):
         self.settings = settings
-        self.address = ""
+        self.address = self.grpc_address = ""
         self.server = None
         self.loop = None
         self.stop = None
@@ -43,7 +43,8 @@ class Running:
         await lifecycle.serve(self.settings, self._is_ready, self.stop)
 
     def _is_ready(self, addresses, server):
-        self.address, self.server = addresses.http, server
+        self.address, self.grpc_address = addresses.http, addresses.grpc
+        self.server = server
         self.ready.set()
 
     def call(self, coroutine):

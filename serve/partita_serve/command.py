@@ -33,6 +33,8 @@ _OF_SERVER = {
     "tls_client_ca": ("FILE", "authorities (PEM) that clients' certificates must be signed by"),
     "api_keys": ("FILE", "keys, one a line, of which requests need one"),
     "max_body": ("SIZE", "bytes that a request may have (64MiB)"),
+    "context": ("N", "tokens that a language model's prompt and answer have together at most"),
+    "texts_at_once": ("N", "texts that a language model generates at once (4)"),
     "drain_seconds": ("S", "after the signal to stop, go on listening so long (1)"),
 }
 _OF_MODELS = {
@@ -54,6 +56,7 @@ def add_parser(commands: Commands) -> None:
         [
             "partita serve model.onnx -d HETERO:GPU,CPU",
             "partita serve ocr=zoo:ppocr-rec --max-batch-size 8 --max-queue-delay-us 500",
+            "partita serve --language-model chat=model.gguf -d CPU",
             "partita serve --repository models --reload-seconds 5 --api-keys keys.txt",
         ],
     )
@@ -73,6 +76,13 @@ def add_parser(commands: Commands) -> None:
     )
     for name, (metavar, text) in (*_OF_SERVER.items(), *_OF_MODELS.items()):
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--language-model",
+        metavar="[NAME=]MODEL",
+        action="append",
+        default=[],
+        help="also answer OpenAI's API with it: a GGUF or ONNX file, a folder, or zoo:NAME",
+    )
     parser.add_argument(
         "--no-control", action="store_true", help="let no client load and unload models"
     )
@@ -114,6 +124,11 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
     for name, table, more in (
         ("defaults", values.get("defaults", {}), models),
         ("models", values.get("models", {}), dict(map(_named, args.models))),
+        (
+            "language_models",
+            values.get("language_models", {}),
+            dict(map(_named, args.language_model)),
+        ),
     ):
         if isinstance(table, dict):
             values[name] = table | more
@@ -121,9 +136,10 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         values["allow_control"] = False
     where = "The settings" if args.config is None else f"The settings of '{args.config}'"
     settings = validated(ServerSettings, values, where)
-    if not settings.models and settings.repository is None:
+    if not (settings.models or settings.language_models or settings.repository):
         raise PropertyError(
-            "There is nothing to serve: name a model, or a folder of models by --repository."
+            "There is nothing to serve: name a model, a folder of models by --repository, or a "
+            "language model by --language-model."
         )
     return settings
 
@@ -145,8 +161,10 @@ def _named(text: str) -> tuple[str, str]:
 def _tell(out: Output, addresses: Addresses, server: ModelServer) -> None:
     index = server.repository_index()
     if out.as_json:
-        out.json({"http": addresses.http, "models": index})
+        out.json({"http": addresses.http, "grpc": addresses.grpc, "models": index})
     else:
+        out.text(f"REST and OpenAI's API at {addresses.http}, gRPC at {addresses.grpc}")
         ready = [f"'{one['name']}' (version {one['version']})" for one in index]
-        out.text(f"REST at {addresses.http}", f"serving {', '.join(ready) or 'no model yet'}")
+        ready += [f"'{name}' (texts)" for name in server.settings.language_models]
+        out.text(f"serving {', '.join(ready) or 'no model yet'}")
     out.flush()

@@ -9,21 +9,29 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
-from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
 
+from partita import Core
 from partita.errors import PropertyError
+from partita_serve.models.text_model import TextModels
+from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.observer import Observer
 from partita_serve.rest.app import create_app
+from partita_serve.rest.chat import chat_routes
 from partita_serve.rest.connection import connection_class
-from partita_serve.rest.gate import read_keys
+from partita_serve.rest.pages import page_routes
+from partita_serve.rpc.listener import GrpcListener
 from partita_serve.server import ModelServer
 from partita_serve.settings import ServerSettings
+from partita_serve.telemetry.activity import Activity
+from partita_serve.telemetry.metrics import Metrics
+from partita_serve.telemetry.tracing import Tracing
 
 _BACKLOG = 1024
 """Connections that wait to be accepted."""
@@ -38,9 +46,11 @@ class Addresses:
 
     Attributes:
         http: The address of REST.
+        grpc: The host and port of gRPC.
     """
 
     http: str
+    grpc: str
 
 
 class _HttpListener(uvicorn.Server):
@@ -56,8 +66,6 @@ async def serve(
     settings: ServerSettings,
     ready: Callable[[Addresses, ModelServer], None],
     stop: asyncio.Event,
-    observers: Sequence[Observer] = (),
-    routes: Sequence[BaseRoute] = (),
 ) -> None:
     """Serves until it is told to stop, and then until its requests are answered.
 
@@ -67,48 +75,57 @@ async def serve(
         settings: What is served, where.
         ready: Called when the models are loaded.
         stop: Set when the server is to end.
-        observers: Are told of requests and runs.
-        routes: Of pages besides the protocol.
 
     Raises:
         PartitaError: A model cannot be loaded, or an address or file cannot be used.
     """
-    keys = read_keys(settings.api_keys) if settings.api_keys is not None else []
-    server = ModelServer(settings, observers)
-    listener = _HttpListener(_http_config(settings, server, keys, routes))
-    bound = bind(settings.host, settings.http_port)
-    listening = asyncio.create_task(listener.serve([bound]))
-    try:
-        starting = asyncio.create_task(server.start())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({starting, stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting
-            ready(Addresses(_address("https" if settings.tls_key else "http", bound)), server)
-            await asyncio.wait({stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        server.drain()
-        # Clients still come until they have seen that the server is not ready any more.
-        await asyncio.sleep(settings.drain_seconds if starting.done() else 0)
-    finally:
-        listener.should_exit = True
-        await listening
-        await server.stop()
+    keys = ApiKeys() if settings.api_keys is None else ApiKeys.read(settings.api_keys)
+    core, activity, metrics = Core(), Activity(), Metrics()
+    observers: list[Observer] = [activity, metrics, Tracing()]
+    server, texts = ModelServer(settings, observers, core), TextModels()
+    routes = [
+        *page_routes(server, texts, activity, metrics),
+        *chat_routes(server, texts, observers),
+    ]
+    with bind(settings.host, settings.http_port) as bound:
+        http = _HttpListener(_http_config(settings, create_app(server, keys, routes)))
+        grpc = GrpcListener(server, keys)
+        await grpc.start()
+        listening = asyncio.create_task(http.serve([bound]))
+        try:
+            starting = asyncio.create_task(_load(server, texts, core))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({starting, stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                ready(_addresses(settings, bound, grpc.port), server)
+                await asyncio.wait({stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
+            starting.cancel()
+            server.drain()
+            # Clients still come until they have seen that the server is not ready any more.
+            await asyncio.sleep(settings.drain_seconds if starting.done() else 0)
+        finally:
+            http.should_exit = True
+            await asyncio.gather(listening, grpc.stop(settings.stop_seconds))
+            texts.close()
+            await server.stop()
+
+
+async def _load(server: ModelServer, texts: TextModels, core: Core) -> None:
+    """Loads all models; those of language first, for without them the server is not whole."""
+    await texts.load(server.settings, core)
+    await server.start()
 
 
 def run(
     settings: ServerSettings,
     ready: Callable[[Addresses, ModelServer], None],
-    observers: Sequence[Observer] = (),
-    routes: Sequence[BaseRoute] = (),
 ) -> None:
     """Serves until the process gets a signal to end; a second one ends it at once.
 
     Args:
         settings: What is served, where.
         ready: Called when the models are loaded.
-        observers: Are told of requests and runs.
-        routes: Of pages besides the protocol.
 
     Raises:
         PartitaError: As :func:`serve`.
@@ -117,7 +134,7 @@ def run(
     async def until_signal() -> None:
         stop = asyncio.Event()
         with _stopping_by_signal(asyncio.get_running_loop(), stop):
-            await serve(settings, ready, stop, observers, routes)
+            await serve(settings, ready, stop)
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(until_signal())
@@ -146,11 +163,9 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _http_config(
-    settings: ServerSettings, server: ModelServer, keys: Sequence[str], routes: Sequence[BaseRoute]
-) -> uvicorn.Config:
+def _http_config(settings: ServerSettings, app: ASGIApp) -> uvicorn.Config:
     config = uvicorn.Config(
-        create_app(server, keys, routes),
+        app,
         http=connection_class(settings),
         ws="none",
         backlog=_BACKLOG,
@@ -175,9 +190,12 @@ def _http_config(
     return config
 
 
-def _address(scheme: str, bound: socket.socket) -> str:
+def _addresses(settings: ServerSettings, bound: socket.socket, grpc_port: int) -> Addresses:
+    scheme = "http" if settings.tls_key is None else "https"
     host, port = bound.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    return Addresses(f"{scheme}://{host}:{port}", f"{host}:{grpc_port}")
 
 
 @contextlib.contextmanager

@@ -68,6 +68,19 @@ class ServerSettings(_Settings):
     models: dict[str, str] = Field(
         default_factory=dict, description="Models by name: a path, or zoo:NAME."
     )
+    language_models: dict[str, str] = Field(
+        default_factory=dict,
+        description="Language models by name: a GGUF or ONNX file, a folder, or zoo:NAME.",
+    )
+    context: Positive | None = Field(
+        None, description="Tokens of a prompt and its answer; by default the model's, up to 4096."
+    )
+    texts_at_once: Positive = Field(
+        4, description="Texts that a language model generates at once; each takes cache."
+    )
+    max_texts_waiting: Count = Field(
+        64, description="Texts that wait for a language model at most; others are refused (429)."
+    )
     repository: Path | None = Field(
         None, description="A folder with NAME/VERSION/MODEL-FILE, each NAME with a config.toml."
     )

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.errors import ServingError, serving_error
 from partita_serve.rest import model_routes
 from partita_serve.rest.gate import Gate
@@ -25,13 +26,13 @@ _MODEL = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 
 
 def create_app(
-    server: ModelServer, keys: Sequence[str] = (), routes: Sequence[BaseRoute] = ()
+    server: ModelServer, keys: ApiKeys | None = None, routes: Sequence[BaseRoute] = ()
 ) -> ASGIApp:
     """The application that answers HTTP.
 
     Args:
         server: Answers requests.
-        keys: Requests need one of these; none if it is empty.
+        keys: What clients must have one of; by default nothing.
         routes: What is answered besides the protocol.
     """
     app = Starlette(
@@ -45,7 +46,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.server = server
-    return Gate(app, server, keys)
+    return Gate(app, server, keys or ApiKeys())
 
 
 def _protocol_routes() -> list[BaseRoute]:

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from partita_serve.rest.binary import decode_request, encode_response
 from partita_serve.rest.body import Body
 from partita_serve.server import ModelServer
+from partita_serve.telemetry.tracing import continuing
 
 
 class PartsResponse(Response):
@@ -42,7 +43,8 @@ async def infer(request: Request) -> Response:
     with Body(server, request) as body:
         size = body.json_size()
         asked = decode_request(name, version, await body.read(size), size)
-        answer = await server.infer(asked)
+        with continuing(request.headers):
+            answer = await server.infer(asked)
     parts, json_size = encode_response(asked, answer)
     if json_size is None:
         return PartsResponse(parts, {"content-type": "application/json"})

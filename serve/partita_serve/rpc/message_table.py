@@ -124,6 +124,7 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
     "ModelConfig": {
         "name": Field(1, "string"),
         "platform": Field(2, "string"),
+        "version_policy": Field(3, "ModelVersionPolicy"),
         "max_batch_size": Field(4, "int32"),
         "input": Field(5, "repeated ModelInput"),
         "output": Field(6, "repeated ModelOutput"),
@@ -132,6 +133,8 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
         "parameters": Field(14, "map ModelParameter"),
         "backend": Field(17, "string"),
     },
+    "ModelVersionPolicy": {"latest": Field(1, "NewestVersions", "policy_choice")},
+    "NewestVersions": {"num_versions": Field(1, "uint32")},
     "ModelInput": {
         "name": Field(1, "string"),
         "data_type": Field(2, "DataType"),
@@ -175,6 +178,8 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
         "compute_input": Field(4, "StatisticDuration"),
         "compute_infer": Field(5, "StatisticDuration"),
         "compute_output": Field(6, "StatisticDuration"),
+        "cache_hit": Field(7, "StatisticDuration"),
+        "cache_miss": Field(8, "StatisticDuration"),
     },
     "InferBatchStatistics": {
         "batch_size": Field(1, "uint64"),

@@ -9,10 +9,10 @@ import pytest
 from tritonclient import http as triton
 
 from partita.errors import PropertyError
-from partita_serve.protocol.errors import InvalidRequest, NotSupported
+from partita_serve.protocol.api_keys import ApiKeys
+from partita_serve.protocol.errors import InvalidRequest, NotSupported, Unauthorized
 from partita_serve.protocol.records import InferenceOutput, InferenceRequest, InferenceResponse
 from partita_serve.rest.binary import decode_request, encode_response
-from partita_serve.rest.gate import read_keys
 from partita_serve.rest.json_tensors import array_from_json
 
 ARRAYS = {
@@ -187,10 +187,16 @@ def test_shared_memory_is_refused():
 def test_keys_are_read_from_a_file(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\n\n abc \ndef\n")
-    assert read_keys(file) == ["abc", "def"]
+    keys = ApiKeys.read(file)
+    keys.check([(b"host", b"a"), (b"authorization", b"bearer abc")])
+    keys.check([(b"x-api-key", b" def ")])
+    for header in ((b"x-api-key", b"# ours"), (b"authorization", b"Basic abc"), (b"other", b"abc")):
+        with pytest.raises(Unauthorized, match="needs a key that this server knows"):
+            keys.check([header])
+    ApiKeys().check([])
     file.write_text("# none\n")
     with pytest.raises(PropertyError, match="holds no keys; write one a line"):
-        read_keys(file)
+        ApiKeys.read(file)
     file.write_bytes(gzip.compress(b"x"))
     with pytest.raises(PropertyError, match="cannot be read"):
-        read_keys(file)
+        ApiKeys.read(file)

@@ -1,0 +1,183 @@
+"""Routes of OpenAI's API: ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/models``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from partita.errors import TokenizerError
+from partita_serve.models.text_model import Pieces, TextModel, TextModels
+from partita_serve.protocol.errors import InvalidRequest, ServingError, serving_error
+from partita_serve.protocol.observer import Observer
+from partita_serve.protocol.records import InferenceRequest
+from partita_serve.rest.body import Body
+from partita_serve.rest.openai_answers import Answer, error_body, model_entry
+from partita_serve.rest.openai_requests import (
+    AnyRequest,
+    ChatRequest,
+    CompletionRequest,
+    TextRequest,
+    parsed,
+)
+from partita_serve.server import ModelServer
+
+_log = logging.getLogger(__name__)
+
+_CLIENT_HAS_GONE = 499
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def chat_routes(
+    server: ModelServer, texts: TextModels, observers: Sequence[Observer] = ()
+) -> list[Route]:
+    """The routes.
+
+    Args:
+        server: Counts and limits what requests hold.
+        texts: The language models.
+        observers: Are told of requests.
+    """
+    calls = _Calls(server, texts, observers)
+    return [
+        Route("/v1/models", _telling_errors(calls.models)),
+        Route("/v1/models/{model:path}", _telling_errors(calls.model)),
+        Route("/v1/chat/completions", _telling_errors(calls.chat), methods=["POST"]),
+        Route("/v1/completions", _telling_errors(calls.completions), methods=["POST"]),
+    ]
+
+
+class _Calls:
+    """What the routes do."""
+
+    def __init__(
+        self, server: ModelServer, texts: TextModels, observers: Sequence[Observer]
+    ) -> None:
+        self._server = server
+        self._texts = texts
+        self._observers = observers
+        self._created = int(time.time())
+
+    async def models(self, request: Request) -> Response:
+        """All language models."""
+        entries = [model_entry(name, self._created) for name in self._texts]
+        return _json({"object": "list", "data": entries})
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        return _json(model_entry(self._texts[request.path_params["model"]].name, self._created))
+
+    async def chat(self, request: Request) -> Response:
+        """The next message of a conversation."""
+        asked = await self._parsed(ChatRequest, request)
+        model = self._texts[asked.model]
+        messages = [message.for_template() for message in asked.messages]
+        try:
+            prompt = await model.chat_tokens_of(messages)
+        except TokenizerError as error:
+            raise InvalidRequest(str(error)) from error
+        return await self._answer(request, asked, model, [prompt])
+
+    async def completions(self, request: Request) -> Response:
+        """Texts that go on."""
+        asked = await self._parsed(CompletionRequest, request)
+        model = self._texts[asked.model]
+        prompts = [
+            await model.tokens_of(prompt) if isinstance(prompt, str) else prompt
+            for prompt in asked.prompts
+        ]
+        return await self._answer(request, asked, model, prompts)
+
+    async def _parsed(self, kind: type[AnyRequest], request: Request) -> AnyRequest:
+        with Body(self._server, request) as body:
+            return parsed(kind, await body.read())
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: TextRequest,
+        model: TextModel,
+        prompts: Sequence[Sequence[int]],
+    ) -> Response:
+        several = [prompt for prompt in prompts for _ in range(asked.n)]
+        pieces = model.generate(
+            several, max_new_tokens=asked.new_tokens, stop=asked.stop_words, **asked.sampling
+        )
+        is_chat = isinstance(asked, ChatRequest)
+        answer = Answer(model.name, is_chat, len(several), sum(map(len, prompts)))
+        if asked.stream:
+            events = self._events(answer, pieces, asked.stream_options.include_usage)
+            headers = {"cache-control": "no-cache"}
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        with self._observed(model.name):
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if await request.is_disconnected():
+                        return Response(status_code=_CLIENT_HAS_GONE)
+                    answer.add(piece)
+        return _json(answer.whole())
+
+    async def _events(
+        self, answer: Answer, pieces: Pieces, with_usage: bool
+    ) -> AsyncIterator[bytes]:
+        """An answer as server-sent events."""
+        try:
+            with self._observed(answer.model):
+                async with aclosing(pieces):
+                    for event in answer.begin():
+                        yield _event(event)
+                    async for piece in pieces:
+                        answer.add(piece)
+                        yield _event(answer.event(piece))
+            if with_usage:
+                yield _event(answer.last_event())
+        except ServingError as error:
+            yield _event(error_body(error))
+        yield b"data: [DONE]\n\n"
+
+    @contextmanager
+    def _observed(self, model: str) -> Iterator[None]:
+        """Tells the observers of a request while the context is open."""
+        request = InferenceRequest(model, "", "", ())
+        start, failure = time.perf_counter_ns(), None
+        for observer in self._observers:
+            observer.request_started(request)
+        try:
+            yield
+        except ServingError as error:
+            failure = error
+            raise
+        finally:
+            elapsed = time.perf_counter_ns() - start
+            for observer in self._observers:
+                observer.request_finished(request, elapsed, failure)
+
+
+def _telling_errors(handler: Handler) -> Handler:
+    """A handler whose errors have OpenAI's form."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
+            told = serving_error(error)
+            if told.http_status == 500:
+                _log.error("A request failed: %s", told, exc_info=error)
+            return _json(error_body(told), told.http_status)
+
+    return handle
+
+
+def _json(data: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(data), status, media_type="application/json")
+
+
+def _event(data: object) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"
