@@ -36,6 +36,7 @@ KINDS = {
     "irs": 3,
     "ggufs": 3,
     "opencl": 3,
+    "requests": 3,
 }
 """Which kinds there are, and how many shares of the time each gets."""
 
@@ -46,6 +47,7 @@ BATCH = {
     "false_shapes": 1000,
     "operators": 1000,
     "opencl": 400,
+    "requests": 20_000,
 }
 """Cases of a child process; 1600 where nothing is said."""
 
