@@ -79,11 +79,7 @@ class _Calls:
         asked = await self._parsed(ChatRequest, request)
         model = self._texts[asked.model]
         messages = [message.for_template() for message in asked.messages]
-        try:
-            prompt = await model.chat_tokens_of(messages)
-        except TokenizerError as error:
-            raise InvalidRequest(str(error)) from error
-        return await self._answer(request, asked, model, [prompt])
+        return await self._answer(request, asked, model, [await model.chat_tokens_of(messages)])
 
     async def completions(self, request: Request) -> Response:
         """Texts that go on."""
@@ -167,12 +163,19 @@ def _telling_errors(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            told = serving_error(error)
+            told = _told(error)
             if told.http_status == 500:
                 _log.error("A request failed: %s", told, exc_info=error)
             return _json(error_body(told), told.http_status)
 
     return handle
+
+
+def _told(error: Exception) -> ServingError:
+    """An error as clients are told it; what a tokenizer does not take came from them."""
+    if isinstance(error, TokenizerError):
+        return InvalidRequest(str(error))
+    return serving_error(error)
 
 
 def _json(data: object, status: int = 200) -> Response:
