@@ -74,8 +74,9 @@ class Core:
         weights: Any = None,
         isolate: bool = False,
         decoder: DecoderOptions | None = None,
+        signature: str | None = None,
     ) -> Model:
-        """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), an OpenVINO IR, or GGUF.
+        """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), OpenVINO IR, GGUF or TFLite.
 
         Args:
             model: The source; of an IR the ``.xml`` file, as a path or bytes.
@@ -84,6 +85,8 @@ class Core:
             isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
                 shape inference) runs in a process of its own, with limits of time and memory.
             decoder: How a GGUF file becomes a model: the room of its caches and the like.
+            signature: Which signature of a TFLite or circle file; by default its first subgraph,
+                with inputs and outputs called after tensors.
 
         Raises:
             ModelNotFoundError: The path does not exist.
@@ -91,7 +94,9 @@ class Core:
         """
         from partita.frontends.reader import read_model
 
-        return read_model(model, weights=weights, isolate=isolate, decoder=decoder)
+        return read_model(
+            model, weights=weights, isolate=isolate, decoder=decoder, signature=signature
+        )
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.

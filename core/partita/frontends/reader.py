@@ -21,6 +21,7 @@ from partita.frontends.onnx.external_data import (
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
+from partita.frontends.tflite import is_tflite
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
 from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
@@ -45,8 +46,9 @@ def read_model(
     weights: Any = None,
     isolate: bool = False,
     decoder: DecoderOptions | None = None,
+    signature: str | None = None,
 ) -> Model:
-    """Reads an ONNX model, an OpenVINO IR or a GGUF file and makes it tidy.
+    """Reads an ONNX model, an OpenVINO IR, a GGUF, TFLite or circle file and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
     inputs become constants, operations get unique names and topological order, shapes are
@@ -58,8 +60,8 @@ def read_model(
 
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
-            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml`` or
-            a GGUF file.
+            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml``, a
+            GGUF, TFLite or circle file.
         tidy: Make it tidy; without it only the wiring is checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
         weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
@@ -67,6 +69,7 @@ def read_model(
         isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it
             reads, runs in a process of its own, with limits of time and memory.
         decoder: How a GGUF file becomes a model; others take none.
+        signature: Which signature of a TFLite or circle file; others have none.
 
     Raises:
         ModelNotFoundError: The path does not exist.
@@ -96,6 +99,10 @@ def read_model(
             return _tidy(_decoder(data, weights, decoder, origin), origin, tidy, isolate)
         if decoder is not None:
             raise ModelFormatError(f"{origin} takes no 'decoder': it is no GGUF file.")
+        if is_tflite(data):
+            return _tidy(_mobile(data, weights, signature, origin), origin, tidy, isolate)
+        if signature is not None:
+            raise ModelFormatError(f"{origin} takes no 'signature': it is no TFLite file.")
         if _is_ir(data):
             return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy, isolate)
         proto, apart = _parse(data, origin)
@@ -155,6 +162,14 @@ def _decoder(
     return read_gguf(data, origin, options or DecoderOptions())
 
 
+def _mobile(data: memoryview, weights: Any, signature: str | None, origin: str) -> ir.Model:
+    from partita.frontends.tflite import read_tflite
+
+    if weights is not None:
+        raise ModelFormatError(f"{origin} takes no 'weights': a TFLite file holds its own.")
+    return read_tflite(data, origin, signature)
+
+
 def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
     from partita.frontends.openvino_ir import read_ir
 
@@ -171,7 +186,7 @@ def external_files(data: bytes, path: Path) -> list[Path]:
 
     What it names elsewhere is left out; no such model is read.
     """
-    if _is_gguf(data):
+    if _is_gguf(data) or is_tflite(data):
         return []
     if _is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []

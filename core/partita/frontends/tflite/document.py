@@ -1,0 +1,423 @@
+"""A TFLite or circle file: subgraphs, tensors and operators, read from memory that is not trusted.
+
+The format: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/compiler/mlir/lite/schema/schema.fbs
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from partita.errors import ModelFormatError
+from partita.frontends.tflite.circle_schema import CIRCLE_OPERATORS, circle_options
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+VERSION = 3
+"""The version of the schema that TFLite files have; those of circle files have 0."""
+
+_CUSTOM = 32
+_DAMAGED = (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError)
+"""What the accessors of flatbuffers raise where offsets lead out of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What the levels of a tensor stand for: ``scale * (level - zero_point)``.
+
+    Attributes:
+        scale: One number, or one for each index of an axis.
+        zero_point: As many whole numbers.
+        axis: The axis.
+    """
+
+    scale: Array
+    zero_point: Array
+    axis: int
+
+    def equals(self, other: Quantization | None) -> bool:
+        """Whether levels stand for the same numbers."""
+        return (
+            other is not None
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+            and (self.scale.size == 1 or self.axis == other.axis)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a subgraph.
+
+    Attributes:
+        index: Its place in the subgraph.
+        name: Its name, which need not be unique.
+        dims: Sizes; -1 is unknown.
+        type: Number of the element type in the schema.
+        data: The bytes of a constant, a view of the file; ``None`` where it is computed.
+        quantization: What its levels stand for, if it is quantised.
+        is_variable: Whether it keeps its elements from run to run.
+        is_sparse: Whether only some of its elements are kept.
+    """
+
+    index: int
+    name: str
+    dims: tuple[int, ...]
+    type: int
+    data: memoryview | None
+    quantization: Quantization | None
+    is_variable: bool
+    is_sparse: bool
+
+    def __str__(self) -> str:
+        return f"tensor {self.index} '{self.name}'"
+
+    @property
+    def label(self) -> str:
+        """What its value is called: its name, or a made-up one."""
+        return self.name or f"tensor_{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a subgraph.
+
+    Attributes:
+        index: Its place in the subgraph.
+        code: What it does: a name of the schema, or that of a custom operator.
+        is_custom: Whether it is a custom operator.
+        inputs: Places of tensors; -1 where one is left out.
+        outputs: Places of tensors.
+        options: The reader of its options, or ``None``.
+        custom_options: The bytes of the options of a custom operator.
+        label: What messages call it.
+    """
+
+    index: int
+    code: str
+    is_custom: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Any
+    custom_options: bytes
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A graph of a file: the model, or what control flow calls.
+
+    Attributes:
+        name: Its name, or a made-up one.
+        tensors: All tensors.
+        inputs: Places of those that are given.
+        outputs: Places of those that are returned.
+        operators: In the order in which they run.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A way to call a model, with names of its own for what is given and returned.
+
+    Attributes:
+        subgraph: The place of the subgraph that is called.
+        inputs: Name to the place of a tensor.
+        outputs: Name to the place of a tensor.
+    """
+
+    subgraph: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+class Document:
+    """What a file holds; nothing is copied but names, places and options.
+
+    Args:
+        data: The bytes, which have to stay as they are.
+        origin: What messages call the file.
+
+    Raises:
+        ModelFormatError: It is cut short or damaged, or of another version (also by the properties).
+    """
+
+    def __init__(self, data: memoryview, origin: str) -> None:
+        self.data, self.origin = data, origin
+        self._budget = max(4 * len(data), 1 << 16)
+
+    @cached_property
+    def _model(self) -> Any:
+        import tflite
+
+        model = tflite.Model.GetRootAs(self.data, 0)
+        version = self._read(model.Version)
+        if version != (0 if self.is_circle else VERSION):
+            raise self.error(f"its schema has version {version}, which is not known")
+        return model
+
+    @property
+    def is_circle(self) -> bool:
+        """Whether it is a circle file."""
+        return bytes(self.data[4:8]) == b"CIR0"
+
+    def error(self, fault: str) -> ModelFormatError:
+        """The refusal of the file."""
+        kind = "circle" if self.is_circle else "TFLite"
+        return ModelFormatError(
+            f"{self.origin} is not a {kind} file that can be read: {fault}; export it again."
+        )
+
+    def _read(self, accessor: Callable[..., T], *arguments: Any) -> T:
+        """What an accessor finds; one that leads out of the file is an error."""
+        try:
+            return accessor(*arguments)
+        except _DAMAGED as error:
+            raise self.error(f"it is damaged or cut short ({error})") from error
+
+    def _each(self, owner: Any, name: str) -> Iterator[Any]:
+        """The entries of a vector of tables."""
+        count = self._counted(self._read(getattr(owner, f"{name}Length")), name)
+        entry = getattr(owner, name)
+        for index in range(count):
+            found = self._read(entry, index)
+            if found is None:
+                raise self.error(f"entry {index} of its {name} is missing")
+            yield found
+
+    def _counted(self, count: int, what: str) -> int:
+        """A number of entries, which must not be more than the file can hold in all."""
+        self._budget -= count
+        if count < 0 or self._budget < 0:
+            raise self.error(f"it claims more entries than it has room for ('{what}': {count})")
+        return count
+
+    def _numbers(self, owner: Any, name: str) -> tuple[int, ...]:
+        self._counted(self._read(getattr(owner, f"{name}Length")), name)
+        found = self._read(getattr(owner, f"{name}AsNumpy"))
+        return () if isinstance(found, int) else tuple(int(number) for number in found)
+
+    def _text(self, accessor: Callable[[], bytes | None]) -> str:
+        raw = self._read(accessor) or b""
+        self._counted(len(raw), "names")
+        return raw.decode("utf-8", "replace")
+
+    @cached_property
+    def buffers(self) -> tuple[memoryview | None, ...]:
+        """The bytes of each buffer; ``None`` where it has none."""
+        return tuple(self._buffer(buffer) for buffer in self._each(self._model, "Buffers"))
+
+    def _buffer(self, buffer: Any) -> memoryview | None:
+        start, size = self._read(buffer.Offset), self._read(buffer.Size)
+        if start > 1:  # behind the tables: files of more than two gigabytes
+            if start + size > len(self.data):
+                raise self.error(f"a buffer ends at byte {start + size} of {len(self.data)}")
+            return self.data[start : start + size]
+        found = self._read(buffer.DataAsNumpy)
+        return None if isinstance(found, int) or not len(found) else memoryview(found)
+
+    @cached_property
+    def _codes(self) -> tuple[tuple[str, bool], ...]:
+        """Name of each operator code, and whether it is a custom one."""
+        import tflite
+
+        names = {
+            number: name for name, number in vars(tflite.BuiltinOperator).items() if name[0] != "_"
+        }
+        names |= CIRCLE_OPERATORS if self.is_circle else {}
+        found = []
+        for code in self._each(self._model, "OperatorCodes"):
+            old, new = self._read(code.DeprecatedBuiltinCode), self._read(code.BuiltinCode)
+            number = new if new < 0 else old if old < 0 else max(old, new)
+            if number == _CUSTOM:
+                found.append((self._text(code.CustomCode), True))
+            else:
+                found.append((names.get(number, f"operator code {number}"), False))
+        return tuple(found)
+
+    @cached_property
+    def subgraphs(self) -> tuple[Subgraph, ...]:
+        """All of them; the first is the model."""
+        found = tuple(
+            self._subgraph(index, graph)
+            for index, graph in enumerate(self._each(self._model, "Subgraphs"))
+        )
+        if not found:
+            raise self.error("it has no subgraph")
+        return found
+
+    def _subgraph(self, index: int, graph: Any) -> Subgraph:
+        name = self._text(graph.Name) or f"subgraph {index}"
+        tensors = tuple(
+            self._tensor(place, tensor) for place, tensor in enumerate(self._each(graph, "Tensors"))
+        )
+        operators = tuple(
+            self._operator(place, operator, tensors)
+            for place, operator in enumerate(self._each(graph, "Operators"))
+        )
+        ends = [self._numbers(graph, end) for end in ("Inputs", "Outputs")]
+        for place in (place for end in ends for place in end):
+            if not 0 <= place < len(tensors):
+                raise self.error(f"'{name}' names tensor {place}, and has {len(tensors)}")
+        return Subgraph(name, tensors, ends[0], ends[1], operators)
+
+    def _tensor(self, index: int, tensor: Any) -> Tensor:
+        name = self._text(tensor.Name)
+        shape = self._numbers(tensor, "Shape")
+        signature = self._numbers(tensor, "ShapeSignature")
+        dims = signature if len(signature) == len(shape) else shape
+        if any(dim < -1 for dim in dims) or len(dims) > 16:
+            raise self.error(f"tensor {index} '{name}' has shape {list(dims)}")
+        buffer = self._read(tensor.Buffer)
+        if buffer >= len(self.buffers):
+            raise self.error(f"tensor {index} '{name}' names buffer {buffer}, which is not there")
+        data = self.buffers[buffer] if buffer else None
+        if data is None and 0 in shape and buffer:
+            data = memoryview(b"")
+        return Tensor(
+            index,
+            name,
+            shape if data is not None else dims,
+            self._read(tensor.Type),
+            data,
+            self._quantization(tensor, index, shape),
+            bool(self._read(tensor.IsVariable)),
+            self._read(tensor.Sparsity) is not None,
+        )
+
+    def _quantization(self, tensor: Any, index: int, shape: tuple[int, ...]) -> Quantization | None:
+        found = self._read(tensor.Quantization)
+        if found is None or not self._counted(self._read(found.ScaleLength), "Scale"):
+            return None
+        scale = np.array(self._read(found.ScaleAsNumpy), np.float32)
+        zeros = np.array(self._numbers(found, "ZeroPoint") or (0,), np.int64)
+        if zeros.size == 1:
+            zeros = np.repeat(zeros, scale.size)
+        axis = self._read(found.QuantizedDimension)
+        if zeros.size != scale.size or not np.isfinite(scale).all() or (scale < 0).any():
+            raise self.error(
+                f"tensor {index} has {scale.size} scales and {zeros.size} zero points, or scales "
+                "that are no positive numbers"
+            )
+        if scale.size > 1 and not (0 <= axis < len(shape) and shape[axis] == scale.size):
+            raise self.error(f"tensor {index} of shape {list(shape)} has {scale.size} scales")
+        return Quantization(scale, zeros, axis)
+
+    def _operator(self, index: int, operator: Any, tensors: tuple[Tensor, ...]) -> Operator:
+        place = self._read(operator.OpcodeIndex)
+        if not 0 <= place < len(self._codes):
+            raise self.error(f"operator {index} names operator code {place}, which is not there")
+        code, is_custom = self._codes[place]
+        inputs, outputs = (self._numbers(operator, end) for end in ("Inputs", "Outputs"))
+        first = tensors[outputs[0]].name if outputs and 0 <= outputs[0] < len(tensors) else ""
+        label = f"operator {index} {code} '{first}'" if first else f"operator {index} {code}"
+        for number in (*inputs, *outputs):
+            if not -1 <= number < len(tensors):
+                raise self.error(f"{label} names tensor {number}, and there are {len(tensors)}")
+        raw = b""
+        if is_custom:
+            self._counted(self._read(operator.CustomOptionsLength), "CustomOptions")
+            found = self._read(operator.CustomOptionsAsNumpy)
+            raw = b"" if isinstance(found, int) else bytes(found)
+        options = None if is_custom else self._options(operator)
+        return Operator(index, code, is_custom, inputs, outputs, options, raw, label)
+
+    def _options(self, operator: Any) -> Any:
+        """The reader of the options, by the name of their type; ``None`` where there are none."""
+        import tflite
+
+        unions = {
+            "BuiltinOptions": tflite.BuiltinOptions,
+            "BuiltinOptions2": tflite.BuiltinOptions2,
+        }
+        for union, names in unions.items():
+            number = self._read(getattr(operator, f"{union}Type"))
+            table = self._read(getattr(operator, union)) if number else None
+            if table is None:
+                continue
+            if self.is_circle and (special := circle_options(number, table)) is not None:
+                return special
+            for name, known in vars(names).items():
+                if known == number:
+                    options = getattr(tflite, name)()
+                    options.Init(table.Bytes, table.Pos)
+                    return options
+        return None
+
+    @cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Name to signature, in the file's order."""
+        found = {}
+        for entry in self._each(self._model, "SignatureDefs"):
+            key = self._text(entry.SignatureKey)
+            place = self._read(entry.SubgraphIndex)
+            if not 0 <= place < len(self.subgraphs):
+                raise self.error(f"signature '{key}' names subgraph {place}, which is not there")
+            graph = self.subgraphs[place]
+            ends = []
+            for end, places in (("Inputs", graph.inputs), ("Outputs", graph.outputs)):
+                named = {
+                    self._text(each.Name): self._read(each.TensorIndex)
+                    for each in self._each(entry, end)
+                }
+                if any(number not in places for number in named.values()):
+                    raise self.error(
+                        f"signature '{key}' names tensors that are no {end.lower()} of '{graph.name}'"
+                    )
+                ends.append(named)
+            found[key] = Signature(place, *ends)
+        return found
+
+    @cached_property
+    def assigned_variables(self) -> frozenset[str]:
+        """Names of variables that are assigned, apart from what they begin with."""
+        first = {
+            self._read(operator.options.InitSubgraphIndex)
+            for graph in self.subgraphs
+            for operator in graph.operators
+            if operator.code == "CALL_ONCE" and hasattr(operator.options, "InitSubgraphIndex")
+        }
+        found = set()
+        for index, graph in enumerate(self.subgraphs):
+            if index in first:
+                continue
+            names = {
+                operator.outputs[0]: self.variable(operator)
+                for operator in graph.operators
+                if operator.code == "VAR_HANDLE" and operator.outputs
+            }
+            found |= {
+                names.get(operator.inputs[0], "")
+                for operator in graph.operators
+                if operator.code == "ASSIGN_VARIABLE" and operator.inputs
+            }
+        return frozenset(found)
+
+    def variable(self, operator: Operator) -> str:
+        """The name of the variable that a VAR_HANDLE stands for.
+
+        Raises:
+            ModelFormatError: It has no name.
+        """
+        if not hasattr(operator.options, "SharedName"):
+            raise self.error(f"{operator} names no variable")
+        container, name = (
+            self._text(operator.options.Container),
+            self._text(operator.options.SharedName),
+        )
+        return f"{container}/{name}" if container else name

@@ -1,0 +1,433 @@
+"""Operators that move elements: shapes, pieces, joins, orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.frontends.tflite.translator import FULL, Site, translates
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@translates("RESHAPE")
+def reshape(at: Site) -> ir.Value:
+    """Another shape: that of the second input, or of the options."""
+    if at.has(1):
+        sizes = at.constant(1)
+        shape = at.indices(1) if sizes is None else at.const(sizes.reshape(-1), np.int64)
+    else:
+        shape = at.const(at.ints("NewShape"), np.int64)
+    return at.carried(lambda values: at.emit("Reshape", values[0], shape, allowzero=1))
+
+
+@translates("SQUEEZE")
+def squeeze(at: Site) -> ir.Value:
+    """Without axes of size one: those named, or all."""
+    axes = [at.axis(axis, at.rank(0)) for axis in at.ints("SqueezeDims")]
+    named = at.const(axes, np.int64) if axes else None
+    return at.carried(lambda values: at.emit("Squeeze", values[0], named))
+
+
+@translates("EXPAND_DIMS")
+def expand_dims(at: Site) -> ir.Value:
+    """With one more axis, of size one."""
+    axis = at.reshaped(at.indices(1), [1])
+    return at.carried(lambda values: at.emit("Unsqueeze", values[0], axis))
+
+
+@translates("TRANSPOSE")
+def transpose(at: Site) -> ir.Value:
+    """Axes in another order, which must be a constant."""
+    perm = at.numbers(1)
+    if sorted(perm) != list(range(at.rank(0))):
+        raise at.error(f"{perm} is no order of {at.rank(0)} axes")
+    return at.carried(lambda values: at.moved(values[0], tuple(perm)))
+
+
+@translates("CONCATENATION")
+def concatenation(at: Site) -> ir.Value:
+    """Inputs one behind the other along an axis."""
+    places = range(len(at.inputs))
+    axis = at.axis(at.whole("Axis"), at.rank(0))
+    if at.same_levels(places) and not at.whole("FusedActivationFunction", 0):
+        return at.emit("Concat", *(at.value(place) for place in places), axis=axis)
+    value = at.emit("Concat", *(at.floats(place) for place in places), axis=axis)
+    return at.result(at.activated(value))
+
+
+@translates("SPLIT")
+def split(at: Site) -> list[ir.Value]:
+    """As many equal parts along an axis as there are results; the axis is the first input."""
+    axis = at.axis(at.numbers(0)[0], at.rank(1))
+    return _parts(at, 1, axis, None)
+
+
+@translates("SPLIT_V")
+def split_v(at: Site) -> list[ir.Value]:
+    """Parts of given sizes along an axis, one of which may be -1 for what is left."""
+    axis, sizes = at.axis(at.numbers(2)[0], at.rank(0)), at.numbers(1)
+    if -1 in sizes:
+        size = at.dims(0)[axis]
+        if size < 0 or sizes.count(-1) > 1:
+            raise at.error(f"parts of {sizes} along an axis of {size} cannot be told")
+        sizes[sizes.index(-1)] = size - sum(sizes) - 1
+    return _parts(at, 0, axis, sizes)
+
+
+def _parts(at: Site, index: int, axis: int, sizes: list[int] | None) -> list[ir.Value]:
+    count = len(at.operator.outputs)
+    same = all(at.same_levels([index], place) for place in range(count))
+    x = at.value(index) if same else at.floats(index)
+    given = None if sizes is None else at.const(sizes, np.int64)
+    number = count if sizes is None else None
+    parts = at.emit_many("Split", count, x, given, axis=axis, num_outputs=number)
+    return parts if same else [at.result(part, place) for place, part in enumerate(parts)]
+
+
+@translates("PACK")
+def pack(at: Site) -> ir.Value:
+    """Inputs as the entries of a new axis."""
+    axis = at.axis(at.whole("Axis", 0), at.rank(0) + 1)
+    axes = at.const([axis], np.int64)
+    return at.carried(
+        lambda values: at.emit(
+            "Concat", *(at.emit("Unsqueeze", value, axes) for value in values), axis=axis
+        ),
+        range(len(at.inputs)),
+    )
+
+
+@translates("UNPACK")
+def unpack(at: Site) -> list[ir.Value]:
+    """The entries of an axis, which vanishes."""
+    axis = at.axis(at.whole("Axis", 0), at.rank(0))
+    axes = at.const([axis], np.int64)
+    return [at.emit("Squeeze", part, axes) for part in _parts(at, 0, axis, None)]
+
+
+@translates("SLICE")
+def slice_(at: Site) -> ir.Value:
+    """A block of given begin and size; a size of -1 goes to the end."""
+    rank = at.rank(0)
+    axes = at.const(range(rank), np.int64)
+    sizes, begins = at.constant(2), at.indices(1)
+    if sizes is not None and begins.const_value is not None:
+        starts = begins.const_value.numpy().reshape(-1)
+        ends = np.where(sizes.reshape(-1) == -1, FULL, starts + sizes.reshape(-1))
+        end = at.const(ends, np.int64)
+    else:
+        size = at.indices(2)
+        open_end = at.emit("Equal", size, at.const(-1, np.int64))
+        end = at.emit("Where", open_end, at.const(FULL, np.int64), at.emit("Add", begins, size))
+    return at.carried(lambda values: at.emit("Slice", values[0], begins, end, axes))
+
+
+@translates("STRIDED_SLICE")
+def strided_slice(at: Site) -> ir.Value:
+    """What Python's indexing with slices, numbers, ``None`` and ``...`` gives."""
+    masks = {
+        name: at.whole(f"{name}Mask", 0)
+        for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
+    }
+    if at.flag("Offset", False):
+        raise at.error("ends that count from the begin are not read")
+    count = at.dims(1)[0] if at.rank(1) == 1 else -1
+    if not 0 <= count <= 16:
+        raise at.error(f"the begin has shape {list(at.dims(1))}")
+    rank = at.rank(0)
+    given = count - (masks["NewAxis"] & ((1 << count) - 1)).bit_count()
+    if masks["Ellipsis"]:
+        given -= 1
+    plan: list[tuple[int, int]] = []  # place in the index, axis of the input
+    new, shrunk, axis, out = [], [], 0, 0
+    for place in range(count):
+        bit = 1 << place
+        if masks["Ellipsis"] & bit:
+            axis, out = axis + rank - given, out + rank - given
+        elif masks["NewAxis"] & bit:
+            new.append(out)
+            out += 1
+        else:
+            plan.append((place, axis))
+            if masks["ShrinkAxis"] & bit:
+                shrunk.append(axis)
+            else:
+                out += 1
+            axis += 1
+    if axis > rank:
+        raise at.error(f"an index of {count} entries does not fit {rank} axes")
+    if not plan:
+        bounds = None
+    elif all(at.constant(index) is not None for index in (1, 2, 3)):
+        bounds = _known_bounds(at, masks, plan)
+    else:
+        bounds = _computed_bounds(at, masks, plan)
+
+    def write(values: list[ir.Value]) -> ir.Value:
+        value = values[0]
+        if bounds is not None:
+            value = at.emit("Slice", value, *bounds)
+        if shrunk:
+            value = at.emit("Squeeze", value, at.const(shrunk, np.int64))
+        return at.emit("Unsqueeze", value, at.const(new, np.int64)) if new else value
+
+    return at.carried(write)
+
+
+def _known_bounds(
+    at: Site, masks: dict[str, int], plan: list[tuple[int, int]]
+) -> list[ir.Value] | None:
+    """Starts, ends, axes and steps of the axes that are cut at all."""
+    begin, end, step = at.numbers(1), at.numbers(2), at.numbers(3)
+    rows = []
+    for place, axis in plan:
+        bit, stride = 1 << place, step[place]
+        if stride == 0:
+            raise at.error("a step is 0")
+        if masks["ShrinkAxis"] & bit:
+            first = begin[place]
+            rows.append((first, first + 1 if first != -1 else FULL, axis, 1))
+            continue
+        backward = stride < 0
+        first = (FULL if backward else 0) if masks["Begin"] & bit else begin[place]
+        last = (-FULL if backward else FULL) if masks["End"] & bit else end[place]
+        if (first, last, stride) != (0, FULL, 1):
+            rows.append((first, last, axis, stride))
+    if not rows:
+        return None
+    return [at.const(column, np.int64) for column in zip(*rows, strict=True)]
+
+
+def _computed_bounds(
+    at: Site, masks: dict[str, int], plan: list[tuple[int, int]]
+) -> list[ir.Value]:
+    """The same where begin or end are computed; steps must be constants above zero."""
+    step = at.numbers(3)
+    if any(step[place] <= 0 for place, _ in plan):
+        raise at.error(f"steps {step} with a computed begin or end are not read")
+    places = at.const([place for place, _ in plan], np.int64)
+
+    def ends(index: int, mask: str, open_end: int) -> ir.Value:
+        value = at.emit("Gather", at.indices(index), places, axis=0)
+        flags = [bool(masks[mask] & 1 << place) for place, _ in plan]
+        if not any(flags):
+            return value
+        return at.emit("Where", at.const(flags), at.const(open_end, np.int64), value)
+
+    begin = ends(1, "Begin", 0)
+    end = ends(2, "End", FULL)
+    shrinks = [bool(masks["ShrinkAxis"] & 1 << place) for place, _ in plan]
+    if any(shrinks):
+        one = at.const(1, np.int64)
+        follow = at.emit("Add", begin, one)
+        last = at.emit("Equal", begin, at.const(-1, np.int64))
+        follow = at.emit("Where", last, at.const(FULL, np.int64), follow)
+        end = at.emit("Where", at.const(shrinks), follow, end)
+    axes = at.const([axis for _, axis in plan], np.int64)
+    return [begin, end, axes, at.const([step[place] for place, _ in plan], np.int64)]
+
+
+@translates("PAD", "PADV2", "MIRROR_PAD")
+def pad(at: Site) -> ir.Value:
+    """More elements around: zeros, a number, or what lies inside of the border."""
+    found = at.constant(1)
+    if found is None:
+        pairs = at.emit("Transpose", at.indices(1), perm=[1, 0])
+        pads = at.reshaped(pairs, [-1])
+    else:
+        if found.shape != (at.rank(0), 2):
+            raise at.error(f"paddings have shape {list(found.shape)}")
+        pads = at.const(found.T.reshape(-1), np.int64)
+    if at.operator.code == "MIRROR_PAD":
+        if at.whole("Mode"):
+            return _symmetric(at)
+        return at.carried(lambda values: at.emit("Pad", values[0], pads, mode="reflect"))
+    if at.same_levels([0]):
+        zero = at.levels(at.target())
+        number = at.value(1 + 1) if at.has(2) else None
+        if number is None and zero is not None:
+            number = at.const(zero.zero_point[0], at.dtype(at.target()))
+        if number is not None:
+            number = at.reshaped(number, [])
+        return at.emit("Pad", at.value(0), pads, number)
+    number = at.reshaped(at.floats(2), []) if at.has(2) else None
+    return at.result(at.emit("Pad", at.floats(0), pads, number))
+
+
+def _symmetric(at: Site) -> ir.Value:
+    """Mirrors that repeat the border, axis by axis: ONNX mirrors without it."""
+    pads = at.known(1)
+
+    def write(values: list[ir.Value]) -> ir.Value:
+        value = values[0]
+        for axis, (before, behind) in enumerate(pads.tolist()):
+            size = at.dims(0)[axis]
+            if not (before or behind):
+                continue
+            if size < max(before, behind):
+                raise at.error(f"{max(before, behind)} elements beside an axis of {size}")
+            order = [
+                *range(before - 1, -1, -1),
+                *range(size),
+                *range(size - 1, size - 1 - behind, -1),
+            ]
+            value = at.emit("Gather", value, at.const(order, np.int64), axis=axis)
+        return value
+
+    return at.carried(write)
+
+
+@translates("TILE")
+def tile(at: Site) -> ir.Value:
+    """Copies side by side along each axis."""
+    return at.carried(lambda values: at.emit("Tile", values[0], at.indices(1)))
+
+
+@translates("BROADCAST_TO")
+def broadcast_to(at: Site) -> ir.Value:
+    """Copies along axes of size one, to a given shape."""
+    return at.carried(lambda values: at.emit("Expand", values[0], at.indices(1)))
+
+
+@translates("GATHER")
+def gather(at: Site) -> ir.Value:
+    """Entries of an axis by their places; leading axes may go together in both inputs."""
+    axis = at.axis(at.whole("Axis", 0), at.rank(0))
+    batch = at.whole("BatchDims", 0)
+    batch += at.rank(1) if batch < 0 else 0
+    if batch == 0:
+        return at.carried(lambda values: at.emit("Gather", values[0], at.value(1), axis=axis))
+    if axis != batch:
+        raise at.error(f"axis {axis} with {batch} axes that go together is not read")
+    rows = at.emit("Unsqueeze", at.indices(1), at.const([at.rank(1)], np.int64))
+    return at.carried(lambda values: at.emit("GatherND", values[0], rows, batch_dims=batch))
+
+
+@translates("GATHER_ND")
+def gather_nd(at: Site) -> ir.Value:
+    """Entries whose places are rows of the second input."""
+    return at.carried(lambda values: at.emit("GatherND", values[0], at.indices(1)))
+
+
+@translates("SCATTER_ND")
+def scatter_nd(at: Site) -> ir.Value:
+    """Entries put to places of a tensor of zeros; those of one place add up."""
+    zeros = at.emit("Expand", at.const(0, at.dtype(at.target())), at.indices(2))
+    return at.emit("ScatterND", zeros, at.indices(0), at.value(1), reduction="add")
+
+
+@translates("REVERSE_V2")
+def reverse_v2(at: Site) -> ir.Value:
+    """Axes the other way round."""
+    axes = [at.axis(axis, at.rank(0)) for axis in at.numbers(1)]
+    back = [at.const([number] * len(axes), np.int64) for number in (-1, -FULL)]
+    steps = at.const([-1] * len(axes), np.int64)
+    return at.carried(
+        lambda values: at.emit("Slice", values[0], *back, at.const(axes, np.int64), steps)
+    )
+
+
+@translates("REVERSE_SEQUENCE")
+def reverse_sequence(at: Site) -> ir.Value:
+    """The first elements of each sequence the other way round."""
+    time, batch = at.whole("SeqDim"), at.whole("BatchDim", 0)
+    if {time, batch} != {0, 1}:
+        raise at.error(f"sequences along axis {time} of batches along {batch} are not read")
+    return at.emit("ReverseSequence", at.value(0), at.indices(1), time_axis=time, batch_axis=batch)
+
+
+@translates("SHAPE")
+def shape(at: Site) -> ir.Value:
+    """The sizes."""
+    number = 7 if at.dtype(at.target()) == np.int64 else 6
+    if min(at.dims(0), default=0) >= 0:
+        return at.const(at.dims(0), at.dtype(at.target()))
+    return at.cast(at.emit("Shape", at.value(0)), number)
+
+
+@translates("RANK")
+def rank(at: Site) -> ir.Value:
+    """The number of axes."""
+    return at.const(at.rank(0), np.int32)
+
+
+@translates("SPACE_TO_BATCH_ND")
+def space_to_batch_nd(at: Site) -> ir.Value:
+    """Every n-th pixel becomes an image of its own, in the batch."""
+    blocks, pads = at.numbers(1), at.known(2)
+    dims, count = at.dims(0), len(at.numbers(1))
+    if min(blocks) < 1 or pads.shape != (count, 2) or min(dims) < 0 or len(dims) <= count:
+        raise at.error(f"blocks {blocks} do not fit an input of {list(dims)}")
+    batch, spaces, rest = dims[0], dims[1 : 1 + count], dims[1 + count :]
+    around = [(0, 0), *((int(a), int(b)) for a, b in pads), *[(0, 0)] * len(rest)]
+    flat = at.const(np.array(around).T.reshape(-1), np.int64)
+    sizes = [size + sum(pair) for size, pair in zip(spaces, around[1:], strict=False)]
+    if any(size % block for size, block in zip(sizes, blocks, strict=True)):
+        raise at.error(f"blocks {blocks} do not divide {sizes}")
+    split = [
+        part for size, block in zip(sizes, blocks, strict=True) for part in (size // block, block)
+    ]
+    order = [*range(2, 2 + 2 * count, 2), 0, *range(1, 1 + 2 * count, 2)]
+    order += range(1 + 2 * count, 1 + 2 * count + len(rest))
+    total = batch * int(np.prod(blocks))
+    quarters = [size // block for size, block in zip(sizes, blocks, strict=True)]
+    zero = at.levels(at.target())
+
+    def write(values: list[ir.Value]) -> ir.Value:
+        is_levels = values[0] is at.value(0) and zero is not None
+        number = at.const(zero.zero_point[0], at.dtype(at.target())) if is_levels and zero else None
+        padded = at.emit("Pad", values[0], flat, number) if any(map(any, around)) else values[0]
+        parts = at.reshaped(padded, [batch, *split, *rest])
+        return at.reshaped(at.emit("Transpose", parts, perm=order), [total, *quarters, *rest])
+
+    return at.carried(write)
+
+
+@translates("BATCH_TO_SPACE_ND")
+def batch_to_space_nd(at: Site) -> ir.Value:
+    """Images of the batch become every n-th pixel of larger ones, of which borders are cut."""
+    blocks, crops = at.numbers(1), at.known(2)
+    dims, count = at.dims(0), len(blocks)
+    if min(blocks) < 1 or crops.shape != (count, 2) or min(dims) < 0 or len(dims) <= count:
+        raise at.error(f"blocks {blocks} do not fit an input of {list(dims)}")
+    batch, spaces, rest = dims[0], dims[1 : 1 + count], dims[1 + count :]
+    if batch % int(np.prod(blocks)):
+        raise at.error(f"blocks {blocks} do not divide a batch of {batch}")
+    batch //= int(np.prod(blocks))
+    order = [count]
+    for place in range(count):
+        order += [count + 1 + place, place]
+    order += range(2 * count + 1, 2 * count + 1 + len(rest))
+    sizes = [size * block for size, block in zip(spaces, blocks, strict=True)]
+    ends = [size - int(behind) for size, (_, behind) in zip(sizes, crops, strict=True)]
+
+    def write(values: list[ir.Value]) -> ir.Value:
+        parts = at.reshaped(values[0], [*blocks, batch, *spaces, *rest])
+        joined = at.reshaped(at.emit("Transpose", parts, perm=order), [batch, *sizes, *rest])
+        if not crops.any():
+            return joined
+        bounds = [[int(begin) for begin, _ in crops], ends, range(1, 1 + count)]
+        return at.emit("Slice", joined, *(at.const(list(bound), np.int64) for bound in bounds))
+
+    return at.carried(write)
+
+
+@translates("DYNAMIC_UPDATE_SLICE")
+def dynamic_update_slice(at: Site) -> ir.Value:
+    """A block written over another tensor at a computed place, moved inside where it leaves it."""
+    dims, update = at.dims(0), at.dims(1)
+    if len(dims) != len(update) or min((*dims, *update), default=0) < 0:
+        raise at.error(f"a block {list(update)} in {list(dims)} must have known sizes")
+    room = np.array(dims, np.int64) - np.array(update, np.int64)
+    if room.min(initial=0) < 0:
+        raise at.error(f"a block {list(update)} does not fit {list(dims)}")
+    begin = at.emit("Max", at.indices(2), at.const(0, np.int64))
+    begin = at.emit("Min", begin, at.const(room, np.int64))
+    grid = np.stack(np.meshgrid(*(np.arange(size) for size in update), indexing="ij"), -1)
+    if grid.size > 1 << 24:
+        raise at.error(f"a block {list(update)} has too many elements to be placed one by one")
+    places = at.emit("Add", at.const(grid, np.int64), begin)
+    return at.carried(lambda values: at.emit("ScatterND", values[0], places, values[1]), (0, 1))
