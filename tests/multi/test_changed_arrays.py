@@ -89,6 +89,7 @@ def reinterpret(array):
 
 def move(array, number):
     """Has an array of (3, 5) lie elsewhere; returns arrays of a number that took its place."""
+
     def taken():
         return [np.full((3, 5), number, np.float32) for _ in range(64)]
 

@@ -154,7 +154,7 @@ class Document:
         origin: What messages call the file.
 
     Raises:
-        ModelFormatError: It is cut short or damaged, or of another version (also by the properties).
+        ModelFormatError: It is cut short or damaged, or of another version; the properties say so.
     """
 
     def __init__(self, data: memoryview, origin: str) -> None:
@@ -242,8 +242,7 @@ class Document:
         names |= CIRCLE_OPERATORS if self.is_circle else {}
         found = []
         for code in self._each(self._model, "OperatorCodes"):
-            old, new = self._read(code.DeprecatedBuiltinCode), self._read(code.BuiltinCode)
-            number = new if new < 0 else old if old < 0 else max(old, new)
+            number = self._read(code.BuiltinCode)  # the older field, where that has room
             if number == _CUSTOM:
                 found.append((self._text(code.CustomCode), True))
             else:
@@ -377,7 +376,8 @@ class Document:
                 }
                 if any(number not in places for number in named.values()):
                     raise self.error(
-                        f"signature '{key}' names tensors that are no {end.lower()} of '{graph.name}'"
+                        f"signature '{key}' names tensors that '{graph.name}' does not have as "
+                        f"{end.lower()}"
                     )
                 ends.append(named)
             found[key] = Signature(place, *ends)

@@ -155,7 +155,7 @@ class GraphScope:
         self._held: dict[str, list[ir.Value]] = {}
         self._initial: dict[str, ir.Value] = {}
         self._assigned: dict[str, ir.Value] = {}
-        self._site = "" if outer is None else outer._site
+        self._site: str = "" if outer is None else outer._site
 
     # ------------------------------------------------------------------ the model
 
@@ -311,7 +311,6 @@ class GraphScope:
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         outputs: int,
-        domain: str = "",
     ) -> list[ir.Value]:
         """Writes an operation; the walk names its values."""
         import onnx_ir as ir
@@ -323,7 +322,6 @@ class GraphScope:
             op_type,
             inputs,
             attributes,
-            domain=domain,
             num_outputs=outputs,
             name=f"{self._site}/{op_type}",
         )

@@ -98,14 +98,13 @@ class _Walk:
 
     def take(self, node: ir.Node) -> None:
         """Takes the next node: as it is, or in another order of axes."""
-        for value in captures(node):
-            self.bring(value)
-        known = False
+        for captured in captures(node):
+            self.bring(captured)
         for index, value in enumerate(node.inputs):
             source, perm = self._source(value)
             if source is not None and perm == tuple(range(len(perm))):
                 node.replace_input_with(index, source)
-            known = known or source is not None
+        known = any(value in self._before for value in node.inputs)
         rule = self._rules.get(node.op_type) if node.domain == "" else None
         if rule is not None and (known or node.op_type == "Transpose") and rule(node):
             return

@@ -62,7 +62,6 @@ class Scope(Protocol):
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         outputs: int,
-        domain: str,
     ) -> list[ir.Value]:
         """Writes an operation; the walk names its values."""
 
@@ -349,23 +348,16 @@ class Site:
 
     # ------------------------------------------------------------------ writing
 
-    def emit(
-        self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any
-    ) -> ir.Value:
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Writes an operation of one output; attributes that are ``None`` are left out."""
-        return self.emit_many(op_type, 1, *inputs, domain=domain, **attributes)[0]
+        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
 
     def emit_many(
-        self,
-        op_type: str,
-        outputs: int,
-        *inputs: ir.Value | None,
-        domain: str = "",
-        **attributes: Any,
+        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
     ) -> list[ir.Value]:
         """Writes an operation of several outputs."""
         given = {key: value for key, value in attributes.items() if value is not None}
-        return self.scope.write(op_type, inputs, given, outputs, domain)
+        return self.scope.write(op_type, inputs, given, outputs)
 
     def const(self, array: Any, dtype: Any = None) -> ir.Value:
         """A constant."""

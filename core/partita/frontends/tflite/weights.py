@@ -107,7 +107,8 @@ def transposed(tensor: ir.TensorProtocol, perm: tuple[int, ...]) -> ir.TensorPro
 
     if isinstance(tensor, ir.Tensor):
         return ir.Tensor(tensor.numpy().transpose(perm), tensor.dtype)
-    shape = tuple(int(tensor.shape[axis]) for axis in perm)
+    sizes = tensor.shape.numpy()
+    shape = tuple(int(sizes[axis]) for axis in perm)
     return lazy(lambda: tensor.numpy().transpose(perm), tensor.dtype, shape)
 
 

@@ -1,1 +1,1 @@
-"""Translators, by what the operators do; each module enters its own into the table when imported."""
+"""Translators, by what operators do; each module enters its own into the table when imported."""

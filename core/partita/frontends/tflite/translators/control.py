@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,8 @@ def _given(at: Site, first: int) -> list[ir.Value]:
 @translates("IF")
 def if_(at: Site) -> Sequence[ir.Value]:
     """One of two subgraphs; both read the values around them directly."""
-    branches, count = {}, len(at.operator.outputs)
+    count = len(at.operator.outputs)
+    branches: dict[str, Any] = {}
     for name in ("Then", "Else"):
         scope: Scope = at.scope.body()
         outputs = scope.called(at.whole(f"{name}SubgraphIndex"), _given(at, 1))
@@ -45,7 +46,7 @@ def while_(at: Site) -> Sequence[ir.Value]:
         raise at.error("its body does not return what it is given")
     again = _single(at, scope.called(condition, handed))
     shape = scope.initializer(ir.Tensor(np.array([], np.int64)), f"{at.target().name}/shape")
-    again = scope.write("Reshape", [again, shape], {}, 1, "")[0]
+    again = scope.write("Reshape", [again, shape], {}, 1)[0]
     again.name = scope.fresh(f"{at.target().name}/again")
     kinds = {"iteration": ir.DataType.INT64, "running": ir.DataType.BOOL}
     counters = [

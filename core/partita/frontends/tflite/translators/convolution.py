@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def window_pads(
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The attributes of ONNX for ``Padding``: numbers where sizes are known, else by rule.
 
     SAME keeps ``ceil(size / stride)`` positions, with the odd element behind.
@@ -169,7 +169,7 @@ def pool(at: Site) -> ir.Value:
         raise at.error(f"the image has shape {list(at.dims(0))}; four sizes are due")
     kernel = [at.positive("FilterHeight"), at.positive("FilterWidth")]
     strides, dilations = plane_steps(at)
-    steps = {
+    steps: dict[str, Any] = {
         "kernel_shape": kernel,
         "strides": strides,
         **window_pads(at, at.dims(0)[1:3], kernel, strides, dilations),
@@ -212,7 +212,9 @@ def resize(at: Site) -> ir.Value:
 
     def write(values: list[ir.Value]) -> ir.Value:
         first = at.moved(values[0], (0, 3, 1, 2))
-        attributes = {"mode": "linear"} if linear else {"mode": "nearest", "nearest_mode": rounding}
+        attributes: dict[str, Any] = (
+            {"mode": "linear"} if linear else {"mode": "nearest", "nearest_mode": rounding}
+        )
         resized = at.emit(
             "Resize",
             first,

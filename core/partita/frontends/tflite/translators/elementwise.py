@@ -270,8 +270,7 @@ def range_(at: Site) -> ir.Value:
 @translates("CUMSUM")
 def cumsum(at: Site) -> ir.Value:
     """Sums of what stands before along an axis."""
-    flags = {"exclusive": at.flag("Exclusive", False), "reverse": at.flag("Reverse", False)}
+    exclusive, backward = at.flag("Exclusive", False), at.flag("Reverse", False)
     axis = at.reshaped(at.indices(1), [])
-    return at.result(
-        at.emit("CumSum", at.floats(0), axis, **{key: int(flag) for key, flag in flags.items()})
-    )
+    total = at.emit("CumSum", at.floats(0), axis, exclusive=int(exclusive), reverse=int(backward))
+    return at.result(total)

@@ -359,7 +359,7 @@ def space_to_batch_nd(at: Site) -> ir.Value:
     """Every n-th pixel becomes an image of its own, in the batch."""
     blocks, pads = at.numbers(1), at.known(2)
     dims, count = at.dims(0), len(at.numbers(1))
-    if min(blocks) < 1 or pads.shape != (count, 2) or min(dims) < 0 or len(dims) <= count:
+    if min(blocks) < 1 or pads.shape != (count, 2) or min(dims[1:]) < 0 or len(dims) <= count:
         raise at.error(f"blocks {blocks} do not fit an input of {list(dims)}")
     batch, spaces, rest = dims[0], dims[1 : 1 + count], dims[1 + count :]
     around = [(0, 0), *((int(a), int(b)) for a, b in pads), *[(0, 0)] * len(rest)]
@@ -372,7 +372,7 @@ def space_to_batch_nd(at: Site) -> ir.Value:
     ]
     order = [*range(2, 2 + 2 * count, 2), 0, *range(1, 1 + 2 * count, 2)]
     order += range(1 + 2 * count, 1 + 2 * count + len(rest))
-    total = batch * int(np.prod(blocks))
+    total = -1 if batch < 0 else batch * int(np.prod(blocks))
     quarters = [size // block for size, block in zip(sizes, blocks, strict=True)]
     zero = at.levels(at.target())
 
@@ -391,12 +391,12 @@ def batch_to_space_nd(at: Site) -> ir.Value:
     """Images of the batch become every n-th pixel of larger ones, of which borders are cut."""
     blocks, crops = at.numbers(1), at.known(2)
     dims, count = at.dims(0), len(blocks)
-    if min(blocks) < 1 or crops.shape != (count, 2) or min(dims) < 0 or len(dims) <= count:
+    if min(blocks) < 1 or crops.shape != (count, 2) or min(dims[1:]) < 0 or len(dims) <= count:
         raise at.error(f"blocks {blocks} do not fit an input of {list(dims)}")
     batch, spaces, rest = dims[0], dims[1 : 1 + count], dims[1 + count :]
-    if batch % int(np.prod(blocks)):
+    if batch > 0 and batch % int(np.prod(blocks)):
         raise at.error(f"blocks {blocks} do not divide a batch of {batch}")
-    batch //= int(np.prod(blocks))
+    batch = -1 if batch < 0 else batch // int(np.prod(blocks))
     order = [count]
     for place in range(count):
         order += [count + 1 + place, place]

@@ -22,14 +22,14 @@ def fully_connected(at: Site) -> ir.Value:
     out, depth = at.dims(1)
     rank, target = at.rank(0), at.target()
     bias = at.floats(2) if at.has(2) else None
-    if rank == len(target.dims) > 2 and at.levels(at.tensor(0)) is None and at.has(0):
+    if rank == len(target.dims) > 2 and at.levels(at.tensor(0)) is None:
         value = at.emit("MatMul", at.value(0), at.floats(1, (1, 0)))
         value = value if bias is None else at.emit("Add", value, bias)
         return at.result(at.activated(value))
-    x = at.value(0)
-    if rank != 2 or at.dims(0)[1] != depth:
-        x = at.reshaped(x, [-1, depth])
-    x = at.dequantized(x, at.tensor(0)) if rank != 2 else at.floats(0)
+    if rank == 2 and at.dims(0)[1] == depth:
+        x = at.floats(0)
+    else:
+        x = at.dequantized(at.reshaped(at.value(0), [-1, depth]), at.tensor(0))
     value = at.emit("Gemm", x, at.floats(1), bias, transB=1)
     value = at.result(at.activated(value))
     if len(target.dims) == 2:

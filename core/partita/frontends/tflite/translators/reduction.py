@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _REDUCTIONS = {
 def reduction(at: Site) -> ir.Value:
     """One number for all elements along axes; no axes at all leave the input as it is."""
     keep = int(at.flag("KeepDims", False))
-    attributes = {"keepdims": keep, "noop_with_empty_axes": 1}
+    attributes: dict[str, Any] = {"keepdims": keep, "noop_with_empty_axes": 1}
     op_type = _REDUCTIONS[at.operator.code]
     axes = _axes(at)
 

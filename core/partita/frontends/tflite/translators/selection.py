@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,10 +89,11 @@ def unsorted_segments(at: Site) -> ir.Value:
     return _segments(at, at.indices(1), at.reshaped(at.indices(2), [1]), kind, first)
 
 
-def _limits(dtype: np.dtype[np.generic]) -> tuple[float, float]:
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """The lowest and highest number of a type."""
-    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    return info.min, info.max
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
 def _segments(at: Site, numbers: ir.Value, count: ir.Value, kind: str, first: float) -> ir.Value:
