@@ -161,3 +161,13 @@ def litert(data, feeds, runs=1):
             [interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()]
         )
     return answers
+
+
+def write_tiny_tflite(path):
+    """A file of one operator and one signature."""
+    file = File()
+    x = file.main.input((2, 3), name="x:0")
+    y = file.main.op("SOFTMAX", [x], [file.main.tensor((2, 3), name="y:0")], "SoftmaxOptions")
+    file.main.outputs(y)
+    file.signature("serving_default", {"x": x}, {"y": y})
+    path.write_bytes(file.bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from partita.contract.query import QueryResult
 from partita.devices import device_string
 from partita.devices.registry import Failure, describe, unavailable_beside
 from partita.errors import DeviceError, PluginError, PropertyError, UnsupportedOpError
+from partita.frontends.tflite import one_runtime
 from partita.properties.values import Config, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 
@@ -121,7 +123,8 @@ class Core:
             model: A ``Model``, of which a copy is compiled (weights are shared), or whatever
                 :meth:`read_model` takes.
             device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``; by default the
-                device whose plugin offers itself for that.
+                device whose plugin offers itself for that, or for a TFLite or circle file what
+                ONE Runtime's environment variables say.
             config: Properties for this model only; they override :meth:`set_property`.
 
         Raises:
@@ -132,6 +135,11 @@ class Core:
         """
         from partita.runtime import compiling
 
+        if device_name is None and one_runtime.is_set(os.environ):
+            model = self.read_model(model)
+            if model.ir.producer_name == one_runtime.PRODUCER:
+                device_name, wanted = one_runtime.placement(os.environ)
+                config = {**wanted, **normalize(config)}
         device = device_name or self.default_device
         plugin, properties = self._devices.target(device, config)
         folder = properties.CACHE_DIR

@@ -21,9 +21,9 @@ Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns (its type is private to argparse)."""
 
 MODEL_HELP = (
-    "an .onnx file, an OpenVINO IR (.xml), zoo:NAME (trained models, fetched when first "
-    "used; see 'partita zoo list'), light:NAME (topologies inside the onnx package, e.g. "
-    "light:resnet50), or builtin:NAME (builtin:digits, builtin:pitch)"
+    "an .onnx, .gguf, .tflite or .circle file, an OpenVINO IR (.xml), zoo:NAME (trained models, "
+    "fetched when first used; see 'partita zoo list'), light:NAME (topologies inside the onnx "
+    "package, e.g. light:resnet50), or builtin:NAME (builtin:digits, builtin:pitch)"
 )
 
 _SHAPE = re.compile(r"(?:(?P<name>.+)=)?\[?(?P<dims>\d+(?:[x,]\s*\d+)*)\]?")

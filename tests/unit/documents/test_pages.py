@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tflite_files import write_tiny_tflite
 from tiny_gguf import write_tiny_gguf
 
 from partita.cli.main import build_parser
@@ -56,6 +57,7 @@ def test_python_runs(page, tmp_path):
     graph = helper.make_graph([node], "g", *ports)
     onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "model.onnx")
     write_tiny_gguf(tmp_path / "model.gguf")
+    write_tiny_tflite(tmp_path / "model.tflite")
     code = BEFORE.get(page, "") + "\n".join(blocks(PAGES[page], "python"))
     for device in ("GPU", "OPENCL"):  # not every machine has these
         code = code.replace(f"HETERO:{device},CPU", "HETERO:CPU,REFERENCE")

@@ -12,6 +12,7 @@ from partita.errors import ModelFormatError, PartitaError
 from partita.frontends.tflite import translators
 from partita.frontends.tflite.document import Document, Operator, Signature, Subgraph, Tensor
 from partita.frontends.tflite.layout import cancel_transposes
+from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
 from partita.frontends.tflite.translator import TRANSLATORS, Site
 from partita.frontends.tflite.weights import constant, element_type
 from partita.model.value_uses import values_read
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 OPSET = 23
 """The ONNX opset in which the graph is written."""
-
-OPERATOR_KEY = "partita.tflite.operator"
-"""The entry of an operation's metadata with the place and code of the operator it came of."""
 
 SIGNATURES_KEY = "partita.tflite.signatures"
 """The entry of a model's metadata that lists the signatures of its file."""
@@ -75,7 +73,7 @@ def build_model(document: Document, signature: str | None) -> ir.Model:
         graph = scope.model_graph(chosen)
     except ModelFormatError as error:
         raise ModelFormatError(f"{document.origin}: {error}") from error
-    model = ir.Model(graph, ir_version=11, producer_name="TFLite")
+    model = ir.Model(graph, ir_version=11, producer_name=PRODUCER)
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
     if document.signatures:
@@ -287,7 +285,8 @@ class GraphScope:
         if main:
             main[-1].name = site
         for node in fresh:
-            node.metadata_props.setdefault(OPERATOR_KEY, f"{operator.index} {operator.code}")
+            node.metadata_props.setdefault(CODE_KEY, operator.code)
+            node.metadata_props.setdefault(INDEX_KEY, str(operator.index))
 
     def _read(
         self, graph: Subgraph, values: dict[int, ir.Value], place: int, reader: object

@@ -1,0 +1,183 @@
+"""TFLite files on device CPU beside LiteRT (XNNPACK): whether they agree, and how long they take.
+
+    python benchmarks/tflite_peers.py [--threads 2] [--rounds 12] [--no-times] [FILE or FOLDER ...]
+
+Without files: those out of wheels that `tflite_files.toml` names, fetched and kept as zoo models
+are. LiteRT answers twice: its own kernels without XNNPACK say what is right, XNNPACK how fast it
+is. Both get seeded noise. Floats agree where they differ by at most 1e-4 of the largest (files
+with weights of levels alone, which LiteRT computes with rounded inputs: 0.02), levels by two, for what each operator rounds adds up. Both
+engines take turns in one process, some calls after a pause; the table has medians, how many
+operations and transposes the translation has, and at the end the geometric mean of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+import partita
+from partita.zoo.manifest import parse
+from partita.zoo.store import Store
+
+Array = np.ndarray[Any, Any]
+PAUSE = 0.02
+CALLS_PER_TURN = 6
+
+
+@dataclass
+class Row:
+    """What was found of one file."""
+
+    name: str
+    ops: int
+    transposes: int
+    gap: str
+    agrees: bool
+    own_ms: float = math.nan
+    litert_ms: float = math.nan
+
+
+def main() -> int:
+    """Prints a row for each file; returns how many do not agree."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--no-times", action="store_true", help="only say whether answers agree")
+    args = parser.parse_args()
+    versions = [f"{name} {metadata.version(name)}" for name in ("ai-edge-litert", "numpy")]
+    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, {versions}")
+    rows, failed = [], 0
+    for path in files(args.files):
+        try:
+            rows.append(compared(path, args))
+        except (partita.errors.PartitaError, RuntimeError, ValueError) as error:
+            failed += 1
+            print(f"{path.stem:32} {type(error).__name__}: {error}")
+            continue
+        print(line(rows[-1]), flush=True)
+    wrong = sum(not row.agrees for row in rows)
+    ratios = [row.litert_ms / row.own_ms for row in rows if row.own_ms > 0]
+    print(f"{len(rows) - wrong} of {len(rows) + failed} files agree")
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        print(f"speed over LiteRT, geometric mean of {len(ratios)}: {mean:.2f}")
+    return wrong + failed
+
+
+def files(named: list[Path]) -> Iterator[Path]:
+    """The files that were named, those in folders, or those of the manifest."""
+    if named:
+        for path in named:
+            yield from sorted(path.glob("*.tflite")) if path.is_dir() else [path]
+        return
+    manifest = parse(Path(__file__).with_name("tflite_files.toml").read_text("utf-8"))
+    found = Store(manifest=manifest, notify=print).ensure(manifest)
+    yield from (one.model for one in found.values())
+
+
+def compared(path: Path, args: argparse.Namespace) -> Row:
+    """Answers and times of both engines."""
+    judge = interpreter(path, 1, plain=True)
+    rng = np.random.default_rng(0)
+    feeds = [noise(rng, detail) for detail in judge.get_input_details()]
+    expected = answer(judge, feeds)
+    core = partita.Core()
+    model = core.read_model(path)
+    named = {port.name: array for port, array in zip(model.inputs, feeds, strict=False)}
+    model.reshape({name: list(array.shape) for name, array in named.items()})
+    config = {"INFERENCE_NUM_THREADS": args.threads}
+    request = core.compile_model(model, "CPU", config).create_infer_request()
+    results = request.infer(named)
+    gaps = [gap(np.array(results[index]), due) for index, due in enumerate(expected)]
+    counts = collections.Counter(op.op_type for op in model.ops)
+    hybrid = any(op.op_type == "DequantizeLinear" for op in model.ops)
+    allowed = 0.02 if hybrid else 1e-4
+    agrees = all(found <= (2 if unit == "levels" else allowed) for found, unit in gaps)
+    worst = max(gaps, key=lambda one: one[0], default=(0.0, ""))
+    row = Row(path.stem, len(model.ops), counts["Transpose"], f"{worst[0]:.2g} {worst[1]}", agrees)
+    if not args.no_times:
+        peer = interpreter(path, args.threads, plain=False)
+        answer(peer, feeds)
+        for name, array in named.items():
+            request.set_tensor(name, partita.Tensor(array))
+        row.own_ms, row.litert_ms = times([request.infer, peer.invoke], args.rounds)
+    return row
+
+
+def interpreter(path: Path, threads: int, plain: bool) -> Interpreter:
+    """LiteRT for a file, with its own kernels alone or with XNNPACK."""
+    kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else OpResolverType.AUTO
+    made = Interpreter(str(path), num_threads=threads, experimental_op_resolver_type=kind)
+    made.allocate_tensors()
+    return made
+
+
+def answer(one: Interpreter, feeds: list[Array]) -> list[Array]:
+    """The outputs of a run."""
+    for detail, array in zip(one.get_input_details(), feeds, strict=True):
+        one.set_tensor(detail["index"], array)
+    one.invoke()
+    return [one.get_tensor(detail["index"]) for detail in one.get_output_details()]
+
+
+def noise(rng: np.random.Generator, detail: dict[str, Any]) -> Array:
+    """Numbers for an input, or levels that stand for such."""
+    array, dtype = rng.normal(0, 1, detail["shape"]), np.dtype(detail["dtype"])
+    if dtype.kind == "f":
+        return array.astype(dtype)
+    scale, zero = detail["quantization"]
+    limits = np.iinfo(dtype)
+    return np.clip(np.round(array / (scale or 1.0) + zero), limits.min, limits.max).astype(dtype)
+
+
+def gap(found: Array, due: Array) -> tuple[float, str]:
+    """How far an output is off: in levels, or as a part of the largest number."""
+    if found.shape != due.shape or found.dtype != due.dtype:
+        return math.inf, f"{found.dtype}{found.shape} for {due.dtype}{due.shape}"
+    most = float(np.abs(found.astype(np.float64) - due.astype(np.float64)).max(initial=0))
+    if due.dtype.kind in "iu":
+        return most, "levels"
+    return most / max(float(np.abs(due).max(initial=0)), 1e-30), "of the largest"
+
+
+def times(calls: list[Callable[[], Any]], rounds: int) -> list[float]:
+    """Median milliseconds of each call; they take turns."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds + 1):
+        for call, own in zip(calls, taken, strict=True):
+            time.sleep(PAUSE)
+            for _ in range(CALLS_PER_TURN):
+                start = time.perf_counter()
+                call()
+                if turn:
+                    own.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(own) for own in taken]
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    speed = ""
+    if not math.isnan(row.own_ms):
+        ratio = row.litert_ms / row.own_ms
+        speed = f"{row.own_ms:9.3f} ms, LiteRT {row.litert_ms:9.3f} ms, {ratio:5.2f}"
+    verdict = "agrees" if row.agrees else "DIFFERS"
+    counts = f"{row.ops:4} ops, {row.transposes:3} transposes"
+    return f"{row.name:32} {verdict} ({row.gap}) {counts} {speed}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
