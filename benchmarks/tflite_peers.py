@@ -4,10 +4,11 @@
 
 Without files: those out of wheels that `tflite_files.toml` names, fetched and kept as zoo models
 are. LiteRT answers twice: its own kernels without XNNPACK say what is right, XNNPACK how fast it
-is. Both get seeded noise. Floats agree where they differ by at most 1e-4 of the largest (files
-with weights of levels alone, which LiteRT computes with rounded inputs: 0.02), levels by two, for what each operator rounds adds up. Both
-engines take turns in one process, some calls after a pause; the table has medians, how many
-operations and transposes the translation has, and at the end the geometric mean of the ratios.
+is. Both get seeded noise. Floats agree where they differ by at most 1e-4 of the largest (0.02 in
+files with weights of levels alone, with which LiteRT rounds inputs too), levels by two, since what
+each operator rounds adds up. Both engines take turns in one process, some calls after a pause; the
+table has medians, and how many operations and transposes the translation has; at the end stands
+the geometric mean of the ratios.
 """
 
 from __future__ import annotations
