@@ -38,12 +38,18 @@ MOST_ARGUMENTS = 10
 """Of a function."""
 
 
-OTHER_NAMES = {"core/partita/system/processor_identity.py"}
-"""Here "CPU" is what Linux calls lines of ``/proc/cpuinfo``."""
+OTHER_NAMES = {
+    "core/partita/frontends/tflite/one_runtime.py",  # backends of ONE Runtime stand for devices
+    "core/partita/system/processor_identity.py",  # what Linux calls lines of /proc/cpuinfo
+}
+"""Modules that have these names from elsewhere."""
 
 
 OPENVINO_S = {"MULTI_DEVICE_PRIORITIES", "AUTO"}
 """Names of properties and values that begin like devices and are for all."""
+
+TFLITE_S = {"BATCH_MATMUL", "BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND"}
+"""Operators of TFLite whose names hold that of a device."""
 
 
 def sources():
@@ -116,7 +122,7 @@ def named_devices(tree, names):
     """
     pattern = re.compile(rf"(?<![A-Z])({'|'.join(sorted(names))})(?![A-Z])")
     for number, text in literals(tree):
-        if text in OPENVINO_S:
+        if text in OPENVINO_S | TFLITE_S:
             continue
         for line in text.splitlines():
             found = pattern.search(line)
