@@ -6,15 +6,18 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from partita.contract.device_model import DeviceModel
 from partita.contract.execution import ExecutedStep, Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import CompileError, InferError
 from partita.tensors.tensor import Tensor
-from partita_ray.node_actor import RunFacts
+from partita_ray.node_actor import RunAnswer
 from partita_ray.object_tensor import MEMORY, ObjectTensor
 from partita_ray.remote_call import fetch
+from partita_ray.small_tensors import is_always_small, is_small, pack, unpack
 
 if TYPE_CHECKING:
     from partita.model.model import Model
@@ -76,13 +79,15 @@ class RayModel(DeviceModel):
 
 
 class RayRunner(Runner):
-    """One request: a call for each run, whose results stay where they are until they are read."""
+    """One request: a call for each run, whose large results stay where they are until read."""
 
     def __init__(self, compiled: RayModel) -> None:
         self._compiled = compiled
-        self._call = compiled.process.run.options(num_returns=1 + len(compiled.outputs))
+        self._small = [is_always_small(port) for port in compiled.outputs]
+        returns = 1 + self._small.count(False)
+        self._call = compiled.process.run.options(num_returns=returns)
         self._where = f"{compiled.node.named(compiled.plugin)}: infer '{compiled.model.name}'"
-        self._last: RunFacts | None = None
+        self._last: RunAnswer | None = None
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
@@ -92,19 +97,33 @@ class RayRunner(Runner):
         Raises:
             InferError: The node is gone, or its device fails.
         """
-        given = [x.ref if isinstance(x, ObjectTensor) else x.numpy() for x in inputs]
-        told, *refs = self._call.remote(*given)
-        facts: RunFacts = fetch(self._where, told, InferError)
-        self._last = facts
-        device, memory = self._compiled.device, self._compiled.node.memory
-        results: list[Tensor] = [
-            ObjectTensor(ref, shape, dtype, device, memory)
-            for ref, (shape, dtype) in zip(refs, facts.outputs, strict=True)
+        given = [x.held if isinstance(x, ObjectTensor) else x.numpy() for x in inputs]
+        small = [
+            pack(x) if isinstance(x, np.ndarray) and is_small(x.shape, x.dtype) else None
+            for x in given
         ]
+        large = [x for x, packed in zip(given, small, strict=True) if packed is None]
+        called = self._call.remote(small, *large)
+        told, *objects = called if isinstance(called, list) else [called]
+        answer = self._last = RunAnswer(*fetch(self._where, told, InferError))
+        results = self._results(answer, objects)
         for index, target in enumerate(outputs or ()):
             if target is not None:
                 results[index].copy_to(target)
                 results[index] = target
+        return results
+
+    def _results(self, answer: RunAnswer, objects: Sequence[Any]) -> list[Tensor]:
+        """The outputs: those that came with the answer, and references to the others."""
+        compiled, small, others = self._compiled, iter(answer.small), iter(objects)
+        results: list[Tensor] = []
+        for port, shape, is_packed in zip(
+            compiled.outputs, answer.shapes, self._small, strict=True
+        ):
+            dtype = np.dtype(object) if port.dtype is None else port.dtype
+            held = unpack(next(small), dtype) if is_packed else next(others)
+            memory = compiled.node.memory
+            results.append(ObjectTensor(held, tuple(shape), dtype, compiled.device, memory))
         return results
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
@@ -113,12 +132,12 @@ class RayRunner(Runner):
 
     def device_spans(self) -> Sequence[DeviceSpan]:
         """When the node's device computed, by this process's clock, if PERF_COUNT is set."""
-        compiled, facts = self._compiled, self._last
-        if facts is None or not compiled.properties.PERF_COUNT:
+        compiled, answer = self._compiled, self._last
+        if answer is None or not compiled.properties.PERF_COUNT:
             return ()
         offset = compiled.node.clock_offset(compiled.plugin)
         place = f"node {compiled.node.address}: {compiled.device}"
-        start, end = facts.start_s + offset, facts.end_s + offset
+        start, end = answer.start_s + offset, answer.end_s + offset
         return (DeviceSpan(place, compiled.model.name, start, end),)
 
     def explain_execution(self) -> Execution:

@@ -133,9 +133,13 @@ class Node:
 
     def give_back(self, process: Any, requests: int) -> None:
         """Keeps a process for the next model, if there are not enough; else it ends."""
+        import ray
+
+        if not ray.is_initialized():  # a call would start a cluster
+            return
         try:
             process.unload.remote()
-        except Exception as error:  # noqa: BLE001  # Ray's own, if this process has left the cluster
+        except Exception as error:  # noqa: BLE001  # Ray's own, if it is of an earlier cluster
             _log.info("a process on node %s is gone: %s", self.address, error)
             return
         with self._lock:
@@ -151,7 +155,7 @@ class Node:
         """
         import ray
 
-        source = tensor.ref if isinstance(tensor, ObjectTensor) else tensor
+        source = tensor.held if isinstance(tensor, ObjectTensor) else tensor
         if self.is_own and not isinstance(tensor, ObjectTensor):
             ref = ray.put(source)
         else:

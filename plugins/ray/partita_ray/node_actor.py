@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import partita
 from partita.contract.device_plugin import DeviceInfo
@@ -17,10 +15,12 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import QueryResult
 from partita.errors import CompileError
 from partita.tensors.tensor import HostTensor
+from partita_ray.small_tensors import Array, Packed, is_always_small, pack, unpack
 
 if TYPE_CHECKING:
     from partita.contract.device_model import DeviceModel
     from partita.contract.runner import Runner
+    from partita.model.model import Port
     from partita_ray.model_parcel import ModelParcel
 
 _DISABLED = "PARTITA_DISABLE_PLUGINS"
@@ -42,21 +42,22 @@ class NodeFacts:
     info: DeviceInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What is told of a run before its tensors are fetched.
+class RunAnswer(NamedTuple):
+    """What is told of a run at once; what crosses as objects comes beside it.
 
     Attributes:
         start_s: When the device began, by the node's clock.
         end_s: When it ended.
-        outputs: Shape and dtype of each output.
+        shapes: Dimensions of each output.
+        small: The outputs that are always small, in order.
         counters: The device's counters, if it keeps any.
     """
 
     start_s: float
     end_s: float
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
-    counters: tuple[ProfilingInfo, ...]
+    shapes: list[list[int]]
+    small: list[Packed]
+    counters: list[ProfilingInfo]
 
 
 class NodeActor:
@@ -68,6 +69,8 @@ class NodeActor:
 
     def __init__(self) -> None:
         self._model: DeviceModel | None = None
+        self._ports: tuple[Port, ...] = ()
+        self._small: list[bool] = []
         self._of_thread = threading.local()
         others = os.environ.get(_DISABLED, "")
         os.environ[_DISABLED] = f"{others},ray" if others else "ray"  # a node has no nodes
@@ -85,7 +88,7 @@ class NodeActor:
         """The node's clock in seconds, by which runs are timed."""
         return time.perf_counter()
 
-    def hold(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def hold(self, array: Array) -> Array:
         """Puts an array into the node's object store."""
         return array
 
@@ -99,23 +102,44 @@ class NodeActor:
         """Compiles a model in place of the one before; returns the devices that execute it."""
         self.unload()
         model, device = parcel.unpack(), device or self._core.default_device
-        self._model = self._core.device_api.compile_model(model, device, dict(config))
-        return self._model.execution_devices
+        made = self._core.device_api.compile_model(model, device, dict(config))
+        self._ports = made.inputs
+        self._small = [is_always_small(port) for port in made.outputs]
+        self._model = made
+        return made.execution_devices
 
     def unload(self) -> None:
         """Lets go of the model; threads keep a runner of it until they run another one."""
         self._model = None
         self._of_thread = threading.local()
 
-    def run(self, *inputs: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-        """Computes the outputs; returns :class:`RunFacts` and then one array for each."""
-        runner = self._runner()
+    def run(self, small: Sequence[Packed | None], *large: Array) -> Any:
+        """Computes the outputs.
+
+        Args:
+            small: For each input its elements, or ``None`` if it is one of ``large``.
+            large: The other inputs, in order.
+
+        Returns:
+            A :class:`RunAnswer` as a list, and behind it each output that may be large.
+        """
+        runner, others = self._runner(), iter(large)
+        inputs = [
+            HostTensor(next(others) if packed is None else unpack(packed, port.dtype))
+            for port, packed in zip(self._ports, small, strict=True)
+        ]
         start = time.perf_counter()
-        results = runner.run([HostTensor(array) for array in inputs])
-        arrays = [tensor.numpy() for tensor in results]
+        arrays = [tensor.numpy() for tensor in runner.run(inputs)]
         end = time.perf_counter()
-        outputs = tuple((array.shape, array.dtype) for array in arrays)
-        return RunFacts(start, end, outputs, tuple(runner.profiling_info())), *arrays
+        answer = RunAnswer(
+            start,
+            end,
+            [list(array.shape) for array in arrays],
+            [pack(a) for a, is_small in zip(arrays, self._small, strict=True) if is_small],
+            list(runner.profiling_info()),
+        )
+        objects = [a for a, is_small in zip(arrays, self._small, strict=True) if not is_small]
+        return (list(answer), *objects) if objects else list(answer)
 
     def _runner(self) -> Runner:
         """The runner of this thread."""

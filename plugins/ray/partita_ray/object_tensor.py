@@ -21,19 +21,20 @@ class ObjectTensor(Tensor):
     Ray bring it there, once for each node.
 
     Args:
-        ref: The reference to the array; the object lives as long as the tensor.
+        held: The reference to the array, whose object lives as long as the tensor; or the array,
+            if it is small and came with the answer of a call.
         shape: Dimensions.
         dtype: Element type.
         device: The device whose node has it, e.g. ``"RAY.1"``.
         memory: Id of the node's memory.
     """
 
-    __slots__ = ("device", "dtype", "memory", "ref", "shape")
+    __slots__ = ("device", "dtype", "held", "memory", "shape")
 
     def __init__(
-        self, ref: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, memory: str
+        self, held: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, memory: str
     ) -> None:
-        self.ref = ref
+        self.held = held
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -45,8 +46,10 @@ class ObjectTensor(Tensor):
         Raises:
             InferError: The node that had them is gone.
         """
-        array: np.ndarray[Any, Any] = fetch(f"{self.device}: fetch a tensor", self.ref, InferError)
-        return array
+        held: np.ndarray[Any, Any] = self.held
+        if not isinstance(held, np.ndarray):
+            held = fetch(f"{self.device}: fetch a tensor", held, InferError)
+        return held
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements."""

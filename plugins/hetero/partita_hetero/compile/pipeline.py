@@ -165,9 +165,10 @@ class Compilation:
         return None
 
     def forget(self, device: str) -> None:
-        """Asks a device anew when it is needed next."""
+        """Asks a device anew, and has it compile anew, when it is needed next."""
         with self._lock:
             self.placer.forget(device)
+            self.compiler.forget_device(device)
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         self._tune(self, out, remarks)

@@ -38,6 +38,7 @@ class DeviceCosts:
         memory_bytes: Size of its memory, or ``None``.
         launch: Seconds to start a submodel.
         links: From the host and to the host; ``None`` if it works in host memory.
+        direct: To other devices that read its memory themselves, by name, where that takes time.
         slots: Submodels that it runs at the same time.
         groups: Seconds by group.
     """
@@ -48,6 +49,7 @@ class DeviceCosts:
     memory_bytes: int | None = None
     launch: float = 0.0
     links: tuple[LinkCost, LinkCost] | None = None
+    direct: dict[str, LinkCost] = field(default_factory=dict)
     slots: int = 1
     groups: dict[int, float] = field(default_factory=dict)
 
@@ -63,7 +65,7 @@ class CostTable:
         pins: Group to the name of its device.
         soft: Groups whose pins give way to memory limits.
         sizes: Bytes of values, where known.
-        shared: Pairs of device names of which the second reads the first's memory in place.
+        shared: Pairs of device names that have one memory.
         name: The model's.
     """
 
@@ -219,6 +221,7 @@ class CostTable:
             there, back = device.links
             links.append(_link(HOST, number, there))
             links.append(_link(number, HOST, back))
+            links += [_link(number, number_of[name], cost) for name, cost in device.direct.items()]
         for source, target in self.shared:
             links.append(Link(number_of[source], number_of[target], shared=True))
         return links

@@ -53,6 +53,36 @@ def link_costs(
     return there, back
 
 
+def direct_cost(
+    core: CoreAPI, source: str, target: str, keys: tuple[str, str], database: Database
+) -> LinkCost:
+    """From a device to another one that reads its memory itself, measured unless it is known.
+
+    Where both have one memory there is nothing to move; the nodes of a cluster bring a tensor to
+    the one that reads it, which takes time whoever does it.
+
+    Args:
+        core: Moves the tensors.
+        source: A device with a memory of its own.
+        target: A device that can share it.
+        keys: Theirs in the database.
+        database: Where costs are kept.
+    """
+    known = database.link(*keys)
+    if known is not None:
+        return known
+    seconds = []
+    for nbytes in SIZES:
+        tensor = HostTensor(_block(core, source, nbytes))
+        first = median_of(functools.partial(core.transfer_to, source, tensor), EFFORT)[0]
+        on_from_there = functools.partial(_there_and_on, core, source, target, tensor)
+        both = median_of(on_from_there, EFFORT)[0]
+        seconds.append(max(0.0, both - first))
+    cost = LinkCost(*keys, *fit(SIZES, seconds))
+    database.add_link(cost)
+    return cost
+
+
 def _block(core: CoreAPI, device: str, nbytes: int) -> np.ndarray[Any, Any]:
     """Memory such as requests have for what crosses: the device's own kind, if it has one."""
     block = core.host_memory(device, nbytes)
@@ -61,6 +91,10 @@ def _block(core: CoreAPI, device: str, nbytes: int) -> np.ndarray[Any, Any]:
 
 def _there_and_back(core: CoreAPI, device: str, tensor: Tensor) -> None:
     core.transfer_to(device, tensor).copy_to(tensor)
+
+
+def _there_and_on(core: CoreAPI, first: str, second: str, tensor: Tensor) -> None:
+    core.transfer_to(second, core.transfer_to(first, tensor))
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

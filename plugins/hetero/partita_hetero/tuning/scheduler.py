@@ -22,7 +22,7 @@ from partita_hetero.cost.cost_table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.database import Database
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.cost.launch_cost import launch_cost
-from partita_hetero.cost.link_cost import link_costs, works_on_host
+from partita_hetero.cost.link_cost import direct_cost, link_costs, works_on_host
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.options.sample_shapes import describe
 from partita_hetero.placement.decision import Choice, restore, store
@@ -240,12 +240,8 @@ class Scheduler:
         }
         shared = [
             (source.name, target.name)
-            for source in devices
-            for target in devices
-            if source is not target
-            and not works_on_host(self._core, source.name)
-            and not works_on_host(self._core, target.name)
-            and self._core.can_share(target.name, self._core.device_info(source.name).memory)
+            for source, target in self._sharing(devices)
+            if self._memory(source) == self._memory(target)
         ]
         return CostTable(
             wiring,
@@ -258,6 +254,16 @@ class Scheduler:
             compilation.model.name,
             [i for i in pins if not compilation.placer.wanted.pins[groups[i].ops[0]].hard],
         )
+
+    def _memory(self, device: DeviceCosts) -> str:
+        return self._core.device_info(device.name).memory
+
+    def _sharing(self, devices: Sequence[DeviceCosts]) -> Iterator[tuple[DeviceCosts, DeviceCosts]]:
+        """Devices with memories of their own, of which the second reads that of the first."""
+        apart = [device for device in devices if not works_on_host(self._core, device.name)]
+        for source, target in itertools.permutations(apart, 2):
+            if self._core.can_share(target.name, self._memory(source)):
+                yield source, target
 
     # ----------------------------------------------------------------------- the decision
 
@@ -291,6 +297,11 @@ class Scheduler:
             if not works_on_host(self._core, device.name):
                 device.links = link_costs(self._core, device.name, device.key, database)
             profile.recall(device)
+        for source, target in self._sharing(table.devices):
+            if self._memory(source) != self._memory(target):
+                keys = source.key, target.key
+                found = direct_cost(self._core, source.name, target.name, keys, database)
+                source.direct[target.name] = found
         contest = Contest(
             self._compilation,
             self._out,
