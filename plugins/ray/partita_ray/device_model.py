@@ -99,8 +99,8 @@ class RayRunner(Runner):
         """
         given = [x.held if isinstance(x, ObjectTensor) else x.numpy() for x in inputs]
         small = [
-            pack(x) if isinstance(x, np.ndarray) and is_small(x.shape, x.dtype) else None
-            for x in given
+            pack(x) if isinstance(x, np.ndarray) and is_small(port, x.shape) else None
+            for port, x in zip(self._compiled.inputs, given, strict=True)
         ]
         large = [x for x, packed in zip(given, small, strict=True) if packed is None]
         called = self._call.remote(small, *large)

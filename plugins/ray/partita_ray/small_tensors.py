@@ -20,14 +20,16 @@ Packed = list[Any]
 """Dimensions and elements; the type of these is the port's."""
 
 
-def is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether a tensor crosses within the message."""
-    return not dtype.hasobject and math.prod(shape) * dtype.itemsize <= SMALL_BYTES
+def is_small(port: Port, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of a port crosses within the message."""
+    if port.dtype is None or port.dtype.hasobject:
+        return False
+    return math.prod(shape) * port.dtype.itemsize <= SMALL_BYTES
 
 
 def is_always_small(port: Port) -> bool:
     """Whether all tensors of a port do, so that no object has to be there for it."""
-    return port.dtype is not None and is_static(port.shape) and is_small(port.shape, port.dtype)
+    return is_static(port.shape) and is_small(port, port.shape)
 
 
 def pack(array: Array) -> Packed:
@@ -35,7 +37,7 @@ def pack(array: Array) -> Packed:
     return [list(array.shape), array.tobytes()]
 
 
-def unpack(packed: Packed, dtype: np.dtype[Any]) -> Array:
+def unpack(packed: Packed, dtype: np.dtype[Any] | None) -> Array:
     """The tensor, read-only."""
     shape, elements = packed
     return np.frombuffer(elements, dtype).reshape(shape)
