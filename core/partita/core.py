@@ -15,6 +15,7 @@ from partita.errors import DeviceError, PluginError, PropertyError, UnsupportedO
 from partita.frontends.tflite import one_runtime
 from partita.properties.values import Config, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
+from partita.version import __version__
 
 if TYPE_CHECKING:
     from partita.frontends.gguf import DecoderOptions
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from partita.runtime.compiled_model import CompiledModel
 
 _log = logging.getLogger("partita")
+
+
+def _release() -> tuple[int, int, int]:
+    """The numbers of Partita's version."""
+    major, minor, patch = __version__.split(".")[:3]
+    return int(major), int(minor), int(patch)
+
 
 _FACTS = ("AVAILABLE_DEVICES", "FULL_DEVICE_NAME", "DEVICE_TYPE", "SUPPORTED_PROPERTIES")
 
@@ -38,6 +46,21 @@ class Version:
 
     description: str
     build_number: str
+
+    @property
+    def major(self) -> int:
+        """The first number of Partita's own version."""
+        return _release()[0]
+
+    @property
+    def minor(self) -> int:
+        """The second number."""
+        return _release()[1]
+
+    @property
+    def patch(self) -> int:
+        """The third number."""
+        return _release()[2]
 
 
 class Core:
@@ -81,9 +104,9 @@ class Core:
         """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), OpenVINO IR, GGUF or TFLite.
 
         Args:
-            model: The source; of an IR the ``.xml`` file, as a path or bytes.
-            weights: The ``.bin`` file of an IR (path, bytes or array), if it is not beside the
-                ``.xml``; ONNX models name their own files.
+            model: The source: a path, bytes, or a binary stream; of an IR the ``.xml`` file.
+            weights: The ``.bin`` file of an IR (path, bytes, stream, array or tensor), if it is not
+                beside the ``.xml``; ONNX models name their own files.
             isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
                 shape inference) runs in a process of its own, with limits of time and memory.
             decoder: How a GGUF file becomes a model: the room of its caches and the like.
@@ -96,8 +119,9 @@ class Core:
         """
         from partita.frontends.reader import read_model
 
+        source, weights = _content(model), _content(weights)
         return read_model(
-            model, weights=weights, isolate=isolate, decoder=decoder, signature=signature
+            source, weights=weights, isolate=isolate, decoder=decoder, signature=signature
         )
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
@@ -115,7 +139,12 @@ class Core:
         return query_with(plugin, properties, self.read_model(model))
 
     def compile_model(
-        self, model: Any, device_name: str | None = None, config: Config = None
+        self,
+        model: Any,
+        device_name: str | None = None,
+        config: Config = None,
+        *,
+        weights: Any = None,
     ) -> CompiledModel:
         """Compiles a model for a device.
 
@@ -126,6 +155,7 @@ class Core:
                 device whose plugin offers itself for that, or for a TFLite or circle file what
                 ONE Runtime's environment variables say.
             config: Properties for this model only; they override :meth:`set_property`.
+            weights: As for :meth:`read_model`.
 
         Raises:
             DeviceError: The device does not exist or cannot be used.
@@ -141,6 +171,8 @@ class Core:
                 device_name, wanted = one_runtime.placement(os.environ)
                 config = {**wanted, **normalize(config)}
         device = device_name or self.default_device
+        if weights is not None or hasattr(model, "getvalue"):
+            model = self.read_model(model, weights)
         plugin, properties = self._devices.target(device, config)
         folder = properties.CACHE_DIR
         if "CACHE_DIR" not in properties.model_fields_set:
@@ -154,7 +186,7 @@ class Core:
             raise
 
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
-        """Restores what ``CompiledModel.export_model`` wrote, from bytes or a binary stream.
+        """Restores what ``CompiledModel.export_model`` wrote, from bytes, a stream or a tensor.
 
         Raises:
             BlobError: Not a blob, damaged, of another version or device.
@@ -162,8 +194,7 @@ class Core:
         from partita.runtime import compiling
 
         plugin, properties = self._devices.target(device_name, config)
-        data = model.read() if hasattr(model, "read") else model
-        return compiling.imported(plugin, properties, data)
+        return compiling.imported(plugin, properties, _content(model))
 
     # --------------------------------------------------------------------- devices
 
@@ -237,6 +268,18 @@ class Core:
             raise PluginError(f"Give the device name under which '{plugin}' is registered.")
         else:
             self._devices.registry.add_again(plugin, device_name)
+
+    def unload_plugin(self, device_name: str) -> None:
+        """Forgets what was set for a plugin's devices, and which there are; both are asked anew.
+
+        Compiled models stay as they are.
+
+        Raises:
+            DeviceNotFoundError: No plugin has the name.
+        """
+        name = self._devices.registry.plugin(device_name).device_name
+        self._devices.registry.forget(name)
+        self._devices.settings.forget(name)
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes a device.
@@ -327,6 +370,17 @@ class Core:
         from partita.properties.schema import writable
 
         return writable(self._devices.registry.resolve(device).plugin.properties_type)
+
+
+def _content(source: Any) -> Any:
+    """The bytes that a stream, wherever it stands, or a tensor holds; all else as it is."""
+    from partita.tensors.tensor import Tensor
+
+    if isinstance(source, Tensor):
+        return source.numpy().tobytes()
+    if hasattr(source, "getvalue"):
+        return source.getvalue()
+    return source.read() if hasattr(source, "read") else source
 
 
 def compile_model(

@@ -262,6 +262,11 @@ class Registry:
             self._ids[name] = _usable_ids(self.plugin(name))
         return self._ids[name]
 
+    def forget(self, name: str) -> None:
+        """Forgets which devices a plugin has, so that it is asked again."""
+        self._ids.pop(name, None)
+        self._named.clear()
+
     def resolve(self, device: str) -> Named:
         """Finds what a device string names; remembers it, as HETERO asks in every request.
 

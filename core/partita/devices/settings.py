@@ -41,6 +41,11 @@ class Settings:
         keys = [join(named.name, i) for i in named.ids] if named.explicit else [named.name]
         self._of |= {key: self._validated(named.plugin, values, key) for key in keys}
 
+    def forget(self, plugin: str) -> None:
+        """Forgets what was set for a plugin and each of its devices."""
+        kept = {key: one for key, one in self._of.items() if key.partition(".")[0] != plugin}
+        self._of = kept
+
     def of_call(self, named: Named, config: Config) -> DeviceProperties:
         """The complete properties for one call.
 

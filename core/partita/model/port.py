@@ -126,9 +126,9 @@ class Port:
         return Layout("" if self.value is None else self.value.metadata_props.get(_LAYOUT, ""))
 
     @property
-    def node(self) -> Boundary:
+    def node(self) -> PortNode:
         """The end of the model that it is."""
-        return Boundary(self)
+        return PortNode(self)
 
     @property
     def tensor(self) -> Port:
@@ -170,7 +170,7 @@ class Port:
         """The output of its node that it is, which has only one (OpenVINO's spelling)."""
         return 0
 
-    def get_node(self) -> Boundary:
+    def get_node(self) -> PortNode:
         """The end of the model that it is (OpenVINO's spelling)."""
         return self.node
 
@@ -209,7 +209,7 @@ class Port:
         return f"{self.dtype if self.dtype is not None else 'unknown type'}[{dims}]"
 
 
-class Boundary:
+class PortNode:
     """The node at an end of a model: ``Parameter`` for an input, ``Result`` for an output.
 
     ONNX has no such nodes; code written for OpenVINO asks them for names, types and shapes.
@@ -313,7 +313,7 @@ class Boundary:
         return self.port.rt_info
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Boundary) and other.port == self.port
+        return isinstance(other, PortNode) and other.port == self.port
 
     def __hash__(self) -> int:
         return hash(self.port)
@@ -329,7 +329,7 @@ def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
         ModelError: There is none; the message lists those there are.
     """
     kind = "input" if not ports or ports[0].is_input else "output"
-    if isinstance(key, (Port, Boundary)):
+    if isinstance(key, (Port, PortNode)):
         key = key.name
     if isinstance(key, str):
         for port in ports:

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.errors import ModelError
 from partita.model.op import Op
-from partita.model.port import Boundary, Port, find_port
+from partita.model.port import Port, PortNode, find_port
 from partita.model.variables import Variable
 from partita.properties.any_value import OVAny
 from partita.shapes.partial_shape import PartialShape
@@ -88,17 +88,17 @@ class ModelSurface(abc.ABC):
     # ------------------------------------------------------------------ ends
 
     @property
-    def parameters(self) -> list[Boundary]:
+    def parameters(self) -> list[PortNode]:
         """The inputs as nodes."""
         return [port.node for port in self.inputs]
 
     @property
-    def results(self) -> list[Boundary]:
+    def results(self) -> list[PortNode]:
         """The outputs as nodes."""
         return [port.node for port in self.outputs]
 
     @property
-    def result(self) -> Boundary:
+    def result(self) -> PortNode:
         """The one output as a node; raises ``ModelError`` if there are more."""
         return self.get_result()
 
@@ -107,15 +107,15 @@ class ModelSurface(abc.ABC):
         """Operations that only write state; there are none in ONNX."""
         return []
 
-    def get_parameters(self) -> list[Boundary]:
+    def get_parameters(self) -> list[PortNode]:
         """The inputs as nodes (OpenVINO's spelling)."""
         return self.parameters
 
-    def get_results(self) -> list[Boundary]:
+    def get_results(self) -> list[PortNode]:
         """The outputs as nodes (OpenVINO's spelling)."""
         return self.results
 
-    def get_result(self) -> Boundary:
+    def get_result(self) -> PortNode:
         """The one output as a node.
 
         Raises:
@@ -129,11 +129,11 @@ class ModelSurface(abc.ABC):
         """Operations that only write state; there are none in ONNX."""
         return self.sinks
 
-    def get_parameter_index(self, parameter: Boundary | Port) -> int:
+    def get_parameter_index(self, parameter: PortNode | Port) -> int:
         """The place of an input, -1 if it is another model's."""
         return next((port.index for port in self.inputs if port.name == parameter.name), -1)
 
-    def get_result_index(self, result: Boundary | Port) -> int:
+    def get_result_index(self, result: PortNode | Port) -> int:
         """The place of an output, -1 if it is another model's."""
         return next((port.index for port in self.outputs if port.name == result.name), -1)
 
@@ -145,7 +145,7 @@ class ModelSurface(abc.ABC):
         """Number of outputs."""
         return len(self.outputs)
 
-    def get_output_op(self, index: int) -> Boundary:
+    def get_output_op(self, index: int) -> PortNode:
         """An output as a node."""
         return self._output(index).node
 
@@ -216,7 +216,7 @@ class ModelSurface(abc.ABC):
         places = {id(value): index for index, value in enumerate(graph.outputs)}
         return [self.outputs[places[id(value)]] for value in found]
 
-    def remove_result(self, result: Boundary | Port) -> None:
+    def remove_result(self, result: PortNode | Port) -> None:
         """Makes an output none; what it was computed by stays until it is compiled.
 
         Raises:
@@ -227,7 +227,7 @@ class ModelSurface(abc.ABC):
             raise ModelError(f"Model '{self.name}' needs an output; '{result.name}' is its last.")
         del self.ir.graph.outputs[index]
 
-    def remove_parameter(self, parameter: Boundary | Port) -> None:
+    def remove_parameter(self, parameter: PortNode | Port) -> None:
         """Removes an input that no operation reads.
 
         Raises:

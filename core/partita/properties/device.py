@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -36,3 +37,30 @@ properties = _Properties("DEVICE_PROPERTIES")
 id = Property("DEVICE_ID")
 full_name = Property("FULL_DEVICE_NAME")
 type = Property("DEVICE_TYPE")
+architecture = Property("DEVICE_ARCHITECTURE")
+capabilities = Property("OPTIMIZATION_CAPABILITIES")
+gops = Property("DEVICE_GOPS")
+luid = Property("DEVICE_LUID")
+pci_info = Property("DEVICE_PCI_INFO")
+thermal = Property("DEVICE_THERMAL")
+uuid = Property("DEVICE_UUID")
+
+
+class Type(enum.StrEnum):
+    """Where a device sits."""
+
+    INTEGRATED = "integrated"
+    DISCRETE = "discrete"
+
+
+class Capability(enum.StrEnum):
+    """What ``OPTIMIZATION_CAPABILITIES`` lists: what a device is made for."""
+
+    FP32 = "FP32"
+    BF16 = "BF16"
+    FP16 = "FP16"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    BIN = "BIN"
+    WINOGRAD = "WINOGRAD"
+    EXPORT_IMPORT = "EXPORT_IMPORT"

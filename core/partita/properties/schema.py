@@ -18,8 +18,12 @@ from partita.properties.values import merge
 
 
 def read_only(default: Any, description: str) -> Any:
-    """A field that ``get_property`` shows and nobody can set."""
-    return Field(default, description=description, json_schema_extra={"read_only": True})
+    """A field that ``get_property`` shows and nobody can set.
+
+    A default that is a function is called when a value is asked for.
+    """
+    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    return Field(description=description, json_schema_extra={"read_only": True}, **given)
 
 
 class DeviceProperties(BaseModel):

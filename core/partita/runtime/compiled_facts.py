@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
-from partita.model.model import Port, find_port
+from partita.errors import PropertyError
+from partita.model.model import Model, Port, find_port
+from partita.properties.values import Config, normalize
 from partita.storage import exported_model
 
 _LOADED = "LOADED_FROM_CACHE"
@@ -49,15 +51,19 @@ class CompiledFacts:
         """Where every operation runs, and why."""
         return self.device_model.explain()
 
-    def export_model(self) -> bytes:
-        """Everything that ``Core.import_model`` needs.
+    def export_model(self, stream: BinaryIO | None = None) -> bytes:
+        """Everything that ``Core.import_model`` needs; a stream that is given gets it as well.
 
         Raises:
             BlobError: The model is too large for one protobuf (2 GiB).
         """
-        own = self.device_model.export_model()
-        if own is not None:
-            return own
+        blob = self.device_model.export_model() or self._packed()
+        if stream is not None:
+            stream.write(blob)
+        return blob
+
+    def _packed(self) -> bytes:
+        """The model with its properties and what took long to compute."""
         return exported_model.pack(
             device=self.device.partition(".")[0],
             header={
@@ -79,11 +85,35 @@ class CompiledFacts:
         found = self.device_model.get_property(name)
         return {**found, _LOADED: "RO"} if name == "SUPPORTED_PROPERTIES" else found
 
-    def input(self, key: int | str | Port = 0) -> Port:
+    def set_property(self, properties: Config) -> None:
+        """Refused: the settings of a compiled model are those that it was compiled with.
+
+        Raises:
+            PropertyError: Always; says how to have others.
+        """
+        names = ", ".join(f"'{name}'" for name in normalize(properties)) or "nothing"
+        raise PropertyError(
+            f"{self!r} keeps the properties that it was compiled with; {names} cannot be set. Give "
+            "them to compile_model."
+        )
+
+    def get_runtime_model(self) -> Model:
+        """A copy of the model in which each operation's notes tell where it runs.
+
+        ``rt_info["runtime_device"]`` is the device's name.
+        """
+        model = self.model.clone()
+        where = {op.name: op.device for op in self.explain().ops}
+        for op in model.ops:
+            if op.name in where:
+                op.rt_info["runtime_device"] = where[op.name]
+        return model
+
+    def input(self, key: Any = 0) -> Port:
         """The input port of an index, name or port of the model."""
         return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
 
-    def output(self, key: int | str | Port = 0) -> Port:
+    def output(self, key: Any = 0) -> Port:
         """The output port of an index, name or port of the model."""
         return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
 

@@ -10,6 +10,7 @@ from partita.contract.device_model import DeviceModel
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.infer_request import InferRequest
 from partita.runtime.infer_result import InferResult
+from partita.runtime.variable_state import VariableState
 
 
 @final
@@ -56,8 +57,35 @@ class CompiledModel(CompiledFacts):
         """Infers once with a request made for it; results are copies."""
         return self.create_infer_request().infer(inputs)
 
+    def query_state(self) -> list[VariableState]:
+        """The variables of the request that this thread's calls use."""
+        return self._request().query_state()
+
+    def reset_state(self) -> None:
+        """Lets the variables of this thread's calls begin anew."""
+        self._request().reset_state()
+
+    def release_memory(self) -> None:
+        """Gives back the requests that are kept for calls, with their memory; later calls make new.
+
+        Requests of the application keep theirs.
+        """
+        self._of_thread = threading.local()
+
+    def _request(self) -> InferRequest:
+        """The request that is kept for this thread's calls."""
+        request: InferRequest | None = getattr(self._of_thread, "request", None)
+        if request is None:
+            request = self._of_thread.request = self.create_infer_request()
+        return request
+
     def __call__(
-        self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False
+        self,
+        inputs: Any = None,
+        share_inputs: bool = True,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
     ) -> InferResult:
         """Infers with a request that is kept for such calls; each thread has its own.
 
@@ -65,8 +93,10 @@ class CompiledModel(CompiledFacts):
             inputs: As :meth:`partita.runtime.infer_request.InferRequest.infer` takes them.
             share_inputs: Accepted for OpenVINO's sake.
             share_outputs: Return views that the next call overwrites, instead of copies.
+            decode_strings: Return texts as they are; as UTF-8 if not.
         """
         request: InferRequest | None = getattr(self._of_thread, "request", None)
         if request is None:
-            request = self._of_thread.request = self.create_infer_request()
-        return request.infer(inputs, share_inputs, share_outputs)
+            request = self._request()
+        result = request.infer(inputs, share_inputs, share_outputs)
+        return result if decode_strings else result.encoded()

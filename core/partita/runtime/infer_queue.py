@@ -49,6 +49,11 @@ class AsyncInferQueue:
         self._stuck: set[int] = set()  # requests whose callbacks wait for a free one
         _queues.add(self)
 
+    @property
+    def userdata(self) -> list[Any]:
+        """What each request was started with, while it runs; ``None`` for those that are free."""
+        return list(self._userdata)
+
     def set_callback(self, callback: Callable[[InferRequest, Any], None] | None) -> None:
         """Sets what is called as ``callback(request, userdata)`` after each successful run."""
         self._callback = callback

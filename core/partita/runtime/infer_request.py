@@ -22,16 +22,17 @@ from partita.errors import (
     PartitaError,
     RequestBusyError,
 )
-from partita.model.model import Port, find_port, is_static
+from partita.model.model import Port, find_port
 from partita.model.variables import Variable
 from partita.runtime.infer_result import InferResult
 from partita.runtime.input_binding import Inputs, RequestInputs
+from partita.runtime.input_conversion import zeros_for
 from partita.runtime.output_binding import RequestOutputs
 from partita.runtime.state_memory import StateMemory
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
 from partita.system.task_threads import TaskThreads
-from partita.tensors.tensor import HostTensor, Tensor
+from partita.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from partita.contract.call_queue import CallQueue
@@ -113,7 +114,7 @@ class InferRequest:
         self._inputs = RequestInputs(compiled, self._memory)
         self.runner = compiled.device_model.create_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
-        self._has_results = False
+        self._has_results: bool | None = None  # none yet: there was no run
         # Requests that share state run one after another.
         self._busy: threading.Lock = threading.Lock() if other is None else other._busy
         self._async: AsyncRun | None = None
@@ -130,7 +131,12 @@ class InferRequest:
     # ----------------------------------------------------------------- synchronous
 
     def infer(
-        self, inputs: Inputs = None, share_inputs: bool = True, share_outputs: bool = False
+        self,
+        inputs: Inputs = None,
+        share_inputs: bool = True,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
     ) -> InferResult:
         """Computes the outputs and returns them.
 
@@ -140,6 +146,7 @@ class InferRequest:
             share_inputs: Accepted for OpenVINO's sake; inputs are only read while this call runs.
             share_outputs: Return views of the request's buffers, which its next run overwrites,
                 instead of copies.
+            decode_strings: Return texts as they are; as UTF-8 if not.
 
         Raises:
             InputError: A wrong name, dtype or shape, or a missing input; says what is expected.
@@ -154,7 +161,8 @@ class InferRequest:
                 self._bind(inputs, copy=False)
             if not self._repeat():
                 self._compute()
-            return self._outputs.collect(not share_outputs)
+            result = self._outputs.collect(not share_outputs)
+            return result if decode_strings else result.encoded()
         finally:
             self._busy.release()
 
@@ -320,10 +328,23 @@ class InferRequest:
         for key, tensor in tensors.items():
             self.set_tensor(key, tensor)
 
-    def set_input_tensors(self, tensors: Mapping[Any, Any]) -> None:
-        """Sets several inputs, all or none: index, name or port to tensor."""
+    def set_input_tensors(self, *tensors: Any) -> None:
+        """Sets several inputs, all or none: ``({index, name or port: tensor})``.
+
+        Or one input to a batch that is joined of tensors, along their first axis:
+        ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model of one input.
+        """
+        given = tensors[0] if len(tensors) == 1 else {tensors[0]: tensors[1]}
+        if not isinstance(given, Mapping):
+            given = {0: given}
+        joined = {
+            key: np.concatenate([np.asarray(one) for one in parts])
+            if isinstance(parts, (list, tuple))
+            else parts
+            for key, parts in given.items()
+        }
         with self._idle():
-            self._bind(tensors, copy=False)
+            self._bind(joined, copy=False)
 
     def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets where several outputs go: index, name or port to tensor."""
@@ -369,23 +390,35 @@ class InferRequest:
         return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
 
     def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
-        """The tensor of an input, made of zeros where none was set and the shape is known."""
+        """The tensor of an input; where none was set, one of zeros, to be filled.
+
+        Dimensions without a size are 0 in it; give it another shape before it is filled.
+        """
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
         self._inputs.settle()
         tensor = self._memory.tensors.get(port.index, self._inputs.tensors[port.index])
         if tensor is None:
-            if not is_static(port.shape) or port.dtype is None:
+            if port.shape is None or port.dtype is None:
                 raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
-            tensor = HostTensor(np.zeros(port.shape, port.dtype))
-            self._inputs.tensors[port.index] = tensor
+            tensor = self._inputs.tensors[port.index] = zeros_for(port)
         return tensor
 
     def get_output_tensor(self, key: int | str | Port = 0) -> Tensor:
-        """The tensor of an output of the last run; the next run overwrites it."""
+        """The tensor of an output of the last run; the next run overwrites it.
+
+        Before the first run it is one of zeros, if the shape is known; runs then write to it.
+        """
         port = find_port(self.model_outputs, key, repr(self.compiled_model))
-        if not self._has_results:
+        if self._has_results:
+            return self._outputs.results[port.index]
+        fixed = port.is_static and port.dtype is not None
+        if self._has_results is False or not fixed or port.index in self._memory.outputs:
             raise InferError(f"Output '{port.name}' is not there: no run of the request has ended.")
-        return self._outputs.results[port.index]
+        target = self._outputs.target(port)
+        if target is None:
+            target = zeros_for(port)
+            self.set_output_tensor(port, target)
+        return target
 
     @property
     def input_tensors(self) -> list[Tensor]:
@@ -400,7 +433,8 @@ class InferRequest:
     @property
     def results(self) -> InferResult:
         """The outputs of the last run, not copied: the next run overwrites them."""
-        self.get_output_tensor(0)
+        if not self._has_results:
+            raise InferError("The results are not there: no run of the request has ended.")
         return self._outputs.collect(copy=False)
 
     @property

@@ -51,6 +51,10 @@ class InferResult(Mapping[Port, Array]):
         """The arrays in order."""
         return tuple(map(_array, self._elements))
 
+    def encoded(self) -> InferResult:
+        """The same with texts as UTF-8, in arrays of numpy's type for bytes."""
+        return InferResult(self._ports, [_encoded(_array(element)) for element in self._elements])
+
     def names(self) -> tuple[str, ...]:
         """The outputs' names in order."""
         return tuple(port.name for port in self._ports)
@@ -59,6 +63,11 @@ class InferResult(Mapping[Port, Array]):
         named = zip(self.names(), self._elements, strict=True)
         parts = (f"{name}: {a.dtype}{list(a.shape)}" for name, a in named)
         return f"<InferResult {', '.join(parts)}>"
+
+
+def _encoded(array: Array) -> Array:
+    """Texts as UTF-8; all else as it is."""
+    return np.char.encode(array.astype(np.str_), "utf-8") if array.dtype.hasobject else array
 
 
 def _array(element: Array | Tensor) -> Array:

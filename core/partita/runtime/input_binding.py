@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import InputError
-from partita.model.port import Boundary, Port
+from partita.model.port import Port, PortNode
 from partita.runtime.input_conversion import Array, check, to_tensor
 from partita.runtime.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import owner_of
@@ -378,7 +378,7 @@ class RequestInputs:
                 self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
 
     def _index(self, key: Any) -> int:
-        if isinstance(key, (Port, Boundary)):
+        if isinstance(key, (Port, PortNode)):
             key = key.name
         if isinstance(key, str):
             index = self._indices.get(key)

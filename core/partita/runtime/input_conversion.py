@@ -42,6 +42,11 @@ def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
     return HostTensor(array)
 
 
+def zeros_for(port: Port) -> HostTensor:
+    """A host tensor of zeros for a port of known rank and type; sizes not known are the least."""
+    return HostTensor(np.zeros(port.partial_shape.get_min_shape(), port.dtype))
+
+
 def is_plain(array: Array) -> bool:
     """Whether devices can read an array as it is: in C order, elements where processors want them.
 

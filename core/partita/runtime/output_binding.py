@@ -59,6 +59,11 @@ class RequestOutputs:
             self._targets = [None] * len(self._ports)
         self._targets[port.index] = state
 
+    def target(self, port: Port) -> Tensor | None:
+        """Where an output goes, if that was set."""
+        state = None if self._targets is None else self._targets[port.index]
+        return None if state is None else state.tensor
+
     def still_there(self) -> bool:
         """Whether the arrays that results go to are what they were when they were set."""
         return self._targets is None or all(s is None or s.holds() for s in self._targets)

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import platform
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from partita.properties import DeviceProperties
+from partita.properties import DeviceProperties, read_only
 from partita.properties.hint import ExecutionMode, PerformanceMode
 from partita.system.processors import usable_processors
 
 MOST_THREADS = 4095
 """Of one compiled model: as many as `native.crew` has room for."""
+
+
+def _processors() -> int:
+    """Threads that compute where nobody says how many."""
+    return min(usable_processors(), MOST_THREADS)
+
+
+def _streams(given: Any) -> Any:
+    """A number of streams; 0 for what OpenVINO calls AUTO and -1, 1 for NUMA and -2."""
+    return {"AUTO": 0, "-1": 0, "NUMA": 1, "-2": 1}.get(str(given).upper(), given)
+
+
+def _capabilities() -> list[str]:
+    """What ``OPTIMIZATION_CAPABILITIES`` lists."""
+    from partita_cpu.machine_model import this_machine
+
+    level = this_machine().level
+    able = {"FP32": True, "BF16": level.dots_bfloat16, "FP16": level.native}
+    able |= {"INT8": level.dots_bytes, "EXPORT_IMPORT": True}
+    return [name for name, has in able.items() if has]
 
 
 class CpuProperties(DeviceProperties):
@@ -43,12 +64,30 @@ class CpuProperties(DeviceProperties):
     PERFORMANCE_HINT: PerformanceMode = Field(
         PerformanceMode.LATENCY, description="Whether one request or many at once shall be fast."
     )
-    NUM_STREAMS: int = Field(
+    PERFORMANCE_HINT_NUM_REQUESTS: int = Field(
         0,
         ge=0,
-        description="Requests computed at the same time, which share the threads evenly; 0 for 1 "
-        "if PERFORMANCE_HINT asks for latency, one per thread if it asks for throughput.",
+        description="Requests that the application keeps running at most; there are no more "
+        "streams. 0 if it is not known.",
     )
+    NUM_STREAMS: Annotated[int, BeforeValidator(_streams)] = Field(
+        0,
+        ge=0,
+        description="Requests computed at the same time, which share the threads evenly; 0 or AUTO "
+        "for 1 if PERFORMANCE_HINT asks for latency, one per thread if it asks for throughput.",
+    )
+    RANGE_FOR_STREAMS: tuple[int, int] = read_only(
+        lambda: (1, _processors()), "The least and the largest number of streams that make sense."
+    )
+    RANGE_FOR_ASYNC_INFER_REQUESTS: tuple[int, int, int] = read_only(
+        lambda: (1, _processors(), 1),
+        "The least and the largest number of requests that make sense, and the step between.",
+    )
+    OPTIMIZATION_CAPABILITIES: list[str] = read_only(
+        _capabilities,
+        "Arithmetic that the processor has instructions for, and EXPORT_IMPORT.",
+    )
+    DEVICE_ARCHITECTURE: str = read_only(platform.machine, "The processor's architecture.")
     SHAPE_CACHE_BYTES: int = Field(
         1 << 27,
         ge=0,
@@ -67,11 +106,13 @@ class CpuProperties(DeviceProperties):
     @property
     def threads(self) -> int:
         """Number of threads that compute, of all streams together."""
-        return self.INFERENCE_NUM_THREADS or min(usable_processors(), MOST_THREADS)
+        return self.INFERENCE_NUM_THREADS or _processors()
 
     @property
     def streams(self) -> int:
         """Number of requests computed at the same time."""
         if self.NUM_STREAMS:
             return min(self.NUM_STREAMS, self.threads)
-        return self.threads if self.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT else 1
+        if self.PERFORMANCE_HINT is not PerformanceMode.THROUGHPUT:
+            return 1
+        return min(self.threads, self.PERFORMANCE_HINT_NUM_REQUESTS or self.threads)

@@ -354,8 +354,13 @@ def test_input_tensors_that_were_not_set_can_be_filled(request_of_one):
     request_of_one.get_input_tensor().data[:] = X
     np.testing.assert_array_equal(request_of_one.infer()[0], -X)
     dynamic = compiled_toy(neg(["N", 3])).create_infer_request()
-    with pytest.raises(InputError, match=r"Input 'x' \(float32\[N, 3\]\) was not set yet"):
-        dynamic.get_input_tensor()
+    assert dynamic.get_input_tensor().shape == (0, 3)
+    dynamic.get_input_tensor().shape = X.shape
+    dynamic.get_input_tensor().data[:] = X
+    np.testing.assert_array_equal(dynamic.infer()[0], -X)
+    unknown = compiled_toy(neg(None)).create_infer_request()
+    with pytest.raises(InputError, match=r"Input 'x' \(float32\[\.\.\.\]\) was not set yet"):
+        unknown.get_input_tensor()
 
 
 def test_one_input_is_set_without_a_name(request_of_one, request_of_two):
@@ -370,9 +375,7 @@ def test_one_input_is_set_without_a_name(request_of_one, request_of_two):
 
 
 def test_output_tensors(request_of_two):
-    with pytest.raises(InferError, match=r"Output 'sum' is not there: no run of the request has e"):
-        request_of_two.get_output_tensor(0)
-    with pytest.raises(InferError, match=r"is not there"):
+    with pytest.raises(InferError, match=r"The results are not there: no run of the request has e"):
         _ = request_of_two.results
     request_of_two.infer([X, ONES])
     np.testing.assert_array_equal(request_of_two.get_tensor("difference").data, X - 1)
