@@ -18,7 +18,7 @@ from partita.contract.core_api import CoreAPI
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.contract.hookspecs import hookimpl
 from partita.contract.query import QueryResult, Reason, ReasonCode
-from partita.core import Core, Version, compile_model
+from partita.core import Core, Version, compile_model, get_version
 from partita.errors import PartitaError
 from partita.properties.deferred import deferred_attributes
 from partita.tensors.element_type import Type
@@ -33,17 +33,42 @@ if TYPE_CHECKING:
     from partita.contract.runner import Runner
     from partita.frontends.gguf import DecoderOptions
     from partita.model.model import Model, Op, Port
+    from partita.model.port import Port as ConstOutput
+    from partita.model.port import Port as Output
+    from partita.model.surface import get_batch, set_batch
+    from partita.opsets import (
+        op,
+        opset1,
+        opset2,
+        opset3,
+        opset4,
+        opset5,
+        opset6,
+        opset7,
+        opset8,
+        opset9,
+        opset10,
+        opset11,
+        opset12,
+        opset13,
+        opset14,
+        opset15,
+        opset16,
+        opset17,
+    )
+    from partita.opsets.node import Node
     from partita.properties import DeviceProperties, read_only
     from partita.properties.any_value import OVAny
     from partita.runtime.compiled_model import CompiledModel
     from partita.runtime.infer_queue import AsyncInferQueue
     from partita.runtime.infer_request import InferRequest
     from partita.runtime.infer_result import InferResult
+    from partita.shapes import axes as layout_helpers
     from partita.shapes.dimension import Dimension, Symbol
     from partita.shapes.layout import Layout
     from partita.shapes.partial_shape import PartialShape
     from partita.shapes.shape import AxisSet, AxisVector, Coordinate, CoordinateDiff, Shape, Strides
-    from partita.tensors.tensor import HostTensor, Tensor
+    from partita.tensors.tensor import HostTensor, Tensor, tensor_from_file
 
 
 _DEFERRED = {
@@ -53,6 +78,7 @@ _DEFERRED = {
     "bisect": "partita.bisection",
     "BoundCall": "partita.contract.bound_call",
     "CompiledModel": "partita.runtime.compiled_model",
+    "ConstOutput": "partita.model.port:Port",
     "Coordinate": "partita.shapes.shape",
     "CoordinateDiff": "partita.shapes.shape",
     "DecoderOptions": "partita.frontends.gguf",
@@ -61,23 +87,31 @@ _DEFERRED = {
     "Dimension": "partita.shapes.dimension",
     "Explanation": "partita.contract.explanation",
     "format_counters": "partita.contract.profiling",
+    "get_batch": "partita.model.surface",
     "HostTensor": "partita.tensors.tensor",
     "InferRequest": "partita.runtime.infer_request",
     "InferResult": "partita.runtime.infer_result",
     "Layout": "partita.shapes.layout",
+    "layout_helpers": "partita.shapes.axes:*",
     "Model": "partita.model.model",
+    "Node": "partita.opsets.node",
     "Op": "partita.model.model",
+    "op": "partita.opsets.op:*",
     "OpPlacement": "partita.contract.explanation",
+    "Output": "partita.model.port:Port",
     "OVAny": "partita.properties.any_value",
     "PartialShape": "partita.shapes.partial_shape",
     "Port": "partita.model.model",
     "ProfilingInfo": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
     "Runner": "partita.contract.runner",
+    "set_batch": "partita.model.surface",
     "Shape": "partita.shapes.shape",
     "Strides": "partita.shapes.shape",
     "Symbol": "partita.shapes.dimension",
     "Tensor": "partita.tensors.tensor",
+    "tensor_from_file": "partita.tensors.tensor",
+    **{f"opset{number}": f"partita.opsets:opset{number}" for number in range(1, 18)},
 }
 
 if not TYPE_CHECKING:
@@ -96,6 +130,7 @@ __all__ = [
     "AxisVector",
     "BoundCall",
     "CompiledModel",
+    "ConstOutput",
     "Coordinate",
     "CoordinateDiff",
     "Core",
@@ -112,9 +147,11 @@ __all__ = [
     "InferResult",
     "Layout",
     "Model",
+    "Node",
     "OVAny",
     "Op",
     "OpPlacement",
+    "Output",
     "PartialShape",
     "PartitaError",
     "Port",
@@ -133,7 +170,30 @@ __all__ = [
     "compile_model",
     "errors",
     "format_counters",
+    "get_batch",
+    "get_version",
     "hookimpl",
+    "layout_helpers",
+    "op",
+    "opset1",
+    "opset2",
+    "opset3",
+    "opset4",
+    "opset5",
+    "opset6",
+    "opset7",
+    "opset8",
+    "opset9",
+    "opset10",
+    "opset11",
+    "opset12",
+    "opset13",
+    "opset14",
+    "opset15",
+    "opset16",
+    "opset17",
     "properties",
     "read_only",
+    "set_batch",
+    "tensor_from_file",
 ]

@@ -383,6 +383,11 @@ def _content(source: Any) -> Any:
     return source.read() if hasattr(source, "read") else source
 
 
+def get_version() -> str:
+    """Partita's version (OpenVINO's spelling of ``partita.__version__``)."""
+    return __version__
+
+
 def compile_model(
     model: Any, device_name: str | None = None, config: Config = None
 ) -> CompiledModel:

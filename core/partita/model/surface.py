@@ -14,6 +14,8 @@ from partita.model.op import Op
 from partita.model.port import Port, PortNode, find_port
 from partita.model.variables import Variable
 from partita.properties.any_value import OVAny
+from partita.shapes.dimension import Dimension
+from partita.shapes.layout import BATCH
 from partita.shapes.partial_shape import PartialShape
 from partita.shapes.shape import Shape
 from partita.tensors.element_type import Type
@@ -358,6 +360,45 @@ class ModelSurface(abc.ABC):
             raise ModelError(f"Note {path!r} cannot be kept: {error}; give text or numbers.") from (
                 error
             )
+
+
+def get_batch(model: ModelSurface) -> Dimension:
+    """The size of the batch, as inputs with a layout have it.
+
+    Raises:
+        ModelError: No input has a layout with a batch, or they differ.
+    """
+    found = [port.partial_shape[port.layout.get_index_by_name(BATCH)] for port in _batched(model)]
+    if any(dim != found[0] for dim in found):
+        raise ModelError(f"Inputs of model '{model.name}' differ in the batch: {found}.")
+    return found[0]
+
+
+def set_batch(model: Any, batch: Any) -> None:
+    """Sets the size of the batch of all inputs whose layout names it.
+
+    Args:
+        model: A :class:`partita.Model`.
+        batch: What :class:`partita.Dimension` takes.
+
+    Raises:
+        ModelError: No input has a layout with a batch.
+    """
+    shapes = {}
+    for port in _batched(model):
+        shapes[port] = port.partial_shape
+        shapes[port][port.layout.get_index_by_name(BATCH)] = batch
+    model.reshape(shapes)
+
+
+def _batched(model: ModelSurface) -> list[Port]:
+    found = [port for port in model.inputs if port.layout.has_name(BATCH)]
+    if not found:
+        raise ModelError(
+            f"No input of model '{model.name}' has a layout that names the batch; note it: "
+            "model.input().set_layout('NCHW')."
+        )
+    return found
 
 
 def _steps(path: str | Sequence[str]) -> Sequence[str]:

@@ -15,13 +15,16 @@ def deferred_attributes(package: str, modules: Mapping[str, str]) -> Callable[[s
 
     Args:
         package: The package's own name.
-        modules: For each such name the module that defines it.
+        modules: For each such name the module that defines it; behind a colon what it is called
+            there, if not so, or ``*`` for the module itself.
     """
 
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(modules[name]), name)
+        place, _, original = modules[name].partition(":")
+        module = importlib.import_module(place)
+        value = module if original == "*" else getattr(module, original or name)
         setattr(sys.modules[package], name, value)
         return value
 

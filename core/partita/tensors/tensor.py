@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -248,6 +249,11 @@ class HostTensor(Tensor):
         else:
             self._array = np.zeros(sizes, self.dtype)
         self._shape = sizes
+
+
+def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:
+    """A tensor of a file's bytes."""
+    return HostTensor(np.fromfile(path, np.uint8))
 
 
 class _NewTensor(HostTensor):

@@ -48,15 +48,32 @@ def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Mod
         ModelNotFoundError: The weights do not exist.
         ModelFormatError: It is no IR, does not hang together, or has layers that are not known.
     """
+    net = parse(data, origin)
+    try:
+        return model_of_network(net, open_weights(weights, path))
+    except ModelFormatError as error:
+        raise ModelFormatError(f"{origin}: {error}") from error
+
+
+def model_of_network(
+    net: Network, weights: Array, constants: Mapping[str, Array] | None = None
+) -> ir.Model:
+    """Translates layers, those of a file or others like them.
+
+    Args:
+        net: The layers.
+        weights: The bytes of the ``.bin`` file.
+        constants: What layers hold that are in no file, by layer id.
+
+    Raises:
+        ModelFormatError: As :func:`read_ir`.
+    """
     import onnx_ir as ir
 
     import_modules(translators)
-    net = parse(data, origin)
-    try:
-        scope = GraphScope(net, open_weights(weights, path))
-        graph = scope.model_graph()
-    except ModelFormatError as error:
-        raise ModelFormatError(f"{origin}: {error}") from error
+    scope = GraphScope(net, weights)
+    scope.arrays = constants or {}
+    graph = scope.model_graph()
     model = ir.Model(graph, ir_version=11, producer_name="OpenVINO IR")
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
@@ -87,6 +104,7 @@ class GraphScope:
         names: Names of values that are taken.
 
     Attributes:
+        arrays: What constants hold that are in no file, by layer id.
         held: Variable to the input that holds it and, where the first run computes its beginning,
             the one that tells whether there was a run before.
         read: Variable to what it is in this run.
@@ -100,6 +118,7 @@ class GraphScope:
         _refuse_unknown(net)
         self.net = net
         self.weights = weights
+        self.arrays: Mapping[str, Array] = {}
         self.depth = depth
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
@@ -229,6 +248,8 @@ class GraphScope:
         return self._initializer(ir.Tensor(np.asarray(array)), name)
 
     def _constant(self, layer: Layer) -> ir.Value:
+        if layer.id in self.arrays:
+            return self.constant(self.arrays[layer.id], layer.name)
         return self._initializer(constant(layer, self.weights), layer.name)
 
     def _initializer(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
