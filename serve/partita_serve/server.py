@@ -13,6 +13,7 @@ from partita import Core
 from partita_serve.models.admission import ByteLimit
 from partita_serve.models.repository import Repository
 from partita_serve.protocol.errors import (
+    Cancelled,
     DeadlineExceeded,
     NotSupported,
     Overloaded,
@@ -122,6 +123,9 @@ class ModelServer:
         try:
             served = self.repository.find_for(request)
             return await served.infer(request)
+        except asyncio.CancelledError:
+            failure = Cancelled("The client has gone before its answer.")
+            raise
         except Exception as error:
             failure = serving_error(error)
             if failure is error:

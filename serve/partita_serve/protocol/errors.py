@@ -8,6 +8,7 @@
     ├── NotFound            404  NOT_FOUND            no such model, version or page
     ├── TooLarge            413  RESOURCE_EXHAUSTED   more bytes than the server takes
     ├── Overloaded          429  RESOURCE_EXHAUSTED   the queue is full; try again later
+    ├── Cancelled           499  CANCELLED            the client has gone, or takes it back
     ├── InternalError       500  INTERNAL             a device failed
     ├── NotSupported        501  UNIMPLEMENTED        of the protocol, but not done here
     ├── Unavailable         503  UNAVAILABLE          the model or server is not ready
@@ -66,6 +67,13 @@ class Overloaded(ServingError):  # noqa: N818
 
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class Cancelled(ServingError):  # noqa: N818
+    """The client has gone before its answer, or does not want it any more."""
+
+    http_status = 499
+    grpc_code = "CANCELLED"
 
 
 class InternalError(ServingError):

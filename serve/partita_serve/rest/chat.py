@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from partita.errors import TokenizerError
 from partita_serve.models.text_model import Pieces, TextModel, TextModels
-from partita_serve.protocol.errors import InvalidRequest, ServingError, serving_error
+from partita_serve.protocol.errors import Cancelled, InvalidRequest, ServingError, serving_error
 from partita_serve.protocol.observer import Observer
 from partita_serve.protocol.records import InferenceRequest
 from partita_serve.rest.body import Body
@@ -29,8 +30,6 @@ from partita_serve.rest.openai_requests import (
 from partita_serve.server import ModelServer
 
 _log = logging.getLogger(__name__)
-
-_CLIENT_HAS_GONE = 499
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -116,7 +115,7 @@ class _Calls:
             async with aclosing(pieces):
                 async for piece in pieces:
                     if await request.is_disconnected():
-                        return Response(status_code=_CLIENT_HAS_GONE)
+                        raise Cancelled("The client has gone before its answer.")
                     answer.add(piece)
         return _json(answer.whole())
 
@@ -149,6 +148,9 @@ class _Calls:
             yield
         except ServingError as error:
             failure = error
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            failure = Cancelled("The client has gone before its answer.")
             raise
         finally:
             elapsed = time.perf_counter_ns() - start

@@ -33,7 +33,9 @@ class GrpcListener:
     def __init__(self, server: ModelServer, keys: ApiKeys) -> None:
         settings = server.settings
         self._server = grpc.aio.server(
-            interceptors=[_KeyCheck(keys)] if keys else [], options=_options(settings)
+            interceptors=[_KeyCheck(keys)] if keys else [],
+            options=_options(settings),
+            maximum_concurrent_rpcs=settings.max_connections,
         )
         self._server.add_generic_rpc_handlers(
             [InferenceService(server).handlers(), HealthService(server).handlers()]
@@ -71,7 +73,7 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", int(settings.max_header)),
         ("grpc.absolute_max_metadata_size", int(settings.max_header)),
-        ("grpc.max_concurrent_streams", settings.max_connections),
+        ("grpc.server_handshake_timeout_ms", int(settings.read_timeout_s * 1000) or 2**31 - 1),
         ("grpc.max_connection_idle_ms", int(settings.keep_alive_s * 1000) or 2**31 - 1),
         # A client that is silent while a call goes on is asked whether it is there.
         ("grpc.keepalive_time_ms", 30_000),

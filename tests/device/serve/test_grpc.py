@@ -307,7 +307,7 @@ def health(channel, service=""):
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=message_type("HealthCheckResponse").FromString,
     )
-    return check(message_type("HealthCheckRequest")(service=service)).status
+    return check(message_type("HealthCheckRequest")(service=service), timeout=60).status
 
 
 def test_health_service(channel):
@@ -349,6 +349,39 @@ def test_keys_and_limits(tmp_path):
         with pytest.raises(triton.InferenceServerException) as error:
             client.infer("wide", large, headers={"x-api-key": "secret"})
         assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
+def test_metadata_beyond_the_limit(tmp_path):
+    with (
+        serving(tmp_path, max_header=4096) as running,
+        triton.InferenceServerClient(running.grpc_address) as client,
+    ):
+        with pytest.raises(triton.InferenceServerException) as error:
+            client.is_server_live(headers={f"a{number}": "b" * 500 for number in range(20)})
+        assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        assert client.is_server_live(headers={"a": "b" * 500})
+
+
+def test_calls_beyond_those_that_are_answered_at_once_are_refused(tmp_path):
+    with (
+        serving(tmp_path, max_connections=1) as running,
+        grpc.insecure_channel(running.grpc_address) as channel,
+    ):
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        next(watch)
+        with pytest.raises(grpc.RpcError) as error:
+            health(channel)
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        watch.cancel()
+
+
+def test_a_call_that_its_client_takes_back_counts_as_cancelled(server, client, stub):
+    """A stream of requests of which none is read is taken back."""
+    call = stub.ModelStreamInfer(iter([request(x=("FP32", [2, 3], None), raw=[bytes(24)])]))
+    call.cancel()
+    with pytest.raises(grpc.RpcError):
+        next(call)
+    assert client.infer("neg", [tensor("x", X)]).as_numpy("y") is not None
 
 
 def test_a_port_that_is_taken(server):
