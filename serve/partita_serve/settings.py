@@ -24,31 +24,47 @@ class _Settings(BaseModel):
 
 
 class QueueSettings(_Settings):
-    """How requests for a model wait and are joined; clients that load a model may set these."""
+    """How requests for a model wait and are joined.
 
-    max_batch_size: Count = Field(
-        0, description="Rows that one run takes at most; 0 joins no requests."
+    Clients that load a model may set these, so each has a bound: none of them may take all threads
+    or all memory.
+    """
+
+    max_batch_size: int = Field(
+        0, ge=0, le=65_536, description="Rows that one run takes at most; 0 joins no requests."
     )
-    max_queue_delay_us: Count = Field(
-        0, description="Microseconds that a request waits for others to be joined with."
+    max_queue_delay_us: int = Field(
+        0,
+        ge=0,
+        le=60_000_000,
+        description="Microseconds that a request waits for others to be joined with.",
     )
-    max_queue_size: Positive = Field(
-        128, description="Requests that wait at most; others are refused (429)."
+    max_queue_size: int = Field(
+        128, ge=1, le=1_000_000, description="Requests that wait at most; others are refused (429)."
     )
-    instances: Count = Field(
-        0, description="Runs at the same time; 0 takes what keeps the device busy."
+    instances: int = Field(
+        0, ge=0, le=256, description="Runs at the same time; 0 takes what keeps the device busy."
     )
-    default_priority: Positive = Field(
-        10, description="Priority of requests that name none; lower numbers go first."
+    default_priority: int = Field(
+        10,
+        ge=1,
+        le=1_000_000,
+        description="Priority of requests that name none; lower numbers go first.",
     )
-    default_timeout_us: Count = Field(
-        0, description="Microseconds that a request may wait if it names no limit; 0 is for ever."
+    default_timeout_us: int = Field(
+        0,
+        ge=0,
+        le=86_400_000_000,
+        description="Microseconds that a request may wait if it names no limit; 0 is for ever.",
     )
-    max_sequences: Positive = Field(
-        64, description="Sequences that may be open at once, for models with state."
+    max_sequences: int = Field(
+        64,
+        ge=1,
+        le=65_536,
+        description="Sequences of a model with state that may be open.",
     )
-    sequence_idle_s: Seconds = Field(
-        60, description="Seconds after which a sequence without requests is ended."
+    sequence_idle_s: float = Field(
+        60, ge=0, le=86_400, description="Seconds after which a sequence without requests is ended."
     )
 
 

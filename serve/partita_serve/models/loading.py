@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -98,6 +99,10 @@ def _compiled(core: Core, source: ModelSource, path: str) -> CompiledModel:
     return core.compile_model(model, settings.device or None, settings.properties)
 
 
+_MOST_MADE_UP = 1 << 24
+"""Elements of an input that is made up at most."""
+
+
 def _open_batch_axis(name: str, model: Model) -> None:
     """Sees to it that the first axis of every port can grow, or says why it cannot."""
     if model.variables:
@@ -134,6 +139,8 @@ def _warm_up(loaded: LoadedModel) -> None:
             if port.shape is None or varies not in ([], [0]):
                 return  # nobody knows the sizes that clients will send
             shapes[port.name] = tuple(dim if isinstance(dim, int) else rows for dim in dims)
+        if any(math.prod(shape) > _MOST_MADE_UP for shape in shapes.values()):
+            return  # who sends as much may wait
         try:
             made = made_up_inputs(loaded.compiled.model, np.random.default_rng(0), loaded.inputs)
             feeds = {
