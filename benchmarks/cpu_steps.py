@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_steps.py [--threads 2] [--rounds 6] [--sort] MODEL [MODE ...]
 
-Models: those of `cpu_peers`. Modes: fast (the default, three products in bfloat16 where that pays),
+Models: those of `cpu_peers`. Modes: mixed (the default, three products in bfloat16 where that pays),
 f32, bf16; ov and ov-bf16 are OpenVINO in float32 and bfloat16. They take turns in one process.
 Prints for each step its microseconds (median) and what share of the machine's peak it reaches; the
 peaks are measured first, by the tile kernels on numbers in the first-level cache, on all threads.
@@ -26,7 +26,7 @@ from cpu_peers import OURS, PAUSE, load
 import partita
 
 CALLS_PER_TURN = 5
-MODES = {"fast": "fast f32", "f32": "f32", "bf16": "bf16"}
+MODES = {"mixed": "mixed", "f32": "f32", "bf16": "bf16"}
 PEER_MODES = {"ov": "f32", "ov-bf16": "bf16"}
 
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -225,7 +225,7 @@ def main() -> None:
     """Measures the model named on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model")
-    parser.add_argument("modes", nargs="*", default=["fast", "f32", "ov", "bf16", "ov-bf16"])
+    parser.add_argument("modes", nargs="*", default=["mixed", "f32", "ov", "bf16", "ov-bf16"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sort", action="store_true", help="the longest steps first")
