@@ -54,8 +54,11 @@ Rows of the left side run through the rest.
 PAIR = 2
 """Elements along k that vectors of bfloat16 take at a time."""
 
-SET_BYTES = 512
-"""Rows that lie a multiple of this apart share few places of the first-level cache."""
+SET_BYTES = 4096
+"""Lines that lie a multiple of this apart share one set of a first-level cache of 64 sets."""
+
+TILE_SET_BYTES = 512
+"""Rows of tiles of AMX that lie a multiple of this apart share few sets."""
 
 
 PLANS = 1 << 12
@@ -302,7 +305,7 @@ class _Planner:
         # Rows for float16 are rounded or widened where they are laid out.
         as_it_is = self.arithmetic is Arithmetic.F32
         if in_place and (as_it_is or (self.short and self._reads_halves())):
-            return Source.DIRECT
+            return Source.COLUMNS if self._rows_collide() else Source.DIRECT
         if as_it_is and self._is_one_line():
             return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
@@ -316,6 +319,11 @@ class _Planner:
         if not self.tiles:
             fits = fits and i.out_width >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
+
+    def _rows_collide(self) -> bool:
+        """Whether rows of a tile, where they are, push one another out of the nearest cache."""
+        apart = self.x_pitch * (2 if self.storage.half_in else 4)
+        return not self.tiles and apart % SET_BYTES == 0
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
@@ -373,7 +381,7 @@ class _Planner:
             row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
-            if not halo and self.tiles and row % SET_BYTES == 0:
+            if not halo and row % (TILE_SET_BYTES if self.tiles else SET_BYTES) == 0:
                 row += LINE_BYTES
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
