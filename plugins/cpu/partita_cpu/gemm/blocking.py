@@ -57,6 +57,9 @@ PAIR = 2
 SET_BYTES = 4096
 """Lines that lie a multiple of this apart share one set of a first-level cache of 64 sets."""
 
+SET_LINES = 8
+"""Lines of one set. Caches of 48 KiB have 12: fewer than the 14 rows of a tile too."""
+
 TILE_SET_BYTES = 512
 """Rows of tiles of AMX that lie a multiple of this apart share few sets."""
 
@@ -323,7 +326,7 @@ class _Planner:
     def _rows_collide(self) -> bool:
         """Whether rows of a tile, where they are, push one another out of the nearest cache."""
         apart = self.x_pitch * (2 if self.storage.half_in else 4)
-        return not self.tiles and apart % SET_BYTES == 0
+        return not self.tiles and self.rows > SET_LINES and apart % SET_BYTES == 0
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""

@@ -263,6 +263,22 @@ def test_the_sources_are_all_used(level, arithmetic):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("depth", [1000, 1024, 3072])
+def test_rows_that_collide_in_a_cache(level, arithmetic, depth, guarded):
+    cut = plan(Images.matrix(29, depth, 40), MachineModel(level), arithmetic, 2)
+    if arithmetic is Arithmetic.F32:  # rows of bfloat16 are copied in any case
+        collide = depth % 1024 == 0 and level.rows > 8
+        assert cut.source is (Source.COLUMNS if collide else Source.DIRECT)
+    rng = np.random.default_rng(depth)
+    x = rng.standard_normal((29, depth)).astype(np.float32)
+    w = rng.standard_normal((depth, 40)).astype(np.float32)
+    y = run(guarded, cut, level, x, w, None, None)
+    guarded.release()
+    sizes = (np.abs(x) @ np.abs(w)).max()
+    check(y, x.astype(np.float64) @ w, arithmetic, usual=sizes)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
 def test_special_numbers_reach_their_rows_and_no_others(level, arithmetic, special, guarded):
     rng = np.random.default_rng(3)
