@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_steps.py [--threads 2] [--rounds 6] [--sort] MODEL [MODE ...]
 
-Models: those of `cpu_peers`. Modes: mixed (the default, three products in bfloat16 where that pays),
-f32, bf16; ov and ov-bf16 are OpenVINO in float32 and bfloat16. They take turns in one process.
+Models: those of `cpu_peers`. Modes: mixed (the default, three products in bfloat16 where that
+pays), f32, bf16; ov and ov-bf16 are OpenVINO in float32 and bfloat16, in turns in one process.
 Prints for each step its microseconds (median) and what share of the machine's peak it reaches; the
 peaks are measured first, by the tile kernels on numbers in the first-level cache, on all threads.
 Steps that OpenVINO names otherwise stand by themselves; sums by kind of operation come last.
