@@ -133,6 +133,7 @@ def test_reports_that_were_saved(report, tmp_path):
     [
         (["--compare", "B"], "--compare is for a page: name its file with --output REPORT.html."),
         (["--elsewhere", "-d", "B"], "'B' is one device; --elsewhere is for 'HETERO:B,...'."),
+        (["--compare", "LOST", "--output", "x.html"], "There is no device 'LOST'"),
         (["--compare", "lost.json", "--output", "x.html", "-d", "B"], "'lost.json' cannot be read"),
     ],
 )
@@ -146,7 +147,8 @@ def test_what_cannot_be_reported(report, argv, told, tmp_path, monkeypatch):
     [
         ("{}", ["--output", "x.html"], "'old.json' is no report (at model: Field required). Write"),
         ("[", ["--output", "x.html"], "'old.json' is no report (Invalid JSON: "),
-        ("{}", [], "'old.json' is a saved report: make its page with --output REPORT.html"),
+        ("{}", [], "'old.json' is a saved report, of which only a page can be made"),
+        ("{}", ["--output", "x.html", "--elsewhere"], "and neither --json nor --elsewhere."),
     ],
 )
 def test_files_that_are_no_reports(report, text, argv, told, tmp_path, monkeypatch):

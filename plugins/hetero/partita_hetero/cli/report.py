@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,15 +111,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     if args.compare and not args.output:
         raise ReportError("--compare is for a page: name its file with --output REPORT.html.")
+    second = _second(args, out)  # what is wrong with it is told before anything is measured
     report: Report | None = None
     if _is_saved(args.model):
         record = _saved(args)
     else:
         report = _measure(args, args.device, properties_of(args), args.elsewhere, out)
         record = report.record
-    records = [record]
-    if args.compare:
-        records.append(_other(args, out))
+    records = [record, *([] if second is None else [second()])]
     if args.output:
         args.output.write_text(placement_page(records), encoding="utf-8")
         out.note(f"wrote {args.output}")
@@ -144,26 +143,35 @@ def _saved(args: argparse.Namespace) -> PlacementRecord:
     """
     from partita_hetero.reports.record import load
 
-    if not args.output or args.json:
+    if not args.output or args.json or args.elsewhere:
         raise ReportError(
-            f"'{args.model}' is a saved report: make its page with --output REPORT.html, without "
-            "--json."
+            f"'{args.model}' is a saved report, of which only a page can be made: write --output "
+            "REPORT.html, and neither --json nor --elsewhere."
         )
     return load(Path(args.model))
 
 
-def _other(args: argparse.Namespace, out: Output) -> PlacementRecord:
-    """The second placement."""
+def _second(args: argparse.Namespace, out: Output) -> Callable[[], PlacementRecord] | None:
+    """What gives the second placement, if there is one.
+
+    Raises:
+        DeviceError: There is no such device.
+        ReportError: It cannot be read, or it is a device and the first one is a saved report.
+    """
     from partita_hetero.reports.record import load
 
+    if not args.compare:
+        return None
     if _is_saved(args.compare):
-        return load(Path(args.compare))
+        saved = load(Path(args.compare))
+        return lambda: saved
     if _is_saved(args.model):
         raise ReportError(
             f"'{args.compare}' is no saved report: a saved one, as '{args.model}' is, can be "
             "compared with another .json file."
         )
-    return _measure(args, args.compare, {}, False, out).record
+    Core().resolve_device(args.compare)
+    return lambda: _measure(args, args.compare, {}, False, out).record
 
 
 def _print(report: Report, out: Output) -> None:
