@@ -25,7 +25,8 @@ function models() {
   const heads = COLUMNS.map(([key]) => element("th", { scope: "col" }, LABELS[key] ?? key));
   const rows = server.models.map(model => element("tr", {}, ...COLUMNS.map(([key, kind]) =>
     element("td", { class: `${key} ${model.state}` }, formatted(kind, model[key])))));
-  section("Models", element("div", { class: "wide" }, element("table", { class: "models" },
+  const scrolled = { class: "wide", role: "group", tabindex: 0, "aria-label": "models" };
+  section("Models", element("div", scrolled, element("table", { class: "models" },
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))));
 }
 
