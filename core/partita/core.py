@@ -105,6 +105,8 @@ class Core:
 
         Args:
             model: The source: a path, bytes, or a binary stream; of an IR the ``.xml`` file.
+                As text also ``"zoo:NAME"``, ``"light:NAME"`` or ``"builtin:NAME"``
+                (:mod:`partita.zoo.naming`).
             weights: The ``.bin`` file of an IR (path, bytes, stream, array or tensor), if it is not
                 beside the ``.xml``; ONNX models name their own files.
             isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
@@ -119,7 +121,7 @@ class Core:
         """
         from partita.frontends.reader import read_model
 
-        source, weights = _content(model), _content(weights)
+        source, weights = _content(_source(model)), _content(weights)
         return read_model(
             source, weights=weights, isolate=isolate, decoder=decoder, signature=signature
         )
@@ -178,7 +180,7 @@ class Core:
         if "CACHE_DIR" not in properties.model_fields_set:
             folder = self._own.CACHE_DIR
         try:
-            return compiling.compiled(plugin, properties, model, folder)
+            return compiling.compiled(plugin, properties, _source(model), folder)
         except UnsupportedOpError as error:
             several = self._devices.registry.with_fallback(device)
             if several:
@@ -386,6 +388,15 @@ def _content(source: Any) -> Any:
 def get_version() -> str:
     """Partita's version (OpenVINO's spelling of ``partita.__version__``)."""
     return __version__
+
+
+def _source(model: Any) -> Any:
+    """What a name with a prefix stands for; whatever is none stays as it is."""
+    if not isinstance(model, str) or ":" not in model:
+        return model
+    from partita.zoo.naming import is_name, resolve
+
+    return resolve(model).source if is_name(model) else model
 
 
 def compile_model(

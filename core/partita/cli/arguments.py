@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from partita.cli.completion import devices, models
 from partita.contract.command_option import CommandOption
 from partita.core import Core
 from partita.devices.registry import command_options
@@ -27,6 +29,22 @@ MODEL_HELP = (
 )
 
 _SHAPE = re.compile(r"(?:(?P<name>.+)=)?\[?(?P<dims>\d+(?:[x,]\s*\d+)*)\]?")
+
+
+_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that knows what may have been meant by a word that is none of its choices."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with exit code 2."""
+        match = _WRONG_CHOICE.search(message)
+        if match is not None:
+            known = re.findall(r"[\w.-]+", match["known"])
+            close = difflib.get_close_matches(match["given"], known, n=1)
+            message += f"; did you mean '{close[0]}'?" if close else ""
+        super().error(message)
 
 
 def add_command(
@@ -61,18 +79,20 @@ def add_command(
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The positional argument MODEL."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    action = parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    action.completer = models  # type: ignore[attr-defined]  # argcomplete looks there
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """``-d`` and ``--property``."""
-    parser.add_argument(
+    device = parser.add_argument(
         "-d",
         "--device",
         metavar="DEVICE",
         help="e.g. CPU, OPENCL.1, HETERO:GPU,CPU (default: all devices together, where an "
         "installed plugin splits models)",
     )
+    device.completer = devices  # type: ignore[attr-defined]  # argcomplete looks there
     parser.add_argument(
         "--property",
         dest="properties",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
 from partita.model.synthetic_inputs import concrete_shape, made_up_inputs, tensor_dtype
+from partita.zoo import media
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +45,19 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
             )
         named[model.input(name if name is not None else 0).name] = dims
     return model.reshape(named)
+
+
+def is_medium(model: Model, text: str) -> bool:
+    """Whether a text is for the model as a whole: no array or number, and for no input by name.
+
+    Args:
+        model: The model.
+        text: What was given as ``--input``.
+    """
+    by_name = any(text.startswith(f"{port.name}=") for port in model.inputs)
+    path = Path(text)
+    is_array = path.is_dir() or path.suffix.lower() in (".npy", ".npz")
+    return not (by_name or is_array or re.fullmatch(r"-?[\d.]+(e-?\d+)?", text))
 
 
 def make_feeds(
@@ -110,10 +125,14 @@ def _read(model: Model, text: str, normalize: str) -> dict[str, Array]:
                 f"with one of {_names(model)}."
             )
         port = model.inputs[0]
+    if port.dtype is not None and port.dtype.kind == "O":
+        return {port.name: np.full(concrete_shape(port), media.text(source), object)}
     if not path.exists():
         return {port.name: _from_number(port, source)}
     if path.suffix.lower() == ".npy":
         return {port.name: _load(path)}
+    if path.suffix.lower() == ".wav":
+        return {port.name: _from_recording(port, path)}
     return {port.name: _from_picture(port, path, normalize)}
 
 
@@ -152,6 +171,20 @@ def _from_number(port: Port, text: str) -> Array:
             f"Input '{port.name}': '{text}' is neither a file nor a number."
         ) from error
     return np.full(concrete_shape(port), value, tensor_dtype(port))
+
+
+def _from_recording(port: Port, path: Path) -> Array:
+    """The samples in the input's last dimension that is not 1; the rate is left as it is."""
+    shape = port.shape or ()
+    long = [axis for axis, dim in enumerate(shape) if dim != 1]
+    if len(long) != 1:
+        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is no recording.")
+    wave = media.recording(path)
+    size = shape[long[0]]
+    samples = media.of_length(wave, size) if isinstance(size, int) else wave
+    dims = [1] * len(shape)
+    dims[long[0]] = len(samples)
+    return samples.reshape(dims).astype(tensor_dtype(port))
 
 
 def _from_picture(port: Port, path: Path, normalize: str) -> Array:

@@ -7,16 +7,20 @@ import dataclasses
 import enum
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from partita.printable import printable, printable_lines
 from partita.progress import Advance, progress
+
+if TYPE_CHECKING:
+    from partita.contract.explanation import Explanation
 
 _ACTING_IN_JSON = re.compile(
     "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -45,8 +49,23 @@ class Output:
         sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Writes a table as aligned columns, numbers to the right; the last one may be long."""
-        self.text(*format_table(columns, rows))
+        """Writes a table as aligned columns, numbers to the right.
+
+        On a terminal it is as wide as that at most, with a heading that stands out; elsewhere a row
+        is a line, whose last column may be long.
+        """
+        if sys.stdout.isatty():
+            _print_table(columns, rows)
+        else:
+            self.text(*format_table(columns, rows))
+
+    def explanation(self, explanation: Explanation) -> None:
+        """Writes where operations run, and why."""
+        self.table(*explanation.table())
+        self.text("", *explanation.remarks())
+        for other in explanation.near.values():
+            self.text("")
+            self.explanation(other)
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Writes names and values, one a line."""
@@ -70,8 +89,12 @@ class Output:
 
     def error(self, message: str) -> None:
         """Says why the command ends."""
-        self.flush()
-        sys.stderr.write(f"partita: {printable_lines(message)}\n")
+        with contextlib.suppress(BrokenPipeError):
+            self.flush()
+        head, colon, rest = printable_lines(message).partition(":")
+        if colon and head == "error" and is_coloured(sys.stderr):
+            head = f"\x1b[1;31m{head}\x1b[0m"
+        sys.stderr.write(f"partita: {head}{colon}{rest}\n")
 
     def flush(self) -> None:
         """Hands all lines to whoever reads them."""
@@ -89,6 +112,37 @@ class Output:
         return progress(description, total)
 
 
+def is_coloured(stream: TextIO) -> bool:
+    """Whether what is written there may be coloured: on a terminal, unless ``NO_COLOR`` is set."""
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_wanted and stream.isatty()
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Writes a table to a terminal; cells that are too long for it go on in the next line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    coloured = is_coloured(sys.stdout)
+    table = Table(box=None, pad_edge=False, header_style="bold cyan" if coloured else "")
+    for name, to_right in zip(columns, _to_the_right(columns, rows), strict=True):
+        table.add_column(
+            Text(printable(name)), justify="right" if to_right else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    Console(color_system="standard" if coloured else None, highlight=False).print(table)
+
+
+def _to_the_right(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Which columns hold numbers alone."""
+    return [
+        bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
+        for i in range(len(columns))
+    ]
+
+
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """The lines of a table.
 
@@ -98,10 +152,7 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> li
     """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(name), *(len(row[i]) for row in cells), 0) for i, name in enumerate(columns)]
-    right = [
-        bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
-        for i in range(len(columns))
-    ]
+    right = _to_the_right(columns, rows)
 
     def line(row: Sequence[str]) -> str:
         parts = [

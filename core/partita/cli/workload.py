@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita import CompiledModel, Core, InferRequest, Model
-from partita.cli.feeds import make_feeds, reshape
+from partita.cli.feeds import is_medium, make_feeds, reshape
 from partita.cli.output import Output
 from partita.zoo.naming import resolve
 from partita.zoo.sample import Sample
@@ -41,7 +41,7 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
     """Finds and reads the model and makes its inputs, as the command line says.
 
     A model of the zoo and a built-in one get their natural input, unless inputs, shapes or random
-    numbers are asked for.
+    numbers are asked for; and a picture, recording, file or text is made what they take.
     """
     named = resolve(args.model, Store(notify=out.note))
     start = time.perf_counter()
@@ -50,6 +50,9 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
     if named.sample is not None and not (args.input or args.shapes or args.random):
         sample = named.sample()
         out.note(f"input: {sample.description} (--random for random numbers)")
+        return Workload(model.reshape(sample.shapes), sample.feeds, sample, read_ms)
+    if named.sample_of is not None and len(args.input) == 1 and is_medium(model, args.input[0]):
+        sample = named.sample_of(args.input[0])
         return Workload(model.reshape(sample.shapes), sample.feeds, sample, read_ms)
     model = reshape(model, args.shapes)
     feeds, notes = make_feeds(model, args.input, args.seed, args.normalize)
@@ -68,8 +71,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="a .npy, .npz or picture for an input, or a number that fills it (repeatable); or a "
-        "folder in ONNX's layout, with input_0.pb, input_1.pb, ...",
+        help="a .npy, .npz, picture, .wav or text for an input, or a number that fills it "
+        "(repeatable); a folder in ONNX's layout, with input_0.pb, input_1.pb, ...; for a model of "
+        "the zoo what it is made for: a picture or recording of any size, a file, a text",
     )
     parser.add_argument(
         "--normalize",

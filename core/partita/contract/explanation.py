@@ -232,10 +232,10 @@ class Explanation:
         text += f", {unknown} of unknown size" if unknown else ""
         return text + (f", {casts} cast{'' if casts == 1 else 's'})" if casts else ")")
 
-    def __str__(self) -> str:
-        rows: list[tuple[str, ...]]
-        rows = [("op", "type", "device", "sub", "elsewhere", "what would change it", "why")]
-        rows += [
+    def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Names of columns, and a row for each operation; empty columns are left out."""
+        columns = ("op", "type", "device", "sub", "elsewhere", "what would change it", "why")
+        rows = [
             (
                 op.name,
                 op.op_type,
@@ -247,18 +247,25 @@ class Explanation:
             )
             for op in self.ops
         ]
-        shown = [i for i in range(7) if i < 4 or any(row[i] for row in rows[1:]) or i == 6]
-        rows = [tuple(printable(row[i]) for i in shown) for row in rows]
+        shown = [i for i in range(7) if i < 4 or any(row[i] for row in rows) or i == 6]
+        return [columns[i] for i in shown], [[printable(row[i]) for i in shown] for row in rows]
+
+    def remarks(self) -> list[str]:
+        """What stands below the table, a line each."""
+        decided = self.decision.lines() if self.decision else []
+        shapes = [f"planned for inputs near {self.planned_for}"] if self.planned_for else []
+        return [*map(printable, [self.summary(), *self.notes, *shapes, *decided])]
+
+    def __str__(self) -> str:
+        columns, body = self.table()
+        rows = [columns, *body]
         widths = [min(48, max(map(len, column))) for column in zip(*rows, strict=True)][:-1]
         lines = [
             "  ".join([*map(str.ljust, row, widths), row[-1]])  # the last column is not padded
             for row in rows
         ]
-        decided = self.decision.lines() if self.decision else []
-        shapes = [f"planned for inputs near {self.planned_for}"] if self.planned_for else []
-        rest = map(printable, [self.summary(), *self.notes, *shapes, *decided])
         others = (f"\n{one}" for one in self.near.values())
-        return "\n".join([*lines, "", *rest, *others])
+        return "\n".join([*lines, "", *self.remarks(), *others])
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain data for JSON."""

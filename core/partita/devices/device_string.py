@@ -119,5 +119,14 @@ def _split(text: str, whole: str) -> tuple[str, str]:
         raise DeviceStringError(
             f"Device string '{whole}' holds {found}; the form is NAME, NAME.ID or "
             "NAME:DEVICE,DEVICE in capitals, e.g. 'CPU', 'OPENCL.1', 'HETERO:GPU,CPU'."
+            f"{_guess(whole)}"
         )
     return match[1], match[2] or ""
+
+
+def _guess(text: str) -> str:
+    """What may have been meant, where capitals are all that is missing."""
+    capitals = text.upper()
+    entries = re.split("[:,]", capitals)
+    is_right = capitals != text and all(_DEVICE.fullmatch(entry.strip()) for entry in entries)
+    return f" Did you mean '{capitals}'?" if is_right else ""

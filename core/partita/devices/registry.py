@@ -122,12 +122,16 @@ class Registry:
         if name in self._plugins:
             return self._plugins[name]
         message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
-        close = difflib.get_close_matches(name, self.names, n=1)
+        close = difflib.get_close_matches(name, [*self.names, *self._aliases()], n=1)
         if close:
             message += f" Did you mean '{close[0]}'?"
         for failure in self.failures:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
+
+    def _aliases(self) -> list[str]:
+        """Other names that plugins have for their devices."""
+        return [alias for plugin in self._plugins.values() for alias in plugin.aliases]
 
     @property
     def default(self) -> str:

@@ -51,16 +51,22 @@ def path(name: str, store: Store | None = None) -> Path:
     return (store or Store()).ensure([name])[name].model
 
 
-def sample(name: str, store: Store | None = None) -> Sample:
+def sample(name: str, store: Store | None = None, given: str | None = None) -> Sample:
     """A natural input of a zoo model with the answer to expect; fetches the model if need be.
+
+    Args:
+        name: The model.
+        store: Where its files are kept.
+        given: A picture, recording, file or text to take instead, as a path or in words.
 
     Raises:
         ZooError: As :func:`path`.
+        InputError: What is given cannot be made an input of the model.
     """
     from partita.zoo.inputs import make_sample
 
     files = (store or Store()).ensure([name])[name]
-    return make_sample(name, _metadata(files.model), files.extra)
+    return make_sample(name, _metadata(files.model), files.extra, given)
 
 
 def _metadata(model: Path) -> Mapping[str, str]:

@@ -7,14 +7,16 @@ of a piano that sounds, by a Fourier transform at the keys' frequencies, written
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from partita.errors import ZooError
-from partita.zoo import sound
+from partita.zoo import media, sound
 from partita.zoo.drawing import font
 from partita.zoo.sample import Answer, Array, Infer, Sample
 
@@ -96,12 +98,8 @@ def _digits_model() -> onnx.ModelProto:
     return _model(graph)
 
 
-def _digits_sample() -> Sample:
-    image = np.zeros((1, 1, _HEIGHT, _WIDTH), np.float32)
-    for place, digit in enumerate(NUMBER):
-        left, top = 12 + _PITCH * place, 4 + place % 5
-        image[0, 0, top : top + _GLYPH_HEIGHT, left : left + _GLYPH_WIDTH] += _glyph(digit)
-    image += np.random.default_rng(0).normal(0, 0.15, image.shape).astype(np.float32)
+def _digits_sample(given: str | None = None) -> Sample:
+    image = _drawn_number() if given is None else _light_on_dark(given)
 
     def answer(infer: Infer) -> Answer:
         outputs = infer({"image": image})
@@ -116,6 +114,22 @@ def _digits_sample() -> Sample:
         {"image": image},
         answer,
     )
+
+
+def _light_on_dark(path: str) -> Array:
+    """A picture of any size, in grey; dark digits on light become light ones on dark."""
+    grey = media.picture(path).convert("L").resize((_WIDTH, _HEIGHT))
+    image = np.asarray(grey, np.float32)[None, None] / 255
+    return 1 - image if float(np.median(image)) > 0.5 else image
+
+
+def _drawn_number() -> Array:
+    image = np.zeros((1, 1, _HEIGHT, _WIDTH), np.float32)
+    for place, digit in enumerate(NUMBER):
+        left, top = 12 + _PITCH * place, 4 + place % 5
+        image[0, 0, top : top + _GLYPH_HEIGHT, left : left + _GLYPH_WIDTH] += _glyph(digit)
+    noise = np.random.default_rng(0).normal(0, 0.15, image.shape)
+    return image + noise.astype(np.float32)
 
 
 # ----------------------------------------------------------------------------------- pitch
@@ -170,9 +184,11 @@ def _pitch_model() -> onnx.ModelProto:
     return _model(graph)
 
 
-def _pitch_sample() -> Sample:
+def _pitch_sample(given: str | None = None) -> Sample:
     key = 43
     wave = sound.tone(_frequency(key), _RATE, _RATE) + sound.noise(_RATE, 0.2)
+    if given is not None:
+        wave = media.of_length(media.recording(given, _RATE), _RATE)
     expected = sound.note_name(key)
 
     def answer(infer: Infer) -> Answer:
@@ -192,7 +208,7 @@ def _pitch_sample() -> Sample:
 
 # ------------------------------------------------------------------------------------------
 
-MODELS: Mapping[str, tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sample]]] = {
+MODELS: Mapping[str, tuple[str, Callable[[], onnx.ModelProto], Callable[..., Sample]]] = {
     "digits": ("reads a number from a noisy picture", _digits_model, _digits_sample),
     "pitch": ("names the note that sounds", _pitch_model, _pitch_sample),
 }
@@ -217,20 +233,28 @@ def model(name: str) -> onnx.ModelProto:
     return _find(name)[1]()
 
 
-def sample(name: str) -> Sample:
-    """The natural input of a built-in model.
+def sample(name: str, given: str | None = None) -> Sample:
+    """The natural input of a built-in model, or one made of a picture or recording.
 
     Raises:
         ZooError: There is none of that name.
+        InputError: What is given cannot be read.
     """
-    return _find(name)[2]()
+    make = _find(name)[2]
+    if given is None:
+        return make()
+    return replace(make(given), description=f"'{given}'", expected="")
 
 
 def _find(
     name: str,
-) -> tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sample]]:
+) -> tuple[str, Callable[[], onnx.ModelProto], Callable[..., Sample]]:
     if name not in MODELS:
-        raise ZooError(f"There is no built-in model '{name}'; there are {', '.join(MODELS)}.")
+        close = difflib.get_close_matches(name, MODELS, n=1)
+        guess = f" Did you mean '{close[0]}'?" if close else ""
+        raise ZooError(
+            f"There is no built-in model '{name}'.{guess} There are {', '.join(MODELS)}."
+        )
     return MODELS[name]
 
 

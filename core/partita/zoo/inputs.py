@@ -1,4 +1,4 @@
-"""Natural inputs for the zoo's models: drawn pictures, made sounds, real bytes and words."""
+"""Inputs for the zoo's models: drawn pictures, made sounds, real bytes and words, or a user's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from partita.errors import ZooError
-from partita.zoo import drawing, sound
+from partita.errors import InputError, ZooError
+from partita.zoo import drawing, media, sound
 from partita.zoo.decoding import ctc_text, layout_boxes, stretches, text_boxes
 from partita.zoo.sample import Answer, Array, Infer, Sample
 
@@ -18,22 +18,29 @@ Metadata = Mapping[str, str]
 Files = Mapping[str, Path]
 
 
-def make_sample(name: str, metadata: Metadata, files: Files) -> Sample:
-    """The natural input of a zoo model.
+Given = str | None
+"""A picture, recording, file or text of the user's; ``None`` for the natural input."""
+
+
+def make_sample(name: str, metadata: Metadata, files: Files, given: Given = None) -> Sample:
+    """An input of a zoo model.
 
     Args:
         name: The model's name in the zoo.
         metadata: The ONNX model's metadata, which holds the labels of some.
         files: Further files by role, as the manifest names them.
+        given: What the user wants it to be; nobody knows the answer to it beforehand.
 
     Raises:
         ZooError: There is no such model.
+        InputError: What is given cannot be read, or made an input of the model.
     """
     if name not in _MAKERS:
         raise ZooError(
             f"There is no natural input for '{name}'; there is for {', '.join(_MAKERS)}."
         )
-    return _MAKERS[name](metadata, files)
+    sample = _MAKERS[name](metadata, files, given)
+    return sample if given is None else replace(sample, description=f"'{given}'", expected="")
 
 
 def _simple(
@@ -52,7 +59,7 @@ def _simple(
 TEXT = "One model, many devices"
 
 
-def _recognition(metadata: Metadata, files: Files) -> Sample:
+def _recognition(metadata: Metadata, files: Files, given: Given) -> Sample:
     characters = [*metadata["character"].split("\n"), " "]
 
     def judge(probabilities: Array) -> Answer:
@@ -60,6 +67,8 @@ def _recognition(metadata: Metadata, files: Files) -> Sample:
         return Answer(f"reads {text!r} (confidence {score:.2f})", text == TEXT)
 
     picture = drawing.draw_line(TEXT, 320, 48)
+    if given is not None:
+        picture = media.line(media.picture(given), 48, least=320, most=3200)
     return _simple(
         f"the words {TEXT!r} drawn as a picture of 320 x 48 pixels",
         repr(TEXT),
@@ -68,7 +77,7 @@ def _recognition(metadata: Metadata, files: Files) -> Sample:
     )
 
 
-def _detection(metadata: Metadata, files: Files) -> Sample:
+def _detection(metadata: Metadata, files: Files, given: Given) -> Sample:
     lines = len(drawing.PAGE_LINES) + 1  # and the title
 
     def judge(probabilities: Array) -> Answer:
@@ -79,13 +88,15 @@ def _detection(metadata: Metadata, files: Files) -> Sample:
         )
 
     page = drawing.draw_page(figure=False).resize((640, 640))  # bars can be taken for letters
+    if given is not None:
+        page = media.in_steps(media.picture(given), most=960, step=32)
     array = drawing.to_array(page, drawing.IMAGENET_MEAN, drawing.IMAGENET_DEVIATION, bgr=True)
     return _simple(
         f"a drawn page with {lines} lines of text", f"{lines} lines", {"x": array}, judge
     )
 
 
-def _direction(metadata: Metadata, files: Files) -> Sample:
+def _direction(metadata: Metadata, files: Files, given: Given) -> Sample:
     def judge(probabilities: Array) -> Answer:
         turned = int(probabilities[0].argmax())
         return Answer(
@@ -94,6 +105,8 @@ def _direction(metadata: Metadata, files: Files) -> Sample:
         )
 
     picture = drawing.draw_line("Partita 2026", 192, 48).rotate(180)
+    if given is not None:
+        picture = media.line(media.picture(given), 48, least=192, most=192)
     return _simple(
         "the words 'Partita 2026' upside down",
         "turned by 180 degrees",
@@ -102,7 +115,7 @@ def _direction(metadata: Metadata, files: Files) -> Sample:
     )
 
 
-def _orientation(metadata: Metadata, files: Files) -> Sample:
+def _orientation(metadata: Metadata, files: Files, given: Given) -> Sample:
     labels = metadata["character"].split("\n")
 
     def judge(probabilities: Array) -> Answer:
@@ -113,6 +126,8 @@ def _orientation(metadata: Metadata, files: Files) -> Sample:
         )
 
     page = drawing.draw_page().rotate(-90, expand=True)
+    if given is not None:
+        page = media.picture(given)
     scale = 256 / min(page.size)
     page = page.resize((round(page.width * scale), round(page.height * scale)))
     left, upper = (page.width - 224) // 2, (page.height - 224) // 2
@@ -121,7 +136,7 @@ def _orientation(metadata: Metadata, files: Files) -> Sample:
     return _simple("a drawn page turned clockwise by 90 degrees", "90 degrees", {"x": array}, judge)
 
 
-def _layout(metadata: Metadata, files: Files) -> Sample:
+def _layout(metadata: Metadata, files: Files, given: Given) -> Sample:
     labels = metadata["character"].split("\n")
     expected = {"title": 1, "text": 2, "figure": 1, "figure_caption": 1}
 
@@ -133,7 +148,8 @@ def _layout(metadata: Metadata, files: Files) -> Sample:
         right = {label: count for label, count in found.items() if count} == expected
         return Answer(f"finds {words or 'nothing'}", right)
 
-    page = drawing.draw_page().resize((608, 800))
+    page = drawing.draw_page() if given is None else media.picture(given)
+    page = page.resize((608, 800))
     array = drawing.to_array(page, drawing.IMAGENET_MEAN, drawing.IMAGENET_DEVIATION, bgr=True)
     return _simple(
         "a drawn page with a title, two paragraphs and a figure",
@@ -149,7 +165,7 @@ _VOICE_RATE = 16000
 _VOICE_FROM, _VOICE_TO = 3.0, 5.0
 
 
-def _voice(metadata: Metadata, files: Files) -> Sample:
+def _voice(metadata: Metadata, files: Files, given: Given) -> Sample:
     second = _VOICE_RATE
     recording = np.concatenate(
         [
@@ -160,6 +176,9 @@ def _voice(metadata: Metadata, files: Files) -> Sample:
             np.zeros(second, np.float32),
         ]
     )
+    if given is not None:
+        recording = media.recording(given, _VOICE_RATE)
+        recording = media.of_length(recording, max(512, len(recording)))
     rate = np.array(_VOICE_RATE, np.int64)
     padded = np.concatenate([np.zeros(64, np.float32), recording])
     pieces = [padded[i : i + 576][None] for i in range(0, len(recording) - 511, 512)]
@@ -187,10 +206,13 @@ def _voice(metadata: Metadata, files: Files) -> Sample:
     )
 
 
-def _pitch(metadata: Metadata, files: Files) -> Sample:
+def _pitch(metadata: Metadata, files: Files, given: Given) -> Sample:
     # Perfect silence beside the tone would make the logarithm of nothing: every engine's rounding
     # errors, and no two engines have the same, would become large.
-    wave = (sound.tone(220, 22050, 43844) + sound.noise(43844, 0.005))[None, :, None]
+    wave = sound.tone(220, 22050, 43844) + sound.noise(43844, 0.005)
+    if given is not None:
+        wave = media.of_length(media.recording(given, 22050), 43844)
+    wave = wave[None, :, None]
 
     def answer(infer: Infer) -> Answer:
         notes = infer({"serving_default_input_2:0": wave})["StatefulPartitionedCall:1"]
@@ -222,7 +244,7 @@ def file_bytes(content: bytes) -> Array:
     return values[None]
 
 
-def _file_type(metadata: Metadata, files: Files) -> Sample:
+def _file_type(metadata: Metadata, files: Files, given: Given) -> Sample:
     labels = json.loads(files["labels"].read_text("utf-8"))["target_labels_space"]
 
     def judge(probabilities: Array) -> Answer:
@@ -231,7 +253,7 @@ def _file_type(metadata: Metadata, files: Files) -> Sample:
             f"{labels[best]} (probability {probabilities[0, best]:.2f})", labels[best] == "python"
         )
 
-    source = Path(__file__).read_bytes()
+    source = Path(__file__).read_bytes() if given is None else media.content(given)
     return _simple(
         "the bytes of this Python file, partita/zoo/inputs.py",
         "python",
@@ -248,7 +270,12 @@ SENTENCES = {
 """Sentences with their WordPiece ids in BERT's uncased English vocabulary."""
 
 
-def _sentences(metadata: Metadata, files: Files) -> Sample:
+def _sentences(metadata: Metadata, files: Files, given: Given) -> Sample:
+    if given is not None:
+        raise InputError(
+            "The package of 'minilm-l3' has no table of words, so that it takes no text; give "
+            "tokens as --input input_ids=FILE.npy and --input attention_mask=FILE.npy."
+        )
     ids = np.zeros((3, 8), np.int64)
     for row, words in enumerate(SENTENCES.values()):
         ids[row, : len(words) + 2] = (101, *words, 102)
@@ -283,14 +310,19 @@ _MARKS = (
 """The classes of the model, in order: vowels, their doubled forms, each with a doubled letter."""
 
 
-def _diacritics(metadata: Metadata, files: Files) -> Sample:
-    ids = np.array([[4 + _LETTERS.index(letter) for letter in PHRASE]], np.int64)
+def _diacritics(metadata: Metadata, files: Files, given: Given) -> Sample:
+    phrase = PHRASE if given is None else media.text(given)
+    strange = sorted(set(phrase) - set(_LETTERS))
+    if strange or not phrase:
+        found = ", ".join(map(repr, strange)) or "none"
+        raise InputError(f"'tashkeel-int8' takes Arabic letters without marks; found {found}.")
+    ids = np.array([[4 + _LETTERS.index(letter) for letter in phrase]], np.int64)
 
     def judge(logits: Array) -> Answer:
         marks = [_MARKS[best] for best in logits[0].argmax(axis=1)]
-        text = "".join(letter + mark for letter, mark in zip(PHRASE, marks, strict=True))
-        doubled = marks[PHRASE.index("الله") + 2]
-        return Answer(f"writes {text}", doubled == _SHADDA + _FATHA)
+        text = "".join(letter + mark for letter, mark in zip(phrase, marks, strict=True))
+        doubled = marks[phrase.find("الله") + 2 : phrase.find("الله") + 3]
+        return Answer(f"writes {text}", doubled == [_SHADDA + _FATHA])
 
     return _simple(
         f"the phrase {PHRASE}",
@@ -307,7 +339,11 @@ _PARIS = 7042
 _LAYERS, _KEY_HEADS, _HEAD_SIZE, _CONTEXT = 30, 3, 64, 64
 
 
-def _capital(metadata: Metadata, files: Files) -> Sample:
+def _capital(metadata: Metadata, files: Files, given: Given) -> Sample:
+    if given is not None:
+        raise InputError(
+            "A language model goes on with a text by 'partita generate zoo:smollm2 --prompt TEXT'."
+        )
     ids = np.array([[*CAPITAL.values()]], np.int64)
 
     def judge(logits: Array, *caches: Array) -> Answer:
@@ -328,7 +364,7 @@ def _capital(metadata: Metadata, files: Files) -> Sample:
     )
 
 
-_MAKERS: Mapping[str, Callable[[Metadata, Files], Sample]] = {
+_MAKERS: Mapping[str, Callable[[Metadata, Files, Given], Sample]] = {
     "ppocr-det": _detection,
     "ppocr-rec": _recognition,
     "ppocr-cls": _direction,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.errors import ZooError
+from partita.errors import ModelNotFoundError, ZooError
 from partita.zoo import builtin
 from partita.zoo.sample import Sample
 from partita.zoo.store import Store
@@ -24,11 +26,19 @@ class Named:
         name: As the user wrote it.
         source: What ``Core.read_model`` takes.
         sample: Makes the model's natural input, or ``None`` if it has none.
+        sample_of: Makes an input of a picture, recording, file or text, or ``None`` if only its
+            ports tell what it takes.
     """
 
     name: str
     source: Path | onnx.ModelProto
     sample: Callable[[], Sample] | None = None
+    sample_of: Callable[[str], Sample] | None = None
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a name with a prefix, and no path."""
+    return text.partition(":")[0] in ("zoo", "light", "builtin") and ":" in text
 
 
 def resolve(name: str, store: Store | None = None) -> Named:
@@ -37,17 +47,27 @@ def resolve(name: str, store: Store | None = None) -> Named:
     Raises:
         ZooError: The prefix is known but the rest is not, or fetching failed.
     """
-    prefix, colon, rest = name.partition(":")
-    if not colon or prefix not in ("zoo", "light", "builtin"):
-        return Named(name, Path(name))
+    prefix, _, rest = name.partition(":")
+    if not is_name(name):
+        return Named(name, _file(name))
     if prefix == "light":
         return Named(name, light_path(rest))
     if prefix == "builtin":
-        return Named(name, builtin.model(rest), lambda: builtin.sample(rest))
+        own = builtin.model(rest)
+        return Named(name, own, lambda: builtin.sample(rest), partial(builtin.sample, rest))
     from partita import zoo
 
     store = store or Store()
-    return Named(name, zoo.path(rest, store), lambda: zoo.sample(rest, store))
+    sample = partial(zoo.sample, rest, store)
+    return Named(name, zoo.path(rest, store), sample, sample)
+
+
+def all_names() -> list[str]:
+    """Every name with a prefix."""
+    from partita import zoo
+
+    several = {"zoo": zoo.names(), "builtin": builtin.names(), "light": light_names()}
+    return [f"{prefix}:{name}" for prefix, names in several.items() for name in names]
 
 
 def light_names() -> list[str]:
@@ -63,11 +83,30 @@ def light_path(name: str) -> Path:
     """
     files = _light_files()
     if name not in files:
+        close = difflib.get_close_matches(name, files, n=1)
+        guess = f" Did you mean '{close[0]}'?" if close else ""
         raise ZooError(
-            f"The installed onnx package has no topology '{name}'; it has "
+            f"The installed onnx package has no topology '{name}'.{guess} It has "
             f"{', '.join(files) or 'none'}."
         )
     return files[name]
+
+
+def _file(name: str) -> Path:
+    """The path that a text is.
+
+    Raises:
+        ModelNotFoundError: There is no such file, but a name that is like it.
+    """
+    path = Path(name)
+    if not path.suffix and not path.exists():
+        known = {one.partition(":")[2]: one for one in reversed(all_names())}
+        close = difflib.get_close_matches(name, known, n=1)
+        if close:
+            raise ModelNotFoundError(
+                f"Model file '{name}' does not exist. Did you mean '{known[close[0]]}'?"
+            )
+    return path
 
 
 def _light_files() -> dict[str, Path]:

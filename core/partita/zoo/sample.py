@@ -20,11 +20,11 @@ class Answer:
 
     Attributes:
         text: The answer in words.
-        correct: Whether it is what the input was made to bring about.
+        correct: Whether it is what the input was made to bring about; ``None`` where nobody knows.
     """
 
     text: str
-    correct: bool
+    correct: bool | None
 
 
 @dataclass(frozen=True, slots=True)

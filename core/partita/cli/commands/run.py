@@ -6,6 +6,7 @@ import argparse
 import time
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def add_parser(commands: Commands) -> None:
             "partita run model.onnx -d CPU --input cat.jpg --shape 1x3x224x224",
             "partita run model.onnx -d CPU -i ids=ids.npy -i mask=1 -o out.npz",
             "partita run zoo:magika -d CPU --compare REFERENCE",
+            "partita run zoo:ppocr-rec -d CPU --input line.png",
         ],
     )
     add_model(parser)
@@ -78,6 +80,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     answer = None
     if work.sample is not None:
         answer = work.sample.answer(lambda feeds: workload.infer(request, feeds))
+        if not work.sample.expected:
+            answer = replace(answer, correct=None)
     differences = []
     if args.compare:
         other, _ = workload.compile_for(core, work.model, args.compare, {}, out)
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "infer_ms": infer_ms,
         "outputs": {name: describe(array) for name, array in outputs.items()},
         "answer": answer,
-        "expected_answer": work.sample.expected if work.sample else None,
+        "expected_answer": (work.sample.expected or None) if work.sample else None,
         "compared_with": args.compare,
         "differences": differences,
         "written": args.output,
@@ -175,10 +179,11 @@ def _print(result: Mapping[str, Any], out: Output) -> None:
             out.text(f"largest in {name}: {best}")
     if result["answer"] is not None:
         right = result["answer"].correct
-        verdict = "as expected" if right else f"expected: {result['expected_answer']}"
-        out.text("", f"answer: {result['answer'].text} ({verdict})")
+        verdict = " (as expected)" if right else f" (expected: {result['expected_answer']})"
+        out.text("", f"answer: {result['answer'].text}{'' if right is None else verdict}")
     if result["explanation"] is not None:
-        out.text("", str(result["explanation"]))
+        out.text("")
+        out.explanation(result["explanation"])
     if result["differences"]:
         out.text("", f"compared with {result['compared_with']}:")
         rows = [
