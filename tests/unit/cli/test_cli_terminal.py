@@ -16,7 +16,7 @@ from PIL import Image
 import partita
 from partita.cli import completion
 from partita.cli.feeds import make_feeds
-from partita.cli.main import EXIT_NOBODY_READS, main
+from partita.cli.main import main
 from partita.cli.output import Output
 from partita.errors import DeviceStringError, InputError, ModelNotFoundError, ZooError
 from partita.zoo import builtin, media, naming, sound
@@ -159,20 +159,6 @@ def test_a_shell_is_answered():
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, check=False
     )
     assert done.stdout.split() == [b"--details"], done.stderr
-
-
-def test_who_reads_no_further_gets_silence():
-    reader, writer = os.pipe()
-    os.close(reader)
-    code = "import sys; from partita.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "zoo", "list"],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (EXIT_NOBODY_READS, b"")
 
 
 # ------------------------------------------------------------------------- inputs of users
