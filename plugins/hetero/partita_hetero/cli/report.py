@@ -176,7 +176,8 @@ def _second(args: argparse.Namespace, out: Output) -> Callable[[], PlacementReco
 
 def _print(report: Report, out: Output) -> None:
     record = report.record
-    out.text(str(report.explanation), "", format_counters(report.run.counters), "")
+    out.explanation(report.explanation)
+    out.text("", format_counters(report.run.counters), "")
     out.table(
         ["part", "step", "executed by"],
         [["" if part is None else part, *rest] for part, *rest in record.steps],
