@@ -95,7 +95,7 @@ def recording(path: str | Path, rate: int | None = None) -> Array:
     if wave.ndim > 1:
         wave = wave.mean(axis=1)
     if rate is None or rate == found:
-        return wave.astype(np.float32)
+        return np.asarray(wave, np.float32)
     common = math.gcd(rate, found)
     return np.asarray(resample_poly(wave, rate // common, found // common), np.float32)
 
