@@ -15,6 +15,9 @@ from partita_serve.settings import ServerSettings
 
 Pieces = AsyncGenerator[Piece, None]
 
+LETTERS_OF_A_TOKEN = 256
+"""More than the tokens of a text have on average, in any vocabulary."""
+
 
 class TextModel:
     """A language model and the texts that it is at.
@@ -39,16 +42,32 @@ class TextModel:
         self._threads = ThreadPoolExecutor(rows, thread_name_prefix=f"partita-text-{name}")
 
     async def tokens_of(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """The tokens of a text.
+
+        Raises:
+            InvalidRequest: It is so long that it cannot fit into the context.
+        """
+        self._check_length(len(text))
         return await asyncio.to_thread(self.generator.tokenizer.encode, text)
 
     async def chat_tokens_of(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins.
 
         Raises:
+            InvalidRequest: It is so long that it cannot fit into the context.
             TokenizerError: The model has no chat template, or it fails on these messages.
         """
+        self._check_length(sum(len(message["content"]) for message in messages))
         return await asyncio.to_thread(self.generator.chat_prompt, messages)
+
+    def _check_length(self, letters: int) -> None:
+        """Refuses what would only be found too long once it is all tokens, which takes seconds."""
+        most = LETTERS_OF_A_TOKEN * self.generator.context
+        if letters > most:
+            raise InvalidRequest(
+                f"The request has {letters} letters; model '{self.name}' has a context of "
+                f"{self.generator.context} tokens, for which {most} letters are read at most."
+            )
 
     def generate(self, prompts: Sequence[Sequence[int]], **options: Any) -> Pieces:
         """Continues texts; what is wrong with them is told at once.

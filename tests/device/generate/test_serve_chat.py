@@ -194,6 +194,13 @@ def test_clients_at_once_get_their_own_texts(client):
         ("completions", {"model": "tiny", "prompt": ""}, 400, "prompt"),
         ("completions", {"model": "tiny", "prompt": ["w1"] * 9}, 400, "takes 8 at most"),
         ("chat/completions", {"model": "tiny", "messages": said("w9")}, 400, "too long"),
+        ("completions", {"model": "tiny", "prompt": "w" * 13_000}, 400, "12288 letters are read"),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": said("w" * 13_000)},
+            400,
+            "has 13000 letters",
+        ),
         (
             "chat/completions",
             {"model": "tiny", "messages": [{"role": "robot", "content": "w3"}]},
