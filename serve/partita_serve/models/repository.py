@@ -148,7 +148,7 @@ class Repository:
         for name in self._settings.models:
             await self.load(name)
         for name in await asyncio.to_thread(self._folder):
-            if name not in self._settings.models:
+            if name not in self._models:
                 try:
                     await self.load(name)
                 except ServingError as error:
@@ -200,13 +200,12 @@ class Repository:
         seen: dict[str, FolderEntry] = {}
         while True:
             await asyncio.sleep(self._settings.reload_seconds)
+            before = seen
             try:
-                before, seen = seen, await asyncio.to_thread(self._folder)
+                seen = await asyncio.to_thread(self._folder)
             except PartitaError as error:
                 _log.warning("%s", error)
                 continue
-            for name in self._settings.models.keys() & seen.keys():
-                del seen[name]
             for name, entry in seen.items():
                 # What differs from the last look is still being written.
                 if entry == before.get(name) and self._has_changed(name, entry):
@@ -218,17 +217,21 @@ class Repository:
                     del self._models[name]
 
     async def close(self) -> None:
-        """Waits for all requests, and frees what the models hold."""
+        """Waits for all requests, but not longer than the settings say; ends all sequences."""
         for versions in self._models.values():
-            for version in list(versions):
+            for version, one in list(versions.items()):
                 self._retire(versions, version, "the server stops")
+                for served in one.retiring:
+                    served.end_sequences()
         if self._retirements:
-            await asyncio.wait(self._retirements)
+            _, left = await asyncio.wait(self._retirements, timeout=self._settings.stop_seconds)
+            if left:
+                _log.warning("%d models still have requests, which are given up.", len(left))
 
     async def _reload(self, name: str) -> None:
         try:
             await self.load(name)
-        except ServingError as error:
+        except PartitaError as error:
             _log.warning("Model '%s' was not loaded anew: %s", name, error)
         else:
             _log.info("Model '%s' has changed and was loaded anew.", name)
@@ -294,8 +297,11 @@ class Repository:
     # ---------------------------------------------------------------------- folder
 
     def _folder(self) -> dict[str, FolderEntry]:
-        folder = self._settings.repository
-        return {} if folder is None else look_into(folder, self._settings.defaults)
+        """What lies in the folder, but for names that the settings give to other models."""
+        if self._settings.repository is None:
+            return {}
+        found = look_into(self._settings.repository, self._settings.defaults)
+        return {name: one for name, one in found.items() if name not in self._settings.models}
 
     def _entry(self, name: str) -> FolderEntry | None:
         source = self._settings.models.get(name)

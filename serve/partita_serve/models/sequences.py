@@ -106,6 +106,13 @@ class Sequences:
             if not sequence.running:
                 self._rest(step.id, sequence)
 
+    def end_all(self) -> None:
+        """Ends every sequence, once the requests that it has are answered."""
+        for name, sequence in list(self._open.items()):
+            sequence.ends = True
+            if not sequence.running:
+                self._close(name)
+
     def _begun(self, step: SequenceStep) -> _Sequence:
         sequence = self._open.get(step.id)
         if sequence is None:
@@ -128,6 +135,9 @@ class Sequences:
             sequence.timer = loop.call_later(self._idle_s, self._close, name)
 
     def _close(self, name: SequenceId) -> None:
+        timer = self._open[name].timer
+        if timer is not None:
+            timer.cancel()
         self._spare.append(self._open.pop(name).batcher)
         if not self._open:
             self.all_ended.set()

@@ -127,6 +127,11 @@ class ServedModel:
             )
         return await self._queue.run(step, job)
 
+    def end_sequences(self) -> None:
+        """Ends all sequences, once the requests that they have are answered."""
+        if isinstance(self._queue, Sequences):
+            self._queue.end_all()
+
     async def retire(self) -> None:
         """Waits for the requests and sequences that are here, and frees the threads."""
         await self._none_pending.wait()

@@ -22,7 +22,7 @@ PAGES = {
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
 }
 LANGUAGES = {"", "mermaid", "python", "sh", "toml"}
-FOLDERS = r"(?:core|plugins|conformance|tests|benchmarks|docs|examples|\.ci|\.github)"
+FOLDERS = r"(?:core|plugins|serve|conformance|tests|benchmarks|docs|examples|\.ci|\.github)"
 BEFORE = {"README.md": "import numpy as np\nx = np.ones((2, 3), np.float32)\n"}
 """What a page's code takes for granted."""
 

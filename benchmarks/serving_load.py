@@ -1,0 +1,231 @@
+"""Load for servers of the Open Inference Protocol: servers in other processes, and raw clients.
+
+The clients are as light as Python allows: a request is made once, and an answer is only measured
+and, where asked, looked at. So the machine's processors are the server's, as far as that can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient import http as triton
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+@dataclass
+class Process:
+    """A server that runs.
+
+    Attributes:
+        address: Host and port of REST.
+        told: What it said when it was ready.
+        process: The process.
+    """
+
+    address: tuple[str, int]
+    told: dict[str, Any]
+    process: subprocess.Popen[str]
+
+    def memory_mb(self) -> float:
+        """Its resident memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+@contextmanager
+def partita_serve(*options: object) -> Iterator[Process]:
+    """``partita serve`` at a free port, with these options."""
+    command = [sys.executable, "-m", "partita.cli", "serve", "--json"]
+    ports = ["--http-port", "0", "--grpc-port", "0", "--drain-seconds", "0.5"]
+    with _started([*command, *map(str, options), *ports]) as server:
+        yield server
+
+
+@contextmanager
+def _started(command: Sequence[str]) -> Iterator[Process]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        told = _first_json(process)
+        host, _, port = told["http"].partition("://")[2].rpartition(":")
+        yield Process((host, int(port)), told, process)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def peer_server(module: str, *options: object) -> Any:
+    """A server that another script here runs; it tells its address as ``partita serve`` does."""
+    return _started([sys.executable, module, *map(str, options)])
+
+
+def _first_json(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The first JSON document that a process writes."""
+    text = ""
+    for line in process.stdout or ():
+        text += line
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        return found
+    raise SystemExit(f"the server ended without a word:\n{text}")
+
+
+def binary_request(model: str, feeds: dict[str, np.ndarray[Any, Any]], path: str = "") -> bytes:
+    """A whole HTTP request in binary form, as tritonclient writes it."""
+    inputs = []
+    for name, array in feeds.items():
+        tensor = triton.InferInput(name, list(array.shape), "FP32")
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    body, size = triton.InferenceServerClient.generate_request_body(inputs)
+    head = (
+        f"POST {path or f'/v2/models/{model}/infer'} HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-length: {len(body)}\r\ninference-header-content-length: {size}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+@dataclass
+class Answers:
+    """What came of many requests.
+
+    Attributes:
+        ms: Time of each answer, by status.
+        lost: Requests without an answer.
+        wrong: Answers that the check refused.
+        seconds: How long it took.
+    """
+
+    ms: dict[int, list[float]] = field(default_factory=dict)
+    lost: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+
+    def add(self, status: int, ms: float) -> None:
+        """Counts one answer."""
+        self.ms.setdefault(status, []).append(ms)
+
+    def percentile(self, share: float, status: int = 200) -> float:
+        """So many per cent of the answers of a status took at most this many milliseconds."""
+        return float(np.percentile(self.ms.get(status) or [float("nan")], share))
+
+    def count(self, status: int = 200) -> int:
+        """Answers of a status."""
+        return len(self.ms.get(status, ()))
+
+    @property
+    def rate(self) -> float:
+        """Good answers in a second."""
+        return self.count() / self.seconds
+
+
+class BlockingClient:
+    """One connection that waits for each answer."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> bytes:
+        """The whole answer."""
+        self._socket.sendall(request)
+        answer = bytearray()
+        end = None
+        while end is None or len(answer) < end:
+            answer += self._socket.recv(1 << 20)
+            if end is None and (head := answer.find(b"\r\n\r\n")) >= 0:
+                end = head + 4 + _length(answer[:head])
+        return bytes(answer)
+
+
+async def ask(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes
+) -> tuple[int, bytes, bytes]:
+    """Status, head and body of an answer."""
+    reader, writer = streams
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(_length(head))
+    return int(head[9:12]), head, body
+
+
+def _length(head: bytes | bytearray) -> int:
+    found = _LENGTH.search(head)
+    return int(found[1]) if found else 0
+
+
+async def closed_loop(
+    address: tuple[str, int],
+    request: bytes,
+    clients: int,
+    until: Callable[[], bool],
+    right: Callable[[bytes], bool] = lambda body: True,
+) -> Answers:
+    """So many clients, each of which asks again when it has its answer.
+
+    A client that finds its connection closed after a whole answer makes a new one, as clients do;
+    one that is closed in the middle of a request has lost it.
+    """
+    answers = Answers()
+
+    async def client() -> None:
+        streams = None
+        while not until():
+            try:
+                streams = streams or await asyncio.open_connection(*address, limit=1 << 24)
+            except OSError:
+                return  # the server does not listen any more
+            start = time.perf_counter()
+            try:
+                status, head, body = await ask(streams, request)
+            except (OSError, asyncio.IncompleteReadError):
+                answers.lost += 1
+                streams = None
+                continue
+            answers.add(status, (time.perf_counter() - start) * 1e3)
+            answers.wrong += status == 200 and not right(body)
+            if b"connection: close" in head:
+                streams[1].close()
+                streams = None
+        if streams is not None:
+            streams[1].close()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    answers.seconds = time.perf_counter() - start
+    return answers
+
+
+def for_seconds(seconds: float) -> Callable[[], bool]:
+    """Says when so many seconds are over."""
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() > end
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    return (
+        f"{names[0] if names else 'unknown processor'}, {len(os.sched_getaffinity(0))} processors"
+    )
