@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,6 +27,7 @@ from partita_serve.rest.app import create_app
 from partita_serve.rest.chat import chat_routes
 from partita_serve.rest.connection import connection_class
 from partita_serve.rest.pages import page_routes
+from partita_serve.rest.refusal import Refusal
 from partita_serve.rpc.listener import GrpcListener
 from partita_serve.server import ModelServer
 from partita_serve.settings import ServerSettings
@@ -35,6 +37,12 @@ from partita_serve.telemetry.tracing import Tracing
 
 _BACKLOG = 1024
 """Connections that wait to be accepted."""
+
+_FAREWELL_S, _FAREWELL_TURNS = 1.0, 20
+"""Seconds in which clients may use their connections once more, and how often to look."""
+
+_INTERRUPTED = 130
+"""The exit code of a process that did not end as it should have."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What ends a server."""
@@ -54,12 +62,38 @@ class Addresses:
 
 
 class _HttpListener(uvicorn.Server):
-    """Uvicorn without its own way to take signals."""
+    """Uvicorn without its own way to take signals, and with an end that loses no request."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Takes none."""
         yield
+
+    async def stop_listening(self, bound: socket.socket) -> None:
+        """Takes the clients that have connected until now, and none after them.
+
+        Those whom the system has let in, but the event loop has not seen, would be cut off.
+        """
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted, _ = bound.accept()
+                accepted.setblocking(False)
+                await loop.connect_accepted_socket(self._connection, accepted, ssl=self.config.ssl)
+        for server in self.servers:
+            server.close()
+
+    def _connection(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(self.config, self.server_state, {})
+        return made
+
+    async def let_clients_go(self) -> None:
+        """Waits for clients to be told, with their next answers, that their connections end."""
+        for _ in range(_FAREWELL_TURNS):
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(_FAREWELL_S / _FAREWELL_TURNS)
 
 
 async def serve(
@@ -88,7 +122,8 @@ async def serve(
         *chat_routes(server, texts, observers),
     ]
     with bind(settings.host, settings.http_port) as bound:
-        http = _HttpListener(_http_config(settings, create_app(server, keys, routes)))
+        app = create_app(server, keys, routes)
+        http = _HttpListener(_http_config(settings, app, Refusal(server, keys)))
         grpc = GrpcListener(server, keys)
         await grpc.start()
         listening = asyncio.create_task(http.serve([bound]))
@@ -104,6 +139,9 @@ async def serve(
             server.drain()
             # Clients still come until they have seen that the server is not ready any more.
             await asyncio.sleep(settings.drain_seconds if starting.done() else 0)
+            await http.stop_listening(bound)
+            server.close_connections()
+            await http.let_clients_go()
         finally:
             http.should_exit = True
             await asyncio.gather(listening, grpc.stop(settings.stop_seconds))
@@ -163,13 +201,14 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _http_config(settings: ServerSettings, app: ASGIApp) -> uvicorn.Config:
+def _http_config(settings: ServerSettings, app: ASGIApp, refusal: Refusal) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=connection_class(settings),
+        http=connection_class(settings, refusal),
         ws="none",
         backlog=_BACKLOG,
         lifespan="off",
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -200,14 +239,14 @@ def _addresses(settings: ServerSettings, bound: socket.socket, grpc_port: int) -
 
 @contextlib.contextmanager
 def _stopping_by_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """Sets an event when the process is told to end; told again, it is interrupted."""
+    """Sets an event when the process is told to end; told again, it ends there and then."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def take(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt
+            os._exit(_INTERRUPTED)  # threads that a device holds would keep it for ever
         loop.call_soon_threadsafe(stop.set)
 
     before = {number: signal.signal(number, take) for number in SIGNALS}

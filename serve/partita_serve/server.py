@@ -43,6 +43,7 @@ class ModelServer:
     Attributes:
         settings: What it was made with.
         repository: The models.
+        closing: Whether answers are to say that their connections end.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ModelServer:
         self._bytes = ByteLimit(settings.max_buffered)
         self._watch: asyncio.Task[None] | None = None
         self._ready = False
+        self.closing = False
 
     # ------------------------------------------------------------------- life
 
@@ -77,10 +79,9 @@ class ModelServer:
         if self._watch is not None:
             self._watch.cancel()
 
-    @property
-    def draining(self) -> bool:
-        """Whether it has been ready and is to stop, or has not begun."""
-        return not self._ready
+    def close_connections(self) -> None:
+        """Lets each answer from now on say that its connection ends with it."""
+        self.closing = True
 
     async def stop(self) -> None:
         """Waits for the requests that are there, and lets the models go."""

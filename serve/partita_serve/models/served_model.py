@@ -38,6 +38,7 @@ class ServedModel:
     Attributes:
         loaded: The model.
         statistics: What it has done.
+        pending: How many requests it has.
     """
 
     def __init__(self, loaded: LoadedModel, observers: Sequence[Observer]) -> None:
@@ -61,7 +62,7 @@ class ServedModel:
             )
         else:
             self._queue = self._make_batcher(count)
-        self._pending = 0
+        self.pending = 0
         self._none_pending = asyncio.Event()
         self._none_pending.set()
 
@@ -83,11 +84,6 @@ class ServedModel:
         """
         self._limit.check()
 
-    @property
-    def waiting(self) -> int:
-        """How many requests wait."""
-        return self._limit.waiting
-
     def holds(self, request: InferenceRequest) -> bool:
         """Whether a request goes on with a sequence that is open here."""
         step = SequenceStep.of(request.parameters)
@@ -101,15 +97,15 @@ class ServedModel:
         Raises:
             ServingError: It is wrong, has to wait too long, or the device failed.
         """
-        self._pending += 1
+        self.pending += 1
         self._none_pending.clear()
         try:
             job = self._job(request)
             outputs = await self._run(request, job)
             return self._response(request, outputs)
         finally:
-            self._pending -= 1
-            if not self._pending:
+            self.pending -= 1
+            if not self.pending:
                 self._none_pending.set()
 
     async def _run(self, request: InferenceRequest, job: Job) -> Outputs:

@@ -1,12 +1,16 @@
-"""Connections: no client holds one longer, or sends longer headers, than the settings say."""
+"""Connections: none is held longer, and none has longer headers, than the settings say."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from partita_serve.settings import ServerSettings
+
+Headers = Sequence[tuple[bytes, bytes]]
+Refuse = Callable[[bytes, bytes, Headers], bytes | None]
 
 
 class _HeadersTooLongError(Exception):
@@ -17,9 +21,11 @@ class LimitedConnection(HttpToolsProtocol):
     """One HTTP connection."""
 
     settings: ServerSettings
-    """Set by :func:`connection_class`."""
+    refuse: Refuse
+    """Both are set by :func:`connection_class`."""
 
     _reads_headers = False
+    _is_refused = False
     _header_bytes = 0  # of headers that are whole
     _unfinished_bytes = 0  # of what came while they were not
     _deadline: asyncio.TimerHandle | None = None
@@ -66,14 +72,33 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """All headers came."""
+        """All headers came; a request that there is no room for is answered at once."""
         self._reads_headers = False
-        super().on_headers_complete()
+        answer = None
+        if (self.cycle is None or self.cycle.response_complete) and not self.expect_100_continue:
+            answer = self.refuse(self.parser.get_method(), self.url, self.headers)
+        self._is_refused = answer is not None
+        if answer is None:
+            super().on_headers_complete()
+        else:
+            self.transport.write(answer)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body came; nobody reads that of a request that was refused."""
+        if not self._is_refused:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """All of the request came."""
         self._expect_nothing()
-        super().on_message_complete()
+        if not self._is_refused:
+            super().on_message_complete()
+        elif self.parser.should_keep_alive():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self.transport.close()
 
     def timeout_keep_alive_handler(self) -> None:
         """The client has sent nothing for long; one that has not read its answer is cut off."""
@@ -106,10 +131,17 @@ class LimitedConnection(HttpToolsProtocol):
             self._deadline = None
 
 
-def connection_class(own: ServerSettings) -> type[LimitedConnection]:
-    """The connections of a server with such settings."""
+def connection_class(own: ServerSettings, own_refuse: Refuse) -> type[LimitedConnection]:
+    """The connections of a server.
+
+    Args:
+        own: Its settings.
+        own_refuse: Called with method, address and headers of a request; its answer if there is no
+            room for it, ``None`` if the application is to see it.
+    """
 
     class Connection(LimitedConnection):
         settings = own
+        refuse = staticmethod(own_refuse)
 
     return Connection

@@ -20,7 +20,7 @@ class Gate:
 
     Args:
         app: What answers them.
-        server: Says whether it is about to stop.
+        server: Says whether connections are to end.
         keys: What clients must have one of.
     """
 
@@ -34,7 +34,7 @@ class Gate:
 
         async def send_last(message: Message) -> None:
             if message["type"] == "http.response.start" and (
-                self._server.draining or message["status"] == TooLarge.http_status
+                self._server.closing or message["status"] == TooLarge.http_status
             ):
                 message["headers"] = [*message["headers"], _CLOSE]
             await send(message)

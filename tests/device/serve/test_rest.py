@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 import models
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 from serving import client_of, running_server
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
+
+from partita_serve.models.instance import Instance
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 BIAS = np.array([1, -2, 3], np.float32)
@@ -295,3 +298,52 @@ def test_tls(folder, certificate):
         trust = ssl.create_default_context(cafile=certificate / "cert.pem")
         with client_of(running, verify=trust) as client:
             assert client.get("/v2/health/ready").json() == {"ready": True}
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Runs wait until it is set."""
+    gate, real = threading.Event(), Instance.run
+
+    def run(self, jobs):
+        assert gate.wait(30)
+        return real(self, jobs)
+
+    monkeypatch.setattr(Instance, "run", run)
+    yield gate
+    gate.set()
+
+
+def test_a_full_queue_refuses_before_the_body_comes(folder, held):
+    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}'
+    head = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    head %= len(body)
+    settings = {"device": "CPU", "max_queue_size": 1, "instances": 1}
+    with (
+        running_server(models={"neg": str(folder / "neg.onnx")}, defaults=settings) as running,
+        contextlib.ExitStack() as opened,
+    ):
+        host, port = running.netloc.split(":")
+        runs, waits, refused = (
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            for _ in range(3)
+        )
+        served = running.server.repository.find("neg")
+        for number, connection in enumerate((runs, waits)):
+            connection.sendall(head + body)
+            while served.pending != number + 1:
+                time.sleep(0.01)
+        refused.sendall(head)
+        answer = refused.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+        assert b"1 requests wait for model 'neg', which is all that its queue holds" in answer
+        with (
+            triton.InferenceServerClient(running.netloc) as client,
+            pytest.raises(InferenceServerException, match="requests wait for model 'neg'"),
+        ):
+            client.infer("neg", given(np.ones((1, 2), np.float32)))
+        held.set()
+        for connection in (runs, waits):
+            assert connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
+        refused.sendall(body + head + body)  # the connection goes on behind what was refused
+        assert refused.recv(10_000).startswith(b"HTTP/1.1 200 ")

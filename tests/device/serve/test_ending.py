@@ -1,0 +1,140 @@
+"""The command: what it says, and how it ends when clients are at work."""
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import models
+import onnx
+import pytest
+
+from partita.cli.main import build_parser, main
+from partita_serve.command import settings_of
+
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+)
+SERVE = (sys.executable, "-m", "partita.cli", "serve", "--http-port", "0", "--grpc-port", "0")
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "affine.onnx"
+    onnx.save(models.affine(), path)
+    return path
+
+
+@contextlib.contextmanager
+def process(*options):
+    with subprocess.Popen(
+        [*SERVE, "--json", *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            text = ""
+            for line in server.stdout:
+                text += line
+                with contextlib.suppress(json.JSONDecodeError):
+                    json.loads(text)
+                    break
+            yield server, json.loads(text)
+        finally:
+            if server.poll() is None:
+                server.kill()
+
+
+def test_no_request_is_lost_at_the_end(model):
+    with process(model, "-d", "CPU", "--drain-seconds", "0.3") as (server, told):
+        assert [one["name"] for one in told["models"]] == ["affine"]
+        lost, answered = [], []
+        under_way = threading.Barrier(5, timeout=60)
+
+        def ask():
+            netloc = told["http"].partition("://")[2]
+            connection = http.client.HTTPConnection(netloc, timeout=60)
+            for number in range(1_000_000):
+                if number == 20:
+                    under_way.wait()
+                try:
+                    connection.connect() if connection.sock is None else None
+                except OSError:
+                    return  # the server does not listen any more
+                try:
+                    connection.request("POST", "/v2/models/affine/infer", BODY)
+                    answer = connection.getresponse()
+                    (found,) = json.load(answer)["outputs"]
+                    assert answer.status == 200
+                    assert found["data"] == [11, 18, 33]
+                except Exception as error:  # noqa: BLE001  # each one is a request lost
+                    lost.append(error)
+                    return
+                answered.append(number)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        under_way.wait()
+        server.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        _, errors = server.communicate(timeout=60)
+    assert not lost
+    assert len(answered) >= 80
+    assert server.returncode == 0
+    assert "all requests are answered" in errors
+
+
+def test_two_signals_end_it_at_once(model):
+    with process(model, "-d", "CPU", "--drain-seconds", "60") as (server, told):
+        server.send_signal(signal.SIGINT)
+        connection = http.client.HTTPConnection(told["http"].partition("://")[2], timeout=60)
+        status = 200
+        while status == 200:
+            connection.request("GET", "/v2/health/ready")
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        assert status == 503
+        assert b"about to stop" in text
+        connection.close()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 130
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "There is nothing to serve: name a model, a folder of models by --repository"),
+        (["no.onnx"], "Model file 'no.onnx' does not exist"),
+        (["{model}", "-d", "ABSENT"], "ABSENT"),
+        (["{model}", "--max-batch-size", "many"], "The settings: defaults.max_batch_size"),
+        (["{model}", "--config", "no.toml"], "'no.toml' cannot be read"),
+        (["{model}", "--tls-key", "k", "--tls-certificate", "c"], "The certificate 'c' cannot be"),
+        (["{model}", "--api-keys", "no.txt"], "The keys in 'no.txt' cannot be read"),
+        (["--repository", "nowhere"], "Model folder 'nowhere' cannot be read"),
+    ],
+)
+def test_what_cannot_be_served_ends_with_the_reason(model, capsys, options, said):
+    words = [word.format(model=model) for word in options]
+    assert main(["serve", "--http-port", "0", "--grpc-port", "0", *words]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_options_are_stronger_than_the_file(model, tmp_path):
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        f'http_port = 1\n[models]\nfirst = "{model}"\n[defaults]\ndevice = "ABSENT"\n'
+        "max_batch_size = 4\n"
+    )
+    words = ["serve", f"second={model}", str(model), "--config", str(config), "-d", "CPU"]
+    words += ["--http-port", "2", "--property", "PERF_COUNT=YES", "--no-control"]
+    settings = settings_of(build_parser().parse_args(words))
+    assert set(settings.models) == {"first", "second", "affine"}
+    assert (settings.http_port, settings.grpc_port, settings.allow_control) == (2, 8001, False)
+    assert (settings.defaults.device, settings.defaults.max_batch_size) == ("CPU", 4)
+    assert settings.defaults.properties == {"PERF_COUNT": "YES"}
