@@ -140,9 +140,14 @@ class File:
 
     def bytes(self, identifier=b"TFL3"):
         """The file."""
-        builder = flatbuffers.Builder(1024)
-        builder.Finish(self.table.Pack(builder), identifier)
-        return bytes(builder.Output())
+        return packed(self.table, identifier)
+
+
+def packed(table, identifier=b"TFL3"):
+    """A file of a model's table."""
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(table.Pack(builder), identifier)
+    return bytes(builder.Output())
 
 
 def litert(data, feeds, runs=1):

@@ -35,6 +35,7 @@ KINDS = {
     "locks": 3,
     "irs": 3,
     "ggufs": 3,
+    "tflites": 3,
     "opencl": 3,
     "requests": 3,
 }

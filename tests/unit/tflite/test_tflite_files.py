@@ -251,6 +251,38 @@ def test_layouts_cancel_between_convolutions():
     assert_agree(file.bytes(), [numbers((1, 8, 6, 3))])
 
 
+def test_layouts_cancel_across_sequences():
+    """A convolution over a sequence is one over rows; axes of size one come and go around it."""
+    file = File()
+    main = file.main
+    rows, shape = (1, 1, 9, 4), (1, 9, 4)
+    axis, perm = (main.constant(np.array(r, np.int32)) for r in (1, [0, 2, 1]))
+    sizes = main.constant(np.array([-1, 9, 4], np.int32))
+    x = main.input(shape)
+    image = main.op("EXPAND_DIMS", [x, axis], [main.tensor(rows)])
+    first = convolution(file, image, 4, 4)
+    flat = main.op("SQUEEZE", [first], [main.tensor(shape)], "SqueezeOptions", squeezeDims=[1])
+    image = main.op("EXPAND_DIMS", [flat, axis], [main.tensor(rows)])
+    second = convolution(file, image, 4, 4)
+    flat = main.op("RESHAPE", [second, sizes], [main.tensor(shape)])
+    main.outputs(main.op("TRANSPOSE", [flat, perm], [main.tensor((1, 4, 9))]))
+    assert [op.op_type for op in read(file.bytes()).ops].count("Transpose") == 1
+    assert_agree(file.bytes(), [numbers(shape)])
+
+
+def test_a_gate_of_one_number_for_each_channel_does_not_turn_the_image():
+    file = File()
+    main = file.main
+    x, gate = main.input((1, 4, 5, 3)), main.input((1, 1, 1, 4), shapeSignature=[-1, 1, 1, 4])
+    a = convolution(file, x, 3, 4)
+    gated = main.op("MUL", [a, gate], [main.tensor((1, 4, 5, 4))], "MulOptions")
+    b = convolution(file, gated, 4, 4)
+    axes = main.constant(np.array([1, 2], np.int32))
+    main.outputs(main.op("MEAN", [b, axes], [main.tensor((1, 4))], "ReducerOptions"))
+    assert [op.op_type for op in read(file.bytes()).ops].count("Transpose") == 1
+    assert_agree(file.bytes(), [numbers((1, 4, 5, 3)), numbers((1, 1, 1, 4))])
+
+
 def test_a_value_that_both_layouts_read_is_transposed_once():
     file = File()
     main = file.main

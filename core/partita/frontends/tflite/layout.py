@@ -9,6 +9,7 @@ is written there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,6 +90,8 @@ class _Walk:
             "Reshape": self._reshape,
             "Pad": self._pad,
             "Slice": self._slice,
+            "Squeeze": self._squeeze,
+            "Unsqueeze": self._unsqueeze,
             "ArgMax": self._reduced_by_attribute,
             "ArgMin": self._reduced_by_attribute,
             **dict.fromkeys(_ELEMENTWISE, self._elementwise),
@@ -213,11 +216,9 @@ class _Walk:
             return None
         if all(size == 1 for size in sizes) and len(sizes) <= 1:
             return value
-        if value.const_value is None:
-            if len(sizes) != len(perm) or -1 in sizes:
-                return None
-            if others < 2 and sum(size != 1 for size in sizes) > 1:
-                return None
+        cheap = others > 1 or _keeps_order(sizes, _inverse(perm))
+        if value.const_value is None and (len(sizes) != len(perm) or not cheap):
+            return None
         return self._turned(value, perm)
 
     def _turned(self, value: ir.Value, perm: Perm) -> ir.Value:
@@ -225,7 +226,7 @@ class _Walk:
         import onnx_ir as ir
 
         rank, sizes = len(perm), self._dims[value]
-        inverse = tuple(int(axis) for axis in np.argsort(perm))
+        inverse = _inverse(perm)
         if value.const_value is not None:
             array = value.const_value.numpy()
             tensor = ir.Tensor(array.reshape((1,) * (rank - array.ndim) + array.shape))
@@ -293,17 +294,46 @@ class _Walk:
         self._again(node, [source, *node.inputs[1:3], renamed, *node.inputs[4:]], {}, perm)
         return True
 
-    def _reshape(self, node: ir.Node) -> bool:
-        """A Reshape does not see axes of size one change places."""
+    def _squeeze(self, node: ir.Node) -> bool:
         source, perm = self._source(node.inputs[0])
-        sizes = None if source is None else self._dims.get(source)
-        if source is None or sizes is None or not _keeps_order(sizes, perm):
+        axes = _small(node, 1)
+        if source is None or axes is None:
             return False
+        gone = {perm[int(axis) % len(perm)] for axis in axes}
+        self._again(node, [source, self._constant(sorted(gone), node)], {}, _left(perm, gone))
+        return True
+
+    def _unsqueeze(self, node: ir.Node) -> bool:
+        """New axes stand at the same places before and behind the transposition."""
+        source, perm = self._source(node.inputs[0])
+        axes = _small(node, 1)
+        if source is None or axes is None:
+            return False
+        rank = len(perm) + len(axes)
+        new = {int(axis) % rank for axis in axes}
+        self._again(node, [source, self._constant(sorted(new), node)], {}, _among(perm, new))
+        return True
+
+    def _reshape(self, node: ir.Node) -> bool:
+        """A Reshape does not see axes of size one change places, and may only add or drop such."""
+        value = node.inputs[0]
+        source, perm = self._source(value)
         target = _small(node, 1)
+        if source is None or value is None or source not in self._dims or value not in self._dims:
+            return False
         if target is None or 0 in target:  # a zero names an axis by its place
             return False
-        node.replace_input_with(0, source)
-        self.nodes.append(node)
+        if _keeps_order(self._dims[source], perm):
+            node.replace_input_with(0, source)
+            self.nodes.append(node)
+            return True
+        sizes, wanted = self._dims[value], _resolved(target.tolist(), self._dims[value])
+        if [size for size in sizes if size != 1] != [size for size in wanted if size != 1]:
+            return False
+        gone = {perm[axis] for axis, size in enumerate(sizes) if size == 1}
+        after = _among(_left(perm, gone), {axis for axis, size in enumerate(wanted) if size == 1})
+        inputs = [source, self._constant([wanted[place] for place in np.argsort(after)], node)]
+        self._again(node, inputs, {}, after)
         return True
 
     # ------------------------------------------------------------------ writing
@@ -377,6 +407,26 @@ def _left(perm: Perm, gone: set[int]) -> Perm:
     kept = [axis for axis in perm if axis not in gone]
     ranks = {axis: place for place, axis in enumerate(sorted(kept))}
     return tuple(ranks[axis] for axis in kept)
+
+
+def _resolved(target: list[int], sizes: Sequence[int]) -> list[int]:
+    """The target of a Reshape with the number that -1 stands for, where sizes tell it."""
+    known = math.prod(size for size in target if size > 0)
+    if target.count(-1) != 1 or -1 in sizes or not known:
+        return target
+    return [math.prod(sizes) // known if size == -1 else size for size in target]
+
+
+def _inverse(perm: Perm) -> Perm:
+    """The order that undoes one."""
+    return tuple(int(axis) for axis in np.argsort(perm))
+
+
+def _among(perm: Perm, new: set[int]) -> Perm:
+    """The order with new axes, which stand at the same places before and behind."""
+    rest = [axis for axis in range(len(perm) + len(new)) if axis not in new]
+    order = {rest[place]: rest[axis] for place, axis in enumerate(perm)}
+    return tuple(order.get(axis, axis) for axis in range(len(rest) + len(new)))
 
 
 def _keeps_order(sizes: Sequence[int], perm: Perm) -> bool:

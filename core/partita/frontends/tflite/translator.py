@@ -31,6 +31,9 @@ TO_FIRST = (0, 3, 1, 2)
 TO_LAST = (0, 2, 3, 1)
 """Channels of an image from first to last."""
 
+_FEW = 64
+"""Elements of constants that are reshaped here, and that may list sizes or axes."""
+
 _FLOATS = (0, 1, 10, 18)
 
 
@@ -220,7 +223,7 @@ class Site:
     def numbers(self, index: int) -> list[int]:
         """The whole numbers of a short constant."""
         array = self.known(index)
-        if array.size > 64 or array.dtype.kind not in "iu":
+        if array.size > _FEW or array.dtype.kind not in "iu":
             raise self.error(f"input {index} holds no few whole numbers")
         return [int(number) for number in array.reshape(-1)]
 
@@ -407,7 +410,9 @@ class Site:
         return self.emit("Cast", value, to=dtype)
 
     def reshaped(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
-        """A value in another shape, in which one size may be -1."""
+        """A value in another shape, in which one size may be -1; short constants at once."""
+        if value.const_value is not None and value.const_value.size <= _FEW:
+            return self.const(value.const_value.numpy().reshape(dims))
         return self.emit("Reshape", value, self.const(list(dims), np.int64))
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:
