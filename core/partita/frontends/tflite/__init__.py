@@ -9,6 +9,7 @@ A file is translated, operator by operator, to ONNX; from there on it is a model
 | ``weights`` | element types, and constants as views of the file |
 | ``graph`` | the walk over the operators that makes the graph |
 | ``layout`` | transposes that cancel |
+| ``axis_order`` | orders of axes |
 | ``one_runtime`` | environment variables of ONE Runtime, as a device string and pins |
 | ``translator`` | what a translator sees of one operator, and the table of translators |
 | ``translators`` | translators, by what the operators do |

@@ -9,12 +9,19 @@ is written there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from partita.frontends.tflite.axis_order import (
+    Perm,
+    inverse,
+    moves_only_ones,
+    resolved_sizes,
+    with_axes,
+    without_axes,
+)
 from partita.frontends.tflite.weights import transposed
 from partita.model.op_traits import Trait, having
 from partita.model.value_uses import captures, values_read
@@ -22,7 +29,6 @@ from partita.model.value_uses import captures, values_read
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-Perm = tuple[int, ...]
 Dims = MutableMapping["ir.Value", tuple[int, ...]]
 _FEW = 64
 """Elements of constants that list axes or sizes."""
@@ -150,7 +156,7 @@ class _Walk:
         sizes, name = self._dims.get(source), f"{value.name}/layout"
         if perm == tuple(range(len(perm))):
             return ir.node("Identity", [source], name=name)
-        if sizes is not None and _keeps_order(sizes, perm):
+        if sizes is not None and moves_only_ones(sizes, perm):
             target = np.array([sizes[axis] for axis in perm], np.int64)
             shape = self._names.initializer(ir.Tensor(target), f"{value.name}/shape")
             return ir.node("Reshape", [source, shape], name=name)
@@ -216,7 +222,7 @@ class _Walk:
             return None
         if all(size == 1 for size in sizes) and len(sizes) <= 1:
             return value
-        cheap = others > 1 or _keeps_order(sizes, _inverse(perm))
+        cheap = others > 1 or moves_only_ones(sizes, inverse(perm))
         if value.const_value is None and (len(sizes) != len(perm) or not cheap):
             return None
         return self._turned(value, perm)
@@ -226,14 +232,14 @@ class _Walk:
         import onnx_ir as ir
 
         rank, sizes = len(perm), self._dims[value]
-        inverse = _inverse(perm)
+        back = inverse(perm)
         if value.const_value is not None:
             array = value.const_value.numpy()
             tensor = ir.Tensor(array.reshape((1,) * (rank - array.ndim) + array.shape))
-            return self._names.initializer(transposed(tensor, inverse), f"{value.name}/turned")
+            return self._names.initializer(transposed(tensor, back), f"{value.name}/turned")
         out = ir.Value(name=self._names.fresh(f"{value.name}/turned"))
-        self._before[out] = (value, inverse)
-        self._dims[out] = tuple(sizes[axis] for axis in inverse)
+        self._before[out] = (value, back)
+        self._dims[out] = tuple(sizes[axis] for axis in back)
         return self.bring(out)
 
     def _one_axis(self, node: ir.Node) -> bool:
@@ -264,13 +270,13 @@ class _Walk:
             return False
         gone = {perm[int(axis) % len(perm)] for axis in axes}
         inputs = [source, self._constant(sorted(gone), node)]
-        self._again(node, inputs, {}, perm if _keeps(node) else _left(perm, gone))
+        self._again(node, inputs, {}, perm if _keeps(node) else without_axes(perm, gone))
         return True
 
     def _reduced_by_attribute(self, node: ir.Node) -> bool:
         source, perm = self._source(node.inputs[0])
         axis = perm[_axis(node, perm)]
-        after = perm if _keeps(node) else _left(perm, {axis})
+        after = perm if _keeps(node) else without_axes(perm, {axis})
         self._again(node, [source], {"axis": axis}, after)
         return True
 
@@ -300,7 +306,9 @@ class _Walk:
         if source is None or axes is None:
             return False
         gone = {perm[int(axis) % len(perm)] for axis in axes}
-        self._again(node, [source, self._constant(sorted(gone), node)], {}, _left(perm, gone))
+        self._again(
+            node, [source, self._constant(sorted(gone), node)], {}, without_axes(perm, gone)
+        )
         return True
 
     def _unsqueeze(self, node: ir.Node) -> bool:
@@ -311,7 +319,7 @@ class _Walk:
             return False
         rank = len(perm) + len(axes)
         new = {int(axis) % rank for axis in axes}
-        self._again(node, [source, self._constant(sorted(new), node)], {}, _among(perm, new))
+        self._again(node, [source, self._constant(sorted(new), node)], {}, with_axes(perm, new))
         return True
 
     def _reshape(self, node: ir.Node) -> bool:
@@ -323,15 +331,17 @@ class _Walk:
             return False
         if target is None or 0 in target:  # a zero names an axis by its place
             return False
-        if _keeps_order(self._dims[source], perm):
+        if moves_only_ones(self._dims[source], perm):
             node.replace_input_with(0, source)
             self.nodes.append(node)
             return True
-        sizes, wanted = self._dims[value], _resolved(target.tolist(), self._dims[value])
+        sizes, wanted = self._dims[value], resolved_sizes(target.tolist(), self._dims[value])
         if [size for size in sizes if size != 1] != [size for size in wanted if size != 1]:
             return False
         gone = {perm[axis] for axis, size in enumerate(sizes) if size == 1}
-        after = _among(_left(perm, gone), {axis for axis, size in enumerate(wanted) if size == 1})
+        after = with_axes(
+            without_axes(perm, gone), {axis for axis, size in enumerate(wanted) if size == 1}
+        )
         inputs = [source, self._constant([wanted[place] for place in np.argsort(after)], node)]
         self._again(node, inputs, {}, after)
         return True
@@ -400,41 +410,6 @@ def _small(node: ir.Node, index: int) -> np.ndarray[Any, Any] | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     held = None if value is None else value.const_value
     return None if held is None or held.size > _FEW else held.numpy().reshape(-1)
-
-
-def _left(perm: Perm, gone: set[int]) -> Perm:
-    """The order of the axes that are left once some are gone, which source axes name."""
-    kept = [axis for axis in perm if axis not in gone]
-    ranks = {axis: place for place, axis in enumerate(sorted(kept))}
-    return tuple(ranks[axis] for axis in kept)
-
-
-def _resolved(target: list[int], sizes: Sequence[int]) -> list[int]:
-    """The target of a Reshape with the number that -1 stands for, where sizes tell it."""
-    known = math.prod(size for size in target if size > 0)
-    if target.count(-1) != 1 or -1 in sizes or not known:
-        return target
-    return [math.prod(sizes) // known if size == -1 else size for size in target]
-
-
-def _inverse(perm: Perm) -> Perm:
-    """The order that undoes one."""
-    return tuple(int(axis) for axis in np.argsort(perm))
-
-
-def _among(perm: Perm, new: set[int]) -> Perm:
-    """The order with new axes, which stand at the same places before and behind."""
-    rest = [axis for axis in range(len(perm) + len(new)) if axis not in new]
-    order = {rest[place]: rest[axis] for place, axis in enumerate(perm)}
-    return tuple(order.get(axis, axis) for axis in range(len(rest) + len(new)))
-
-
-def _keeps_order(sizes: Sequence[int], perm: Perm) -> bool:
-    """Whether only axes of size one change places; -1 is an unknown size."""
-    if len(sizes) != len(perm) or sum(size < 0 for size in sizes) > 1:
-        return False
-    moved = [axis for axis in perm if sizes[axis] != 1]
-    return moved == sorted(moved)
 
 
 def _without_dead(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node]:
