@@ -55,6 +55,29 @@ def test_everything_as_json(report):
     ]
 
 
+def test_a_trace_of_all_runs(report, tmp_path):
+    path = tmp_path / "run.json"
+    report("-d", "HETERO:A,B", "--trace", path)
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(threads.values()) == {"HETERO", "A", "B"}
+    spans = [event for event in events if event["ph"] == "X"]
+    whole = sorted(e["ts"] for e in spans if threads[e["tid"]] == "HETERO")
+    assert len(whole) == 3 and whole[0] == 0  # one for each run, on one axis
+    parts = [event for event in spans if event["name"] == "subgraph2"]
+    assert [threads[event["tid"]] for event in parts] == ["B", "B", "B"]
+    for event, start in zip(sorted(parts, key=lambda e: e["ts"]), whole, strict=True):
+        assert event["ts"] >= start
+
+
+def test_a_saved_report_has_no_trace(report, tmp_path):
+    saved = tmp_path / "before.json"
+    saved.write_text(report("-d", "HETERO:A,B", "--json"))
+    page, trace = tmp_path / "page.html", tmp_path / "run.json"
+    told = report("--output", page, "--trace", trace, source=saved, fails=True)
+    assert "--trace is of runs" in told
+
+
 def test_kernels_of_a_device_that_tells_them(report, tmp_path):
     path = tmp_path / "report.html"
     text = report("-d", "HETERO:A,CPU", "--output", path)

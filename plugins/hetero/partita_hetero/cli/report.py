@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from partita.cli.arguments import (
     properties_of,
 )
 from partita.cli.output import Output, plain
+from partita.contract.profiling import DeviceSpan
 from partita.errors import ReportError
 from partita.runtime.input_conversion import to_tensor
+from partita.trace import chrome_trace
 
 if TYPE_CHECKING:
     from partita_hetero.device_model import HeteroModel
@@ -40,6 +43,7 @@ class Report:
         compile_ms: Time of compiling.
         explanation: Where every operation runs and why.
         run: The run in the middle by its time, of which the record tells.
+        trace: All runs, as a file of traces holds them.
         record: What the page shows.
     """
 
@@ -47,6 +51,7 @@ class Report:
     compile_ms: float
     explanation: Explanation
     run: Run
+    trace: dict[str, Any]
     record: PlacementRecord
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +81,7 @@ def add_parser(commands: Commands) -> None:
             "partita report model.onnx -d HETERO:GPU,CPU --compare CPU --output both.html",
             "partita report zoo:ppocr-rec -d HETERO:OPENCL,CPU --property HETERO_SCHEDULE=COST",
             "partita report model.onnx -d HETERO:GPU,CPU --lock plan.toml --json > before.json",
+            "partita report model.onnx -d HETERO:GPU,CPU --trace run.json",
             "partita report before.json --compare after.json --output both.html",
         ],
     )
@@ -103,6 +109,12 @@ def add_parser(commands: Commands) -> None:
         "properties given, or a report that --json has written; MODEL may be such a file too",
     )
     parser.add_argument("--output", type=Path, metavar="REPORT.html", help="write it as a page")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="TRACE.json",
+        help="write when everything ran, on all devices and nodes, for Perfetto",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -111,6 +123,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     if args.compare and not args.output:
         raise ReportError("--compare is for a page: name its file with --output REPORT.html.")
+    if args.trace and _is_saved(args.model):
+        raise ReportError("--trace is of runs, and a saved report has none: name a model.")
     second = _second(args, out)  # what is wrong with it is told before anything is measured
     report: Report | None = None
     if _is_saved(args.model):
@@ -124,6 +138,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.note(f"wrote {args.output}")
     if report is None:
         return 0
+    if args.trace:
+        args.trace.write_text(json.dumps(report.trace), encoding="utf-8")
+        out.note(f"wrote {args.trace}")
     if args.json:
         out.json(report.to_dict())
     else:
@@ -241,7 +258,9 @@ def _measure(
         None if hetero is None else hetero.predicted,
         facts,
     )
-    return Report(properties, compile_ms, why, median_run(runs), record)
+    spans = [span for one in runs for span in one.spans]
+    trace = chrome_trace({f"{args.model} on {device}": spans})
+    return Report(properties, compile_ms, why, median_run(runs), trace, record)
 
 
 def _written(value: object) -> str:
@@ -263,7 +282,11 @@ def _runs(
         request.infer(dict(feeds), share_outputs=True)
         took = (clock.seconds() - start) * 1e6
         timeline = None if placed is None else placed.measured
-        runs.append(Run(took, request.get_profiling_info(), timeline, request.explain_execution()))
+        counters, execution = request.get_profiling_info(), request.explain_execution()
+        device, name = compiled.device_model.device, compiled.device_model.model.name
+        whole = DeviceSpan(device, name, start, start + took * 1e-6)
+        spans = [whole, *request.device_spans()]
+        runs.append(Run(took, counters, timeline, execution, spans))
     return runs
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from partita.contract.execution import Execution
 from partita.contract.explanation import Explanation
-from partita.contract.profiling import ProfilingInfo, Status
+from partita.contract.profiling import DeviceSpan, ProfilingInfo, Status
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.simulation.timeline import Timeline
@@ -33,12 +33,14 @@ class Run:
         counters: What devices counted in it.
         timeline: When each step began and ended; ``None`` where one device does everything.
         execution: By what its steps were executed.
+        spans: When which device was busy with it, by the clock of this process.
     """
 
     us: float
     counters: Sequence[ProfilingInfo]
     timeline: Timeline | None
     execution: Execution
+    spans: Sequence[DeviceSpan] = ()
 
 
 def median_run(runs: Sequence[Run]) -> Run:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from partita.trace import complete, document, label
+
 Kind = Literal["compute", "transfer", "launch"]
 
 
@@ -105,26 +107,14 @@ def chrome_trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = []
     for process, timeline in enumerate(timelines):
-        label = timeline.name or f"run {process}"
-        events.append(_named("process_name", process, 0, label))
+        events.append(label("process_name", process, 0, timeline.name or f"run {process}"))
         thread = {device: index for index, device in enumerate(timeline.rows)}
         for device, index in thread.items():
-            events.append(_named("thread_name", process, index, device))
+            events.append(label("thread_name", process, index, device))
         for span in timeline.spans:
-            event: dict[str, Any] = {
-                "ph": "X",
-                "name": span.name,
-                "cat": span.kind,
-                "pid": process,
-                "tid": thread[span.device],
-                "ts": span.start_us,
-                "dur": span.duration_us,
-            }
+            times = span.start_us, span.end_us
+            event = complete(process, thread[span.device], span.name, span.kind, times)
             if span.nbytes:
                 event["args"] = {"bytes": span.nbytes}
             events.append(event)
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def _named(what: str, process: int, thread: int, label: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": label}}
+    return document(events)
