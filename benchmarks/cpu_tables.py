@@ -7,7 +7,8 @@ as many threads; the second one what each engine does if nothing is set. The sec
 says what arithmetic a column is. Engines take turns, each with its tensors set before; times are
 medians of all calls in milliseconds. PyTorch runs channels last and with its own attention
 (`torch_graph.py`), with --inductor compiled. An engine that is not installed is left out, and so is
-one in the row of a network that it does not run. --write puts the tables into README.md.
+one in the row of a network that it does not run. --write puts the tables into README.md, in
+the place of those of the same processor.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from cpu_peers import Call, Results, largest_error, load, take_turns
 
 import partita
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit.isa import isa
 
 MODELS = (*BUILT, "zoo:minilm-l3", "zoo:ppocr-rec")
 README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- cpu_tables.py -->", "<!-- end of cpu_tables.py -->"
+END = "<!-- end of cpu_tables.py -->"
 
 ARITHMETIC = {
     Arithmetic.F32: "float32",
@@ -258,11 +260,16 @@ def report(rows_of: dict[str, list[Row]], names: Sequence[str], where: str) -> s
     return "\n\n".join(parts)
 
 
-def write(text: str) -> None:
-    """Puts the tables in the place of those before."""
-    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+def write(text: str, processor: str) -> None:
+    """Puts the tables in the place of those of this processor, or behind those of others."""
+    begin = f"<!-- cpu_tables.py: {processor}, {isa().name} -->"
+    told = README.read_text(encoding="utf-8")
+    if begin not in told:
+        before, _, after = told.rpartition(END)
+        told = f"{before}{END}\n\n{begin}{END}{after}"
+    before, _, rest = told.partition(begin)
     after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    README.write_text(f"{before}{begin}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -292,7 +299,7 @@ def main() -> None:
     text = report(rows_of, list(made_by), circumstances(arguments.threads, load))
     print(text)
     if arguments.write:
-        write(text)
+        write(text, partita.Core().device_info("CPU").full_name)
 
 
 if __name__ == "__main__":
