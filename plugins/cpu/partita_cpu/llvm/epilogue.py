@@ -41,6 +41,25 @@ class Finish:
         self._vector = f"<{lanes} x float>"
         self._bytes = (2 if half else 4) * lanes
 
+    def fetch(self, rows: int) -> None:
+        """Asks for the lines that the tile ends in, and for those of the residual.
+
+        They lie apart, row by row, where no processor foresees them; the sums take long enough for
+        them to arrive.
+        """
+        f = self._f
+        bare = f.let("icmp eq ptr %y, null")
+        alone = f.let("icmp eq ptr %residual, null")
+        to = f.let("select i1 " + bare + ", ptr %tile, ptr %y")
+        apart = f.let(f"select i1 {bare}, i64 {self._bytes * VECTORS}, i64 %ldy")
+        beside = f.let(f"select i1 {alone}, ptr {to}, ptr %residual")
+        for row in range(rows):
+            for at in (to, beside):
+                for line in range(0, self._bytes * VECTORS, 64):
+                    f.do(prefetch(f.at(at, line), 3))
+            if row + 1 < rows:
+                to, beside = f.at(to, apart), f.at(beside, apart)
+
     def whole_tile(self, sums: list[str]) -> None:
         """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
         f, v = self._f, self._vector
@@ -155,9 +174,9 @@ def epilogue(name: str, lanes: int, half: str = "") -> Function:
     return f
 
 
-def prefetch(pointer: str) -> str:
-    """Asks for a line in the second-level cache."""
-    return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
+def prefetch(pointer: str, level: int = 2) -> str:
+    """Asks for a line in the second-level cache, or in the first (3)."""
+    return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {level}, i32 1)"
 
 
 def rounded_to_float16(f: Function, lanes: int, x: str) -> str:

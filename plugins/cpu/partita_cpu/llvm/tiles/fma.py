@@ -83,6 +83,7 @@ class _FmaTile:
     def function(self) -> Function:
         f = self._f
         end = epilogue.Finish(f, self._lanes, self._half)
+        end.fetch(self._rows)
         twice = f.let("shl i64 %lda, 1")
         thrice = f.let("add i64 %lda, " + twice)
         self._strides = (None, "%lda", twice)
