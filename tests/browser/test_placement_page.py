@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -191,6 +192,41 @@ def test_the_pointer_reads_and_drags_the_timeline(page):
     assert page.evaluate(left) == pytest.approx(before + 50, abs=1)
 
 
+def test_a_step_of_a_plan_shows_its_operation(opened, tmp_path):
+    spans = (Span("GPU", "op5", 0, 10), Span("GPU", "op6", 10, 20))
+    plan = replace(record(), timelines=[Timeline(spans, "predicted")])
+    (tmp_path / "plan.html").write_text(placement_page([plan]), encoding="utf-8")
+    page = opened(tmp_path / "plan.html")
+    page.focus("application", page.evaluate("document.querySelector('.timeline').ariaLabel"))
+    page.press("ArrowRight", 2)
+    page.press("Enter")
+    assert names(page) == ["op6"]
+
+
+def test_two_fingers_zoom_and_one_moves(page):
+    box = page.evaluate(
+        "(one => (one.scrollIntoView({block: 'center'}), one = one.getBoundingClientRect(),"
+        "[one.x, one.y + one.height / 2]))(document.querySelector('.graph'))"
+    )
+    transform = "document.querySelector('.graph g').transform.baseVal.consolidate().matrix"
+    scale, place = f"{transform}.a", f"{transform}.e"
+
+    def touch(kind, *places):
+        points = [{"x": box[0] + x, "y": box[1], "id": i} for i, x in enumerate(places)]
+        page.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    before = page.evaluate(scale)
+    touch("touchStart", 200, 300)
+    touch("touchMove", 150, 350)
+    touch("touchEnd")
+    assert page.evaluate(scale) == pytest.approx(2 * before, rel=0.05)
+    left = page.evaluate(place)
+    touch("touchStart", 200)
+    touch("touchMove", 260)
+    touch("touchEnd")
+    assert page.evaluate(place) == pytest.approx(left + 60, abs=1)
+
+
 def test_the_graph_of_submodels(page):
     label = page.evaluate("document.querySelector('.graph').ariaLabel")
     assert label.startswith("graph of 3 submodels")
@@ -240,6 +276,11 @@ def test_two_placements_side_by_side(opened, pair):
     )
     assert lefts[0] == lefts[1]
     assert page.texts(".timeline .run") == ["A: measured: 780 µs", "B: measured: 390 µs"]
+    page.focus("application", page.evaluate("document.querySelector('.timeline').ariaLabel"))
+    page.press("ArrowRight")
+    page.press("Enter")
+    assert sorted(names(page)) == [NASTY, "op0", "op1", "op2"]
+    page.click("button", "Show all")
     page.choose("yes", "moved")
     assert sorted(names(page)) == ["op4", "op5", "op6", "op7"]
     page.click("gridcell", "op7")
@@ -248,6 +289,13 @@ def test_two_placements_side_by_side(opened, pair):
     assert (facts["time A"], facts["time B"], facts["B less A"]) == ("80 µs", "40 µs", "-40 µs")
 
 
-def test_reading_on_a_phone(readable, path, pair):
+def test_reading_on_a_phone(readable, path, pair, tmp_path):
     readable(path)
     readable(pair)
+    names = [f"DEVICE.{number}" for number in range(8)]  # one for each colour
+    spans = tuple(Span(name, "step", 0, 10) for name in names)
+    parts = [PartRecord(number, name, 1, 1.0) for number, name in enumerate(names, 1)]
+    crossings = [Crossing("x", None, part.number, "shared", None) for part in parts]
+    crowd = replace(record(), parts=parts, crossings=crossings, timelines=[Timeline(spans)])
+    (tmp_path / "crowd.html").write_text(placement_page([crowd]), encoding="utf-8")
+    readable(tmp_path / "crowd.html")

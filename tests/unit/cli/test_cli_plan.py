@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -186,6 +187,17 @@ def test_files(planned, plan, tmp_path):
     assert problem_file.load(again) == chain()
     events = json.loads(trace.read_text())["traceEvents"]
     assert {e["name"] for e in events if e["ph"] == "X"} >= {"a", "b", "c", "d"}
+
+
+def test_a_page_and_a_picture(plan, tmp_path):
+    page, picture = tmp_path / "plan.html", tmp_path / "plan.svg"
+    assert plan("--gantt", page)[0] == plan("--gantt", picture)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    (record,) = json.loads(re.search('id="placements">(.*?)</script>', text)[1])
+    assert record["run_us"] == 113
+    assert [op["device"] for op in record["operations"]] == ["NPU", "NPU", "HOSTCPU", "HOSTCPU"]
+    assert record["operations"][3]["elsewhere"]["HOSTCPU"] == {"us": 10, "is_measured": False}
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
 
 
 def test_the_table_for_people(plan):

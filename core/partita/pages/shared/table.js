@@ -49,9 +49,9 @@ export class DataTable {
     new ResizeObserver(() => this.#draw()).observe(this.#scroller);
   }
 
-  /** Filters by these values alone, and brings the table into sight. */
-  show(picks) {
-    this.#search.value = "";
+  /** Filters by these values and words alone, and brings the table into sight. */
+  show(picks, words = "") {
+    this.#search.value = words;
     for (const [key, select] of Object.entries(this.#picks)) select.value = picks[key] ?? "";
     this.#refresh();
     this.#scroller.scrollIntoView({ block: "center" });

@@ -77,7 +77,11 @@ function overview() {
 
 function timelines() {
   const runs = records.flatMap((record, index) =>
-    record.timelines.map(run => ({ ...run, name: titled(index, run.name || "run") })));
+    record.timelines.map(run => ({
+      ...run,
+      name: titled(index, run.name || "run"),
+      spans: run.spans.map(span => ({ ...span, letter: letters[index] })),
+    })));
   if (!runs.length) return;
   const keep = element("button", { type: "button", onclick: () => save("trace.json", stored("trace")) },
     "Save for Perfetto");
@@ -100,10 +104,16 @@ function timelines() {
         { key: "nbytes", label: "bytes", kind: "bytes", width: 6, sum: true, minor: true },
       ],
     })));
-  new Timeline(host, { runs, colours, chosen: span => {
-    const part = /^subgraph(\d+)$/.exec(span.name)?.[1];
-    operations.show(part && records.length === 1 ? { part } : { device: span.device });
-  } });
+  new Timeline(host, { runs, colours, chosen: showOperations });
+}
+
+/** The operations of a step: those of its submodel, the one that it is named after, or its device's. */
+function showOperations({ name, device, letter }) {
+  const part = /^subgraph(\d+)$/.exec(name)?.[1];
+  if (part) operations.show({ [`part${letter}`]: part });
+  else if (records.some(record => record.operations.some(op => op.name === name)))
+    operations.show({}, name);
+  else operations.show({ [`device${letter}`]: device });
 }
 
 function graphs() {
