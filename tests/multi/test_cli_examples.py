@@ -14,9 +14,11 @@ from PIL import Image
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(script, *argv):
+def run(script, *argv, cwd=None):
     command = [sys.executable, str(EXAMPLES / script), *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+    )
 
 
 def save(path, nodes, shape_in, shape_out, constants=()):
@@ -96,6 +98,19 @@ def test_detection_draws_boxes(tmp_path, darkness, page):
     assert after.getpixel((int(left), 40)) != before.getpixel((int(left), 40))
 
 
+def test_without_a_picture_a_page_is_drawn(tmp_path, colours):
+    done = run("hello_classification.py", colours, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "turned_page.png") as page:
+        assert page.width > page.height, "it is turned"
+
+
+def test_made_up_weights_are_told(tmp_path, page):
+    done = run("hello_classification.py", "light:squeezenet", page, "CPU")
+    assert done.returncode == 0, done.stderr
+    assert "its classes mean nothing" in done.stderr
+
+
 @pytest.mark.parametrize("script", ["hello_classification.py", "hello_object_detection.py"])
 def test_errors_are_one_line(script, page, colours, tmp_path):
     missing = run(script, tmp_path / "no.onnx", page, "CPU")
@@ -116,4 +131,4 @@ def test_detection_refuses_what_it_cannot_read(colours, page):
 def test_help(script):
     done = run(script, "--help")
     assert done.returncode == 0
-    assert "MODEL PICTURE" in done.stdout.upper()
+    assert "[MODEL] [PICTURE]" in done.stdout.upper()
