@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from partita.contract.explanation import Explanation, OpPlacement
     from partita.contract.profiling import ProfilingInfo, format_counters
     from partita.contract.runner import Runner
+    from partita.frontends.converting import convert_model
     from partita.frontends.gguf import DecoderOptions
+    from partita.frontends.saving import save_model, serialize
     from partita.model.model import Model, Op, Port
     from partita.model.port import Port as ConstOutput
     from partita.model.port import Port as Output
@@ -79,6 +81,7 @@ _DEFERRED = {
     "BoundCall": "partita.contract.bound_call",
     "CompiledModel": "partita.runtime.compiled_model",
     "ConstOutput": "partita.model.port:Port",
+    "convert_model": "partita.frontends.converting",
     "Coordinate": "partita.shapes.shape",
     "CoordinateDiff": "partita.shapes.shape",
     "DecoderOptions": "partita.frontends.gguf",
@@ -105,6 +108,8 @@ _DEFERRED = {
     "ProfilingInfo": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
     "Runner": "partita.contract.runner",
+    "save_model": "partita.frontends.saving",
+    "serialize": "partita.frontends.saving",
     "set_batch": "partita.model.surface",
     "Shape": "partita.shapes.shape",
     "Strides": "partita.shapes.shape",
@@ -168,6 +173,7 @@ __all__ = [
     "Version",
     "bisect",
     "compile_model",
+    "convert_model",
     "errors",
     "format_counters",
     "get_batch",
@@ -194,6 +200,8 @@ __all__ = [
     "opset17",
     "properties",
     "read_only",
+    "save_model",
+    "serialize",
     "set_batch",
     "tensor_from_file",
 ]

@@ -43,8 +43,8 @@ class HeteroProperties(ListProperties):
     HETERO_PINS: tuple[PinRule, ...] = Field(
         (),
         description="Wishes for operations, each as text ('conv1=GPU', 're:^/head/=CPU', "
-        "'type:Conv=GPU', 'meta:key=value=GPU'; with '?' at the end it is soft) or as a dict of "
-        "match, pattern, device and hard.",
+        "'type:Conv=GPU', 'path:encoder.layer.3=GPU', 'meta:key=value=GPU'; with '?' at the end it "
+        "is soft) or as a dict of match, pattern, device and hard.",
     )
     HETERO_PLACEMENT_LOCK: str = Field(
         "", description="A lock file written by 'partita plan --lock'; STRICT: it must hold fully."

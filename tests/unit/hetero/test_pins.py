@@ -15,6 +15,11 @@ OPS = [
     OpFacts("norm", "Norm", "com.example"),
 ]
 
+LAYERS = [
+    OpFacts(f"op{place}", "Add", metadata={"partita.module_path": path})
+    for place, path in enumerate(["enc.layer.1.mlp", "enc.layer.1", "enc.layer.10", "head"])
+]
+
 
 def rules(*texts):
     return [PinRule.model_validate(text) for text in texts]
@@ -31,6 +36,7 @@ def devices(*texts):
         ("name:a=b=GPU.1?", ("name", "a=b", "GPU.1", False)),
         ("re:^/head/.*=CPU?", ("re", "^/head/.*", "CPU", False)),
         ("type:com.example::Norm=NPU", ("type", "com.example::Norm", "NPU", True)),
+        ("path:encoder.layer.3=GPU", ("path", "encoder.layer.3", "GPU", True)),
         ("meta:part=tail=CPU", ("meta", "part=tail", "CPU", True)),
     ],
 )
@@ -62,6 +68,19 @@ def test_each_kind_of_rule_finds_its_operations():
     assert devices("type:Conv=A") == {"/head/conv": "A", "/tail/conv": "A"}
     assert devices("type:com.example::Norm=A") == {"norm": "A"}
     assert devices("meta:part=tail=A") == {"/tail/conv": "A"}
+
+
+def test_a_pin_by_module_takes_what_lies_in_it_and_an_inner_module_comes_first():
+    pins = rules("path:enc=A", "path:enc.layer.1=B", "op1=C", "type:Add=D")
+    found = {place: pin.device for place, pin in resolve(pins, LAYERS).items()}
+    assert found == {0: "B", 1: "C", 2: "A", 3: "D"}
+
+
+def test_a_pin_by_module_that_matches_nothing():
+    with pytest.raises(PlanError, match=r"Did you mean 'enc\.layer\.1"):
+        resolve(rules("path:enc.layer.11=A"), LAYERS)
+    with pytest.raises(PlanError, match="None of them comes from a PyTorch module; convert_model"):
+        resolve(rules("path:enc=A"), OPS)
 
 
 def test_hard_beats_soft_and_a_name_beats_a_pattern():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import ModelFormatError, ModelNotFoundError
+from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,6 +52,25 @@ def element_type(name: str, owner: object) -> ir.DataType:
     if found is None:
         raise ModelFormatError(f"{owner} has element type '{name}', which ONNX does not have")
     return ir.DataType[found]
+
+
+def type_name(dtype: ir.DataType, owner: object) -> str:
+    """The name that attributes have for an ONNX type, such as ``f32``.
+
+    Raises:
+        ModelError: OpenVINO does not have the type.
+    """
+    for name, found in _TYPES.items():
+        if found == dtype.name:
+            return name
+    raise ModelError(f"{owner} has element type {dtype.name}, which OpenVINO does not have.")
+
+
+def precision_name(dtype: ir.DataType) -> str:
+    """The name that ports have for an ONNX type, such as ``FP32``."""
+    name = type_name(dtype, "A port")
+    shown = {attribute: port for port, attribute in _PRECISIONS.items()}
+    return shown.get(name, name.upper())
 
 
 def open_weights(source: Any, beside: Path | None) -> Array:

@@ -9,8 +9,8 @@ PIN = CommandOption(
     device="HETERO",
     property="HETERO_PINS",
     metavar="WHAT=DEVICE",
-    help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU or "
-    "meta:KEY=VALUE=GPU; with '?' at the end only if possible",
+    help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU, "
+    "path:MODULE=GPU or meta:KEY=VALUE=GPU; with '?' at the end only if possible",
     repeatable=True,
 )
 

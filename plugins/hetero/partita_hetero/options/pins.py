@@ -1,4 +1,4 @@
-"""Pins: wishes for operations by name, regular expression, type or metadata, hard or soft."""
+"""Pins: wishes for operations by name, expression, type, module or metadata, hard or soft."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from partita.errors import PlanError
+from partita.frontends.torch.module_paths import MODULE_PATH, lies_in
 
-Match = Literal["name", "re", "type", "meta"]
+Match = Literal["name", "re", "type", "path", "meta"]
 
 _FORM = re.compile(
-    r"(?:(?P<match>name|re|type|meta):)?(?P<pattern>.+)=(?P<device>[^=?]+)(?P<soft>\?)?"
+    r"(?:(?P<match>name|re|type|path|meta):)?(?P<pattern>.+)=(?P<device>[^=?]+)(?P<soft>\?)?"
 )
 
-_EXACT = 1
-"""A pin by name is more precise than any other."""
+_EXACT = 1 << 30
+"""A pin by name is more precise than any other; one by module as its path is long."""
 
 
 class PinRule(BaseModel):
     """A wish for all operations that it matches.
 
     Written as text: ``conv1=GPU`` (by name), ``re:^/head/.*=CPU`` (the expression must be found in
-    the name), ``type:Conv=GPU`` (``domain::Type`` for other domains) or ``meta:key=value=GPU``
-    (the node's metadata). A question mark behind the device makes it soft: kept if the device
+    the name), ``type:Conv=GPU`` (``domain::Type`` for other domains), ``path:encoder.layer.3=GPU``
+    (a module of a PyTorch model, with all inside) or ``meta:key=value=GPU`` (the node's metadata).
+    A question mark behind the device makes it soft: kept if the device
     takes the operation and no limit forbids it.
     """
 
@@ -47,8 +49,8 @@ class PinRule(BaseModel):
         if form is None:
             raise ValueError(
                 f"'{value}' is no pin; write NAME=DEVICE, re:EXPRESSION=DEVICE, "
-                "type:OPERATOR=DEVICE or meta:KEY=VALUE=DEVICE, with '?' behind the device for a "
-                "soft pin"
+                "type:OPERATOR=DEVICE, path:MODULE=DEVICE or meta:KEY=VALUE=DEVICE, with '?' "
+                "behind the device for a soft pin"
             )
         return {
             "match": form["match"] or "name",
@@ -78,6 +80,8 @@ class PinRule(BaseModel):
             case "type":
                 full = f"{op.domain}::{op.op_type}" if op.domain else op.op_type
                 return self.pattern == full
+            case "path":
+                return lies_in(op.metadata.get(MODULE_PATH, ""), self.pattern)
             case _:
                 key, _, value = self.pattern.partition("=")
                 return op.metadata.get(key) == value
@@ -139,7 +143,8 @@ def read_rules(texts: Sequence[str]) -> list[PinRule]:
 def resolve(rules: Sequence[PinRule], ops: Sequence[OpFacts]) -> dict[int, Pin]:
     """Finds the pin of each operation.
 
-    A hard rule beats a soft one, then a rule by name any other.
+    A hard rule beats a soft one, then a rule by name any other, then one by module all but those
+    by modules inside of that.
 
     Raises:
         PlanError: A rule matches nothing, or two rules of the same rank disagree.
@@ -166,6 +171,8 @@ def resolve(rules: Sequence[PinRule], ops: Sequence[OpFacts]) -> dict[int, Pin]:
 
 
 def _rank(rule: PinRule) -> tuple[bool, int]:
+    if rule.match == "path":
+        return rule.hard, len(rule.pattern.split("."))
     return rule.hard, _EXACT if rule.match == "name" else 0
 
 
@@ -180,6 +187,14 @@ def _hint(rule: PinRule, ops: Sequence[OpFacts]) -> str:
             if len(known) <= 12:
                 return f" There are {', '.join(known)}."
             what = "operator"
+        case "path":
+            paths = sorted({op.metadata[MODULE_PATH] for op in ops if MODULE_PATH in op.metadata})
+            if not paths:
+                return (
+                    " None of them comes from a PyTorch module; convert_model(module, "
+                    "example_input=...) keeps where operations come from."
+                )
+            known, what = paths, "module"
         case "re":
             shown = ", ".join(f"'{op.name}'" for op in ops[:3])
             return f" Names are such as {shown}." if shown else ""

@@ -140,6 +140,7 @@ def roi_align(at: Site) -> ir.Value:
     if at.text("mode", "avg") != "avg":
         raise at.error("only the mode 'avg' is read: the largest of what is not the same in ONNX")
     modes = {"asymmetric": "output_half_pixel", "half_pixel": "half_pixel"}
+    modes["half_pixel_for_nn"] = "half_pixel"
     return at.emit(
         "RoiAlign", x, boxes, at.indices(2),
         coordinate_transformation_mode=at.one_of("aligned_mode", "asymmetric", modes),

@@ -1,0 +1,7 @@
+"""OpenVINO IR (`.xml` and `.bin`) written from a model's graph."""
+
+from __future__ import annotations
+
+from partita.frontends.openvino_ir.writer.walk import write_ir
+
+__all__ = ["write_ir"]

@@ -1,0 +1,222 @@
+"""Steps between a tensor and a model, kept in the order in which they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from partita.errors import ModelError
+from partita.preprocess.axes import Axes, parse_axes, permuted, place_of
+from partita.preprocess.colors import convert_color, reverse_channels
+from partita.preprocess.flow import Flow
+from partita.preprocess.formats import ColorFormat, PaddingMode, ResizeAlgorithm
+from partita.tensors.element_type import Type
+
+Step = Callable[[Flow, "Port"], None]
+
+
+class Port:
+    """What steps may ask of the port at the far end.
+
+    Attributes:
+        dtype: Its element type.
+        axes: Names of its axes, if they are known.
+        dims: Its dimensions.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], axes: Axes | None, dims: Sequence[Any]) -> None:
+        self.dtype = dtype
+        self.axes = axes
+        self.dims = dims
+
+
+class _Steps:
+    """Steps of either side."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.orders: list[list[int]] = []
+
+    def convert_element_type(self, type: Any = None) -> Self:
+        """Converts elements, by default to the type of the port at the far end."""
+        dtype = None if type is None else Type(type).dtype
+        return self._add(lambda flow, port: flow.cast(port.dtype if dtype is None else dtype))
+
+    def convert_layout(self, layout: Any = None) -> Self:
+        """Puts axes into the order of a layout, or of their places: ``[0, 3, 1, 2]``.
+
+        By default that is the layout of the port at the far end.
+        """
+        if isinstance(layout, Sequence) and not isinstance(layout, str):
+            places = [int(place) for place in layout]
+            if sorted(places) != list(range(len(places))):
+                raise ModelError(f"convert_layout({places}): each place is named once, from 0.")
+            self.orders.append(places)
+            return self._add(lambda flow, _: flow.transpose(permuted(range(flow.rank), places)))
+        return self._add(lambda flow, port: _laid_out(flow, port, layout))
+
+    def _add(self, step: Step) -> Self:
+        self.steps.append(step)
+        return self
+
+
+class PostProcessSteps(_Steps):
+    """Steps from a model's output to a tensor; each method returns the steps themselves."""
+
+
+class PreProcessSteps(_Steps):
+    """Steps from a tensor to a model's input; each method returns the steps themselves."""
+
+    def mean(self, value: float | Sequence[float]) -> Self:
+        """Subtracts a number, or one for each channel; elements must be floats by then."""
+        return self._add(lambda flow, _: _with_numbers(flow, "Sub", value, "mean()"))
+
+    def scale(self, value: float | Sequence[float]) -> Self:
+        """Divides by a number, or one for each channel; elements must be floats by then."""
+        return self._add(lambda flow, _: _with_numbers(flow, "Div", value, "scale()"))
+
+    def reverse_channels(self) -> Self:
+        """Puts channels the other way round."""
+        return self._add(lambda flow, _: reverse_channels(flow))
+
+    def convert_color(self, dst_format: ColorFormat) -> Self:
+        """Converts to another colour format; ``tensor().set_color_format()`` says from which."""
+        return self._add(lambda flow, _: convert_color(flow, dst_format))
+
+    def resize(
+        self, alg: ResizeAlgorithm, dst_height: int | None = None, dst_width: int | None = None
+    ) -> Self:
+        """Resizes images, by default to the size that the model takes."""
+        return self._add(lambda flow, port: _resize(flow, port, alg, (dst_height, dst_width)))
+
+    def crop(self, begin: Sequence[int], end: Sequence[int]) -> Self:
+        """Keeps, along each axis, the elements from begin to before end; negative from behind."""
+        return self._add(lambda flow, _: _crop(flow, begin, end))
+
+    def pad(
+        self,
+        pads_begin: Sequence[int],
+        pads_end: Sequence[int],
+        value: float | Sequence[float],
+        mode: PaddingMode,
+    ) -> Self:
+        """Adds elements before and behind those of each axis; negative numbers take some away."""
+        return self._add(lambda flow, _: _pad(flow, pads_begin, pads_end, value, mode))
+
+
+def _laid_out(flow: Flow, port: Port, layout: Any) -> None:
+    target = port.axes if layout is None else parse_axes(layout, None)
+    if target is None:
+        raise ModelError("convert_layout() takes a layout, since the model's is not known.")
+    if flow.axes is None:
+        raise ModelError("convert_layout() takes tensor().set_layout(): from which is not known.")
+    flow.arrange(target)
+
+
+def _with_numbers(flow: Flow, op_type: str, value: float | Sequence[float], what: str) -> None:
+    if not Type(flow.dtype).is_real():
+        raise ModelError(
+            f"{what} is for floats, and elements are {flow.dtype} here; put "
+            "convert_element_type(Type.f32) before it."
+        )
+    numbers = np.asarray(value, np.float64)
+    if numbers.ndim:
+        axis = place_of(flow.axes, "C", what)
+        numbers = numbers.reshape([-1 if place == axis else 1 for place in range(flow.rank)])
+    flow.value = flow.emit(op_type, flow.value, flow.constant(numbers, flow.dtype))
+
+
+_RESIZE: dict[ResizeAlgorithm, dict[str, Any]] = {
+    ResizeAlgorithm.RESIZE_NEAREST: {"mode": "nearest"},
+    ResizeAlgorithm.RESIZE_LINEAR: {"mode": "linear"},
+    ResizeAlgorithm.RESIZE_CUBIC: {"mode": "cubic"},
+    ResizeAlgorithm.RESIZE_BILINEAR_PILLOW: {
+        "mode": "linear", "antialias": 1, "exclude_outside": 1
+    },
+    ResizeAlgorithm.RESIZE_BICUBIC_PILLOW: {
+        "mode": "cubic", "antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5
+    },
+}  # fmt: skip
+"""As attributes of ONNX's Resize, whose other defaults are OpenVINO's too."""
+
+
+def _resize(
+    flow: Flow, port: Port, algorithm: ResizeAlgorithm, given: tuple[int | None, int | None]
+) -> None:
+    places = [place_of(flow.axes, name, "resize()") for name in "HW"]
+    sizes = []
+    for name, size in zip("HW", given, strict=True):
+        found = size
+        if found is None:
+            found = port.dims[place_of(port.axes, name, "resize() without a size")]
+        if not isinstance(found, (int, np.integer)):
+            raise ModelError(
+                f"resize() takes a height and width: axis '{name}' of the model has no fixed size."
+            )
+        sizes.append(int(found))
+    if algorithm is ResizeAlgorithm.RESIZE_NEAREST:
+        _resized(flow, algorithm, places, sizes)
+        return
+    before = flow.in_floats()
+    if algorithm.name.endswith("PILLOW") and before != flow.dtype:  # Pillow rounds between passes
+        for place, size in reversed([*zip(places, sizes, strict=True)]):
+            flow.cast(np.float32)
+            _resized(flow, algorithm, [place], [size])
+            flow.back_from_floats(before)
+        return
+    _resized(flow, algorithm, places, sizes)
+    flow.back_from_floats(before)
+
+
+def _resized(flow: Flow, algorithm: ResizeAlgorithm, places: list[int], sizes: list[int]) -> None:
+    size = flow.ints(*sizes)
+    flow.value = flow.emit(
+        "Resize", flow.value, None, None, size, axes=places, **_RESIZE[algorithm]
+    )
+
+
+def _crop(flow: Flow, begin: Sequence[int], end: Sequence[int]) -> None:
+    if len(begin) != flow.rank or len(end) != flow.rank:
+        raise ModelError(f"crop() takes {flow.rank} numbers each way, one for each axis.")
+    ends = (flow.ints(*map(int, numbers)) for numbers in (begin, end))
+    flow.value = flow.emit("Slice", flow.value, *ends)
+
+
+def _pad(
+    flow: Flow,
+    before: Sequence[int],
+    behind: Sequence[int],
+    value: float | Sequence[float],
+    mode: PaddingMode,
+) -> None:
+    if len(before) != flow.rank or len(behind) != flow.rank:
+        raise ModelError(f"pad() takes {flow.rank} numbers each way, one for each axis.")
+    if mode is PaddingMode.SYMMETRIC:
+        _mirrored(flow, before, behind)
+        return
+    pads = flow.ints(*map(int, (*before, *behind)))
+    numbers = np.asarray(value, np.float64)
+    if numbers.size != 1:
+        raise ModelError(f"pad() takes one value, not {numbers.size}.")
+    is_constant = mode is PaddingMode.CONSTANT
+    filling = flow.constant(numbers.reshape(()), flow.dtype) if is_constant else None
+    flow.value = flow.emit("Pad", flow.value, pads, filling, mode=mode.value)
+
+
+def _mirrored(flow: Flow, before: Sequence[int], behind: Sequence[int]) -> None:
+    """A mirror image with the border itself: slices put in front and behind."""
+    lowest = np.iinfo(np.int64).min
+    for axis, (front, back) in enumerate(zip(before, behind, strict=True)):
+        if front < 0 or back < 0:
+            raise ModelError("pad() in mode SYMMETRIC takes no negative numbers.")
+        parts = [flow.value]
+        if front:
+            ends = (flow.ints(number) for number in (front - 1, lowest, axis, -1))
+            parts.insert(0, flow.emit("Slice", flow.value, *ends))
+        if back:
+            ends = (flow.ints(number) for number in (-1, -1 - back, axis, -1))
+            parts.append(flow.emit("Slice", flow.value, *ends))
+        if len(parts) > 1:
+            flow.value = flow.emit("Concat", *parts, axis=axis)
