@@ -65,7 +65,8 @@ def export_module(module: Any, examples: Examples) -> ExportedModule:
     try:
         from torch.onnx.errors import OnnxExporterError
 
-        with _evaluation(module), warnings.catch_warnings():
+        # Where gradients may be asked for, PyTorch records other strides than it exports.
+        with torch.no_grad(), _evaluation(module), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of its own deprecations
             program = torch.onnx.export(
                 module,
