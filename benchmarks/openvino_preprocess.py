@@ -2,9 +2,9 @@
 
     python benchmarks/openvino_preprocess.py
 
-Each case says its steps once, to `partita.preprocess` and to `openvino.preprocess`, runs both models
-on CPU in float32, and prints the largest difference. Needs `pip install openvino`. Of whole numbers a
-difference of one is one of rounding.
+Each case says its steps once, to `partita.preprocess` and to `openvino.preprocess`, runs both
+models on CPU in float32, and prints the largest difference. Needs `pip install openvino`. Of whole
+numbers a difference of one is one of rounding.
 """
 
 from __future__ import annotations
@@ -73,9 +73,12 @@ def cases() -> Iterator[tuple[str, tuple[int, ...], Steps, list[Any]]]:
                 yield name, color, resized(algorithm.name, first), [image(1, *size, 3)]
     yield "crop", color, cropped, [RNG.normal(size=(1, 3, 12, 12)).astype(np.float32)]
     for mode in partita.preprocess.PaddingMode:
-        yield f"pad {mode.name}", color, padded(mode.name), [
-            RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)
-        ]
+        yield (
+            f"pad {mode.name}",
+            color,
+            padded(mode.name),
+            [RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)],
+        )
     planes = {
         "NV12_SINGLE_PLANE": [image(1, 12, 8, 1)],
         "NV12_TWO_PLANES": [image(1, 8, 8, 1), image(1, 4, 4, 2)],
@@ -89,9 +92,12 @@ def cases() -> Iterator[tuple[str, tuple[int, ...], Steps, list[Any]]]:
         yield f"{source} to BGR", color, converted(source, "BGR"), tensors
         if not source.endswith("X"):
             yield f"{source} to GRAY", (1, 1, 8, 8), converted(source, "GRAY"), tensors
-    yield "output as f16, channels last", color, afterwards, [
-        RNG.normal(size=color).astype(np.float32)
-    ]
+    yield (
+        "output as f16, channels last",
+        color,
+        afterwards,
+        [RNG.normal(size=color).astype(np.float32)],
+    )
 
 
 def normalized(ppp: Any, ov: ModuleType, _: ModuleType) -> None:
