@@ -181,7 +181,9 @@ def test_a_signature_names_inputs_and_outputs():
     x = numbers((3,))
     compiled = partita.Core().compile_model(model, "CPU")
     np.testing.assert_allclose(compiled({"number": x})["result"], -x)
+    np.testing.assert_allclose(compiled({"x:0": x})["y:0"], -x)  # by the names of tensors too
     plain = read(two_signatures())
+    assert [port.names for port in plain.inputs] == [{"x:0", "number"}]
     assert [port.name for port in (*plain.inputs, *plain.outputs)] == ["x:0", "y:0"]
 
 

@@ -15,6 +15,7 @@ from partita.frontends.tflite.layout import cancel_transposes
 from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
 from partita.frontends.tflite.translator import TRANSLATORS, Site
 from partita.frontends.tflite.weights import constant, element_type
+from partita.model.port import Port
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.system.modules import import_modules
@@ -73,6 +74,7 @@ def build_model(document: Document, signature: str | None) -> ir.Model:
         graph = scope.model_graph(chosen)
     except ModelFormatError as error:
         raise ModelFormatError(f"{document.origin}: {error}") from error
+    _note_names(document, chosen.subgraph, graph)
     model = ir.Model(graph, ir_version=11, producer_name=PRODUCER)
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
@@ -97,6 +99,21 @@ def _signature(document: Document, name: str | None) -> Signature:
             "for the file's first subgraph."
         )
     return known[name]
+
+
+def _note_names(document: Document, place: int, graph: ir.Graph) -> None:
+    """Lets inputs and outputs be found by the names of tensors and by those of signatures."""
+    subgraph = document.subgraphs[place]
+    signatures = [one for one in document.signatures.values() if one.subgraph == place]
+    ends = (
+        (graph.inputs, subgraph.inputs, [one.inputs for one in signatures]),
+        (graph.outputs, subgraph.outputs, [one.outputs for one in signatures]),
+    )
+    for values, places, named in ends:
+        for index, (value, at) in enumerate(zip(values, dict.fromkeys(places), strict=False)):
+            names = {name for one in named for name, tensor in one.items() if tensor == at}
+            if more := (names | {subgraph.tensors[at].label}) - {value.name}:
+                Port.of(index, value, values is graph.inputs).add_names(more)
 
 
 def _refuse_unknown(document: Document) -> None:
