@@ -37,6 +37,9 @@ class ServedModel:
 
     Attributes:
         loaded: The model.
+        name: Its name.
+        version: Its version.
+        settings: How it is served.
         statistics: What it has done.
         pending: How many requests it has.
     """

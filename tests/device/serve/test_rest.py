@@ -347,3 +347,43 @@ def test_a_full_queue_refuses_before_the_body_comes(folder, held):
             assert connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
         refused.sendall(body + head + body)  # the connection goes on behind what was refused
         assert refused.recv(10_000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_more_connections_than_may_be_are_turned_away(folder):
+    with running_server(models={"neg": str(folder / "neg.onnx")}, max_connections=1) as running:
+        host, port = running.netloc.split(":")
+        with client_of(running) as first:
+            assert first.get("/v2/health/live").status_code == 200
+            with socket.create_connection((host, int(port)), timeout=30) as second:
+                assert second.recv(100).startswith(b"HTTP/1.1 503 ")
+            assert first.get("/v2/health/live").status_code == 200
+
+
+def test_clients_that_do_not_read_are_cut_off(tmp_path):
+    onnx.save(models.neg(["N", 2]), tmp_path / "neg.onnx")
+    count = 32_000_000  # more than the system buffers
+    head = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [%d, 2], "parameters": '
+    head += b'{"binary_data_size": %d}}], "parameters": {"binary_data_output": true}}'
+    head %= (count // 8, count)
+    request = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n"
+    request += b"inference-header-content-length: %d\r\n\r\n%b"
+    request %= (len(head) + count, len(head), head + bytes(count))
+    with running_server(
+        models={"neg": str(tmp_path / "neg.onnx")}, defaults={"device": "CPU"}, write_timeout_s=0.2
+    ) as running:
+        host, port = running.netloc.split(":")
+        with socket.socket() as lazy, client_of(running) as client:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            lazy.settimeout(30)
+            lazy.connect((host, int(port)))
+            lazy.sendall(request)
+            served = running.server.repository.find("neg")
+            while not served.statistics.to_dict("", "")["execution_count"]:
+                time.sleep(0.01)
+            time.sleep(0.6)  # longer than it may take to read
+            read = 0
+            with contextlib.suppress(ConnectionResetError):
+                while found := lazy.recv(1 << 20):
+                    read += len(found)
+            assert read < count
+            assert client.get("/v2/health/live").status_code == 200

@@ -13,10 +13,11 @@ import partita_cpu
 import partita_hetero
 import partita_opencl
 import partita_reference
+import partita_serve
 
 PACKAGES = (
     *(partita, partita_cpu, partita_opencl, partita_hetero),
-    *(partita_reference, partita_conformance),
+    *(partita_reference, partita_serve, partita_conformance),
 )
 
 
