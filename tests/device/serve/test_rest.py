@@ -17,6 +17,7 @@ from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
 from partita_serve.models.instance import Instance
+from partita_serve.rest.connection import LimitedConnection
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 BIAS = np.array([1, -2, 3], np.float32)
@@ -40,7 +41,6 @@ def server(folder):
         models={"affine": str(folder / "affine.onnx"), "neg": str(folder / "neg.onnx")},
         defaults={"device": "CPU", "max_batch_size": 8},
         max_body="64KiB",
-        read_timeout_s=0.5,
         max_header="4KiB",
     ) as running:
         yield running
@@ -226,21 +226,27 @@ def test_a_bomb_is_not_unpacked(plain):
     assert "more than 65536 bytes" in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_clients_that_are_too_slow_are_cut_off(folder):
+    infer = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\n"
+    beginnings = (
         b"",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ncontent-le",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{",
-        b"POST /v2/models/affine/infer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1",
-    ],
-)
-def test_clients_that_are_too_slow_are_cut_off(server, sent):
-    host, port = server.netloc.split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as slow:
-        slow.sendall(sent)
-        with contextlib.suppress(ConnectionResetError):
-            assert slow.recv(100) == b""
+        infer + b"content-le",
+        infer + b"content-length: 9\r\n\r\n{",
+        infer + b"transfer-encoding: chunked\r\n\r\n1",
+    )
+    with (
+        running_server(models={"neg": str(folder / "neg.onnx")}, read_timeout_s=0.3) as running,
+        contextlib.ExitStack() as opened,
+    ):
+        host, port = running.netloc.split(":")
+        slow = []
+        for beginning in beginnings:
+            connection = socket.create_connection((host, int(port)), timeout=30)
+            slow.append(opened.enter_context(connection))
+            connection.sendall(beginning)
+        for connection in slow:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
 
 
 @pytest.mark.parametrize(
@@ -359,7 +365,14 @@ def test_more_connections_than_may_be_are_turned_away(folder):
             assert first.get("/v2/health/live").status_code == 200
 
 
-def test_clients_that_do_not_read_are_cut_off(tmp_path):
+def test_clients_that_do_not_read_are_cut_off(tmp_path, monkeypatch):
+    lost, real = threading.Event(), LimitedConnection.connection_lost
+
+    def connection_lost(self, error):
+        real(self, error)
+        lost.set()
+
+    monkeypatch.setattr(LimitedConnection, "connection_lost", connection_lost)
     onnx.save(models.neg(["N", 2]), tmp_path / "neg.onnx")
     count = 32_000_000  # more than the system buffers
     head = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [%d, 2], "parameters": '
@@ -377,10 +390,7 @@ def test_clients_that_do_not_read_are_cut_off(tmp_path):
             lazy.settimeout(30)
             lazy.connect((host, int(port)))
             lazy.sendall(request)
-            served = running.server.repository.find("neg")
-            while not served.statistics.to_dict("", "")["execution_count"]:
-                time.sleep(0.01)
-            time.sleep(0.6)  # longer than it may take to read
+            assert lost.wait(30)
             read = 0
             with contextlib.suppress(ConnectionResetError):
                 while found := lazy.recv(1 << 20):
