@@ -262,6 +262,7 @@ def test_saving_for_perfetto(page, chromium):
     file = chromium.folder / "trace.json"
     chromium.wait_for(file)
     events = json.loads(file.read_text())["traceEvents"]
+    assert events[0]["args"]["name"] == "HETERO:GPU,CPU, measured"
     assert {event["name"] for event in events if event["ph"] == "X"} == {
         *("subgraph1", "subgraph2", "subgraph3", "permute x (GPU to host)")
     }

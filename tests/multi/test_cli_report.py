@@ -141,7 +141,7 @@ def test_two_placements_on_a_page(report, tmp_path):
 def test_reports_that_were_saved(report, tmp_path):
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     before.write_text(report("-d", "HETERO:A,B", "--json"), encoding="utf-8")
-    after.write_text(report("-d", "HETERO:B,A", "--json"), encoding="utf-8")
+    report("-d", "HETERO:B,A", "--output", after)
     path = tmp_path / "both.html"
     report("--compare", after, "--output", path, source=before)
     first, second = shown(path)
@@ -155,6 +155,7 @@ def test_reports_that_were_saved(report, tmp_path):
     ("argv", "told"),
     [
         (["--compare", "B"], "--compare is for a page: name its file with --output REPORT.html."),
+        (["--compare", "B", "--output", "x.json"], "--compare is for a page"),
         (["--elsewhere", "-d", "B"], "'B' is one device; --elsewhere is for 'HETERO:B,...'."),
         (["--compare", "LOST", "--output", "x.html"], "There is no device 'LOST'"),
         (["--compare", "lost.json", "--output", "x.html", "-d", "B"], "'lost.json' cannot be read"),
@@ -171,6 +172,7 @@ def test_what_cannot_be_reported(report, argv, told, tmp_path, monkeypatch):
         ("{}", ["--output", "x.html"], "'old.json' is no report (at model: Field required). Write"),
         ("[", ["--output", "x.html"], "'old.json' is no report (Invalid JSON: "),
         ("{}", [], "'old.json' is a saved report, of which only a page can be made"),
+        ("{}", ["--output", "x.json"], "of which only a page can be made"),
         ("{}", ["--output", "x.html", "--elsewhere"], "and neither --json nor --elsewhere."),
     ],
 )

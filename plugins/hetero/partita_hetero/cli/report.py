@@ -80,7 +80,7 @@ def add_parser(commands: Commands) -> None:
             "partita report model.onnx -d HETERO:GPU,CPU --elsewhere --output report.html",
             "partita report model.onnx -d HETERO:GPU,CPU --compare CPU --output both.html",
             "partita report zoo:ppocr-rec -d HETERO:OPENCL,CPU --property HETERO_SCHEDULE=COST",
-            "partita report model.onnx -d HETERO:GPU,CPU --lock plan.toml --json > before.json",
+            "partita report model.onnx -d HETERO:GPU,CPU --lock plan.toml --output before.json",
             "partita report model.onnx -d HETERO:GPU,CPU --trace run.json",
             "partita report before.json --compare after.json --output both.html",
         ],
@@ -108,7 +108,12 @@ def add_parser(commands: Commands) -> None:
         help="a second placement on the same page: of the model on another device, without the "
         "properties given, or a report that --json has written; MODEL may be such a file too",
     )
-    parser.add_argument("--output", type=Path, metavar="REPORT.html", help="write it as a page")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="REPORT.html",
+        help="write it as a page, or as .json to compare another one with it later",
+    )
     parser.add_argument(
         "--trace",
         type=Path,
@@ -121,7 +126,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Compiles and infers, or reads what was saved; prints or writes."""
     from partita_hetero.reports.placement_page import placement_page
 
-    if args.compare and not args.output:
+    as_page = args.output is not None and not _is_saved(args.output)
+    if args.compare and not as_page:
         raise ReportError("--compare is for a page: name its file with --output REPORT.html.")
     if args.trace and _is_saved(args.model):
         raise ReportError("--trace is of runs, and a saved report has none: name a model.")
@@ -134,7 +140,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         record = report.record
     records = [record, *([] if second is None else [second()])]
     if args.output:
-        args.output.write_text(placement_page(records), encoding="utf-8")
+        saved = "" if report is None else json.dumps(plain(report.to_dict()), allow_nan=False)
+        text = placement_page(records) if as_page else saved
+        args.output.write_text(text, encoding="utf-8")
         out.note(f"wrote {args.output}")
     if report is None:
         return 0
@@ -148,7 +156,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _is_saved(name: str) -> bool:
+def _is_saved(name: str | Path) -> bool:
     return Path(name).suffix.lower() == ".json"
 
 
@@ -160,7 +168,7 @@ def _saved(args: argparse.Namespace) -> PlacementRecord:
     """
     from partita_hetero.reports.record import load
 
-    if not args.output or args.json or args.elsewhere:
+    if not args.output or _is_saved(args.output) or args.json or args.elsewhere:
         raise ReportError(
             f"'{args.model}' is a saved report, of which only a page can be made: write --output "
             "REPORT.html, and neither --json nor --elsewhere."

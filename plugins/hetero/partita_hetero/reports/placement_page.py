@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 
 from partita.cli.output import plain
@@ -19,7 +20,11 @@ def placement_page(records: Sequence[PlacementRecord]) -> str:
         records: One placement, or two to compare; of one model, or of two that share operations.
     """
     title = " and ".join(dict.fromkeys(f"{one.model} on {one.device}" for one in records))
-    runs = [timeline for record in records for timeline in record.timelines]
+    runs = [
+        replace(timeline, name=f"{record.device}, {timeline.name}")
+        for record in records
+        for timeline in record.timelines
+    ]
     data = {"placements": plain(list(records)), "trace": json.dumps(chrome_trace(runs))}
     own = resources.files("partita_hetero.reports") / "assets"
     return build_page(title, own, "placement", data)

@@ -131,7 +131,7 @@ _RECORD = TypeAdapter(PlacementRecord)
 
 
 def load(path: Path) -> PlacementRecord:
-    """Reads what ``partita report --json`` has written.
+    """Reads what ``partita report --output REPORT.json`` has written.
 
     Raises:
         ReportError: The file cannot be read or is something else; says what is wrong and where.
@@ -145,5 +145,6 @@ def load(path: Path) -> PlacementRecord:
         place = ".".join(map(str, fault["loc"]))
         what = f"at {place}: {fault['msg']}" if place else fault["msg"]
         raise ReportError(
-            f"'{path}' is no report ({what}). Write one with 'partita report MODEL --json'."
+            f"'{path}' is no report ({what}). Write one with 'partita report MODEL --output "
+            "REPORT.json'."
         ) from error
