@@ -10,7 +10,9 @@ import functools
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
+from partita_serve.protocol.errors import InvalidRequest
 from partita_serve.rpc.message_table import ENUMS, MESSAGES, Field
 
 PACKAGE = "inference"
@@ -40,6 +42,18 @@ def message_type(name: str) -> Any:
         8
     """
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def read_message(name: str, data: bytes) -> Any:
+    """A message that a client sent.
+
+    Raises:
+        InvalidRequest: The bytes are no such message.
+    """
+    try:
+        return message_type(name).FromString(data)
+    except DecodeError as error:
+        raise InvalidRequest(f"The bytes are no message '{name}': {error}.") from error
 
 
 @functools.cache

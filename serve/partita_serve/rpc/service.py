@@ -20,7 +20,7 @@ from partita_serve.protocol.errors import (
     serving_error,
 )
 from partita_serve.protocol.records import InferenceRequest, InferenceResponse
-from partita_serve.rpc.messages import message_type
+from partita_serve.rpc.messages import message_type, read_message
 from partita_serve.rpc.tensors import request_of, response_message
 from partita_serve.server import ModelServer
 from partita_serve.telemetry.tracing import continuing
@@ -73,50 +73,51 @@ class InferenceService:
         }
         handlers = {name: _described(name, answer) for name, answer in calls.items()}
         handlers |= {name: refusal(NotSupported(why)) for name, why in _NOT_DONE.items()}
-        request = message_type("ModelInferRequest")
         handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-            self._model_infer, request.FromString, _to_bytes
+            self._model_infer, None, _to_bytes
         )
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._model_stream_infer, request.FromString, _to_bytes
+            self._model_stream_infer, None, _to_bytes
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     # ----------------------------------------------------------------- inference
 
-    async def _model_infer(self, message: Any, context: grpc.aio.ServicerContext) -> Any:
-        headers = dict(context.invocation_metadata() or ())
+    async def _model_infer(self, data: bytes, context: grpc.aio.ServicerContext) -> Any:
         try:
-            request = _within(context.time_remaining(), request_of(message))
-            with continuing(headers), self._server.holding(message.ByteSize()):
+            request = request_of(read_message("ModelInferRequest", data))
+            request = _within(context.time_remaining(), request)
+            with continuing(_headers(context)), self._server.holding(len(data)):
                 return response_message(await self._server.infer(request))
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             return await abort(context, error)
 
     async def _model_stream_infer(
-        self, messages: AsyncIterable[Any], context: grpc.aio.ServicerContext
+        self, stream: AsyncIterable[bytes], context: grpc.aio.ServicerContext
     ) -> None:
         """Computes requests side by side, and answers in their order."""
         answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_WINDOW)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_write_in_order(answers, context))
-            async for message in messages:
-                await answers.put(tasks.create_task(self._streamed(message)))
-            await answers.put(None)
+        with continuing(_headers(context)):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_write_in_order(answers, context))
+                async for data in stream:
+                    await answers.put(tasks.create_task(self._streamed(data)))
+                await answers.put(None)
 
-    async def _streamed(self, message: Any) -> Any:
+    async def _streamed(self, data: bytes) -> Any:
         """The answer to one request of a stream, which an error does not end."""
-        answer = message_type("ModelStreamInferResponse")
+        answer = message_type("ModelStreamInferResponse")()
         try:
+            message = read_message("ModelInferRequest", data)
+            answer.infer_response.model_name = message.model_name
+            answer.infer_response.id = message.id
             request = request_of(message)
-            with self._server.holding(message.ByteSize()):
+            with self._server.holding(len(data)):
                 response = await self._server.infer(request)
+            answer.infer_response.CopyFrom(response_message(_marked_final(request, response)))
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            failed = message_type("ModelInferResponse")(
-                model_name=message.model_name, id=message.id
-            )
-            return answer(error_message=str(_told(error)), infer_response=failed)
-        return answer(infer_response=response_message(_marked_final(request, response)))
+            answer.error_message = str(_told(error))
+        return answer
 
     # ----------------------------------------------------------------- all the rest
 
@@ -181,16 +182,14 @@ def _described(
     """A call whose answer is plain data."""
     response = message_type(f"{name}Response")
 
-    async def handle(message: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Any:
         try:
-            data = await answer(message)
-            return json_format.ParseDict(data, response(), ignore_unknown_fields=True)
+            told = await answer(read_message(f"{name}Request", data))
+            return json_format.ParseDict(told, response(), ignore_unknown_fields=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             return await abort(context, error)
 
-    return grpc.unary_unary_rpc_method_handler(
-        handle, message_type(f"{name}Request").FromString, _to_bytes
-    )
+    return grpc.unary_unary_rpc_method_handler(handle, None, _to_bytes)
 
 
 def refusal(error: ServingError) -> grpc.RpcMethodHandler:
@@ -207,6 +206,10 @@ async def _write_in_order(
 ) -> None:
     while (task := await answers.get()) is not None:
         await context.write(await task)
+
+
+def _headers(context: grpc.aio.ServicerContext) -> dict[str, str]:
+    return dict(context.invocation_metadata() or ())
 
 
 def _within(left_s: float | None, request: InferenceRequest) -> InferenceRequest:

@@ -178,6 +178,16 @@ def test_stream_answers_in_order_and_outlives_errors(client):
     client.stop_stream()
 
 
+def test_stream_outlives_bytes_that_are_no_message(channel):
+    good = request(x=("FP32", [2, 3], None), raw=[bytes(24)]).SerializeToString()
+    call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    kind = message_type("ModelStreamInferResponse")
+    wrong, right = map(kind.FromString, call(iter([b"\xff" * 40, good])))
+    assert "no message 'ModelInferRequest'" in wrong.error_message
+    assert right.error_message == ""
+    assert right.infer_response.outputs[0].shape == [2, 3]
+
+
 def test_stream_marks_final_responses_for_who_asks(client):
     ended = queue.Queue()
     client.start_stream(lambda result, error: ended.put((result, error)))
@@ -301,9 +311,12 @@ def test_model_that_is_not_there(client):
 
 
 def test_bytes_that_are_no_message(channel):
+    for name in ("ModelInfer", "ModelReady"):
+        call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
+        with pytest.raises(grpc.RpcError, match=f"no message '{name}Request'") as error:
+            call(b"\xff" * 40)
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    with pytest.raises(grpc.RpcError):
-        call(b"\xff" * 40)
     assert call(request(x=("FP32", [2, 3], None), raw=[bytes(24)]).SerializeToString())
 
 
