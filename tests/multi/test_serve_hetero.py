@@ -37,6 +37,14 @@ def test_metrics_tell_each_device(http):
     assert min(busy.values()) > 0
 
 
+def test_the_trace_has_a_row_for_each_device(http):
+    events = http.get("/v2/trace").json()["traceEvents"]
+    names = {(e["name"], e["args"]["name"]) for e in events if e["ph"] == "M"}
+    assert names == {("process_name", "both"), ("thread_name", "CPU"), ("thread_name", "REFERENCE")}
+    runs = [e["name"] for e in events if e["ph"] == "X" and e["cat"] == "compute"]
+    assert runs.count("subgraph1") == runs.count("subgraph2") == 3
+
+
 def test_the_explanation_tells_the_reason(http):
     ops = {op["name"]: op for op in http.get("/v2/models/both/explain").json()["ops"]}
     assert (ops["add"]["device"], ops["sub"]["device"]) == ("CPU", "REFERENCE")
