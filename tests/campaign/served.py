@@ -17,6 +17,7 @@ import grpc
 import httpx
 import numpy as np
 import onnx
+import tokenizers
 
 from partita_serve.rpc.messages import message_type
 
@@ -50,6 +51,12 @@ def served():
 
     folder = Path(tempfile.mkdtemp(prefix="partita-campaign-"))
     onnx.save(tiny.fixed(tiny.weights()), folder / "model.onnx")
+    words = {f"w{number}": number for number in range(tiny.VOCABULARY)}
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    engine.save(str(folder / "tokenizer.json"))
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     text = onnx.TensorProto.STRING
     echo = model_of(
         [node("Identity", ["x"], "y")], [value("x", ["N"], text)], [value("y", ["N"], text)]

@@ -173,6 +173,7 @@ def _loaded(name: str, settings: ServerSettings, core: Core) -> TextModel:
         properties=settings.defaults.properties,
         core=core,
     )
+    _ = generator.tokenizer  # what is missing is told now, not to the first client
     return TextModel(name, generator, settings.texts_at_once, settings.max_texts_waiting)
 
 

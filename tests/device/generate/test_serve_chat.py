@@ -12,7 +12,7 @@ import tiny_decoder as tiny
 from serving import client_of, running_server
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from partita.errors import InferError
+from partita.errors import InferError, TokenizerError
 from partita.generate import Piece
 from partita_serve.models.text_model import TextModel
 from partita_serve.protocol.errors import InternalError, InvalidRequest, Overloaded
@@ -57,6 +57,16 @@ def client(server):
 
 def said(text):
     return [{"role": "user", "content": text}]
+
+
+def test_a_model_without_a_tokenizer_is_refused_before_anybody_asks(tmp_path):
+    onnx.save(tiny.fixed(WEIGHTS), tmp_path / "model.onnx")
+    models = {"language_models": {"tiny": str(tmp_path)}, "context": 8}
+    with (
+        pytest.raises(TokenizerError, match=r"There is no 'tokenizer\.json'"),
+        running_server(**models, defaults={"device": "CPU"}),
+    ):
+        pass
 
 
 def test_models(client):
