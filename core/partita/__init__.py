@@ -25,6 +25,9 @@ from partita.tensors.element_type import Type
 from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    RTMap = dict
+    TensorVector = list
+
     from partita.bisection import bisect
     from partita.contract.bound_call import BoundCall
     from partita.contract.device_model import DeviceModel
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from partita.frontends.saving import save_model, serialize
     from partita.model.model import Model, Op, Port
     from partita.model.port import Port as ConstOutput
+    from partita.model.port import Port as Input
     from partita.model.port import Port as Output
     from partita.model.surface import get_batch, set_batch
     from partita.opsets import (
@@ -94,6 +98,7 @@ _DEFERRED = {
     "HostTensor": "partita.tensors.tensor",
     "InferRequest": "partita.runtime.infer_request",
     "InferResult": "partita.runtime.infer_result",
+    "Input": "partita.model.port:Port",
     "Layout": "partita.shapes.layout",
     "layout_helpers": "partita.shapes.axes:*",
     "Model": "partita.model.model",
@@ -107,6 +112,7 @@ _DEFERRED = {
     "Port": "partita.model.model",
     "ProfilingInfo": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
+    "RTMap": "builtins:dict",
     "Runner": "partita.contract.runner",
     "save_model": "partita.frontends.saving",
     "serialize": "partita.frontends.saving",
@@ -116,6 +122,7 @@ _DEFERRED = {
     "Symbol": "partita.shapes.dimension",
     "Tensor": "partita.tensors.tensor",
     "tensor_from_file": "partita.tensors.tensor",
+    "TensorVector": "builtins:list",
     **{f"opset{number}": f"partita.opsets:opset{number}" for number in range(1, 18)},
 }
 
@@ -150,6 +157,7 @@ __all__ = [
     "HostTensor",
     "InferRequest",
     "InferResult",
+    "Input",
     "Layout",
     "Model",
     "Node",
@@ -162,6 +170,7 @@ __all__ = [
     "Port",
     "ProfilingInfo",
     "QueryResult",
+    "RTMap",
     "Reason",
     "ReasonCode",
     "Runner",
@@ -169,6 +178,7 @@ __all__ = [
     "Strides",
     "Symbol",
     "Tensor",
+    "TensorVector",
     "Type",
     "Version",
     "bisect",

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from partita.printable import printable
 
@@ -16,6 +17,9 @@ class Status(enum.StrEnum):
     EXECUTED = "EXECUTED"
     OPTIMIZED_OUT = "OPTIMIZED_OUT"
     NOT_RUN = "NOT_RUN"
+
+
+_Status = Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,15 @@ class ProfilingInfo:
             record, and not in their own.
     """
 
+    Status: ClassVar[type[_Status]] = _Status
+    EXECUTED: ClassVar[_Status] = _Status.EXECUTED
+    OPTIMIZED_OUT: ClassVar[_Status] = _Status.OPTIMIZED_OUT
+    NOT_RUN: ClassVar[_Status] = _Status.NOT_RUN
+
     node_name: str
     node_type: str
     exec_type: str = ""
-    status: Status = Status.EXECUTED
+    status: _Status = _Status.EXECUTED
     real_time_us: float = 0.0
     cpu_time_us: float = 0.0
     covers: tuple[str, ...] = ()

@@ -145,8 +145,7 @@ class Port:
 
         Ports that were asked for before keep theirs, and so do compiled models.
         """
-        kept = sorted({str(name) for name in names} - {self.name})
-        self._noted().metadata_props[_NAMES] = json.dumps(kept)
+        note_names(self._noted(), {str(name) for name in names} - {self.name})
 
     def add_names(self, names: Iterable[str]) -> None:
         """Adds names that the model's port is found by."""
@@ -378,6 +377,11 @@ def _dimension(dim: Dim, allowed: Bounds | None) -> Dimension:
     if dim is not None:
         found.set_symbol(dim)
     return found
+
+
+def note_names(value: ir.Value, names: Iterable[str]) -> None:
+    """Notes by which other names an input or output is found."""
+    value.metadata_props[_NAMES] = json.dumps(sorted(names))
 
 
 def note_bounds(value: ir.Value, bounds: Sequence[Bounds | None]) -> None:

@@ -218,6 +218,10 @@ class ModelSurface(abc.ABC):
         places = {id(value): index for index, value in enumerate(graph.outputs)}
         return [self.outputs[places[id(value)]] for value in found]
 
+    def add_results(self, results: Sequence[PortNode | Port]) -> list[Port]:
+        """Makes values outputs of the model (OpenVINO's spelling of :meth:`add_outputs`)."""
+        return self.add_outputs(list(results))
+
     def remove_result(self, result: PortNode | Port) -> None:
         """Makes an output none; what it was computed by stays until it is compiled.
 
@@ -355,11 +359,16 @@ class ModelSurface(abc.ABC):
             place = place[name]
         place[last] = value.value if isinstance(value, OVAny) else value
         try:
-            self.ir.metadata_props[_NOTES] = json.dumps(notes)
+            note_on_model(self.ir, notes)
         except TypeError as error:
-            raise ModelError(f"Note {path!r} cannot be kept: {error}; give text or numbers.") from (
-                error
-            )
+            raise ModelError(
+                f"Note {path!r} cannot be kept: {error}; give text or numbers."
+            ) from error
+
+
+def note_on_model(model: onnx_ir.Model, notes: Mapping[str, Any]) -> None:
+    """Sets all notes on a model."""
+    model.metadata_props[_NOTES] = json.dumps(notes)
 
 
 def get_batch(model: ModelSurface) -> Dimension:

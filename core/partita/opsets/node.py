@@ -214,6 +214,18 @@ class Node:
         """Number of outputs."""
         return len(self._outputs)
 
+    def get_input_element_type(self, index: int) -> Type:
+        """The element type of an input."""
+        return self.input_value(index).element_type
+
+    def get_input_partial_shape(self, index: int) -> PartialShape:
+        """The dimensions of an input."""
+        return self.input_value(index).partial_shape
+
+    def get_input_shape(self, index: int) -> Shape:
+        """The sizes of an input; raises ``ModelError`` if some are not known."""
+        return self.input_value(index).shape
+
     def get_output_element_type(self, index: int) -> Type:
         """The element type of an output."""
         return self.output(index).element_type

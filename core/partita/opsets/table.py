@@ -79,6 +79,9 @@ OPERATIONS = """
 8 max_pool MaxPool data @strides @dilations @pads_begin @pads_end @kernel_shape:kernel \
 @rounding_type=floor @auto_pad=explicit @index_element_type=i64 @axis=0 ->2
 8 adaptive_avg_pool AdaptiveAvgPool data output_shape
+8 adaptive_max_pool AdaptiveMaxPool data output_shape @index_element_type=i64 ->2
+1 deformable_convolution DeformableConvolution data deformable_values filters @strides @pads_begin \
+@pads_end @dilations @auto_pad=explicit @group=1 @deformable_group=1
 2 mvn MVN data @across_channels=false @normalize_variance=false @eps=1e-9
 6 mvn MVN data axes @normalize_variance @eps @eps_mode
 5 non_max_suppression NonMaxSuppression boxes scores max_output_boxes_per_class? iou_threshold? \
@@ -94,8 +97,12 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 12 range Range start stop step @output_type
 1 reshape Reshape node output_shape @special_zero
 1 reverse_sequence ReverseSequence input seq_lengths @batch_axis @seq_axis
+3 rnn_cell RNNCell X initial_hidden_state W R B @hidden_size @activations @activations_alpha \
+@activations_beta @clip=0.0
 5 rnn_sequence RNNSequence X initial_hidden_state sequence_lengths W R B @hidden_size @direction \
 @activations= @activations_alpha= @activations_beta= @clip=0.0 ->2
+3 roi_align ROIAlign data rois batch_indices @pooled_h @pooled_w @sampling_ratio @spatial_scale \
+@mode
 9 roi_align ROIAlign data rois batch_indices @pooled_h @pooled_w @sampling_ratio @spatial_scale \
 @mode @aligned_mode=asymmetric
 5 round Round data @mode=half_to_even

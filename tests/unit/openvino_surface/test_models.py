@@ -148,7 +148,7 @@ def test_results_of_operations_become_outputs(core, added):
     model = core.read_model(affine())
     (port,) = model.add_outputs(added)
     assert (port.name, port.index) == ("product", 1)
-    assert model.add_outputs(model.ops[0].output(0)) == [port]
+    assert model.add_outputs(model.ops[0].output(0)) == model.add_results([port.node]) == [port]
     found = core.compile_model(model, "CPU")(np.ones((1, 4)))
     np.testing.assert_array_equal(found["product"], [[-2, 2, 6]])
     model.remove_result(model.results[0])
@@ -227,3 +227,32 @@ def test_any_values():
     any_value.set([4])
     assert (len(any_value), any_value[0], repr(any_value)) == (1, 4, "<OVAny [4]>")
     assert hash(ov.OVAny("a")) == hash("a")
+
+
+_IR = """<net name="m" version="11"><layers>
+<layer id="0" name="x" type="Parameter" version="opset1"><data shape="2" element_type="f32"/>
+<output><port id="0" precision="FP32" names="image,pixels:0"><dim>2</dim></port></output></layer>
+<layer id="1" name="r" type="ReLU" version="opset1">
+<input><port id="0" precision="FP32"><dim>2</dim></port></input>
+<output><port id="1" precision="FP32" names="answer,out"><dim>2</dim></port></output></layer>
+<layer id="2" name="result" type="Result" version="opset1">
+<input><port id="0" precision="FP32"><dim>2</dim></port></input></layer></layers>
+<edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
+<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/></edges>
+<rt_info><model_info><labels value="cat dog"/></model_info><Runtime value="2026"/></rt_info>
+</net>"""
+
+
+def test_all_names_and_notes_of_a_file_are_kept(core):
+    model = core.read_model(_IR.encode())
+    assert model.input().get_names() == {"image", "pixels:0"}
+    assert model.get_rt_info(["model_info", "labels"]).value == "cat dog"
+    assert model.get_rt_info("Runtime").astype(int) == 2026
+    compiled = core.compile_model(model, "REFERENCE")
+    assert compiled({"pixels:0": [-1.0, 1.0]})["out"].tolist() == [0, 1]
+
+
+def test_kinds_of_counters():
+    assert ov.ProfilingInfo.EXECUTED is ov.ProfilingInfo.Status.EXECUTED
+    assert ov.ProfilingInfo("a", "Relu").status is ov.ProfilingInfo.EXECUTED
+    assert (ov.RTMap, ov.TensorVector, ov.Input) == (dict, list, ov.Port)

@@ -93,6 +93,8 @@ def test_what_nodes_tell():
     assert isinstance(node, ov.Node)
     assert (node.get_type_name(), x.get_type_name()) == ("Transpose", "Parameter")
     assert (node.get_input_size(), node.get_output_size()) == (2, 1)
+    assert (node.get_input_element_type(1), node.get_input_shape(1)) == (ov.Type.i64, [2])
+    assert node.get_input_partial_shape(0) == [-1, 3]
     assert node.input_value(0) is x.output(0)
     assert node.inputs() == node.input_values() == [x.output(), node.input(1)]
     assert str(node.get_output_partial_shape(0)) == "[3,?]"

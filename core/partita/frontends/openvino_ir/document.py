@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -51,12 +51,14 @@ class Network:
         layers: The layers by id.
         places: Layer id to its place in the file, which orders inputs and outputs.
         sources: (layer, input port) to (layer, output port), all of them ids.
+        notes: What the file notes on the model: texts by name, in dicts in dicts.
     """
 
     name: str
     layers: Mapping[str, Layer]
     places: Mapping[str, int]
     sources: Mapping[tuple[str, str], tuple[str, str]]
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def of_type(self, kind: str) -> list[Layer]:
         """The layers of a type, in the file's order."""
@@ -121,7 +123,17 @@ def parse(data: bytes, origin: str) -> Network:
             f"{origin} is an OpenVINO IR of version {version or 'unknown'}; versions "
             f"{VERSIONS[0]} and {VERSIONS[1]} are read. Convert the original model again."
         )
-    return network(root, origin)
+    found = network(root, origin)
+    notes = root.find("rt_info")
+    return found if notes is None else replace(found, notes=_notes(notes))
+
+
+def _notes(element: Element) -> dict[str, Any]:
+    """The notes in an element: a text where a tag has a value, and a dict where it has none."""
+    return {
+        child.get("name", child.tag): child.get("value", _notes(child) if len(child) else "")
+        for child in element
+    }
 
 
 def network(element: Element, origin: str) -> Network:

@@ -14,6 +14,8 @@ from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
+from partita.model.port import note_names
+from partita.model.surface import note_on_model
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.system.modules import import_modules
@@ -75,6 +77,8 @@ def model_of_network(
     scope.arrays = constants or {}
     graph = scope.model_graph()
     model = ir.Model(graph, ir_version=11, producer_name="OpenVINO IR")
+    if net.notes:
+        note_on_model(model, net.notes)
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
     return model
@@ -200,6 +204,8 @@ class GraphScope:
                     outputs = self._translated(layer)
             for port, value in zip(layer.outputs, outputs, strict=False):
                 self._values[layer.id, port.id] = value
+                if self.depth == 0 and set(port.names) - {value.name}:
+                    note_names(value, set(port.names) - {value.name})
 
     def result(self, layer: Layer) -> ir.Value:
         """The value that a ``Result`` layer returns."""
