@@ -57,9 +57,7 @@ REASONS = {
     r"\w+\.(create_context|get_default_context)": "memory of other libraries crosses by DLPack",
     r"top level\.(frontend|tools|utils|helpers|package_utils|experimental|exceptions)": "internals "
     "of OpenVINO's own package",
-    r"top level\.(convert_model|save_model|serialize)": "models come as files; `model.save` writes "
-    "ONNX",
-    r"top level\.preprocess|preprocess\.\w+": "preprocessing is part of the model's file",
+    r"preprocess\.get_version": "`partita.__version__` is the one version",
     r"top level\.DiscreteTypeInfo": "`get_type_name()` is a text",
     r"top level\.(Extension|OpExtension)": "an operator of your own is a device plugin's: "
     "[Writing a plugin](writing-a-plugin.md)",

@@ -25,6 +25,7 @@ from partita.tensors.element_type import Type
 from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from partita import preprocess
     RTMap = dict
     TensorVector = list
 
@@ -110,6 +111,7 @@ _DEFERRED = {
     "OVAny": "partita.properties.any_value",
     "PartialShape": "partita.shapes.partial_shape",
     "Port": "partita.model.model",
+    "preprocess": "partita.preprocess:*",
     "ProfilingInfo": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
     "RTMap": "builtins:dict",
@@ -208,6 +210,7 @@ __all__ = [
     "opset15",
     "opset16",
     "opset17",
+    "preprocess",
     "properties",
     "read_only",
     "save_model",

@@ -21,7 +21,14 @@ def hello_classification(files):
     assert len(model.inputs) == 1
     assert len(model.outputs) == 1
     image = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(2, 2, 3)
-    input_tensor = np.expand_dims(image.transpose(2, 0, 1), 0)
+    input_tensor = np.expand_dims(image, 0)
+    ppp = ov.preprocess.PrePostProcessor(model)
+    ppp.input().tensor().set_shape(input_tensor.shape).set_element_type(ov.Type.u8).set_layout(
+        ov.Layout("NHWC")
+    )
+    ppp.input().model().set_layout(ov.Layout("NCHW"))
+    ppp.output().tensor().set_element_type(ov.Type.f32)
+    model = ppp.build()
     compiled_model = core.compile_model(model, "CPU")
     results = compiled_model.infer_new_request({0: input_tensor})
     predictions = next(iter(results.values()))
@@ -29,7 +36,7 @@ def hello_classification(files):
     top = np.argsort(probs)[::-1]
     for class_id in top:
         log.info("%d %.7f", class_id, probs[class_id])
-    means = input_tensor.mean((2, 3))[0] / 10
+    means = image.mean((0, 1)) / 10
     expected = np.exp(means) / np.exp(means).sum()
     return probs, expected
 
