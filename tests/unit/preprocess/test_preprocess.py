@@ -21,9 +21,7 @@ def relu(*dims, opset=18):
     node = helper.make_node("Relu", ["x"], ["y"], name="relu")
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)] for name in "xy"]
     graph = helper.make_graph([node], "g", *ports)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return partita.Core().read_model(model)
 
 

@@ -299,6 +299,19 @@ def test_a_value_that_both_layouts_read_is_transposed_once():
     assert_agree(file.bytes(), [numbers((1, 4, 5, 3))])
 
 
+def test_any_tensor_may_be_returned():
+    """An input, a constant, one tensor twice, and one that others read as well."""
+    file = File()
+    main = file.main
+    x, constant = main.input((3,), name="x"), main.constant(np.float32([1, 2, 3]))
+    y = main.op("EXP", [x], [main.tensor((3,), name="y")])
+    z = main.op("NEG", [y], [main.tensor((3,), name="y")])
+    main.outputs(y, x, constant, y, z)
+    names = [port.name for port in read(file.bytes()).outputs]
+    assert names == ["y", "x/output", "t1", "y/output", "y/1"]
+    assert_agree(file.bytes(), [numbers((3,))])
+
+
 def test_operations_are_called_after_tensors():
     file = File()
     main = file.main

@@ -151,6 +151,29 @@ def cast(source, target):
 
 
 @case
+def atan2():
+    y, x = np.float32([0, 1, -1, 2, -2, 3, 0]), np.float32([1, 0, 0, -2, -2, 4, -1])
+    return one("ATAN2", [y, x], (7,))
+
+
+@case
+def bucketize():
+    arrays = [np.float32([-5, 0, 1, 3.5, 90])]
+    return one("BUCKETIZE", arrays, (5,), "BucketizeOptions", "int32", boundaries=[0.0, 1.0, 10.0])
+
+
+@table("right_shift", [("int8",), ("int32",)])
+def right_shift(dtype):
+    arrays = [numbers((6,), dtype, -100, 100), np.array([0, 1, 2, 3, 6, 7], dtype)]
+    return one("RIGHT_SHIFT", arrays, (6,), "RightShiftOptions", dtype)
+
+
+@case
+def matrix_diag():
+    return one("MATRIX_DIAG", [numbers((2, 3))], (2, 3, 3), "MatrixDiagOptions")
+
+
+@case
 def fake_quant():
     fields = {"min": -1.7, "max": 2.2, "numBits": 8}
     return one("FAKE_QUANT", [numbers((5, 5))], (5, 5), "FakeQuantOptions", **fields)

@@ -106,11 +106,11 @@ def _note_names(document: Document, place: int, graph: ir.Graph) -> None:
     subgraph = document.subgraphs[place]
     signatures = [one for one in document.signatures.values() if one.subgraph == place]
     ends = (
-        (graph.inputs, subgraph.inputs, [one.inputs for one in signatures]),
+        (graph.inputs, tuple(dict.fromkeys(subgraph.inputs)), [one.inputs for one in signatures]),
         (graph.outputs, subgraph.outputs, [one.outputs for one in signatures]),
     )
     for values, places, named in ends:
-        for index, (value, at) in enumerate(zip(values, dict.fromkeys(places), strict=False)):
+        for index, (value, at) in enumerate(zip(values, places, strict=False)):
             names = {name for one in named for name, tensor in one.items() if tensor == at}
             if more := (names | {subgraph.tensors[at].label}) - {value.name}:
                 Port.of(index, value, values is graph.inputs).add_names(more)
@@ -181,22 +181,22 @@ class GraphScope:
         places = dict.fromkeys(graph.inputs)
         inputs = {place: self._input(graph.tensors[place], names.get(place)) for place in places}
         targets = {place: name for name, place in signature.outputs.items()}
-        outputs = list(dict.fromkeys(graph.outputs))
         kept = {
             place: self.fresh(targets.get(place) or graph.tensors[place].label)
-            for place in outputs
+            for place in dict.fromkeys(graph.outputs)
             if place not in inputs
         }
         results = self._follow(graph, dict(inputs), kept)
         values: list[ir.Value] = []
-        for place in outputs:
-            name = kept.get(place) or targets.get(place) or f"{graph.tensors[place].label}/output"
-            values.append(self._output(results[place], values, name))
+        for place in graph.outputs:
+            name = kept.pop(place, None)
+            label = targets.get(place) or f"{graph.tensors[place].label}/output"
+            values.append(self._output(results[place], values, name or self.fresh(label)))
         if not values:
             raise ModelFormatError(f"'{graph.name}' returns nothing")
         for name, (held, *begun) in self._held.items():
             after = self._assigned.get(name, held)
-            written = self._output(after, values, f"{name}/next")
+            written = self._output(after, values, self.fresh(f"{name}/next"))
             values.append(written)
             self.variables.append(Variable(name, *(str(v.name) for v in (held, written, *begun))))
         handed_on = [value for values in self._held.values() for value in values]
@@ -217,17 +217,12 @@ class GraphScope:
         return value
 
     def _output(self, value: ir.Value, others: Sequence[ir.Value], name: str) -> ir.Value:
-        """The value as an output, or a copy where it cannot be one."""
-        if value.producer() in self._nodes[-1:] and value not in others:
+        """The value under a name as an output, or a copy where it cannot be one."""
+        if value.producer() is not None and value not in others:
+            value.name = name
             return value
-        if value.producer() is not None and value not in others and value.name == name:
-            return value
-        if value.name == name and not value.is_graph_input():
-            value.name = self.fresh(f"{name}/value")
-            self._names.discard(name)
         copy = self.write("Identity", [value], {}, 1)[0]
-        copy.name = name if name not in self._names else self.fresh(name)
-        self._names.add(copy.name)
+        copy.name = name
         return copy
 
     # ------------------------------------------------------------------ the walk

@@ -274,3 +274,38 @@ def cumsum(at: Site) -> ir.Value:
     axis = at.reshaped(at.indices(1), [])
     total = at.emit("CumSum", at.floats(0), axis, exclusive=int(exclusive), reverse=int(backward))
     return at.result(total)
+
+
+@translates("ATAN2")
+def atan2(at: Site) -> ir.Value:
+    """The angle of a point, from its height and its place along the first axis."""
+    y, x = at.floats(0), at.floats(1)
+    zero, turn = at.const(0, np.float32), at.const(np.pi, np.float32)
+    half = at.emit("Mul", at.emit("Sign", y), at.const(np.pi / 2, np.float32))
+    below = at.emit("Where", at.emit("Less", y, zero), at.emit("Neg", turn), turn)
+    behind = at.emit("Where", at.emit("Less", x, zero), below, zero)
+    angle = at.emit("Add", at.emit("Atan", at.emit("Div", y, x)), behind)
+    return at.emit("Where", at.emit("Equal", x, zero), half, angle)
+
+
+@translates("BUCKETIZE")
+def bucketize(at: Site) -> ir.Value:
+    """How many of the boundaries are not above a number."""
+    found = at.option("BoundariesAsNumpy")
+    bounds = at.const([] if isinstance(found, int) else found, np.float32)
+    number = at.emit("Unsqueeze", at.cast(at.value(0), 1), at.const([-1], np.int64))
+    passed = at.cast(at.emit("GreaterOrEqual", number, bounds), 6)
+    return at.emit("ReduceSum", passed, at.const([-1], np.int64), keepdims=0)
+
+
+@translates("RIGHT_SHIFT")
+def right_shift(at: Site) -> ir.Value:
+    """Bits moved to the right, the sign kept: division by a power of two, rounded down."""
+    dtype = at.dtype(at.tensor(0))
+    number, shift = at.cast(at.value(0), 11), at.cast(at.value(1), 11)
+    bits = at.const(8 * dtype.itemsize - 1, np.float64)
+    power = at.emit("Pow", at.const(2, np.float64), at.emit("Min", shift, bits))
+    return at.cast(
+        at.emit("Floor", at.emit("Div", number, power)),
+        element_type(at.tensor(0).type, at.tensor(0)),
+    )

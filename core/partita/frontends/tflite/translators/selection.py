@@ -119,3 +119,14 @@ def sparse_to_dense(at: Site) -> ir.Value:
     empty = at.emit("Expand", at.reshaped(at.value(3), []), at.indices(1))
     count = at.emit("Shape", places, start=0, end=1)
     return at.emit("ScatterND", empty, places, at.emit("Expand", at.value(2), count))
+
+
+@translates("MATRIX_DIAG")
+def matrix_diag(at: Site) -> ir.Value:
+    """Matrices with given numbers from corner to corner, and zeros elsewhere."""
+    size = at.dims(0)[-1]
+    if not 0 <= size <= 1 << 12:
+        raise at.error(f"a diagonal of {size} numbers is not read")
+    rows = at.emit("Unsqueeze", at.value(0), at.const([-1], np.int64))
+    zero = at.const(0, at.dtype(at.tensor(0)))
+    return at.emit("Where", at.const(np.eye(size, dtype=bool)), rows, zero)
