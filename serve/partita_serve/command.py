@@ -12,6 +12,7 @@ from partita.cli.arguments import (
     add_command,
     add_device,
     add_device_options,
+    positive_int,
     properties_of,
 )
 from partita.cli.output import Output
@@ -57,6 +58,7 @@ def add_parser(commands: Commands) -> None:
             "partita serve model.onnx -d HETERO:GPU,CPU",
             "partita serve ocr=zoo:ppocr-rec --max-batch-size 8 --max-queue-delay-us 500",
             "partita serve --language-model chat=model.gguf -d CPU",
+            "partita serve --repository models --ray 4 --no-control",
             "partita serve --repository models --reload-seconds 5 --api-keys keys.txt",
         ],
     )
@@ -84,6 +86,12 @@ def add_parser(commands: Commands) -> None:
         help="also answer OpenAI's API with it: a GGUF or ONNX file, a folder, or zoo:NAME",
     )
     parser.add_argument(
+        "--ray",
+        type=positive_int,
+        metavar="REPLICAS",
+        help="so many servers on the Ray cluster of RAY_ADDRESS, behind one address; REST alone",
+    )
+    parser.add_argument(
         "--no-control", action="store_true", help="let no client load and unload models"
     )
 
@@ -91,7 +99,7 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Serves until the process is told to end."""
     try:
-        from partita_serve import lifecycle
+        from partita_serve import lifecycle, replicas
     except ModuleNotFoundError as error:
         raise PartitaError(
             f"Serving needs the package '{error.name}': pip install \"partita[serve]\""
@@ -100,7 +108,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     def ready(addresses: Addresses, server: ModelServer) -> None:
         _tell(out, addresses, server)
 
-    lifecycle.run(settings_of(args), ready)
+    def ready_on_ray(address: str) -> None:
+        out.json({"http": address}) if out.as_json else out.text(f"REST at {address}")
+        out.flush()
+
+    if args.ray:
+        replicas.run(settings_of(args), args.ray, ready_on_ray)
+    else:
+        lifecycle.run(settings_of(args), ready)
     out.note("all requests are answered; the server has ended")
     return 0
 

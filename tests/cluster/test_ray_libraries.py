@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 import warnings
 
+import httpx
 import numpy as np
 import onnx
 import pytest
@@ -64,3 +71,22 @@ def test_replicas_of_ray_serve_answer(cluster, path):
             handle.remote({"z": inputs[0]}).result(timeout_s=120)
     finally:
         serve.shutdown()
+
+
+def test_the_server_runs_as_replicas_until_it_is_told_to_end(cluster, path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "partita.cli", "serve", path, "-d", "CPU", "--ray", "2"]
+    command += ["--no-control", "--http-port", str(port), "--json"]
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        lines = iter(server.stdout.readline, "")
+        told = next(line for line in lines if '"http"' in line)
+        address = re.search(r"http://[\d.:]+", told)[0]
+        x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        url = f"{address}/v2/models/affine/infer"
+        (output,) = httpx.post(url, json={"inputs": [x]}, timeout=60).json()["outputs"]
+        assert output["data"] == expected(np.array([1, 2, 3, 4], np.float32)).tolist()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(120) == 0
