@@ -16,10 +16,10 @@ def test_control_of_one_replica_is_refused():
         replicas.run(ServerSettings(models={"m": "m.onnx"}), 2, never)
 
 
-@pytest.mark.parametrize("name", ["tls_certificate", "tls_key", "tls_client_ca"])
-def test_what_proxies_do_is_refused(name):
-    settings = ServerSettings(models={"m": "m.onnx"}, allow_control=False, **{name: "x.pem"})
-    with pytest.raises(PropertyError, match=f"cannot have '{name}'.*proxies listen"):
+def test_what_proxies_do_is_refused():
+    tls = {"tls_certificate": "cert.pem", "tls_key": "key.pem"}
+    settings = ServerSettings(models={"m": "m.onnx"}, allow_control=False, **tls)
+    with pytest.raises(PropertyError, match="cannot have 'tls_certificate', 'tls_key'"):
         replicas.run(settings, 2, never)
 
 
