@@ -255,7 +255,9 @@ def test_a_cancelled_request_goes_to_no_other_device():
 
 def test_all_devices_together():
     core = core_with(FakeDevice("A"), FakeDevice("B"), FakeDevice("R", kind="reference"))
-    config = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT", "FLAVOUR": "sour"}
+    hint = ov.properties.hint
+    config = dict([hint.performance_mode(hint.PerformanceMode.CUMULATIVE_THROUGHPUT)])
+    config["FLAVOUR"] = "sour"
     compiled = core.compile_model(CHAIN, "AUTO:A,B,R", config)
     assert compiled.execution_devices == ["A", "B"]
     np.testing.assert_allclose(compiled(X)[0], ANSWER, rtol=1e-6)

@@ -29,7 +29,13 @@ class PerformanceMode(enum.StrEnum):
 
     LATENCY = "LATENCY"
     THROUGHPUT = "THROUGHPUT"
+    CUMULATIVE_THROUGHPUT = "CUMULATIVE_THROUGHPUT"
     UNDEFINED = "UNDEFINED"
+
+    @property
+    def is_throughput(self) -> bool:
+        """Whether many requests at a time count, on one device or on several together."""
+        return self in (PerformanceMode.THROUGHPUT, PerformanceMode.CUMULATIVE_THROUGHPUT)
 
 
 class ExecutionMode(enum.StrEnum):

@@ -113,6 +113,6 @@ class CpuProperties(DeviceProperties):
         """Number of requests computed at the same time."""
         if self.NUM_STREAMS:
             return min(self.NUM_STREAMS, self.threads)
-        if self.PERFORMANCE_HINT is not PerformanceMode.THROUGHPUT:
+        if not self.PERFORMANCE_HINT.is_throughput:
             return 1
         return min(self.threads, self.PERFORMANCE_HINT_NUM_REQUESTS or self.threads)

@@ -12,9 +12,6 @@ from partita.devices.list_properties import ListProperties
 from partita.errors import DeviceStringError
 from partita.properties.hint import PerformanceMode
 
-Hint = Literal["LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT", "UNDEFINED"]
-
-
 class VirtualProperties(ListProperties):
     """What the three have in common."""
 
@@ -52,8 +49,8 @@ class AutoProperties(VirtualProperties):
 
     allows_exclusions = True
 
-    PERFORMANCE_HINT: Hint = Field(
-        "LATENCY",
+    PERFORMANCE_HINT: PerformanceMode = Field(
+        PerformanceMode.LATENCY,
         description="What counts as fast: one request, many at a time, or many over all devices "
         "together (CUMULATIVE_THROUGHPUT). Passed to the devices too, if it is set.",
     )
@@ -87,8 +84,7 @@ class AutoProperties(VirtualProperties):
         """The hint too, if it is set; what only this device knows of it means throughput."""
         passed = super().passed_on()
         if "PERFORMANCE_HINT" in self.model_fields_set:
-            every = self.PERFORMANCE_HINT.removeprefix("CUMULATIVE_")
-            passed["PERFORMANCE_HINT"] = every
+            passed["PERFORMANCE_HINT"] = self.PERFORMANCE_HINT.removeprefix("CUMULATIVE_")
         for key in ("SCHEDULE_POLICY", "AUTO_BATCH_TIMEOUT", "PERFORMANCE_HINT_NUM_REQUESTS"):
             if key in self.model_fields_set:
                 passed[key] = getattr(self, key)

@@ -13,7 +13,6 @@ from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.model import Model
-from partita.properties.hint import PerformanceMode
 from partita_hetero.compile.placer import Placer
 from partita_hetero.cost.token_work import DecoderWork
 from partita_hetero.options.byte_sizes import format_bytes
@@ -310,7 +309,7 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
         properties.HETERO_CONTEXT, properties.HETERO_PROMPT_TOKENS, properties.HETERO_NEW_TOKENS
     )
     objective: ChainObjective = "LATENCY"
-    if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
+    if properties.PERFORMANCE_HINT.is_throughput:
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
     work = DecoderWork(placer.model, placer.wiring, request.context)

@@ -17,7 +17,6 @@ from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.progress import Advance, progress
-from partita.properties.hint import PerformanceMode
 from partita_hetero.cost.cost_table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.database import Database
 from partita_hetero.cost.fusion_groups import group
@@ -359,6 +358,6 @@ def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
 
 def objective_of(properties: HeteroProperties) -> Objective:
     """What is minimized, from the hint and the executor."""
-    if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
+    if properties.PERFORMANCE_HINT.is_throughput:
         return "THROUGHPUT"
     return properties.executor.objective

@@ -69,7 +69,7 @@ def _ports(model: Model) -> Reason | None:
 
 def _let_rows_pass(node: ir.Node) -> None:
     """Has a Reshape keep the first dimension, where it says that it is 1."""
-    if node.op_type != "Reshape" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Reshape" or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
         return
     import onnx_ir as ir
 
