@@ -12,6 +12,7 @@ from partita.devices.list_properties import ListProperties
 from partita.errors import DeviceStringError
 from partita.properties.hint import PerformanceMode
 
+
 class VirtualProperties(ListProperties):
     """What the three have in common."""
 
