@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 import threading
 from typing import Any
@@ -14,6 +15,9 @@ from partita_ray.node import Node
 
 ADDRESS = "RAY_ADDRESS"
 """Ray's own environment variable: where the cluster is."""
+
+REACH_SECONDS = 5.0
+"""How long to wait for an answer from a cluster."""
 
 _HEAD = "node:__internal_head__"
 
@@ -114,6 +118,7 @@ def _connected() -> Any:
             f"{ADDRESS} is '{address}': by Ray Client tensors cannot be read in place. Run on a "
             "node of the cluster, with 'auto'."
         )
+    _check_reachable(address)
     import ray
 
     try:
@@ -123,6 +128,20 @@ def _connected() -> Any:
             f"The Ray cluster at {ADDRESS}='{address}' cannot be joined: {error}"
         ) from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Refuses an address at which nobody answers: Ray would end the process."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
+    except OSError as error:
+        raise DeviceUnavailableError(
+            f"Nobody answers at {ADDRESS}='{address}': {error}. Start a node there by 'ray start "
+            "--head', or set it to 'local' to have a cluster started on this machine."
+        ) from error
 
 
 def _order(node: dict[str, Any]) -> tuple[bool, str, str]:

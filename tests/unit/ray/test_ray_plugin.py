@@ -1,6 +1,7 @@
 """Devices RAY where there is no cluster: what is said then, and what needs none."""
 
 import importlib.util
+import socket
 import subprocess
 import sys
 
@@ -42,6 +43,14 @@ def test_ray_client_is_refused_with_its_reason(no_cluster, monkeypatch):
     monkeypatch.setenv(cluster.ADDRESS, "ray://head:10001")
     with pytest.raises(DeviceUnavailableError, match=r"cannot be read in place.*'auto'"):
         partita.Core().device_info("RAY")
+
+
+def test_an_address_where_nobody_answers_is_refused(no_cluster, monkeypatch):
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv(cluster.ADDRESS, f"127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(DeviceUnavailableError, match=r"Nobody answers at .*ray start --head"):
+            partita.Core().device_info("RAY")
 
 
 def test_listing_devices_imports_no_ray():
