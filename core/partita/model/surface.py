@@ -411,4 +411,7 @@ def _batched(model: ModelSurface) -> list[Port]:
 
 
 def _steps(path: str | Sequence[str]) -> Sequence[str]:
-    return [path] if isinstance(path, str) else list(path)
+    steps = [path] if isinstance(path, str) else path
+    if not isinstance(steps, (list, tuple)) or not steps:
+        raise ModelError(f"A note is named by a text, or by texts that lead to it; found {path!r}.")
+    return steps

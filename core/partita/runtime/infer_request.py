@@ -334,6 +334,9 @@ class InferRequest:
         Or one input to a batch that is joined of tensors, along their first axis:
         ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model of one input.
         """
+        if len(tensors) not in (1, 2):
+            found = f"{len(tensors)} arguments"
+            raise InputError(f"Give a dict, or an index and tensors; found {found}.")
         given = tensors[0] if len(tensors) == 1 else {tensors[0]: tensors[1]}
         if not isinstance(given, Mapping):
             given = {0: given}

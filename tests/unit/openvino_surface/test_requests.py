@@ -13,7 +13,7 @@ import partita as ov
 import partita.properties as props
 import partita.properties.device as device
 import partita.properties.hint as hints
-from partita.errors import DeviceNotFoundError, InferError, PropertyError
+from partita.errors import DeviceNotFoundError, InferError, InputError, PropertyError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -57,6 +57,8 @@ def test_tensors_of_a_batch_are_joined(core):
     np.testing.assert_array_equal(request.infer()[0], -X)
     request.set_input_tensors(0, [ov.Tensor(X)] * 2)
     assert request.infer()[0].shape == (4, 3)
+    with pytest.raises(InputError, match="Give a dict, or an index and tensors; found 3 arguments"):
+        request.set_input_tensors(0, 1, 2)
 
 
 def test_queues_tell_whose_runs_go_on(compiled):
