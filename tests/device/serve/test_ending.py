@@ -138,3 +138,11 @@ def test_options_are_stronger_than_the_file(model, tmp_path):
     assert (settings.http_port, settings.grpc_port, settings.allow_control) == (2, 8001, False)
     assert (settings.defaults.device, settings.defaults.max_batch_size) == ("CPU", 4)
     assert settings.defaults.properties == {"PERF_COUNT": "YES"}
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "partita_serve.lifecycle", raising=False)
+    monkeypatch.delattr("partita_serve.lifecycle", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(model)]) == 1
+    assert "needs the package 'uvicorn': pip install \"partita[serve]\"" in capsys.readouterr().err
