@@ -147,6 +147,24 @@ def test_narrow_weights_and_tensors_that_are_returned_twice():
     assert [array.tolist()[0][0] for array in found] == [2.0, 1.0, 2.0]
 
 
+class Attending(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(1, 4, 6, 6))
+
+    def forward(self, x):
+        heads = x.view(1, 6, 4, 16).transpose(1, 2)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(heads, heads, heads, self.bias).transpose(1, 2).reshape(1, 6, -1)
+
+
+def test_weights_that_ask_for_gradients_do_not_change_what_is_recorded():
+    x = torch.randn(1, 6, 64)
+    model = partita.convert_model(Attending(), example_input=x)
+    found = on_onnxruntime(model, {"x": x.numpy()})[0]
+    np.testing.assert_allclose(found, eager(Attending(), x), atol=1e-5)
+
+
 def refused(module, **how):
     with pytest.raises(ModelError) as caught:
         partita.convert_model(module, **how)

@@ -11,7 +11,7 @@ from partita.dynamo_backend import compile_graph
 
 @pytest.fixture(autouse=True)
 def fresh():
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def agrees(one, other):
 
 
 def test_the_name_is_known_to_pytorch(network, said):
-    assert "partita" in torch._dynamo.list_backends()
+    assert "partita" in torch.compiler.list_backends()
     fast = torch.compile(network, backend="partita", options={"device": "HETERO:CPU,REFERENCE"})
     with torch.no_grad():
         agrees(fast(x := images(1, 3, 8, 8)), network(x))
@@ -69,10 +69,13 @@ def test_what_a_graph_returns(said):
 def test_graph_breaks_part_the_function(said):
     seen = []
 
+    @torch.compiler.disable
+    def see():
+        seen.append(1)
+
     def broken(x):
         y = torch.sin(x)
-        torch._dynamo.graph_break()
-        seen.append(1)
+        see()
         return torch.cos(y)
 
     x = images(4)
