@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 @check("faults", values=True)
 def wrong_inputs_are_refused(bench: Bench) -> None:
-    """A wrong name, dtype, rank, size or count raises InputError; the next run is right."""
+    """A wrong name, rank, size or count, or a tensor of a wrong dtype, raises InputError."""
     sample = bench.sample("plain")
     request = bench.compile(sample.proto).create_infer_request()
     feeds = sample.feeds()
@@ -34,7 +34,7 @@ def wrong_inputs_are_refused(bench: Bench) -> None:
     array = feeds[name]
     for what, given in {
         "an unknown name": {"nobody": array},
-        "another dtype": {name: array.astype(np.float64)},
+        "a tensor of another dtype": {name: partita.HostTensor(array.astype(np.float64))},
         "another rank": {name: array[None]},
         "another size": {name: np.concatenate([array, array])},
         "too many inputs": [array, array],
