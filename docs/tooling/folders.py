@@ -22,6 +22,7 @@ PACKAGES = (
     "plugins/reference/partita_reference",
     "serve/partita_serve",
     "plugins/virtual/partita_virtual",
+    "plugins/ray/partita_ray",
     "conformance/partita_conformance",
 )
 
