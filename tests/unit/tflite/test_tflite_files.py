@@ -87,6 +87,40 @@ def test_a_loop(start):
     assert_agree(doubling(), [np.float32([start])])
 
 
+def test_a_loop_that_replaces_rows():
+    """As recurrent layers of Keras do: what lies before the first row has no elements."""
+    file = File()
+    main, condition, body = file.main, file.graph("condition"), file.graph("body")
+    i, _, _ = condition.input((1,), "int32"), condition.input((3, 2)), condition.input((1, 2))
+    limit = condition.constant(np.int32([3]))
+    condition.outputs(condition.op("LESS", [i, limit], [condition.tensor((1,), "bool")]))
+    i, rows, row = body.input((1,), "int32"), body.input((3, 2)), body.input((1, 2))
+    one, zero, open_end, start, sizes = (
+        body.constant(np.array(row_of_numbers, np.int32))
+        for row_of_numbers in ([1], [0], [-1], [0, 0], [-1, -1])
+    )
+    after = body.op("ADD", [i, one], [body.tensor((1,), "int32")], "AddOptions")
+    pairs = [body.tensor((2,), "int32") for _ in range(2)]
+    for places, pair in zip(([i, open_end], [after, zero]), pairs, strict=True):
+        body.op("CONCATENATION", places, [pair], "ConcatenationOptions", axis=0)
+    before = body.op("SLICE", [rows, start, pairs[0]], [body.tensor((1, 2))])
+    behind = body.op("SLICE", [rows, pairs[1], sizes], [body.tensor((1, 2))])
+    joined = body.tensor((3, 2))
+    body.op("CONCATENATION", [before, row, behind], [joined], "ConcatenationOptions", axis=0)
+    body.outputs(after, joined, body.op("EXP", [row], [body.tensor((1, 2))]))
+    zeros = main.constant(np.zeros((3, 2), np.float32))
+    inputs = [main.constant(np.int32([0])), zeros, main.input((1, 2))]
+    outputs = [main.tensor((1,), "int32"), main.tensor((3, 2)), main.tensor((1, 2))]
+    fields = {"condSubgraphIndex": 1, "bodySubgraphIndex": 2}
+    main.op("WHILE", inputs, outputs, "WhileOptions", **fields)
+    main.outputs(outputs[1])
+    row = np.float32([[0.1, -0.5]])
+    compiled = partita.Core().compile_model(read(file.bytes()), "CPU")
+    expected = np.concatenate([row, np.exp(row), np.exp(np.exp(row))])
+    for _ in range(2):
+        np.testing.assert_allclose(compiled([row])[0], expected, rtol=1e-6)
+
+
 def variable(assigned=True):
     """A sum over runs, which begins with 5."""
     file = File()

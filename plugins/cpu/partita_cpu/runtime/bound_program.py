@@ -213,7 +213,8 @@ class Memory:
         """The memory of an intermediate tensor."""
         found = self._arrays.get(operand)
         if found is None:
-            start = self._program.offsets[operand.root]
+            # What has no elements is written by no step, and need not have a place.
+            start = self._program.offsets[operand.root] if operand.nbytes else 0
             raw = self._arena[start : start + operand.nbytes]
             found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
         return found
