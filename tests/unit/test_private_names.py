@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-OF_OTHERS = ("os._exit", "cl._cl", "size._obj", "super()._run")
+OF_OTHERS = ("os._exit", "cl._cl", "size._obj", "super()._run", "torch._dynamo")
 """Names of Python, pyopencl, ctypes and onnx.reference that have no public counterpart."""
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
 """Public names, which begin so that no field is called alike."""
