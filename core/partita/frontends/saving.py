@@ -30,6 +30,7 @@ def save_model(
         ModelError: It ends with something else, cannot be written, or the model has operators that
             are not written as an IR.
     """
+    _check_model(model)
     path = Path(output_model)
     if path.suffix == ".onnx":
         model.save(path)
@@ -57,8 +58,17 @@ def serialize(
     Raises:
         ModelError: It cannot be written, or has operators that are not written as an IR.
     """
+    _check_model(model)
     xml = Path(xml_path)
     _save_ir(model, xml, xml.with_suffix(".bin") if bin_path is None else Path(bin_path), False)
+
+
+def _check_model(model: object) -> None:
+    """Refuses what is no model, such as the path of one."""
+    if not isinstance(model, Model):
+        raise ModelError(
+            f"A model is saved, not {type(model).__name__}; make one with convert_model()."
+        )
 
 
 def _save_ir(model: Model, xml: Path, binary: Path, narrow: bool) -> None:

@@ -242,5 +242,7 @@ def test_other_endings_and_folders_that_are_not_there(tmp_path):
     model = CORE.read_model(model_of("Relu", [ROW], []))
     with pytest.raises(ModelError, match=r"the name ends with \.xml for an OpenVINO IR"):
         partita.save_model(model, tmp_path / "m.pt")
+    with pytest.raises(ModelError, match=r"A model is saved, not str; make one with convert_model"):
+        partita.save_model("m.onnx", tmp_path / "m.xml")
     with pytest.raises(ModelError, match="Cannot save the model to"):
         partita.save_model(model, tmp_path / "none" / "m.xml")
