@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-PLUGINS = ("cpu", "hetero", "opencl", "reference")
-FOLDERS = ("core", "conformance", *(f"plugins/{name}" for name in PLUGINS))
+PLUGINS = ("cpu", "hetero", "opencl", "ray", "reference", "virtual")
+FOLDERS = ("core", "conformance", "serve", *(f"plugins/{name}" for name in PLUGINS))
 DEBIAN = ("python3", "libgomp1", "libstdc++6")
 """What of Debian a foreign Python and its wheels need; apt-get adds what these depend on."""
 NEWEST_GLIBC = 36

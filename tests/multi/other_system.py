@@ -197,7 +197,7 @@ def import_everything():
     for package in PACKAGES:
         module = importlib.import_module(package)
         for found in pkgutil.walk_packages(module.__path__, f"{package}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith(("__main__", "dynamo_backend")):  # PyTorch's entry point
                 importlib.import_module(found.name)
 
 
