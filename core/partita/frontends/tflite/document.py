@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.errors import ModelFormatError
 from partita.frontends.tflite.circle_schema import CIRCLE_OPERATORS, circle_options
+from partita.frontends.tflite.sparse import Level, Sparsity
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Tensor:
         data: The bytes of a constant, a view of the file; ``None`` where it is computed.
         quantization: What its levels stand for, if it is quantised.
         is_variable: Whether it keeps its elements from run to run.
-        is_sparse: Whether only some of its elements are kept.
+        sparsity: Where its elements belong, if only some are kept.
     """
 
     index: int
@@ -73,7 +74,7 @@ class Tensor:
     data: memoryview | None
     quantization: Quantization | None
     is_variable: bool
-    is_sparse: bool
+    sparsity: Sparsity | None
 
     def __str__(self) -> str:
         return f"tensor {self.index} '{self.name}'"
@@ -296,7 +297,7 @@ class Document:
             data,
             self._quantization(tensor, index, shape),
             bool(self._read(tensor.IsVariable)),
-            self._read(tensor.Sparsity) is not None,
+            self._sparsity(tensor),
         )
 
     def _quantization(self, tensor: Any, index: int, shape: tuple[int, ...]) -> Quantization | None:
@@ -316,6 +317,35 @@ class Document:
         if scale.size > 1 and not (0 <= axis < len(shape) and shape[axis] == scale.size):
             raise self.error(f"tensor {index} of shape {list(shape)} has {scale.size} scales")
         return Quantization(scale, zeros, axis)
+
+    def _sparsity(self, tensor: Any) -> Sparsity | None:
+        found = self._read(tensor.Sparsity)
+        if found is None:
+            return None
+        levels = tuple(self._level(level) for level in self._each(found, "DimMetadata"))
+        order, blocks = (self._numbers(found, name) for name in ("TraversalOrder", "BlockMap"))
+        return Sparsity(order, blocks, levels)
+
+    def _level(self, level: Any) -> Level:
+        import tflite
+
+        if self._read(level.Format) == tflite.DimensionType.DENSE:
+            return Level(self._read(level.DenseSize), None, np.zeros(0, np.int64))
+        vectors = {
+            tflite.SparseIndexVector.Int32Vector: tflite.Int32Vector,
+            tflite.SparseIndexVector.Uint16Vector: tflite.Uint16Vector,
+            tflite.SparseIndexVector.Uint8Vector: tflite.Uint8Vector,
+        }
+        lists = []
+        for name in ("ArraySegments", "ArrayIndices"):
+            kind = vectors.get(self._read(getattr(level, f"{name}Type")))
+            table = self._read(getattr(level, name))
+            if kind is None or table is None:
+                raise self.error(f"a sparse axis has no '{name}'")
+            vector = kind()
+            vector.Init(table.Bytes, table.Pos)
+            lists.append(np.array(self._numbers(vector, "Values"), np.int64))
+        return Level(0, *lists)
 
     def _operator(self, index: int, operator: Any, tensors: tuple[Tensor, ...]) -> Operator:
         place = self._read(operator.OpcodeIndex)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import ModelFormatError
+from partita.frontends.tflite import sparse
 from partita.frontends.tflite.document import Tensor
 
 if TYPE_CHECKING:
@@ -69,15 +70,15 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
     """The elements of a constant, a view of the file; those of four bits are unpacked when read.
 
     Raises:
-        ModelFormatError: Its bytes are more or fewer than its shape asks for, or it is sparse.
+        ModelFormatError: Its bytes are more or fewer than its shape asks for, or it is sparse in a
+            way that cannot be.
     """
     import onnx_ir as ir
 
     dtype = element_type(tensor.type, tensor)
-    if tensor.is_sparse:
-        raise ModelFormatError(f"{tensor} is sparse, which is not read")
     data = tensor.data if tensor.data is not None else memoryview(b"")
-    count = math.prod(tensor.dims)
+    places = _places(tensor)
+    count = math.prod(tensor.dims) if places is None else places.size
     bits = 4 if tensor.type == INT4 else dtype.bitwidth
     if len(data) != math.ceil(count * bits / 8):
         raise ModelFormatError(
@@ -85,11 +86,28 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
             f"{math.ceil(count * bits / 8)}"
         )
     raw = np.frombuffer(data, np.uint8)
+    if places is not None:
+        kept = _nibbles(raw, count) if tensor.type == INT4 else raw.view(dtype.numpy())
+        return lazy(lambda: sparse.dense(kept, places, tensor.dims), dtype, tensor.dims)
     if tensor.type == INT4:
         return lazy(lambda: _nibbles(raw, count).reshape(tensor.dims), dtype, tensor.dims)
     if dtype == ir.DataType.BOOL:
         return ir.Tensor((raw != 0).reshape(tensor.dims))
     return ir.Tensor(raw.view(dtype.numpy()).reshape(tensor.dims), dtype)
+
+
+def _places(tensor: Tensor) -> Array | None:
+    """Where the elements of a sparse tensor belong; ``None`` where all are kept."""
+    if tensor.sparsity is None:
+        return None
+    fault = tensor.sparsity.fault(tensor.dims)
+    places = None if fault else tensor.sparsity.places(tensor.dims)
+    if places is None:
+        raise ModelFormatError(
+            f"{tensor} of shape {list(tensor.dims)} is sparse and cannot be read: "
+            f"{fault or 'its segments do not fit its axes'}"
+        )
+    return places
 
 
 def lazy(make: Any, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.LazyTensor:

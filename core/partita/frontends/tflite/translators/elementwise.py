@@ -213,6 +213,13 @@ def dequantize(at: Site) -> ir.Value:
     return at.cast(at.value(0), element_type(at.target().type, at.target()))
 
 
+@translates("DENSIFY")
+def densify(at: Site) -> ir.Value:
+    """A sparse constant, which has all its elements when it is read."""
+    at.known(0)
+    return at.value(0)
+
+
 @translates("FAKE_QUANT")
 def fake_quant(at: Site) -> ir.Value:
     """Floats rounded to levels between bounds, of which zero is one."""
