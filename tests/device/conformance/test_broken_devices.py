@@ -41,10 +41,15 @@ CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "ope
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
 
 
-def outcomes_of(name, module, patterns, device="BROKEN", draws=4):
+def runs_of(name, module, patterns, device="BROKEN", draws=4):
+    """Runs one check after another, as they are asked for."""
     target = Target(device, f"{module}:{name}")
     checks = collect(Selection(tuple(patterns), draws=draws))
-    return [*map(InProcess(target).run, checks)]
+    return map(InProcess(target).run, checks)
+
+
+def outcomes_of(*what, **options):
+    return [*runs_of(*what, **options)]
 
 
 def test_there_are_enough_faults():
@@ -54,8 +59,8 @@ def test_there_are_enough_faults():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_fault_is_caught(fault):
     patterns = [p for p in fault.suites if not p.startswith("operators")]
-    outcomes = outcomes_of(fault.__name__, fault.__module__, patterns, draws=12)
-    assert [o.check.name for o in outcomes if o.bad], "the kit missed it"
+    outcomes = runs_of(fault.__name__, fault.__module__, patterns, draws=12)
+    assert any(outcome.bad for outcome in outcomes), "the kit missed it"
 
 
 @pytest.mark.parametrize("name", ["Good", "Picky"])
