@@ -58,11 +58,6 @@ REASONS = {
     r"top level\.(frontend|tools|utils|helpers|package_utils|experimental|exceptions)": "internals "
     "of OpenVINO's own package",
     r"preprocess\.get_version": "`partita.__version__` is the one version",
-    r"top level\.DiscreteTypeInfo": "`get_type_name()` is a text",
-    r"top level\.(Extension|OpExtension)": "an operator of your own is a device plugin's: "
-    "[Writing a plugin](writing-a-plugin.md)",
-    r"Core\.(add_extension)": "an operator of your own is a device plugin's: HETERO gives it what "
-    "other devices do not take",
     r"top level\.shutdown": "nothing is left to shut down",
     r"Core\.register_plugins": "plugins are found by entry points; an XML list of libraries names "
     "none",
@@ -70,7 +65,8 @@ REASONS = {
     r"(Const)?Output\.(get_)?target_inputs|Output\.(remove_target_input|replace)": "graphs are "
     "edited through `model.ir`, an onnx-ir model",
     r"Output\.set_rt_info": "notes are kept on operations and on the model",
-    r"Node\.\w+": "nodes of an operation set are written once; custom operators are a plugin's",
+    r"Node\.\w+": "nodes of an operation set are written once; operators of your own stand in "
+    "models that are read: [Adding things](adding-things.md)",
     r"properties\.intel_gpu\.\w+": "settings of Intel's GPU driver",
     r"properties\.(CompatibilityCheck|cache_encryption_callbacks)": "the cache checks and protects "
     "its files itself",
@@ -203,6 +199,9 @@ This page is written by `python benchmarks/openvino_surface.py --write` from the
 - Inputs that were neither set nor given are an error, not zeros.
 - Texts are Python's: `tensor.data` of texts holds `str`; `tensor.bytes_data` holds UTF-8.
 - A property that a device does not have is an error that lists those it has.
+- Operators of your own (`Op`, `Core.add_extension`) are computed by REFERENCE: where OpenVINO's
+  example says "CPU", say "HETERO:CPU,REFERENCE". They are written in Python; libraries are not
+  loaded.
 - `import partita.opset13` is no module; `from partita import opset13` works.
 
 ## What is missing

@@ -26,6 +26,7 @@ from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from partita import preprocess
+
     RTMap = dict
     TensorVector = list
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from partita.contract.explanation import Explanation, OpPlacement
     from partita.contract.profiling import ProfilingInfo, format_counters
     from partita.contract.runner import Runner
+    from partita.extensions import CustomOperator, DiscreteTypeInfo, Extension, OpExtension
     from partita.frontends.converting import convert_model
     from partita.frontends.gguf import DecoderOptions
     from partita.frontends.saving import save_model, serialize
@@ -89,11 +91,14 @@ _DEFERRED = {
     "convert_model": "partita.frontends.converting",
     "Coordinate": "partita.shapes.shape",
     "CoordinateDiff": "partita.shapes.shape",
+    "CustomOperator": "partita.extensions",
     "DecoderOptions": "partita.frontends.gguf",
     "DeviceModel": "partita.contract.device_model",
     "DeviceProperties": "partita.properties.schema",
     "Dimension": "partita.shapes.dimension",
+    "DiscreteTypeInfo": "partita.extensions",
     "Explanation": "partita.contract.explanation",
+    "Extension": "partita.extensions",
     "format_counters": "partita.contract.profiling",
     "get_batch": "partita.model.surface",
     "HostTensor": "partita.tensors.tensor",
@@ -106,6 +111,7 @@ _DEFERRED = {
     "Node": "partita.opsets.node",
     "Op": "partita.model.model",
     "op": "partita.opsets.op:*",
+    "OpExtension": "partita.extensions",
     "OpPlacement": "partita.contract.explanation",
     "Output": "partita.model.port:Port",
     "OVAny": "partita.properties.any_value",
@@ -149,13 +155,16 @@ __all__ = [
     "CoordinateDiff",
     "Core",
     "CoreAPI",
+    "CustomOperator",
     "DecoderOptions",
     "DeviceInfo",
     "DeviceModel",
     "DevicePlugin",
     "DeviceProperties",
     "Dimension",
+    "DiscreteTypeInfo",
     "Explanation",
+    "Extension",
     "HostTensor",
     "InferRequest",
     "InferResult",
@@ -165,6 +174,7 @@ __all__ = [
     "Node",
     "OVAny",
     "Op",
+    "OpExtension",
     "OpPlacement",
     "Output",
     "PartialShape",

@@ -122,9 +122,36 @@ class Core:
         from partita.frontends.reader import read_model
 
         source, weights = _content(_source(model)), _content(weights)
-        return read_model(
-            source, weights=weights, isolate=isolate, decoder=decoder, signature=signature
+        read = read_model(
+            source,
+            weights=weights,
+            isolate=isolate,
+            decoder=decoder,
+            signature=signature,
+            extensions=self._devices.extensions,
         )
+        return self._devices.with_extensions(read)
+
+    def add_extension(self, extension: Any) -> None:
+        """Adds an operator of your own, written in Python, for all later calls of this Core.
+
+        Models may hold it under its domain and name. It is computed by devices that run Python,
+        as REFERENCE does, and ``"HETERO:CPU,REFERENCE"`` leaves the rest of the model to others.
+        Of two for one domain and name the last counts. A file that ``export_model`` wrote needs
+        it again where it is imported.
+
+        Args:
+            extension: A :class:`partita.CustomOperator`, which is a function of numpy arrays; a
+                subclass of :class:`partita.Op`, as OpenVINO has them; or a list of these.
+
+        Raises:
+            ModelError: It is none of these, or its name is ONNX's or Partita's.
+        """
+        if self._devices.extensions is None:
+            from partita.extensions import Extensions
+
+            self._devices.extensions = Extensions()
+        self._devices.extensions.add(extension)
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.
@@ -180,7 +207,8 @@ class Core:
         if "CACHE_DIR" not in properties.model_fields_set:
             folder = self._own.CACHE_DIR
         try:
-            return compiling.compiled(plugin, properties, _source(model), folder)
+            source = _source(model)
+            return compiling.compiled(plugin, properties, source, folder, self._devices.extensions)
         except UnsupportedOpError as error:
             several = self._devices.registry.with_fallback(device)
             if several:
@@ -196,7 +224,8 @@ class Core:
         from partita.runtime import compiling
 
         plugin, properties = self._devices.target(device_name, config)
-        return compiling.imported(plugin, properties, _content(model))
+        extensions = self._devices.extensions
+        return compiling.imported(plugin, properties, _content(model), extensions)
 
     # --------------------------------------------------------------------- devices
 

@@ -195,8 +195,12 @@ class Explanation:
     @classmethod
     def single_device(cls, model: Model, device: str) -> Explanation:
         """Everything on one device."""
+        from partita.extensions import noted
+
         reason = Reason(ReasonCode.PINNED, "the model was compiled for this device")
-        ops = [OpPlacement(op.name, op.op_type, device, 1, reason) for op in model.ops]
+        ops = [
+            OpPlacement(op.name, op.op_type, device, 1, noted(op.node, reason)) for op in model.ops
+        ]
         return cls(model.name, ops, [device])
 
     def __getitem__(self, op_name: str) -> OpPlacement:

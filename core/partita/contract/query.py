@@ -53,13 +53,20 @@ class QueryResult(dict[str, str]):
         """
         missing = [op for op in model.ops if op.name not in self]
         if missing:
+            from partita.extensions import advice
+
             lines = [f"'{op.name}' ({op.op_type}): {self.reasons.get(op.name)}" for op in missing]
             raise UnsupportedOpError(
                 f"Device '{self.device}' does not take {len(missing)} of {len(model.ops)} "
                 f"operations of model '{model.name}': {'; '.join(lines[:10])}"
                 f"{f'; and {len(lines) - 10} more' if len(lines) > 10 else ''}.",
                 {op.name: self.reasons[op.name] for op in missing if op.name in self.reasons},
-            )
+            ).with_lines(advice(op for op in missing if self._lacks_operator(op.name)))
+
+    def _lacks_operator(self, name: str) -> bool:
+        """Whether an operation is refused because of its operator."""
+        reason = self.reasons.get(name)
+        return reason is not None and reason.code is ReasonCode.UNSUPPORTED_OP
 
     def __repr__(self) -> str:
         return f"QueryResult({self.device!r}, {dict(self)!r}, {dict(self.reasons)!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from partita.extensions import Extensions
     from partita.frontends.gguf import DecoderOptions
 
 
@@ -47,6 +49,7 @@ def read_model(
     isolate: bool = False,
     decoder: DecoderOptions | None = None,
     signature: str | None = None,
+    extensions: Extensions | None = None,
 ) -> Model:
     """Reads an ONNX model, an OpenVINO IR, a GGUF, TFLite or circle file and makes it tidy.
 
@@ -70,6 +73,7 @@ def read_model(
             reads, runs in a process of its own, with limits of time and memory.
         decoder: How a GGUF file becomes a model; others take none.
         signature: Which signature of a TFLite or circle file; others have none.
+        extensions: Operators of an application's own that the model may hold.
 
     Raises:
         ModelNotFoundError: The path does not exist.
@@ -77,12 +81,13 @@ def read_model(
     """
     if isinstance(source, Model):
         return source
+    ready = functools.partial(_tidy, tidy=tidy, isolate=isolate, extensions=extensions)
     import_onnx_ir()
     import onnx
     import onnx_ir as ir
 
     if isinstance(source, ir.Model):
-        return _tidy(source, "the model", tidy, isolate)
+        return ready(source, "the model")
     path: Path | None = None
     apart: Mapping[str, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
@@ -96,15 +101,15 @@ def read_model(
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
             origin = "the bytes"
         if _is_gguf(data):
-            return _tidy(_decoder(data, weights, decoder, origin), origin, tidy, isolate)
+            return ready(_decoder(data, weights, decoder, origin), origin)
         if decoder is not None:
             raise ModelFormatError(f"{origin} takes no 'decoder': it is no GGUF file.")
         if is_tflite(data):
-            return _tidy(_mobile(data, weights, signature, origin), origin, tidy, isolate)
+            return ready(_mobile(data, weights, signature, origin), origin)
         if signature is not None:
             raise ModelFormatError(f"{origin} takes no 'signature': it is no TFLite file.")
         if _is_ir(data):
-            return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy, isolate)
+            return ready(_translated(bytes(data), weights, path, origin), origin)
         proto, apart = _parse(data, origin)
     else:
         raise ModelFormatError(
@@ -115,7 +120,7 @@ def read_model(
         raise ModelFormatError(
             f"{origin} takes no 'weights': an ONNX model names its external files itself."
         )
-    return _tidy(_from_onnx(proto, apart, path, origin), origin, tidy, isolate, proto)
+    return ready(_from_onnx(proto, apart, path, origin), origin, proto=proto)
 
 
 def _from_onnx(
@@ -275,6 +280,7 @@ def _tidy(
     origin: str,
     tidy: bool,
     isolate: bool,
+    extensions: Extensions | None,
     proto: onnx.ModelProto | None = None,
 ) -> Model:
     try:
@@ -286,6 +292,8 @@ def _tidy(
         check_domains([*nodes, *kept])  # what lowering would inline, if nobody has
         check_inputs(nodes, ir_model.opset_imports)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
+        if extensions is not None:
+            extensions.attach(ir_model.graph)
         if not tidy:
             return Model(ir_model)
         if not _are_in_order(nodes):

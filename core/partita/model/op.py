@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _RT_INFO_PREFIX = "partita."
 
+EXTENSION = "partita.extension"
+"""Where an operation whose operator is an application's own has it, in the node's ``meta``."""
+
 
 class RuntimeInfo(MutableMapping[str, str]):
     """Notes on an operation, kept in the node's metadata so that they survive ``model.save()``."""
@@ -43,14 +46,44 @@ class RuntimeInfo(MutableMapping[str, str]):
 class Op:
     """One operation of a model: a view, valid as long as the model's graph is not edited.
 
+    Also what operators of an application's own derive from, as those of OpenVINO's Python API do
+    (:class:`partita.OpExtension` tells how):
+
+    Example:
+        >>> import partita as ov
+        >>> class Double(ov.Op):
+        ...     def __init__(self, inputs=None):
+        ...         super().__init__(self, inputs)
+        ...
+        ...     def validate_and_infer_types(self):
+        ...         shape = self.get_input_partial_shape(0)
+        ...         self.set_output_type(0, self.get_input_element_type(0), shape)
+        ...
+        ...     def evaluate(self, outputs, inputs):
+        ...         outputs[0].copy_from(inputs[0])
+        ...         outputs[0].data[:] *= 2
+        ...         return True
+        >>> ov.Core().add_extension(Double)
+
+    Args:
+        node: The ``onnx_ir.Node``; an operator of an application's own hands in itself, and gets
+            the node later.
+        inputs: Of such an operator: nothing; it is written into models that are read.
+
     Attributes:
         node: The ``onnx_ir.Node`` itself.
     """
 
     __slots__ = ("node",)
 
-    def __init__(self, node: ir.Node) -> None:
-        self.node = node
+    def __init__(self, node: ir.Node | Op, inputs: Any = None) -> None:
+        if inputs:
+            raise ModelError(
+                f"{type(self).__name__} takes no inputs: operators of your own stand in models "
+                "that are read, and are not written into graphs."
+            )
+        if not isinstance(node, Op):
+            self.node = node
 
     @property
     def name(self) -> str:
@@ -174,6 +207,20 @@ class Op:
     def get_output_shape(self, index: int) -> Shape:
         """The sizes of an output; raises ``ModelError`` if some are not known."""
         return self.output(index).get_shape()
+
+    def set_output_type(self, index: int, element_type: Any, shape: Any) -> None:
+        """Tells element type and shape of an output, which operators of an application's own do.
+
+        Raises:
+            ModelError: There is no such output, or these are no type or shape.
+        """
+        import onnx_ir as ir
+
+        self.output(index)
+        value = self.node.outputs[index]
+        value.type = ir.TensorType(ir.DataType.from_numpy(Type(element_type).dtype))
+        dims = PartialShape(shape)
+        value.shape = None if dims.rank.is_dynamic else ir.Shape([dim.size for dim in dims])
 
     def get_attributes(self) -> dict[str, Any]:
         """The attributes by name, without bodies."""

@@ -98,6 +98,13 @@ _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
 
 
+def is_of_onnx(op_type: str, domain: str) -> bool:
+    """Whether ONNX defines an operator, in whatever version."""
+    import onnx
+
+    return bool(onnx.defs.has(op_type, domain="" if domain == "ai.onnx" else domain))
+
+
 def check_attributes(ir_model: ir.Model) -> None:
     """Refuses a model with attributes that are out of all bounds, in bodies and functions too.
 

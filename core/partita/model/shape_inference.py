@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from partita.errors import ModelFormatError
 from partita.model.contrib_shapes import add_node
 from partita.model.inference_process import inferred_apart
+from partita.model.op import EXTENSION
 from partita.model.operator_checks import MOST_DIMENSIONS
 from partita.model.pool_shapes import settle_rounding
 
@@ -81,6 +82,9 @@ def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:
 def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     """Infers types and shapes in place; what cannot be inferred stays unknown.
 
+    Where operations are of an application's own operators, these tell what ONNX cannot know, and
+    inference goes on behind them.
+
     What a model claims about computed values is often stale (it was exported for another batch
     size). So inference starts from the inputs and weights alone, and claims count only for values
     whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
@@ -93,6 +97,44 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     Raises:
         ModelFormatError: That process does not survive.
     """
+    told: set[str] = set()
+    _infer_between(ir_model, isolate, told)
+    for nodes in _own_by_depth(ir_model.graph):
+        for node in nodes:
+            told |= _told_by_own(node)
+        _infer_between(ir_model, isolate, told)
+
+
+def _own_by_depth(graph: ir.Graph) -> list[list[ir.Node]]:
+    """Operations of an application's own: those that depend on no other such one, and so on."""
+    depths: dict[ir.Value, int] = {}
+    levels: list[list[ir.Node]] = []
+    for node in graph:
+        depth = max((depths.get(value, 0) for value in node.inputs if value is not None), default=0)
+        if EXTENSION in node.meta:
+            if depth == len(levels):
+                levels.append([])
+            levels[depth].append(node)
+            depth += 1
+        if depth:
+            depths.update(dict.fromkeys(node.outputs, depth))
+    return levels
+
+
+def _told_by_own(node: ir.Node) -> set[str]:
+    """Sets types and shapes of outputs as the application's operator tells; names those told."""
+    import onnx_ir as ir
+
+    types = node.meta[EXTENSION].output_types(node)
+    told = list(zip(node.outputs, types, strict=False))
+    for value, (kind, dims) in told:
+        value.type = ir.TensorType(ir.DataType.from_numpy(kind))
+        value.shape = ir.Shape(dims)
+    return {value.name for value, _ in told if value.name}
+
+
+def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> None:
+    """Infers what follows from inputs, weights, and what was told of values by their names."""
     from onnx_ir import serde
 
     proto = _for_inference(ir_model)
@@ -114,8 +156,9 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     if not all(
         value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
     ):
-        for info in lost.values():
-            _doubt(info)
+        for name, info in lost.items():
+            if name not in told:
+                _doubt(info)
     if lost:
         for output in proto.graph.output:
             if output.name in lost:

@@ -10,6 +10,7 @@ from partita.contract.identity import stamp
 from partita.errors import BlobError, PartitaError, PropertyError
 from partita.frontends.reader import read_model
 from partita.model.model import Model
+from partita.model.shape_inference import infer_shapes
 from partita.properties.schema import validate
 from partita.properties.values import normalize
 from partita.runtime.compiled_model import CompiledModel
@@ -18,13 +19,18 @@ from partita.storage import exported_model
 from partita.storage.model_cache import ModelCache, key_of
 
 if TYPE_CHECKING:
+    from partita.extensions import Extensions
     from partita.properties import DeviceProperties
 
 _log = logging.getLogger("partita")
 
 
 def compiled(
-    plugin: DevicePlugin, properties: DeviceProperties, source: Any, cache_folder: str
+    plugin: DevicePlugin,
+    properties: DeviceProperties,
+    source: Any,
+    cache_folder: str,
+    extensions: Extensions | None = None,
 ) -> CompiledModel:
     """A compiled model, out of the cache if it is there.
 
@@ -33,18 +39,19 @@ def compiled(
         properties: Complete and checked.
         source: A ``Model``, of which a copy is compiled, or whatever ``Core.read_model`` takes.
         cache_folder: ``CACHE_DIR``; empty for none.
+        extensions: Operators of the application's own that the model may hold.
     """
     if not cache_folder:
-        return _compiled(plugin, properties, source)
+        return _compiled(plugin, properties, source, extensions)
     cache = ModelCache(cache_folder)
     key = key_of(plugin.identity(properties), source)
     try:
         found = cache.load(key)
         if found is not None:
-            return imported(plugin, properties, found, from_cache=True)
+            return imported(plugin, properties, found, extensions, from_cache=True)
     except PartitaError as error:
         _log.warning("A cached model is not used and compiled again: %s", error)
-    fresh = _compiled(plugin, properties, source)
+    fresh = _compiled(plugin, properties, source, extensions)
     try:
         cache.store(key, fresh.export_model())
     except PartitaError as error:
@@ -52,14 +59,25 @@ def compiled(
     return fresh
 
 
-def _compiled(plugin: DevicePlugin, properties: DeviceProperties, source: Any) -> CompiledModel:
-    own = source.clone() if isinstance(source, Model) else read_model(source)
+def _compiled(
+    plugin: DevicePlugin,
+    properties: DeviceProperties,
+    source: Any,
+    extensions: Extensions | None,
+) -> CompiledModel:
+    own = source.clone() if isinstance(source, Model) else read_model(source, extensions=extensions)
+    if extensions is not None and extensions.attach(own.ir.graph):
+        infer_shapes(own.ir)
     made = compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
     return CompiledModel(made, lambda: plugin.identity(properties))
 
 
 def imported(
-    plugin: DevicePlugin, properties: DeviceProperties, data: Any, from_cache: bool = False
+    plugin: DevicePlugin,
+    properties: DeviceProperties,
+    data: Any,
+    extensions: Extensions | None = None,
+    from_cache: bool = False,
 ) -> CompiledModel:
     """What :meth:`CompiledModel.export_model` wrote, ready to run.
 
@@ -67,6 +85,7 @@ def imported(
         plugin: The device's plugin.
         properties: Complete and checked; those of the file count where these are not set.
         data: The file's bytes.
+        extensions: Operators of the application's own that the model may hold.
         from_cache: Whether they come out of ``CACHE_DIR``.
 
     Raises:
@@ -77,6 +96,8 @@ def imported(
         return CompiledModel(made, lambda: plugin.identity(properties), from_cache)
     blob = exported_model.unpack(data, plugin.device_name)
     header, model = blob.header, blob.model
+    if extensions is not None:
+        extensions.attach(model.ir.graph)
     try:
         stored = validate(plugin.properties_type, normalize(header.get("properties")), "The blob")
     except PropertyError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from partita.contract.device_model import DeviceModel
+    from partita.extensions import Extensions
     from partita.model.model import Model
     from partita.properties import DeviceProperties
     from partita.tensors.tensor import Tensor
@@ -32,9 +33,11 @@ class PluginCore:
     Attributes:
         registry: The plugins.
         settings: What properties were set for all later compiles.
+        extensions: The application's own operators; ``None`` if it has none.
     """
 
     def __init__(self) -> None:
+        self.extensions: Extensions | None = None
         self.settings = Settings()
         self.registry = Registry(self)
 
@@ -62,7 +65,15 @@ class PluginCore:
     def query_model(self, model: Model, device_name: str, config: Config = None) -> QueryResult:
         """Asks one device which operations it takes."""
         plugin, properties = self.target(device_name, config)
-        return query_with(plugin, properties, model)
+        return query_with(plugin, properties, self.with_extensions(model))
+
+    def with_extensions(self, model: Model) -> Model:
+        """The model itself, in which operations know the application's own operators."""
+        if self.extensions is not None and self.extensions.attach(model.ir.graph):
+            from partita.model.shape_inference import infer_shapes
+
+            infer_shapes(model.ir)
+        return model
 
     def compile_model(self, model: Model, device_name: str, config: Config = None) -> DeviceModel:
         """Compiles a copy of a model, which shares its weights, for one device.
@@ -71,7 +82,7 @@ class PluginCore:
             CompileError: The device failed.
         """
         plugin, properties = self.target(device_name, config)
-        own = model.clone()
+        own = self.with_extensions(model.clone())
         return compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
 
     def restore_model(
@@ -82,6 +93,8 @@ class PluginCore:
         The state must come from the same model and the same version of the device's plugin.
         """
         plugin, properties = self.target(device_name, config)
+        if self.extensions is not None:
+            self.extensions.attach(model.ir.graph)  # all else was inferred before it was exported
         return compile_with(
             plugin, model.name, lambda: plugin.restore_model(model, properties, state)
         )

@@ -21,12 +21,14 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import Reason, ReasonCode
 from partita.contract.runner import Runner
 from partita.errors import CompileError, InferError, raised_as
+from partita.extensions import extension_of
 from partita.model.model import Model
 from partita.properties import DeviceProperties
 from partita.tensors.sequence_values import boxed, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
 from partita_reference.decoder import unread as unread_of_decoder
+from partita_reference.extensions import python_operators
 from partita_reference.recurrent import ACTIVATIONS
 
 _OTHER_DOMAINS = {
@@ -99,6 +101,15 @@ def missing(node: ir.Node) -> Reason | None:
     """Why the evaluator cannot run a node, or ``None`` if it can."""
     imports = node.graph.opset_imports if node.graph is not None else {}
     for part in _nodes(node):
+        own = extension_of(part)
+        if own is not None:
+            untyped = [value.name for value in part.outputs if value.name and value.dtype is None]
+            if untyped and part is node:  # nobody else reads what bodies compute
+                return Reason(
+                    ReasonCode.UNSUPPORTED_DTYPE,
+                    f"nothing tells the element type of '{untyped[0]}'; give {own} a rule for it",
+                )
+            continue
         version = part.version or imports.get(part.domain, 1)
         if not _implemented(part.domain, part.op_type, version):
             return Reason(
@@ -148,7 +159,9 @@ class ReferenceModel(DeviceModel):
             opset = model.ir.opset_imports.get("", 1)
             proto = model.to_onnx()
             _name_left_out_outputs(proto.graph)
-            self.evaluator = ReferenceEvaluator(proto, new_ops=corrected_for(opset))
+            new_ops = {(new.op_domain, new.__name__): new for new in corrected_for(opset)}
+            new_ops |= python_operators(node for top in model.ir.graph for node in _nodes(top))
+            self.evaluator = ReferenceEvaluator(proto, new_ops=list(new_ops.values()))
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             raise CompileError(
                 f"The reference evaluator refuses '{model.name}': {error}"

@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import UnsupportedOpError
+from partita.extensions import advice, noted
+from partita.model.op import Op
 from partita_hetero.options.pins import Pin
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.data_movement import follow
@@ -141,6 +143,7 @@ def _by_first_answer(
                 result.reason[op] = wish[1]
             else:
                 result.reason[op] = _reason(device, pin, result.refused[op], devices)
+            result.reason[op] = noted(graph.nodes[op], result.reason[op])
             break
         if pin is not None and result.device[op] != pin.device:
             result.pinned_elsewhere.append(op)
@@ -249,4 +252,4 @@ def _homeless_error(
     return UnsupportedOpError(
         f"No device takes {len(homeless)} of {len(graph.nodes)} operations. Add a device to the "
         "list (REFERENCE takes every ONNX operator) or change these:"
-    ).with_lines(lines)
+    ).with_lines([*lines, *advice(Op(graph.nodes[op]) for op in homeless)])

@@ -1,0 +1,108 @@
+"""An operator of an application's own that is a function of numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import ModelError
+from partita.extensions.extension import Extension, Kernel
+from partita.model.port import Port
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+class CustomOperator(Extension):
+    """An operator that a function of numpy arrays computes.
+
+    Args:
+        op_type: Its name in files.
+        domain: Its domain in files.
+        compute: Is called with an array for each input (``None`` for one that is left out), and
+            with the attributes by name; returns an array, or a tuple or list of them. From
+            several threads at once, if requests run at once. It must not write to its inputs.
+        infer: Tells types and shapes: is called with a :class:`partita.Port` for each input
+            (``None`` for one that is left out), of which ``dtype`` and ``shape`` are known but for
+            sizes that vary, and with the attributes by name. Returns what has a ``dtype`` and a
+            ``shape``, as ports have, or a pair of them; or for several outputs a list of those.
+            Without it only what the model itself says of the outputs is known.
+
+    Example:
+        >>> import numpy as np
+        >>> from partita import Core, CustomOperator
+        >>> def swirl(x, angle=1.0):
+        ...     return x + np.float32(angle) * np.flip(x, -1)
+        >>> core = Core()
+        >>> core.add_extension(CustomOperator("Swirl", "my.ops", swirl, infer=lambda x, **_: x))
+
+    Raises:
+        ModelError: The name is ONNX's or Partita's, or what should be called cannot be.
+    """
+
+    def __init__(
+        self,
+        op_type: str,
+        domain: str,
+        compute: Callable[..., Any],
+        infer: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(op_type, domain)
+        self._compute, self._infer = compute, infer
+        for what in (compute, infer or compute):
+            if not callable(what):
+                raise ModelError(f"The function of {self} is called; {what!r} cannot be.")
+
+    @property
+    def origin(self) -> str:
+        """The function's name."""
+        return getattr(self._compute, "__qualname__", type(self._compute).__name__)
+
+    def types(self, node: ir.Node) -> Sequence[tuple[Any, Any]] | None:
+        """What ``infer`` tells."""
+        if self._infer is None:
+            return None
+        ports = [
+            None if value is None else Port.of(place, value, True)
+            for place, value in enumerate(node.inputs)
+        ]
+        told = self._infer(*ports, **_attributes(node))
+        return [_pair(one) for one in (told if isinstance(told, list) else [told])]
+
+    def kernel(self, node: ir.Node) -> Kernel:
+        """The function, given the operation's attributes."""
+        attributes = _attributes(node)
+
+        def compute(inputs: Sequence[Any]) -> Sequence[Any]:
+            made = self._compute(*inputs, **attributes)
+            return made if isinstance(made, (tuple, list)) else [made]
+
+        return compute
+
+
+def _pair(told: Any) -> tuple[Any, Any]:
+    """Element type and shape of one output."""
+    if isinstance(told, tuple) and len(told) == 2:
+        return told
+    if hasattr(told, "dtype") and hasattr(told, "shape"):
+        return told.dtype, told.shape
+    raise ModelError(f"for each output a dtype and a shape are due; found {told!r}")
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    """The attributes as numbers, texts, lists and arrays."""
+    import onnx_ir as ir
+
+    found: dict[str, Any] = {}
+    for name, attribute in node.attributes.items():
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            raise ModelError(f"its attribute '{name}' is a graph, which no function takes")
+        value: Any = attribute.value
+        if attribute.type == ir.AttributeType.TENSOR:
+            value = value.numpy()
+        elif isinstance(value, (tuple, list)):
+            value = [np.asarray(x) if hasattr(x, "raw") else x for x in value]
+        found[name] = value
+    return found
