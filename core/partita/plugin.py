@@ -5,7 +5,12 @@ from partita.contract.call_queue import CallQueue
 from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
-from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import (
+    API_VERSION,
+    DecoderRequest,
+    DeviceInfo,
+    DevicePlugin,
+)
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.query import QueryResult, Reason, ReasonCode
@@ -18,6 +23,7 @@ __all__ = [
     "CallQueue",
     "CommandOption",
     "CoreAPI",
+    "DecoderRequest",
     "DeviceInfo",
     "DeviceModel",
     "DevicePlugin",

@@ -7,7 +7,7 @@ import difflib
 import logging
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from partita.cli.completion import devices, models
@@ -130,6 +130,7 @@ def add_device_options(
                 option.flag,
                 dest=option.property,
                 action="append" if option.repeatable else "store",
+                type=_telling(option.parse),
                 metavar=option.metavar,
                 help=f"{option.help} ({option.device}{', repeatable' * option.repeatable})",
             )
@@ -138,6 +139,18 @@ def add_device_options(
         else:
             added.append(option)
     parser.set_defaults(device_options=added)
+
+
+def _telling(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """As an argument's type, of whose ``ValueError`` argparse would drop the message."""
+
+    def told(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return told
 
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:

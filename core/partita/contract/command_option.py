@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class CommandOption:
         metavar: What stands for the value in the help.
         help: What it does, in a sentence without a full stop.
         repeatable: Whether it may be given several times; the property then gets a list.
+        parse: Makes the property's value of the text; a ``ValueError`` says what is wrong with it.
     """
 
     flag: str
@@ -24,3 +27,4 @@ class CommandOption:
     metavar: str
     help: str
     repeatable: bool = False
+    parse: Callable[[str], Any] = str

@@ -47,6 +47,21 @@ class DeviceInfo:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderRequest:
+    """How large the requests of a decoder will be; ``None`` for what is not known.
+
+    Attributes:
+        context: Tokens that its cache must hold.
+        prompt: Tokens of a prompt.
+        new: Tokens generated after it.
+    """
+
+    context: int | None = None
+    prompt: int | None = None
+    new: int | None = None
+
+
 class DevicePlugin(abc.ABC):
     """One kind of device: says what it takes and compiles it.
 
@@ -140,6 +155,15 @@ class DevicePlugin(abc.ABC):
         anything of it is another one.
         """
         return self.compile_model(model, properties)
+
+    def for_decoder(
+        self, request: DecoderRequest, properties: DeviceProperties
+    ) -> Mapping[str, Any]:
+        """(optional) Properties to compile a decoder with for such requests (defaults to none).
+
+        Those that ``properties`` have set are the application's, and stay as they are.
+        """
+        return {}
 
     def identity(self, properties: DeviceProperties) -> str:
         """(optional) What compiled models depend on besides the model, as a key for caches.

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partita.contract.query import Reason, ReasonCode
 from partita.printable import printable
@@ -122,6 +122,31 @@ class Candidate:
         return f"{text}: {self.failure}" if self.failure else text
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderRates:
+    """How fast a decoder is predicted to be, in tokens a second.
+
+    Attributes:
+        prefill: Of prompts.
+        decode: Of generated tokens while the cache is full.
+        decode_at_start: The same while it is empty.
+        context: Tokens of a full cache.
+    """
+
+    prefill: float
+    decode: float
+    decode_at_start: float
+    context: int
+
+    def decode_behind(self, tokens: float) -> float:
+        """Of generated tokens behind so many others.
+
+        A token takes as much longer as it reads more of the cache.
+        """
+        share = min(1.0, tokens / max(1, self.context - 1))
+        return 1 / ((1 - share) / self.decode_at_start + share / self.decode)
+
+
 @dataclass(frozen=True)
 class Decision:
     """How measurements decided the placement.
@@ -136,6 +161,7 @@ class Decision:
             plan. Costs that runs correct later make another table.
         from_database: Whether everything was known from earlier compiles, so that nothing was run.
         notes: What could not be measured or decided, and why.
+        rates: Of a decoder that was placed by them: how fast it will be.
     """
 
     objective: str
@@ -144,6 +170,19 @@ class Decision:
     gap: float | None
     from_database: bool
     notes: Sequence[str] = ()
+    rates: DecoderRates | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
+        """What ``dataclasses.asdict`` made of one.
+
+        Raises:
+            KeyError: It was something else; or a ``TypeError``.
+        """
+        candidates = [Candidate(**one) for one in data["candidates"]]
+        rates = data.get("rates")
+        known = {"candidates": candidates, "rates": rates and DecoderRates(**rates)}
+        return cls(**{**data, **known})
 
     def __getitem__(self, name: str) -> Candidate:
         """The candidate of a name."""

@@ -8,16 +8,27 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from partita.contract.device_plugin import DecoderRequest
 from partita.core import Core
-from partita.errors import ContextLengthError, DeviceMemoryError, InputError, TokenizerError
+from partita.errors import (
+    ContextLengthError,
+    DeviceMemoryError,
+    InfeasiblePlanError,
+    InputError,
+    PlanError,
+    TokenizerError,
+)
 from partita.generate import model_source, weight_traffic
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
 from partita.generate.generation import Generation, Piece
 from partita.generate.memory_needs import check_memory
+from partita.generate.model_source import ModelSource
+from partita.generate.request_size import with_request_size
 from partita.generate.sampling import Sampler, Sampling
 from partita.generate.statistics import Statistics
+from partita.generate.text import packages
 from partita.generate.text.chat_template import Message
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
@@ -54,8 +65,9 @@ class Generator:
 
     Args:
         model: The path of a GGUF file, of an ONNX decoder with a cache as onnxruntime-genai or
-            optimum write it, or of a folder with one; ``"zoo:NAME"``; a ``Model``; or a
-            ``CompiledModel`` of fixed batch and context, which several generators may have.
+            optimum write it, or of a folder with one; ``"zoo:NAME"``; what ``model_source.find``
+            found; a ``Model``; or a ``CompiledModel`` of fixed batch and context, which several
+            generators may have.
         device: E.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``; by default the device for applications that
             name none. Not with a compiled model.
         context: Tokens that a prompt and its answer have together at most; by default what the
@@ -65,7 +77,8 @@ class Generator:
         chunk: Tokens of a prompt that one run reads at most.
         tokenizer: Text to tokens and back; by default the one beside the model. Without any,
             prompts are tokens, pieces have no text, and no token ends a text.
-        properties: What to compile with.
+        properties: What to compile with. A device that splits models is told the context, if the
+            application does not set it, and then places whole layers by memory and speed.
         core: The ``Core`` that reads and compiles; by default a new one.
 
     Attributes:
@@ -82,11 +95,12 @@ class Generator:
         UnsupportedOpError: The device does not take an operation of the model.
         ContextLengthError: The model was made for a shorter context.
         DeviceMemoryError: There is no room for weights, keys and values; says what would fit.
+        InfeasiblePlanError: The same, over several devices.
     """
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Model | CompiledModel,
+        model: str | os.PathLike[str] | ModelSource | Model | CompiledModel,
         device: str | None = None,
         context: int | None = None,
         *,
@@ -110,8 +124,10 @@ class Generator:
         else:
             core = core or Core()
             if not isinstance(model, Model):
-                source = model_source.find(model)
+                source = model if isinstance(model, ModelSource) else model_source.find(model)
                 self._make_tokenizer = source.tokenizer
+                if tokenizer is None:
+                    _warn_of_packages()
                 self.longest = source.longest
                 self._check_length(context)
                 model = source.read(core, context)
@@ -122,7 +138,7 @@ class Generator:
             weights = stored or model.weight_bytes
             check_memory(core, device, weights, ports.cache_bytes(batch, 1), room)
             model = prepare(model, batch, room)
-            self.compiled_model = core.compile_model(model, device, dict(properties or {}))
+            self.compiled_model = _compiled(core, model, device, properties or {}, room)
         self.weight_bytes: int = stored or weight_traffic.of_model(self.compiled_model.model)
         self.statistics = Statistics()
         self._decoder = _decoder(self.compiled_model)
@@ -338,6 +354,33 @@ class Generator:
         shape = self.compiled_model.output("logits").shape or (None,)
         size = shape[-1]
         return size if isinstance(size, int) else self.tokenizer.vocabulary_size
+
+
+def _warn_of_packages() -> None:
+    """Says early what will be missing, to those who may still do with tokens alone."""
+    lacking = packages.missing()
+    if lacking:
+        _log.warning(
+            "Prompts must be tokens, since %s not installed: %s",
+            " and ".join(f"'{name}'" for name in lacking) + (" are", " is")[len(lacking) == 1],
+            packages.INSTALL,
+        )
+
+
+def _compiled(
+    core: Core, model: Model, device: str, properties: Mapping[str, Any], context: int
+) -> CompiledModel:
+    """A model on its device; layers are placed by memory where that is possible."""
+    told = with_request_size(core, device, properties, DecoderRequest(context))
+    try:
+        return core.compile_model(model, device, told)
+    except InfeasiblePlanError:
+        raise
+    except PlanError as error:
+        if told == properties:
+            raise
+        _log.warning("Layers are not placed by memory: %s", error)
+        return core.compile_model(model, device, dict(properties))
 
 
 def _decoder(compiled: CompiledModel) -> Decoder:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partita.contract.explanation import Candidate, Decision
+from partita.contract.explanation import Decision
 from partita.contract.identity import stamp
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
@@ -214,8 +214,7 @@ def _decision(stored: Any) -> Decision | None:
     """How the placement was decided when it was, for reports."""
     if stored is None:
         return None
-    candidates = [Candidate(**candidate) for candidate in stored["candidates"]]
-    return Decision(**{**stored, "candidates": candidates})
+    return Decision.from_dict(stored)
 
 
 def _elsewhere(stored: Any) -> dict[str, Any]:

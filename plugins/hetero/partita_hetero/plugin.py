@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import partita
 from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
-from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import DecoderRequest, DeviceInfo, DevicePlugin
 from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
@@ -88,6 +88,18 @@ class HeteroPlugin(DevicePlugin):
         files = files_content(named.HETERO_PLACEMENT_LOCK, named.HETERO_SAMPLE_INPUTS)
         return json.dumps([super().identity(properties), devices.names, parts, files])
 
+    def for_decoder(
+        self, request: DecoderRequest, properties: DeviceProperties
+    ) -> Mapping[str, Any]:
+        """Its sizes; whole layers are placed by memory unless the application chose a schedule."""
+        chosen = properties.model_fields_set
+        sizes = {
+            "HETERO_CONTEXT": None if "HETERO_SCHEDULE" in chosen else request.context,
+            "HETERO_PROMPT_TOKENS": request.prompt,
+            "HETERO_NEW_TOKENS": request.new,
+        }
+        return {k: size for k, size in sizes.items() if size is not None and k not in chosen}
+
     def _devices(self, properties: DeviceProperties) -> DeviceList:
         from partita_hetero.placement.device_list import DeviceList
         from partita_hetero.properties import HeteroProperties
@@ -111,7 +123,7 @@ def command_modules() -> Iterable[str]:
 
 @partita.hookimpl
 def command_options() -> Iterable[CommandOption]:
-    """Registers ``--pin`` and ``--lock``."""
-    from partita_hetero.options.command_options import LOCK, PIN
+    """Registers ``--pin``, ``--lock`` and ``--memory``."""
+    from partita_hetero.options.command_options import LOCK, MEMORY, PIN
 
-    return [PIN, LOCK]
+    return [PIN, LOCK, MEMORY]

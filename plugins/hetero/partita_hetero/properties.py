@@ -122,6 +122,8 @@ class HeteroProperties(ListProperties):
     @field_validator("HETERO_MEMORY_LIMITS", mode="before")
     @classmethod
     def _by_device(cls, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):  # of pairs, as options of commands give them
+            return dict(value)
         if not isinstance(value, str):
             return value
         return dict(entry.rpartition("=")[::2] for entry in value.split(",") if entry)

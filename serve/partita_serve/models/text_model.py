@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from partita import Core
-from partita.generate import Generator, Message, Piece
+from partita.generate import Generator, Message, Piece, model_source
 from partita_serve.protocol.errors import InvalidRequest, NotFound, Overloaded, serving_error
 from partita_serve.settings import ServerSettings
 
@@ -165,15 +165,17 @@ class TextModels:
 
 
 def _loaded(name: str, settings: ServerSettings, core: Core) -> TextModel:
+    source = model_source.find(settings.language_models[name])
+    tokenizer = source.tokenizer()  # what is missing for it is told before the model is read
     generator = Generator(
-        settings.language_models[name],
+        source,
         settings.defaults.device or None,
         settings.context,
         batch=settings.texts_at_once,
+        tokenizer=tokenizer,
         properties=settings.defaults.properties,
         core=core,
     )
-    _ = generator.tokenizer  # what is missing is told now, not to the first client
     return TextModel(name, generator, settings.texts_at_once, settings.max_texts_waiting)
 
 

@@ -1,5 +1,6 @@
 """``partita generate`` on device CPU with a small decoder whose tokens are words."""
 
+import importlib.util
 import io
 import json
 import signal
@@ -11,7 +12,9 @@ import pytest
 import tiny_decoder as tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import partita
 from partita.cli.main import main
+from partita.generate import Generator
 from partita.generate.continuous_batch import ContinuousBatch
 
 WEIGHTS = tiny.weights()
@@ -176,3 +179,58 @@ def test_an_interrupt_leaves_what_came_so_far_and_the_summary(folder):
     assert rest == ""
     assert "generated: 2 tokens" in err
     assert err.endswith("partita: interrupted\n")
+
+
+@pytest.mark.parametrize("package", ["tokenizers", "jinja2"])
+@pytest.mark.parametrize("options", [["--prompt", PROMPT], ["--chat"]])
+def test_a_missing_package_is_told_before_the_model_is_read(cli, monkeypatch, package, options):
+    hide(monkeypatch, package)
+    monkeypatch.setattr("partita.core.Core.read_model", lambda *_, **__: pytest.fail("it was read"))
+    code, out, err = cli(*options)
+    assert code == 1
+    assert f"Package '{package}' is not installed" in err
+    assert 'pip install "partita[generate]"' in err
+    assert out == ""
+
+
+def test_a_conversation_without_a_template_is_refused_before_the_model_is_read(
+    cli, folder, monkeypatch
+):
+    config = folder / "tokenizer_config.json"
+    text = config.read_text()
+    monkeypatch.setattr("partita.core.Core.read_model", lambda *_, **__: pytest.fail("it was read"))
+    config.write_text("{}")
+    try:
+        code, _, err = cli("--chat")
+    finally:
+        config.write_text(text)
+    assert code == 1
+    assert "There is no chat template with" in err
+
+
+def test_an_application_is_warned_of_missing_packages_before_the_model_is_read(
+    folder, monkeypatch, caplog
+):
+    hide(monkeypatch, "tokenizers")
+    warned = []
+    read = partita.Core.read_model
+
+    def note(*args, **kwargs):
+        warned.append(caplog.text)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr("partita.core.Core.read_model", note)
+    generator = Generator(folder, "CPU")
+    said = "Prompts must be tokens, since 'tokenizers' is not installed: pip install"
+    assert said in warned[0]
+    pieces = generator.generate(TOKENS, max_new_tokens=3)
+    assert [piece.token for piece in pieces] == tiny.expected_tokens(TOKENS, 3, WEIGHTS)
+
+
+def hide(monkeypatch, package):
+    """Lets a package seem not to be installed."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "partita.generate.text.packages.importlib.util.find_spec",
+        lambda name, *rest: None if name == package else find_spec(name, *rest),
+    )

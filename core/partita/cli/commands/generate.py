@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from partita import Core
@@ -19,9 +21,14 @@ from partita.cli.arguments import (
     properties_of,
 )
 from partita.cli.output import Output, megabytes
-from partita.errors import InputError
-from partita.generate.generator import Generator, Prompt
+from partita.contract.device_plugin import DecoderRequest
+from partita.errors import InputError, ModelNotFoundError
+from partita.generate import model_source
+from partita.generate.generator import Generator
 from partita.generate.memory_bandwidth import MemoryBandwidth, measure
+from partita.generate.model_source import ModelSource
+from partita.generate.request_size import with_request_size
+from partita.generate.text.tokenizer import Tokenizer
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 
@@ -115,14 +122,27 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("--system is for conversations; add --chat.")
     core = Core()
     device = device_of(args, core)
-    source = resolve(args.model, Store(notify=out.note)).source
+    source = _source(args.model, out)
+    tokenizer = source.tokenizer()  # what is missing for it is told before the model is read
+    answers: list[Answer] = []
+    prompts = _prompts(args, tokenizer, answers)
+    if args.chat and args.prompt is None:
+        first = []
+        _ = tokenizer.chat_template
+    else:
+        first = [next(prompts)]
+    length = len(first[0][1]) or None if first else None
+    request = DecoderRequest(prompt=length, new=args.max_new_tokens)
+    properties = with_request_size(core, device, properties_of(args), request)
     with out.progress(f"compiling for {device}", None):
         generator = Generator(
-            source, device, args.context, properties=properties_of(args), core=core
+            *(source, device, args.context),
+            tokenizer=tokenizer,
+            properties=properties,
+            core=core,
         )
-    answers: list[Answer] = []
     try:
-        for asked, prompt in _prompts(args, generator, answers):
+        for asked, prompt in itertools.chain(first, prompts):
             answers.append(Answer(asked))
             _answer(generator, prompt, args, answers[-1], out)
     finally:  # one who interrupts it wants to know what came so far, too
@@ -135,19 +155,27 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def _source(model: str, out: Output) -> ModelSource:
+    """The model, fetched where it is not here."""
+    named = resolve(model, Store(notify=out.note)).source
+    if not isinstance(named, Path):
+        raise ModelNotFoundError(f"'{model}' is no language model; give a GGUF or ONNX file.")
+    return model_source.find(named)
+
+
 def _prompts(
-    args: argparse.Namespace, generator: Generator, answers: list[Answer]
-) -> Iterator[tuple[str, Prompt]]:
-    """What is asked, and the prompt that it makes."""
+    args: argparse.Namespace, tokenizer: Tokenizer, answers: list[Answer]
+) -> Iterator[tuple[str, list[int]]]:
+    """What is asked, and the tokens of the prompt that it makes."""
     if not args.chat:
         text = sys.stdin.read() if args.prompt is None else args.prompt
-        yield text, text
+        yield text, tokenizer.encode(text)
         return
     messages = [{"role": "system", "content": args.system}] if args.system is not None else []
     turns = [args.prompt] if args.prompt is not None else _typed()
     for turn in turns:
         messages.append({"role": "user", "content": turn})
-        yield turn, generator.chat_prompt(messages)
+        yield turn, tokenizer.encode(tokenizer.chat_prompt(messages), formatted=True)
         messages.append({"role": "assistant", "content": answers[-1].text})
 
 
@@ -165,7 +193,7 @@ def _typed() -> Iterator[str]:
 
 
 def _answer(
-    generator: Generator, prompt: Prompt, args: argparse.Namespace, answer: Answer, out: Output
+    generator: Generator, prompt: list[int], args: argparse.Namespace, answer: Answer, out: Output
 ) -> None:
     """Generates one answer, shown as it comes."""
     pieces = generator.generate(
@@ -214,8 +242,19 @@ def _summary(core: Core, generator: Generator) -> dict[str, Any]:
             "bytes_per_second": rate,
         },
         "memory_bandwidth": bandwidth,
+        "predicted": _predicted(generator),
         "placement": generator.compiled_model.explain().summary(),
     }
+
+
+def _predicted(generator: Generator) -> dict[str, float] | None:
+    """Tokens a second by the plan, of texts as long as those that were generated."""
+    decision = generator.compiled_model.explain().decision
+    if decision is None or decision.rates is None:
+        return None
+    done = generator.statistics
+    tokens = done.decode_places / max(1, done.decode_runs)
+    return {"prefill": decision.rates.prefill, "decode": decision.rates.decode_behind(tokens)}
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -242,4 +281,13 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "threads read this machine's memory (measured just now, by reading 256 MB)"
             )
         yield text
-    yield summary["placement"]
+    predicted = summary["predicted"]
+    if predicted is None:
+        yield summary["placement"]
+        return
+    rates = []
+    for phase, what in (("prefill", "of prompts"), ("decode", "generated")):
+        measured = summary[phase]["tokens_per_second"]
+        told = "" if measured is None else f", {measured:.1f} measured"
+        rates.append(f"{predicted[phase]:.1f} {what} predicted{told}")
+    yield f"{summary['placement']}; tokens/s: {'; '.join(rates)}"

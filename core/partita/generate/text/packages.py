@@ -9,6 +9,14 @@ from partita.errors import TokenizerError
 INSTALL = 'pip install "partita[generate]"'
 
 
+_PACKAGES = ("tokenizers", "jinja2")
+
+
+def missing() -> list[str]:
+    """Which packages of the extra are not installed."""
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+
+
 def require(package: str, purpose: str) -> None:
     """Makes sure that a package is there.
 

@@ -74,12 +74,21 @@ class Tokenizer:
         Raises:
             TokenizerError: The model has no chat template, or it fails on these messages.
         """
+        return self.chat_template.render(messages)
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Makes prompts of messages.
+
+        Raises:
+            TokenizerError: The model came without one.
+        """
         if self._chat_template is None:
             raise TokenizerError(
                 f"There is no chat template with {self._origin}; give the prompt itself, formatted "
                 "as the model was trained."
             )
-        return self._chat_template.render(messages)
+        return self._chat_template
 
 
 def from_folder(folder: Path, end_tokens: Sequence[int] = ()) -> Tokenizer:

@@ -32,8 +32,8 @@ from partita.errors import PlanError
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for
-from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
-from partita_hetero.options.command_options import PIN
+from partita_hetero.options.byte_sizes import format_bytes
+from partita_hetero.options.command_options import MEMORY, PIN
 from partita_hetero.options.pins import PinRule, read_rules
 from partita_hetero.partition.decoder_layers import cache_inputs, model_context
 from partita_hetero.planner.simulation.plan import OBJECTIVES
@@ -72,7 +72,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_device(parser)
     add_shapes(parser)
-    add_device_options(parser, [PIN])
+    add_device_options(parser, [PIN, MEMORY])
     parser.add_argument(
         "--costs",
         type=Path,
@@ -88,14 +88,6 @@ def add_parser(commands: Commands) -> None:
         default="LATENCY",
         help="one request step by step (default), with independent parts at the same time, or many "
         "requests in a pipeline",
-    )
-    parser.add_argument(
-        "--memory",
-        type=_memory,
-        action="append",
-        default=[],
-        metavar="DEVICE=SIZE",
-        help="a device's limit for weights and live values, e.g. GPU=2GiB (repeatable)",
     )
     _add_decoder_options(parser)
     parser.add_argument(
@@ -164,7 +156,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.costs is not None:
         setting = _from_table(args, out)
         names = (device_string.parse(args.device).priorities or ()) if args.device else ()
-        wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
+        limits = dict(args.HETERO_MEMORY_LIMITS or ())
+        wishes = Wishes(names, rules, limits, args.objective, args.time_limit)
         planned = make_plan(problem_file.load(args.costs), wishes)
     else:
         core = Core()
@@ -249,8 +242,6 @@ def _several(args: argparse.Namespace, core: Core) -> str:
 def _config(args: argparse.Namespace) -> dict[str, Any]:
     """Properties of HETERO, from options of all kinds."""
     config: dict[str, Any] = dict(properties_of(args))
-    if args.memory:
-        config["HETERO_MEMORY_LIMITS"] = dict(args.memory)
     if args.objective == "THROUGHPUT":
         config["PERFORMANCE_HINT"] = "THROUGHPUT"
     return config
@@ -328,14 +319,6 @@ def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: O
         trace = planned.plan.timeline.to_chrome_trace()
         args.trace.write_text(json.dumps(trace), encoding="utf-8")
         out.note(f"wrote {args.trace}")
-
-
-def _memory(text: str) -> tuple[str, int]:
-    device, _, size = text.rpartition("=")
-    try:
-        return device, parse_bytes(size)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}; write DEVICE=SIZE") from error
 
 
 def _print(summary: PlanSummary, explain: bool, out: Output) -> None:

@@ -85,19 +85,21 @@ class DecoderWork:
         model: The decoder.
         wiring: Its operations.
         context: Tokens that the cache must hold.
+        shrinks: Whether a cache of fixed capacity counts as if the model had been read for the
+            context; if not, it takes what it takes, however little of it is asked for.
 
     Raises:
         PlanError: The model's cache holds less.
     """
 
-    def __init__(self, model: Model, wiring: OpGraph, context: int) -> None:
+    def __init__(self, model: Model, wiring: OpGraph, context: int, shrinks: bool = False) -> None:
         self._wiring = wiring
         self._caches: dict[str, tuple[int, ...]] = {}
         self._itemsize: dict[str, int] = {}
         pasts = cache_inputs(model)
         for port in model.inputs:
             if port.name in pasts and port.shape is not None and port.dtype is not None:
-                self._caches[port.name] = _with_context(port.name, port.shape, context)
+                self._caches[port.name] = _with_context(port.name, port.shape, context, shrinks)
                 self._itemsize[port.name] = port.dtype.itemsize
         self.context = context
         self._chosen = _chosen_shares(model, wiring)
@@ -271,7 +273,9 @@ def _chosen_shares(model: Model, wiring: OpGraph) -> dict[int, float]:
     return found
 
 
-def _with_context(name: str, shape: tuple[Dim, ...], context: int) -> tuple[int, ...]:
+def _with_context(
+    name: str, shape: tuple[Dim, ...], context: int, shrinks: bool
+) -> tuple[int, ...]:
     """The shape of a cache: a fixed one must have room; open sizes are the batch and the context.
 
     Raises:
@@ -286,6 +290,8 @@ def _with_context(name: str, shape: tuple[Dim, ...], context: int) -> tuple[int,
             f"A context of {context} tokens is asked for, and the cache '{name}' of the model "
             f"holds {sizes[2]}. Ask for no more, or read the model with a larger context."
         )
+    if shrinks and len(sizes) == 4:
+        return (*sizes[:2], context, sizes[3])
     return sizes
 
 

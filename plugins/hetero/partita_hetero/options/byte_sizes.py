@@ -25,6 +25,25 @@ def parse_bytes(text: str) -> int:
         ) from error
 
 
+def parse_limit(text: str) -> tuple[str, int]:
+    """A device and the bytes that it may hold.
+
+    Example:
+        >>> parse_limit("GPU.1=2GiB")
+        ('GPU.1', 2147483648)
+
+    Raises:
+        ValueError: It has another form.
+    """
+    device, equals, size = text.rpartition("=")
+    try:
+        if not equals or not device:
+            raise ValueError("no device is named")
+        return device, parse_bytes(size)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}; write DEVICE=SIZE") from error
+
+
 def format_bytes(count: int) -> str:
     """A number of bytes for people.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.contract.command_option import CommandOption
+from partita_hetero.options.byte_sizes import parse_limit
 
 PIN = CommandOption(
     flag="--pin",
@@ -20,4 +21,14 @@ LOCK = CommandOption(
     property="HETERO_PLACEMENT_LOCK",
     metavar="PLAN.toml",
     help="place operations as a lock of 'partita plan' says",
+)
+
+MEMORY = CommandOption(
+    flag="--memory",
+    device="HETERO",
+    property="HETERO_MEMORY_LIMITS",
+    metavar="DEVICE=SIZE",
+    help="a device's limit for weights and live values, e.g. GPU=2GiB",
+    repeatable=True,
+    parse=parse_limit,
 )

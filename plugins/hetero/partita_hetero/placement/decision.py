@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
-from partita.contract.explanation import Candidate, Decision
+from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
 from partita_hetero.options.sample_shapes import Shape
 from partita_hetero.placement.by_priority import Wishes
@@ -76,9 +76,7 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
             int(op): (str(device), Reason(ReasonCode(code), str(detail)))
             for op, device, code, detail in data["wishes"]
         }
-        fields = dict(data["decision"])
-        fields["candidates"] = [Candidate(**one) for one in fields["candidates"]]
-        decision = replace(Decision(**fields), from_database=True)
+        decision = replace(Decision.from_dict(data["decision"]), from_database=True)
         elsewhere = {int(op): Elsewhere(*facts) for op, *facts in data["elsewhere"]}
         predicted = data["predicted"]
         if predicted is not None:

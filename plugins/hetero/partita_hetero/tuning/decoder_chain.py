@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InfeasiblePlanError
+from partita.errors import InfeasiblePlanError, PlanError
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed, device_speed
 from partita_hetero.cost.launch_cost import launch_cost
@@ -188,6 +188,8 @@ class ChainBuilder:
         devices: What layers can go to.
         request: What the plan is for.
         out: What devices failed to compile.
+        shrinks: Whether caches of fixed capacity count as if the model had been read for the
+            context.
 
     Raises:
         PlanError: The model's cache holds less than the context that is asked for.
@@ -199,11 +201,12 @@ class ChainBuilder:
         devices: Sequence[DecoderDevice],
         request: TokenRequest,
         out: Mapping[tuple[int, str], Reason],
+        shrinks: bool = False,
     ) -> None:
         self._placer, self._out = placer, out
         self._devices, self._request = tuple(devices), request
         self._wiring = placer.wiring
-        self._work = DecoderWork(placer.model, placer.wiring, request.context)
+        self._work = DecoderWork(placer.model, placer.wiring, request.context, shrinks)
         self._caches = cache_inputs(placer.model)
         self._layers = decoder_layers(placer.model, placer.wiring)
 
@@ -211,7 +214,8 @@ class ChainBuilder:
         """The chains.
 
         Raises:
-            InfeasiblePlanError: No device takes a layer as a whole, or one refuses a hard pin.
+            InfeasiblePlanError: A device refuses a hard pin.
+            PlanError: No device takes a layer as a whole.
         """
         layers = tuple(self._layer(layer) for layer in self._layers)
         chains = {phase: self._chain(layers, phase) for phase in PHASES}
@@ -253,7 +257,7 @@ class ChainBuilder:
         others = [index for index in taking if not self._devices[index].is_reference]
         if not taking:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            raise InfeasiblePlanError(f"No device takes {layer.name} as a whole: {reasons}.")
+            raise PlanError(f"No device takes {layer.name} as a whole: {reasons}.")
         mine_of = set(ops)
         caches = [
             name for name in layer.caches if any(name in self._wiring.reads[op] for op in mine_of)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.contract.explanation import Candidate, Decision
+from partita.contract.explanation import Candidate, Decision, DecoderRates
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.model import Model
@@ -228,7 +228,10 @@ class PlannedDecoder:
         counts = {name: ops.count(name) for name in dict.fromkeys(ops)}
         pieces = 1 + sum(one != two for one, two in itertools.pairwise(ops))
         candidates = [Candidate("plan", counts, pieces, plan.request_us, None, None)]
-        decision = Decision(plan.objective, "plan", candidates, plan.gap, False, [plan.line()])
+        rates = DecoderRates(plan.prefill, plan.decode, plan.decode_at_start, plan.request.context)
+        decision = Decision(
+            plan.objective, "plan", candidates, plan.gap, False, [plan.line()], rates
+        )
         return Choice(self.device_of, decision, None, self.elsewhere, keeps_limits=True)
 
 
@@ -257,9 +260,9 @@ def plan_decoder(
 
     def chain_at(context: int) -> DecoderChain:
         asked = replace(request, context=context)
-        return ChainBuilder(placer, devices, asked, out).build()
+        return ChainBuilder(placer, devices, asked, out, shrinks=True).build()
 
-    decoder = chain_at(request.context)
+    decoder = ChainBuilder(placer, devices, request, out).build()
     whole = _whole(decoder, request)
     try:
         found = solve_chain(whole, objective)
