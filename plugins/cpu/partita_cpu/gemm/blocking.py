@@ -279,6 +279,7 @@ class _Planner:
         self.rows = tile_rows(self.level, arithmetic)
         self.short = arithmetic.in_bfloat16
         self.tiles = on_tiles(self.level, arithmetic)
+        self.set_bytes = TILE_SET_BYTES if self.tiles else SET_BYTES
         self.step = PAIR if self.short and not self.tiles else STEP
         self.group_channels = images.channels // images.groups
         self.group_outputs = images.outputs // images.groups
@@ -326,7 +327,7 @@ class _Planner:
     def _rows_collide(self) -> bool:
         """Whether rows of a tile, where they are, push one another out of the nearest cache."""
         apart = self.x_pitch * (2 if self.storage.half_in else 4)
-        return not self.tiles and self.rows > SET_LINES and apart % SET_BYTES == 0
+        return not self.tiles and self.rows > SET_LINES and apart % self.set_bytes == 0
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
@@ -384,7 +385,7 @@ class _Planner:
             row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
-            if not halo and row % (TILE_SET_BYTES if self.tiles else SET_BYTES) == 0:
+            if not halo and row % self.set_bytes == 0:
                 row += LINE_BYTES
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)

@@ -42,23 +42,22 @@ class Finish:
         self._bytes = (2 if half else 4) * lanes
 
     def fetch(self, rows: int) -> None:
-        """Asks for the lines that the tile ends in, and for those of the residual.
+        """Asks for the lines that the tile ends in, and for those of the residual, if they exist.
 
         They lie apart, row by row, where no processor foresees them; the sums take long enough for
         them to arrive.
         """
         f = self._f
-        bare = f.let("icmp eq ptr %y, null")
-        alone = f.let("icmp eq ptr %residual, null")
-        to = f.let("select i1 " + bare + ", ptr %tile, ptr %y")
-        apart = f.let(f"select i1 {bare}, i64 {self._bytes * VECTORS}, i64 %ldy")
-        beside = f.let(f"select i1 {alone}, ptr {to}, ptr %residual")
-        for row in range(rows):
-            for at in (to, beside):
-                for line in range(0, self._bytes * VECTORS, 64):
-                    f.do(prefetch(f.at(at, line), 3))
-            if row + 1 < rows:
-                to, beside = f.at(to, apart), f.at(beside, apart)
+
+        def row(_: str, at: list[str]) -> list[str]:
+            for line in range(0, self._bytes * VECTORS, 64):
+                f.do(prefetch(f.at(at[0], line), 3))
+            return [f.at(at[0], "%ldy")]
+
+        for pointer in ("%y", "%residual"):
+            present = f.let(f"icmp ne ptr {pointer}, null")
+            count = f.let(f"select i1 {present}, i64 {rows}, i64 0")
+            f.loop(count, [("ptr", pointer)], row)
 
     def whole_tile(self, sums: list[str]) -> None:
         """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
