@@ -58,6 +58,7 @@ from partita_cpu.gemm.tile_fields import (
     ZERO_BYTES,
 )
 from partita_cpu.gemm.tile_kernels import (
+    ACTIVATE,
     CONFIG,
     CONFIGURE,
     EPILOGUE,
@@ -69,6 +70,7 @@ from partita_cpu.gemm.tile_kernels import (
 from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
+    call_activate,
     call_epilogue,
     call_plain,
     call_round,
@@ -95,8 +97,8 @@ def multiply_tiles(
 ) -> None:
     """``y = activation(min(max(conv(x, w) + bias + residual, low), high))``, channels last.
 
-    Tiles are finished where they are computed, unless the activation needs more than bounds and a
-    gate, or rows of a tile lie between image rows.
+    Tiles are finished where they are computed, unless the activation needs more than bounds, a gate
+    and the kernel in the place of `ACTIVATE`, or rows of a tile lie between image rows.
 
     Args:
         x: Input pixels, flat; bfloat16 as uint16.
@@ -259,6 +261,8 @@ def multiply_panel(
     parts = 2 if kernels[CONFIGURE] else 4  # in which tiles ask for what is needed next of b
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     row, depth, flat = p[ROW], p[DEPTH], p[SOURCE] == _HALO and p[FLAT] != 0
+    activate = kernels[ACTIVATE]
+    direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
         for first_tap in range(0, p[TAPS], p[CHUNK]):
@@ -284,10 +288,12 @@ def multiply_panel(
                 if flat:
                     line = pixel // panel.pitch
                     pixel -= line * panel.pitch
-                if pixel + rows <= panel.width and not panel.exact and epilogue.code == 0:
+                if direct and pixel + rows <= panel.width:
                     to, other = _result(at, panel, column, epilogue, line, pixel)
                     rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
                     call_tile(kernels[rows], (*sums, panel.tile, column.bias, other, *rest))
+                    if activate:
+                        call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                     continue
                 if panel.exact:
                     _exact_tile(source, at.w, column.number, panel.tile, context, rows)
@@ -381,7 +387,7 @@ def _finish_rows(
     epilogue: Epilogue,
 ) -> None:
     """Finishes a tile of sums; its rows that lie between image rows are dropped."""
-    kernel = context.kernels[EPILOGUE]
+    kernel, activate = context.kernels[EPILOGUE], context.kernels[ACTIVATE]
     bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     columns, outputs = context.p[TILE_COLUMNS], panel.pixel_bytes
@@ -392,9 +398,11 @@ def _finish_rows(
         if count > 0:
             to, other = _result(at, panel, column, epilogue, line, pixel)
             piece = panel.tile + 4 * done * columns
-            if epilogue.code == 0:
+            if epilogue.code == 0 or activate:
                 rest = (column.bias, other, to, outputs, column.exist, bottom, top, epilogue.gate)
                 call_epilogue(kernel, (count, piece, *rest))
+                if activate:
+                    call_activate(activate, (count, to, outputs, column.exist))
             else:
                 _activate_piece(piece, count, other, panel, column, context, epilogue)
                 rest = (panel.zeros, 0, to, outputs, column.exist, lowest, highest, 0)

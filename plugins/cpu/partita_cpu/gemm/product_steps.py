@@ -235,10 +235,12 @@ def product_of(b: Builder, choice: Choice, cut: Plan, op: LinearOp, y: Operand) 
     """What a driver takes for a product that `fitting` cut and whose weights it packed."""
     scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
     added = y if op.residual is None else op.residual
+    epilogue = epilogue_of(op.activation, op.residual is not None)
+    kernels = _kernels(choice, cut, ActivationCode(epilogue.code))
     return Product(
         ProductArrays(op.w, _bias(b, cut, op.bias), b.flat(added), b.flat(y)),
-        TileContext(scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
-        epilogue_of(op.activation, op.residual is not None),
+        TileContext(scratch, *map(b.constant, (cut.offsets, kernels, cut.table))),
+        epilogue,
         cut.images.work // _gain(cut),
         cut.arithmetic.exec_type(choice.level),
     )
@@ -272,9 +274,9 @@ def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
     return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
 
 
-def _kernels(choice: Choice, cut: Plan) -> Array:
-    kept = cut.storage
-    return tile_kernels(choice.level, cut.arithmetic, kept.half_in, kept.half_out, cut.step)
+def _kernels(choice: Choice, cut: Plan, activation: ActivationCode) -> Array:
+    halves = cut.storage.half_in, cut.storage.half_out
+    return tile_kernels(choice.level, cut.arithmetic, *halves, cut.step, activation)
 
 
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:

@@ -7,9 +7,10 @@ import functools
 
 import numpy as np
 
-from partita.lowering import Array
+from partita.lowering import ActivationCode, Array
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm import activations
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import WINDOW_PIXELS
 from partita_cpu.llvm.tiles.amx import tile_config
@@ -28,7 +29,8 @@ EPILOGUE_F32 = MAX_ROWS + 6
 SCALE = MAX_ROWS + 7
 DEAL = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
-SLOTS = MAX_ROWS + 10
+ACTIVATE = MAX_ROWS + 10
+SLOTS = MAX_ROWS + 11
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
 
 
@@ -96,6 +98,7 @@ def tile_kernels(
     half_in: bool = False,
     half_out: bool = False,
     step: int = STEP,
+    activation: ActivationCode = ActivationCode.NONE,
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
@@ -108,12 +111,16 @@ def tile_kernels(
             float16, whether it is float16.
         half_out: Whether output and residual are; likewise.
         step: Elements along k that are taken at a time; see `Plan.step`.
+        activation: What the kernel in the place of `ACTIVATE` applies to results in float32; there
+            is none for most.
     """
     known = llvm_kernel.addresses(level)
     table = np.zeros(SLOTS, np.int64)
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
     table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
     table[DEAL] = known["deal"]
+    if activation in activations.KERNELS and not half_out:
+        table[ACTIVATE] = known[activations.KERNELS[activation]]
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
         return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm import epilogue, epilogue_int8, masked
+from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, strided_copy
 from partita_cpu.llvm.copies.transpose_block import turn
@@ -59,6 +59,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
     made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
+    made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
     made.append(deal("deal", lanes))
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     made.append(turn("turn_32_by_8", 32, 8))
@@ -156,6 +157,7 @@ def text(level: Level, part: str = "") -> str:
         parts.append(dot_blocks.declarations(level))
         return "\n".join([*parts, unpack_blocks.declarations()] if level.tiles else parts)
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
+    parts.append(activations.declarations(lanes))
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]
     if level.masks_halves:
         parts += [strided_copy.declarations(), maximum_declarations()]

@@ -73,6 +73,18 @@ define internal <{n} x i32> @emulated.bytes.{n}(<{n} x i32> %c, <{b} x i8> %a, <
 }
 """
 
+_INVERSE = """
+define internal <16 x float> @emulated.inverse(<16 x float> %x, <16 x float> %kept, i16 %mask)
+    alwaysinline {
+  %whole = fdiv <16 x float> splat (float 1.0), %x
+  %bits = bitcast <16 x float> %whole to <16 x i32>
+  %first = and <16 x i32> %bits, splat (i32 -512)
+  %y = bitcast <16 x i32> %first to <16 x float>
+  ret <16 x float> %y
+}
+"""
+"""Of the mantissa 14 bits, as the instruction guarantees."""
+
 _HALVES = """
 declare <{m} x {to}> @llvm.x86.{of_avx2}({small})
 define internal <{n} x {to}> @emulated.{name}({large}) alwaysinline {
@@ -339,6 +351,7 @@ def text(level, part=""):
         made = made.replace(name, f"@emulated.shorts.{lanes}")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.512", "@emulated.bytes.16")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.256", "@emulated.bytes.8")
+    made = made.replace("@llvm.x86.avx512.rcp14.ps.512", "@emulated.inverse")
     for name in _TWICE:
         made = made.replace(f"@llvm.x86.avx512.{name}", f"@emulated.{name}")
     left = re.findall(r"@llvm\.x86\.avx512[\w.]*", made)
@@ -346,7 +359,7 @@ def text(level, part=""):
     made = re.sub(r'"tune-cpu"="\w+"', "", made)
     added = [*map(_twice, _TWICE)] if level.lanes == 16 else []
     added += [_ROUND.replace("{n}", str(n)) for n in (8, 16)]
-    added += [_DOT_PAIRS, _ROUND_TWO] if level.lanes == 16 else []
+    added += [_DOT_PAIRS, _ROUND_TWO, _INVERSE] if level.lanes == 16 else []
     added += [_dot_shorts(lanes) for lanes in (8, 16)]
     return "\n".join([made, *added, *map(_dot_bytes, (8, 16))])
 

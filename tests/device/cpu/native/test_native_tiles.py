@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import ml_dtypes
@@ -11,11 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sampling import examples
 
+from partita.lowering import ActivationCode
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
@@ -25,8 +27,24 @@ from .conftest import CACHES, TOLERANCE, Guarded, choices
 INF = float("inf")
 
 
-def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, threads=2, gate=0):
+def run(
+    guarded,
+    cut,
+    level,
+    x,
+    w,
+    bias,
+    residual,
+    low=-INF,
+    high=INF,
+    code=0,
+    threads=2,
+    gate=0,
+    in_kernel=True,
+):
     images = cut.images
+    activation = ActivationCode(code if in_kernel else 0)
+    kernels = tile_kernels(level, cut.arithmetic, activation=activation)
     y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
     packed = pack_matrix(cut, w) if w.ndim == 2 else pack(cut, w)
     scales = [np.zeros(1, np.float32)] * 2
@@ -42,7 +60,7 @@ def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, t
                 y.reshape(-1),
             ),
             InputScaling(*scales),
-            TileContext(scratch, cut.offsets, tile_kernels(level, cut.arithmetic), cut.table),
+            TileContext(scratch, cut.offsets, kernels, cut.table),
             Epilogue(int(residual is not None), low, high, gate, code, 0.0, 0.0),
             tid,
             threads,
@@ -322,17 +340,48 @@ def test_bounds_keep_nan(level, arithmetic, guarded):
     np.testing.assert_array_equal(y, [[np.nan] * 3, [0.5] * 3, [6] * 3])
 
 
+SIGMOIDS = {ActivationCode.SIGMOID: 0, ActivationCode.SILU: 1}
+"""Activations that have kernels, and the power of x that a sigmoid is multiplied by."""
+
+
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-def test_activation_after_the_residual(level, arithmetic, guarded):
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((21, 8)).astype(np.float32)
-    w = rng.standard_normal((8, 37)).astype(np.float32)
-    bias = rng.standard_normal(37).astype(np.float32)
-    residual = rng.standard_normal((21, 37)).astype(np.float32)
-    cut = plan(Images.matrix(21, 8, 37), MachineModel(level), arithmetic, 2)
-    y = run(guarded, cut, level, x, w, bias, residual, code=6)
-    wanted = 1 / (1 + np.exp(-(x.astype(np.float64) @ w + bias + residual)))
-    assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * 4
+@pytest.mark.parametrize("code", SIGMOIDS)
+@pytest.mark.parametrize("in_kernel", [False, True])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_activation_after_the_residual(level, arithmetic, code, in_kernel, with_residual, guarded):
+    """Of products, and of convolutions whose tiles run on over the ends of image rows."""
+    rng = np.random.default_rng(3)
+    row = Images(1, 5, 9, 16, 21, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 5, 9)
+    for images in (Images.matrix(31, 24, 40), row):
+        shape = images.outputs, images.channels, *images.kernel
+        x = rng.standard_normal((images.batch * images.height * images.width, images.channels))
+        x, w = x.astype(np.float32), rng.standard_normal(shape).astype(np.float32)
+        bias = rng.standard_normal(images.outputs).astype(np.float32)
+        residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
+        cut = plan(images, MachineModel(level), arithmetic, 2)
+        added = residual if with_residual else None
+        y = run(guarded, cut, level, x, w, bias, added, code=code, in_kernel=in_kernel)
+        sums = convolve(images, x, w) + bias + (residual if with_residual else 0)
+        size = usual_size(images, x, w)
+        wanted = sums ** SIGMOIDS[code] / (1 + np.exp(-sums))
+        assert np.abs(y - wanted).max() <= (TOLERANCE[arithmetic] + 5e-7) * max(size, 1)
+
+
+@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize("code", SIGMOIDS)
+def test_activations_of_all_numbers(level, code, guarded):
+    """A vector and a part of one; what lies behind the row is not touched."""
+    kernels = tile_kernels(level, Arithmetic.F32, activation=code)
+    columns = level.lanes + 1
+    numbers = np.concatenate([np.linspace(-120, 120, 4001), [0, -0.0, INF, -INF, np.nan, 1e-38]])
+    x = np.resize(numbers, (numbers.size // columns + 1, columns)).astype(np.float32)
+    y = guarded.array(x)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(int(kernels[ACTIVATE]))
+    call(len(y), y.ctypes.data, 4 * columns, columns)
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = wide ** SIGMOIDS[code] / (1 + np.exp(-wide))
+    np.testing.assert_allclose(y, wanted, rtol=4e-7, atol=1e-35)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

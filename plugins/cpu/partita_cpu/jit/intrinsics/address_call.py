@@ -43,6 +43,9 @@ call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
 """Calls an epilogue: rows, then `ir.finish.PARAMETERS`."""
 
+call_activate = calling(*[_I64] * 4)
+"""Applies an activation to rows of a result; see `activations.PARAMETERS`."""
+
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
 
