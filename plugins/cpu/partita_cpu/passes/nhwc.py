@@ -139,6 +139,8 @@ class _Walk(ChannelsLast):
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
             "Reshape": self._shuffle,
+            "Slice": self._slice,
+            "Split": self._split,
         }
         kinds = "Conv", "SummedConv", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
@@ -268,6 +270,41 @@ class _Walk(ChannelsLast):
         origins = node.origins if last is node else (*node.origins, *last.origins)
         attrs = {"activation": activation if last is not node else None}
         self.append(node, inputs, last.outputs[0], "ScaleShift", DOMAIN, attrs, origins)
+        return True
+
+    def _slice(self, node: Node) -> bool:
+        """Ranges that are constants, along any axes."""
+        x, bounds = node.inputs[0], node.inputs[1:]
+        if x is None or not self.is_last(x) or node.version < 10:
+            return False
+        if any(value is not None and value.const is None for value in bounds):
+            return False
+        starts, ends, axes, steps = (*bounds, None, None)[:4]
+        if starts is None or starts.const is None:
+            return False
+        along = range(starts.const.size) if axes is None or axes.const is None else axes.const
+        moved = Value.constant(np.array([CHANNELS_LAST.axes.index(n % 4) for n in along]))
+        inputs = [self.bring(x, node), starts, ends, moved, steps]
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _split(self, node: Node) -> bool:
+        """Pieces of the channels, each as a slice of its own."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1:
+            return False
+        pieces: list[tuple[Value, int]] = []
+        for value in node.outputs:
+            shape = None if value is None else self.shape(value)
+            if value is None or shape is None or type(shape[1]) is not int:
+                return False
+            pieces.append((value, shape[1]))
+        start, image = 0, self.bring(x, node)
+        for output, count in pieces:
+            end = start + count
+            numbers = (Value.constant(np.array([number])) for number in (start, end, 3))
+            self.append(node, [image, *numbers], output, "Slice", "", {}, node.origins)
+            start = end
         return True
 
     def _shuffle(self, node: Node) -> bool:

@@ -377,3 +377,38 @@ def test_small_images_are_matrices(config, level):
     kinds = check(net, c, d, config=config, tolerance=4e-6 if config else 4e-5)
     if level == "amx":
         assert kinds[d] == ("amx_bf16x6" if config else "amx_bf16x3")
+
+
+SLICES = [
+    ([0], [5], [1], None),
+    ([-3, 1], [99, -2], [1, 3], None),
+    ([0, 0, 2, 7], [1, 9, 9, 0], None, [1, 2, 3, -2]),
+]
+"""Starts, ends, axes and steps."""
+
+
+@pytest.mark.parametrize(("starts", "ends", "axes", "by"), SLICES)
+def test_slices_stay_with_channels_last(starts, ends, axes, by):
+    net = Net(1, 3, 9, 11)
+    x = net.add("Relu", net.conv("x", 3, 12))
+    bounds = [net.const(values=np.array(numbers)) for numbers in (starts, ends)]
+    bounds.append("" if axes is None else net.const(values=np.array(axes)))
+    bounds += [] if by is None else [net.const(values=np.array(by))]
+    piece = net.add("Slice", x, *bounds)
+    channels = len(range(12)[slice(*(n[1 if axes is None else 0] for n in (starts, ends)))])
+    channels = len(range(12)[0:9:2]) if axes is None else channels
+    check(net, net.add("Add", net.conv(piece, channels, 4, 1), net.const(1)), piece)
+    steps = check(net, net.conv(piece, channels, 4, 1))
+    assert not [name for name in steps if f"{piece}/layout" in name]
+
+
+@pytest.mark.parametrize("sizes", [None, [4, 7, 1]])
+def test_pieces_of_the_channels_stay_with_channels_last(sizes):
+    net = Net(2, 3, 9, 11)
+    x = net.add("Relu", net.conv("x", 3, 12))
+    given = [] if sizes is None else [net.const(values=np.array(sizes))]
+    names = ["p", "q", "r"]
+    net.nodes.append(helper.make_node("Split", [x, *given], names, name="split", axis=1))
+    parts = [net.conv(name, n, 4) for name, n in zip(names, sizes or [4] * 3, strict=True)]
+    steps = check(net, net.add("Sum", *parts))
+    assert not [name for name in steps if "split/layout" in name]
