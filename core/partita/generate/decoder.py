@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from partita.errors import InputError
-from partita.generate.decoder_ports import DecoderPorts
+from partita.generate import empty_beginnings
+from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
 from partita.model.model import Model
 from partita.model.variables import METADATA_KEY, to_metadata
 from partita.runtime.compiled_model import CompiledModel
@@ -28,8 +29,9 @@ def prepare(model: Model, batch: int, context: int) -> Model:
         ModelFormatError: It is no decoder.
         ModelError: Its shapes are fixed to others.
     """
-    ports = DecoderPorts.of(model)
     model = model.clone()
+    empty_beginnings.simplify(model, SEQUENCE_AXIS)
+    ports = DecoderPorts.of(model)
     shapes: dict[Any, Sequence[Any]] = {}
     for name, port in ports.inputs.items():
         dims = list(port.shape or ())

@@ -32,7 +32,7 @@ _FED = (
 )
 """Inputs besides the cache that can be fed."""
 
-_SEQUENCE_AXIS = 2
+SEQUENCE_AXIS = 2
 """The axis of a cache, ``[batch, heads, sequence, head size]``, along which it is written."""
 
 
@@ -93,7 +93,7 @@ class DecoderPorts:
         """Tokens that a cache of fixed capacity has room for; ``None`` while that is open."""
         if not self.is_fixed:
             return None
-        sizes = {(port.shape or ())[_SEQUENCE_AXIS] for port in self.cache_inputs.values()}
+        sizes = {(port.shape or ())[SEQUENCE_AXIS] for port in self.cache_inputs.values()}
         found = sizes.pop()
         return found if isinstance(found, int) and not sizes else None
 
@@ -140,7 +140,7 @@ def _is_fixed(model: Model, caches: Sequence[Variable]) -> bool:
     return all(
         past is not None
         and present is not None
-        and past[_SEQUENCE_AXIS] is not None
-        and past[_SEQUENCE_AXIS] == present[_SEQUENCE_AXIS]
+        and past[SEQUENCE_AXIS] is not None
+        and past[SEQUENCE_AXIS] == present[SEQUENCE_AXIS]
         for past, present in shapes
     )

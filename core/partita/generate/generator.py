@@ -65,7 +65,8 @@ class Generator:
 
     Args:
         model: The path of a GGUF file, of an ONNX decoder with a cache as onnxruntime-genai or
-            optimum write it, or of a folder with one; ``"zoo:NAME"``; what ``model_source.find``
+            optimum write it, of an OpenVINO IR with state, or of a folder with one;
+            ``"zoo:NAME"``; what ``model_source.find``
             found; a ``Model``; or a ``CompiledModel`` of fixed batch and context, which several
             generators may have.
         device: E.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``; by default the device for applications that

@@ -17,6 +17,7 @@ from partita.model.model import Model
 from partita.zoo.naming import resolve
 
 _ONNX_NAMES = ("model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx")
+_IR_NAME = "openvino_model.xml"
 """Where a decoder lies in a folder without ``genai_config.json``."""
 
 
@@ -52,7 +53,7 @@ def find(source: str | os.PathLike[str]) -> ModelSource:
     """
     named = resolve(os.fspath(source)).source
     if not isinstance(named, Path):
-        raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF or ONNX file.")
+        raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF, ONNX or IR file.")
     if named.is_dir():
         named = _in_folder(named)
     return _gguf(named) if named.suffix.lower() == ".gguf" else _beside_tokenizer(named)
@@ -102,7 +103,7 @@ def _in_folder(folder: Path) -> Path:
     decoder = _entries(
         _entries(read_json(folder / "genai_config.json").get("model")).get("decoder")
     )
-    names = [str(decoder["filename"])] if "filename" in decoder else [*_ONNX_NAMES]
+    names = [str(decoder["filename"])] if "filename" in decoder else [*_ONNX_NAMES, _IR_NAME]
     found = [folder / name for name in names if (folder / name).is_file()]
     found += sorted(folder.glob("*.gguf"))
     if not found:

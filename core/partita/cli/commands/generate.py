@@ -68,7 +68,7 @@ def add_parser(commands: Commands) -> None:
         "model",
         metavar="MODEL",
         help="a GGUF file; an ONNX decoder as onnxruntime-genai or optimum write it, or its "
-        "folder, with tokenizer.json; or zoo:NAME",
+        "folder, with tokenizer.json; such a folder with openvino_model.xml; or zoo:NAME",
     )
     add_device(parser)
     add_device_options(parser)
@@ -159,7 +159,7 @@ def _source(model: str, out: Output) -> ModelSource:
     """The model, fetched where it is not here."""
     named = resolve(model, Store(notify=out.note)).source
     if not isinstance(named, Path):
-        raise ModelNotFoundError(f"'{model}' is no language model; give a GGUF or ONNX file.")
+        raise ModelNotFoundError(f"'{model}' is no language model; give a GGUF, ONNX or IR file.")
     return model_source.find(named)
 
 
