@@ -157,7 +157,7 @@ class InferRequest:
         try:
             if self._async is not None and self._async.has_ended():
                 self._async = None  # wait() is about the last run
-            if inputs is not None and (self._by_turns or not self._inputs.take(inputs, True)):
+            if inputs is not None and not self._inputs.take(inputs, True):
                 self._bind(inputs, copy=False)
             if not self._repeat():
                 self._compute()
@@ -204,9 +204,7 @@ class InferRequest:
         self._acquire()
         before = self._async
         try:
-            if inputs is not None and (
-                self._by_turns or not self._inputs.take(inputs, True, not share_inputs)
-            ):
+            if inputs is not None and not self._inputs.take(inputs, True, not share_inputs):
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
@@ -247,6 +245,7 @@ class InferRequest:
             self._has_results = True
             self._check(run)
         except Exception as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            self._inputs.take_back()
             failure = error
         self._finish(run, failure, ended)
 
@@ -535,9 +534,11 @@ class InferRequest:
         try:
             again()
         except BoundCallEndedError:
+            inputs.take_back()
             inputs.start_anew()
             return False
         except Exception as error:  # noqa: BLE001  # a device may raise anything
+            inputs.take_back()
             self._blame(error)
         self._latency_s = time.perf_counter() - start
         self._outputs.results = inputs.results
@@ -562,13 +563,13 @@ class InferRequest:
         self._has_results = True
         if self._state is not None and self._by_turns:
             self._state.advance(outputs.results)
-        else:
-            inputs.repeat_from_now_on(self.runner, written, outputs.results)
+        inputs.repeat_from_now_on(self.runner, written, outputs.results)
 
     def _check(self, run: AsyncRun) -> None:
         """Raises if a run was cancelled; the next one tells the runner that it may go on."""
         if run.cancelled:
             self._has_results = False
+            self._inputs.take_back()
             self._inputs.start_anew()
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
 
@@ -603,7 +604,7 @@ class InferRequest:
         """The model's variables at their beginning."""
         if not variables:
             return None
-        return RequestState(
+        state = RequestState(
             variables,
             self.model_inputs,
             self.model_outputs,
@@ -612,6 +613,8 @@ class InferRequest:
             self._memory,
             self._idle,
         )
+        self._inputs.hand_on(*state.handed_on())
+        return state
 
     @contextmanager
     def _idle(self) -> Iterator[None]:

@@ -87,6 +87,21 @@ class RequestInputs:
         self._taken = False  # whether arrays among the sources are newer than the tensors
         self._brought = False  # whether bound calls read all sources already
         self._runs, self._patience = 0, _PATIENCE
+        self._handed_on: Mapping[int, int] = {}  # state by turns: input to the output before it
+        self._flags: frozenset[int] = frozenset()  # inputs that say that there is state
+        self._loop: Mapping[int, Tensor] = {}  # what bound calls find these inputs in
+        self._is_looped = True  # whether these inputs are to be found there
+
+    def hand_on(self, outputs: Mapping[int, int], flags: Iterable[int]) -> None:
+        """Names state of which a run reads what the run before it wrote, in another tensor.
+
+        Calls that are bound hand it on themselves, if it is small: what they read is a copy.
+
+        Args:
+            outputs: By input the output that the next run reads there.
+            flags: Inputs that are true from the second run on.
+        """
+        self._handed_on, self._flags = outputs, frozenset(flags)
 
     def __contains__(self, name: str) -> bool:
         return name in self._indices
@@ -142,6 +157,8 @@ class RequestInputs:
         brought, self._brought = self._brought, False
         outputs_hold = outputs_hold and self._version == self._memory.version
         if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
+            if not self._is_looped:
+                self._find_in_loop()
             return again
         self.start_anew()
         return None
@@ -160,7 +177,7 @@ class RequestInputs:
         tensors = self.complete()
         if self.again is not again or not all(map(_is_like, tensors, self._bound)):
             return False
-        given = [tensors[index].numpy() for index in self._given]
+        given = [tensors[i].numpy() for i in self._given if i not in self._handed_on]
         if any(id(owner_of(array)) in self._written for array in given):
             return False
         bound, setters = self._to_bind(tensors, self._bound)
@@ -168,6 +185,39 @@ class RequestInputs:
             return False
         self._bound, self._setters = bound, setters
         return True
+
+    def _find_in_loop(self) -> None:
+        """Finds state where bound calls write it, instead of where it was set for one of them."""
+        self.settle()
+        for index, tensor in self._loop.items():
+            self.tensors[index] = self._sources[index] = tensor
+        self._is_looped = True
+
+    def take_back(self) -> None:
+        """Leaves state as it was before the last bound call, which has failed."""
+        if self.again is None or not self._loop:
+            return
+        self.settle()
+        for index in self._loop:
+            before = HostTensor(self._bound[index].numpy().copy())
+            self.tensors[index] = self._sources[index] = before
+        self._is_looped = False
+
+    def _looped(self, results: Sequence[Tensor]) -> Mapping[int, Tensor] | None:
+        """What bound calls would find state in; ``None`` if they cannot hand it on.
+
+        Args:
+            results: What they would write to.
+        """
+        found: dict[int, Tensor] = {}
+        for index, output in self._handed_on.items():
+            tensor, result = self.tensors[index], results[output]
+            if tensor is None or tensor.memory != HOST or result.memory != HOST:
+                return None
+            if tensor.nbytes > STAGED_BYTES or tensor.numpy() is not result.numpy():
+                return None
+            found[index] = tensor
+        return found | {index: HostTensor(np.array(True)) for index in self._flags}
 
     def repeat_from_now_on(
         self, runner: Runner, results: Sequence[Tensor], delivered: Sequence[Tensor]
@@ -196,7 +246,8 @@ class RequestInputs:
         written = [result for index, result in enumerate(results) if index not in state]
         tensors = self.complete()
         given = [tensors[index] for index in self._given]
-        if not all(isinstance(x, HostTensor) for x in given):
+        loop = self._looped(results)
+        if loop is None or not all(isinstance(x, HostTensor) for x in given):
             return
         owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
@@ -210,6 +261,8 @@ class RequestInputs:
                 tensor if source is None else source
                 for source, tensor in zip(self._sources, self.tensors, strict=True)
             ]
+            self._loop = loop
+            self._find_in_loop()
 
     def _to_bind(
         self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
@@ -234,7 +287,8 @@ class RequestInputs:
             staged = HostTensor(np.empty_like(tensor.numpy())) if before is None else before[index]
             staged.numpy()[...] = tensor.numpy()
             bound.append(staged)
-            setters.append(_setter_by_copy(staged.numpy(), self._written))
+            written = {} if index in self._handed_on else self._written
+            setters.append(_setter_by_copy(staged.numpy(), written))
         return bound, setters
 
     def start_anew(self) -> None:
@@ -287,7 +341,7 @@ class RequestInputs:
         setters, indices, sources = self._setters, self._indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
-            if index is None or type(data) is not np.ndarray:
+            if index is None or type(data) is not np.ndarray or index in self._loop:
                 return False
             if copy:
                 data = self._copied(index, data)
@@ -349,6 +403,7 @@ class RequestInputs:
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             self._keep_copy(index, tensor, copy and is_array)
+            self._is_looped &= index not in self._loop
             changed = True
         if changed:
             alike = all(map(_is_like, tensors, self.tensors))

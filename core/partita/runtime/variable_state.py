@@ -36,7 +36,7 @@ class VariableState:
     def state(self) -> Tensor:
         """What the next run reads; zeros where the run is to compute the beginning itself.
 
-        Of what runs update in place, which may lie on a device, it is a copy on the host. Set to a
+        A copy on the host, since runs write over it, perhaps on a device. Set to a
         tensor or an array, of which a copy is kept, it raises ``InputError`` if type or shape do
         not fit. Both raise ``RequestBusyError`` while the request runs.
         """
@@ -119,10 +119,8 @@ class RequestState:
         return [(port, self._tensor(port.index)) for port in self.ports()]
 
     def get(self, variable: Variable) -> Tensor:
-        """What a variable is; a copy if the next run writes over it."""
+        """A copy on the host of what a variable is: runs write over it."""
         tensor = self.tensor(variable)
-        if not self._is_in_place(variable):
-            return tensor
         array = tensor.numpy()
         return HostTensor(array.copy() if tensor.memory == HOST else array)
 
@@ -156,6 +154,11 @@ class RequestState:
             if name in inputs and flag not in inputs
         }
         return {**inputs, **begun} if begun else inputs
+
+    def handed_on(self) -> tuple[dict[int, int], list[int]]:
+        """By turns: the input of each variable to its output, and the inputs that say it began."""
+        pairs = {self._ports[v.read].index: self._places[v.written] for v in self.by_turns}
+        return pairs, [self._ports[v.begun].index for v in self.by_turns if v.begun]
 
     def advance(self, results: Sequence[Tensor]) -> None:
         """Hands what a run has written to the next one."""

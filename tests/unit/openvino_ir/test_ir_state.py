@@ -14,10 +14,19 @@ import pytest
 from irs import Net
 
 import partita
-from partita.errors import DeviceMemoryError, InputError, ModelFormatError, RequestBusyError
+from partita.contract.bound_call import BoundCall
+from partita.errors import (
+    BoundCallEndedError,
+    DeviceMemoryError,
+    InferError,
+    InputError,
+    ModelFormatError,
+    RequestBusyError,
+)
 from partita.frontends.reader import read_model
 from partita.model.model import Port
 from partita.model.variables import METADATA_KEY, Variable
+from partita.runtime.input_binding import STAGED_BYTES
 from partita.runtime.variable_state import RequestState
 
 ONES = np.ones((1, 3), np.float32)
@@ -28,14 +37,14 @@ BEGINNINGS = {
 }
 
 
-def adder(begin="zeros", variable="sum"):
+def adder(begin="zeros", variable="sum", width=3):
     """y = 2 (sum + x), and sum becomes sum + x."""
     net = Net()
-    x = net.parameter("x", "f32", (1, 3))
-    out = [("f32", (1, 3))]
+    x = net.parameter("x", "f32", (1, width))
+    out = [("f32", (1, width))]
     before = net.op(
         "ReadValue", *BEGINNINGS[begin][0](net, x), out=out, version="opset6", name="reader",
-        variable_id=variable, variable_type="f32", variable_shape="1,3",
+        variable_id=variable, variable_type="f32", variable_shape=f"1,{width}",
     )  # fmt: skip
     after = net.op("Add", before, x, name="adder")
     net.op("Assign", after, version="opset6", variable_id=variable)
@@ -127,12 +136,94 @@ def test_a_value_that_is_set_is_where_the_next_run_begins(begin):
         state.state = np.zeros(3, np.float32)
 
 
-def test_no_copy_is_made_of_what_is_handed_on():
+class Failing(BoundCall):
+    """A bound call that fails when it is told so, once it has overwritten what it writes."""
+
+    def __init__(self, call):
+        self.call, self.error = call, None
+
+    def __call__(self):
+        self.call()
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+def with_bound_calls(request):
+    """Replaces what the request's runner binds, and tells of what was bound and run."""
+    found = SimpleNamespace(calls=[], runs=0)
+    bind, run = request.runner.bind, request.runner.run
+
+    def failing(inputs, outputs):
+        call = bind(inputs, outputs)
+        assert call is not None
+        found.calls.append(Failing(call))
+        return found.calls[-1]
+
+    def counted(*args):
+        found.runs += 1
+        return run(*args)
+
+    request.runner.bind, request.runner.run = failing, counted
+    return found
+
+
+@pytest.mark.parametrize("begin", BEGINNINGS)
+def test_bound_calls_hand_small_state_on(begin):
+    request = compiled(adder(begin)).create_infer_request()
+    bound = with_bound_calls(request)
+    factor, total, computes = BEGINNINGS[begin][1], BEGINNINGS[begin][1], begin == "computed"
+    (state,) = request.query_state()
+    for step in range(1, 40):
+        if step in (9, 10, 25):
+            state.reset()
+            total, computes = factor, begin == "computed"
+        if step in (12, 30):
+            state.state = ONES * 100
+            total, computes = 100, False
+        if step in (18, 19):
+            found = request.infer({"x": ONES * step, "sum": ONES * 7})["y"]
+            total, computes = 7 + step, False
+        else:
+            found = request.infer({"x": ONES * step})["y"]
+            total, computes = (10 * step if computes else total) + step, False
+        np.testing.assert_array_equal(found, ONES * 2 * total)
+        np.testing.assert_array_equal(state.state.data, ONES * total)
+    assert (bound.runs, len(bound.calls)) == (2, 1)  # all other runs are calls that were bound
+
+
+def test_what_a_failing_bound_call_wrote_is_not_handed_on():
     request = compiled(adder()).create_infer_request()
+    bound = with_bound_calls(request)
+    (state,) = request.query_state()
+    for _ in range(4):
+        request.infer({"x": ONES})
+    bound.calls[0].error = InferError("not today")
+    with pytest.raises(InferError, match="not today"):
+        request.infer({"x": ONES})
+    np.testing.assert_array_equal(state.state.data, ONES * 4)
+    assert request.infer({"x": ONES})["y"][0, 0] == 10
+    bound.calls[0].error = BoundCallEndedError("another shape")
+    assert request.infer({"x": ONES})["y"][0, 0] == 12
+    assert request.infer({"x": ONES})["y"][0, 0] == 14
+    np.testing.assert_array_equal(state.state.data, ONES * 7)
+
+
+def test_runs_of_a_queue_hand_small_state_on():
+    queue = partita.AsyncInferQueue(compiled(adder()), 1)
+    for _ in range(10):
+        queue.start_async({"x": ONES})
+        queue.wait_all()
+    (request,) = list(queue)
+    np.testing.assert_array_equal(request.query_state()[0].state.data, ONES * 10)
+
+
+def test_no_copy_is_made_of_large_state_that_is_handed_on():
+    request = compiled(adder(width=STAGED_BYTES)).create_infer_request()
     seen = []
     for _ in range(8):
-        request.infer({"x": ONES})
-        seen.append(request.query_state()[0].state.numpy().ctypes.data)
+        request.infer({"x": np.ones((1, STAGED_BYTES), np.float32)})
+        seen.append(request.get_tensor("sum").numpy().ctypes.data)
     assert len(set(seen[2:])) == 2
     assert seen[2:] == [seen[2], seen[3]] * 3
 

@@ -157,7 +157,7 @@ _KINDS = {
 
 @functools.cache
 def _array_kind(dtype: np.dtype[Any], ndim: int) -> str | None:
-    taken = dtype.kind in "iuf" and dtype.isnative
+    taken = dtype.kind in "biuf" and dtype.isnative
     return f"{dtype.str} {ndim}" if taken else None
 
 
