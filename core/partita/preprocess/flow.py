@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.frontends.value_names import unused_name
 from partita.preprocess.axes import Axes, permutation
 from partita.preprocess.formats import ColorFormat
 
@@ -92,11 +93,7 @@ class Flow:
         return self.constant(numbers, np.int64)
 
     def _fresh(self, kind: str) -> str:
-        count = 0
-        while (name := f"{self._name}/{kind}_{count}") in self._taken:
-            count += 1
-        self._taken.add(name)
-        return name
+        return unused_name(f"{self._name}/{kind}", self._taken, "_")
 
     def cast(self, dtype: Any) -> None:
         """Converts the element type."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import ModelError
 from partita.frontends.opset import with_opset
+from partita.frontends.value_names import unused_name
 from partita.model.model import Model, find_port
 from partita.model.model import Port as ModelPort
 from partita.preprocess.axes import Axes, parse_axes, permutation, permuted
@@ -102,7 +103,7 @@ def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: set[str
     shape, own = _tensor_shape(port.name, info, port.shape, axes, steps.orders)
     dtype = port.dtype if info.dtype is None else info.dtype
     inside = graph.inputs[port.index]
-    inside.name = _unused(f"{port.name}/preprocessed", taken)
+    inside.name = unused_name(f"{port.name}/preprocessed", taken)
     values = [_input_value(name, dtype, dims) for name, dims in _planes_of(port.name, info, shape)]
     flow = Flow(
         values[0], values[1:], dtype, own, info.color, len(shape), f"{port.name}/preprocess", taken
@@ -140,7 +141,7 @@ def _fold_output(graph: ir.Graph, port: ModelPort, back: OutputInfo, taken: set[
     if flow.value is value:
         return
     if not value.is_graph_input():
-        value.name = _unused(f"{port.name}/before_postprocess", taken)
+        value.name = unused_name(f"{port.name}/before_postprocess", taken)
         flow.value.name = port.name
     graph.outputs[port.index] = flow.value
     _put(graph, flow, at_start=False)
@@ -240,15 +241,6 @@ def _input_value(name: str, dtype: np.dtype[Any], dims: Sequence[Any]) -> ir.Val
     return ir.Value(
         name=name, type=ir.TensorType(ir.DataType.from_numpy(dtype)), shape=ir.Shape(list(dims))
     )
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    count, found = 0, name
-    while found in taken:
-        count += 1
-        found = f"{name}_{count}"
-    taken.add(found)
-    return found
 
 
 def _check_fit(port: ModelPort, value: ir.Value) -> None:

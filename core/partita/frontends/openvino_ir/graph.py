@@ -14,6 +14,7 @@ from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
+from partita.frontends.value_names import unused_name
 from partita.model.port import note_names
 from partita.model.surface import note_on_model
 from partita.model.value_uses import values_read
@@ -328,12 +329,7 @@ class GraphScope:
 
     def fresh(self, name: str) -> str:
         """The name, or one like it that is not taken."""
-        fresh, count = name, 0
-        while fresh in self._names:
-            count += 1
-            fresh = f"{name}/{count}"
-        self._names.add(fresh)
-        return fresh
+        return unused_name(name, self._names)
 
     def _claimed(self, port: IRPort) -> str | None:
         """The name that was kept free for a port's value."""

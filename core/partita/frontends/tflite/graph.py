@@ -15,6 +15,7 @@ from partita.frontends.tflite.layout import cancel_transposes
 from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
 from partita.frontends.tflite.translator import TRANSLATORS, Site
 from partita.frontends.tflite.weights import constant, element_type
+from partita.frontends.value_names import unused_name
 from partita.model.port import Port
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
@@ -362,12 +363,7 @@ class GraphScope:
 
     def fresh(self, name: str) -> str:
         """The name, or one like it that is not taken."""
-        fresh, count = name, 0
-        while fresh in self._names:
-            count += 1
-            fresh = f"{name}/{count}"
-        self._names.add(fresh)
-        return fresh
+        return unused_name(name, self._names)
 
     def body(self) -> GraphScope:
         """The scope of a body."""

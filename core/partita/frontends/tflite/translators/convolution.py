@@ -58,6 +58,34 @@ def _bias(at: Site, index: int) -> ir.Value | None:
     return at.floats(index) if at.has(index) else None
 
 
+def _convolved(
+    at: Site, weights: ir.Value, kernel: Sequence[int], steps: Sequence[Sequence[int]], group: int
+) -> ir.Value:
+    """A convolution of the first input, with the bias and activation of the operator.
+
+    Args:
+        at: The operator.
+        weights: In the order of ONNX.
+        kernel: Sizes of the window.
+        steps: Its strides and its dilations.
+        group: How many groups of channels there are.
+    """
+    strides, dilations = steps
+    rank = 2 + len(kernel)
+    value = at.emit(
+        "Conv",
+        at.channels_first(0),
+        weights,
+        _bias(at, 2),
+        group=group,
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        **window_pads(at, at.dims(0)[1 : rank - 1], kernel, strides, dilations),
+    )
+    return at.to_last(at.result(at.activated(value)), rank)
+
+
 @translates("CONV_2D")
 def conv_2d(at: Site) -> ir.Value:
     """Weights are [out, height, width, in]; fewer channels in than the image has are groups."""
@@ -68,19 +96,7 @@ def conv_2d(at: Site) -> ir.Value:
     channels = at.dims(0)[3]
     if channels % depth or out % (channels // depth or 1):
         raise at.error(f"{channels} channels do not fit weights of {depth}")
-    strides, dilations = plane_steps(at, dilated=True)
-    value = at.emit(
-        "Conv",
-        at.channels_first(0),
-        weights,
-        _bias(at, 2),
-        group=channels // depth,
-        kernel_shape=kernel,
-        strides=strides,
-        dilations=dilations,
-        **window_pads(at, at.dims(0)[1:3], kernel, strides, dilations),
-    )
-    return at.to_last(at.result(at.activated(value)))
+    return _convolved(at, weights, kernel, plane_steps(at, dilated=True), channels // depth)
 
 
 @translates("DEPTHWISE_CONV_2D")
@@ -90,19 +106,7 @@ def depthwise_conv_2d(at: Site) -> ir.Value:
     _, *kernel, out = at.dims(1)
     if at.rank(0) != 4 or at.dims(0)[3] < 1 or out % at.dims(0)[3] or at.dims(1)[0] != 1:
         raise at.error(f"an image {list(at.dims(0))} does not fit weights {list(at.dims(1))}")
-    strides, dilations = plane_steps(at, dilated=True)
-    value = at.emit(
-        "Conv",
-        at.channels_first(0),
-        weights,
-        _bias(at, 2),
-        group=at.dims(0)[3],
-        kernel_shape=kernel,
-        strides=strides,
-        dilations=dilations,
-        **window_pads(at, at.dims(0)[1:3], kernel, strides, dilations),
-    )
-    return at.to_last(at.result(at.activated(value)))
+    return _convolved(at, weights, kernel, plane_steps(at, dilated=True), at.dims(0)[3])
 
 
 @translates("TRANSPOSE_CONV")
@@ -148,18 +152,7 @@ def conv_3d(at: Site) -> ir.Value:
         raise at.error(f"an input {list(at.dims(0))} does not fit weights {list(at.dims(1))}")
     strides = [at.positive(f"Stride{axis}") for axis in "DHW"]
     dilations = [at.positive(f"Dilation{axis}Factor", 1) for axis in "DHW"]
-    value = at.emit(
-        "Conv",
-        at.channels_first(0),
-        weights,
-        _bias(at, 2),
-        group=at.dims(0)[4] // depth,
-        kernel_shape=kernel,
-        strides=strides,
-        dilations=dilations,
-        **window_pads(at, at.dims(0)[1:4], kernel, strides, dilations),
-    )
-    return at.to_last(at.result(at.activated(value)), 5)
+    return _convolved(at, weights, kernel, (strides, dilations), at.dims(0)[4] // depth)
 
 
 @translates("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
