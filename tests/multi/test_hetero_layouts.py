@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.errors import CompileError
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita_cpu.jit.isa import isa
 
@@ -185,8 +185,8 @@ def test_dot_files_name_the_layout(tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------- devices with layouts of their own
 
-TURNED = Layout((1, 0), np.dtype(np.float64))
-OTHER = Layout((0, 1), np.dtype(np.float64))
+TURNED = MemoryLayout((1, 0), np.dtype(np.float64))
+OTHER = MemoryLayout((0, 1), np.dtype(np.float64))
 
 
 class LayoutDevice(FakeDevice):

@@ -147,11 +147,11 @@ def test_halves_go_over_the_host_between_memories(monkeypatch):
 
 def test_tensors_of_halves_know_what_they_are(memory):
     from partita.errors import InferError
-    from partita.tensors.layout import Layout
+    from partita.tensors.layout import MemoryLayout
     from partita.tensors.layout_tensor import LaidOutTensor
 
     core, _ = two_halves(memory)
-    layout = Layout((0, 1), np.dtype(np.float16))
+    layout = MemoryLayout((0, 1), np.dtype(np.float16))
     plain = RNG.standard_normal((3, 4)).astype(np.float32)
     tensor = LaidOutTensor(layout.stored(plain), plain.dtype, layout)
     there = core.device_api.transfer_to("OPENCL", tensor)
@@ -160,7 +160,9 @@ def test_tensors_of_halves_know_what_they_are(memory):
     np.testing.assert_array_equal(there.stored(), plain.astype(np.float16))
     compiled = core.compile_model(net(), "OPENCL", {"INFERENCE_PRECISION_HINT": "f16"})
     port = compiled.inputs[0]
-    assert list(compiled.device_model.layouts()[port]) == [Layout((0, 1), np.dtype(np.float16))]
+    assert list(compiled.device_model.layouts()[port]) == [
+        MemoryLayout((0, 1), np.dtype(np.float16))
+    ]
     runner = compiled.device_model.with_layouts({port: layout}).create_runner()
     with pytest.raises(InferError, match="came plain; in layout 01 float16 was agreed"):
         runner.run([partita.HostTensor(np.zeros((5, 8), np.float32))])

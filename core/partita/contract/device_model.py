@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from partita.contract.runner import Runner
     from partita.model.model import Model, Port
     from partita.properties import DeviceProperties
-    from partita.tensors.layout import Layout
+    from partita.tensors.layout import MemoryLayout
     from partita.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +117,7 @@ class DeviceModel(abc.ABC):
         except MemoryError as error:
             raise DeviceMemoryError(f"The host has no room for '{port.name}': {error}") from error
 
-    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+    def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """(optional) Other layouts that ports could have at less cost (defaults to none).
 
         A device that computes with channels last, or in a narrower type than its ports have, names
@@ -126,7 +126,7 @@ class DeviceModel(abc.ABC):
         """
         return {}
 
-    def with_layouts(self, layouts: Mapping[Port, Layout]) -> DeviceModel:
+    def with_layouts(self, layouts: Mapping[Port, MemoryLayout]) -> DeviceModel:
         """(optional) The same model with ports in layouts out of those that :meth:`layouts` names.
 
         Its runners take and return tensors whose ``layout`` is the one given here for their port

@@ -28,7 +28,7 @@ from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 
 _log = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ def _not_yet(index: int) -> Array:
 
 def made_ahead(
     ports: Sequence[Port],
-    layouts: Mapping[Port, Layout],
+    layouts: Mapping[Port, MemoryLayout],
     make: Callable[[Sequence[Spec], Callable[[int], Array]], T],
 ) -> T | None:
     """What a compiled model makes before its first run, such as a program.

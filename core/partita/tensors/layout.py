@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """An order of axes and an element type. Two devices that name the same one mean the same.
 
     Attributes:

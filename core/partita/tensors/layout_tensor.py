@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.errors import InferError
 from partita.tensors.host import HOST
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -25,9 +25,9 @@ class LaidOutTensor(Tensor):
 
     __slots__ = ("_array", "device", "dtype", "layout", "memory", "shape")
 
-    layout: Layout
+    layout: MemoryLayout
 
-    def __init__(self, array: Array, dtype: np.dtype[Any], layout: Layout) -> None:
+    def __init__(self, array: Array, dtype: np.dtype[Any], layout: MemoryLayout) -> None:
         self._array = array
         self.shape = layout.shape_of(array)
         self.dtype = dtype
@@ -44,7 +44,7 @@ class LaidOutTensor(Tensor):
         return self._array
 
 
-def stored_as(tensor: Tensor, layout: Layout | None) -> Array:
+def stored_as(tensor: Tensor, layout: MemoryLayout | None) -> Array:
     """The elements of a tensor that was agreed to come in a layout, as they lie in memory.
 
     Raises:

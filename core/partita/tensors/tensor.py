@@ -15,7 +15,7 @@ from partita.errors import InferError, InputError
 from partita.shapes.shape import Shape, Strides
 from partita.tensors.element_type import Type
 from partita.tensors.host import HOST as HOST
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 
 
 class Tensor(abc.ABC):
@@ -42,7 +42,7 @@ class Tensor(abc.ABC):
     dtype: np.dtype[Any]
     device: str
     memory: str
-    layout: Layout | None = None
+    layout: MemoryLayout | None = None
     """How the elements lie, where two devices have agreed to something else than C order."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:

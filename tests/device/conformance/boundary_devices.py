@@ -6,7 +6,7 @@ import numpy as np
 from good_device import Good, GoodCompiled, GoodRunner
 
 import partita
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 
 
@@ -79,7 +79,7 @@ class Offering(Good):
     runner_type = OfferingRunner
 
     def layout_of(self, port):
-        return Layout(tuple(reversed(range(len(port.shape)))), np.dtype(np.float32))
+        return MemoryLayout(tuple(reversed(range(len(port.shape)))), np.dtype(np.float32))
 
     def take(self, tensor, layout):
         array = stored_as(tensor, layout)
@@ -122,7 +122,7 @@ class OrdersAxesThatAreNotThere(Faulty):
     check = "names_layouts_that_fit"
 
     def layout_of(self, port):
-        return Layout((0, 1, 2, 3, 4, 5), np.dtype(np.float32))
+        return MemoryLayout((0, 1, 2, 3, 4, 5), np.dtype(np.float32))
 
 
 class ReadsEveryLayoutAsPlain(Faulty):

@@ -9,21 +9,21 @@ import pytest
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 
 F32, F16 = np.dtype(np.float32), np.dtype(np.float16)
-NHWC = Layout((0, 2, 3, 1), F32)
+NHWC = MemoryLayout((0, 2, 3, 1), F32)
 
 
 def test_names():
     assert NHWC.name == "NHWC float32"
-    assert Layout((0, 1), F16).name == "01 float16"
+    assert MemoryLayout((0, 1), F16).name == "01 float16"
 
 
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(3))))
 def test_every_order_of_axes_keeps_every_element(axes):
-    layout = Layout(axes, F16)
+    layout = MemoryLayout(axes, F16)
     plain = np.arange(24, dtype=F32).reshape(2, 3, 4)
     stored = layout.stored(plain)
     assert stored.shape == layout.shape_in_memory((2, 3, 4))

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_hetero.compile.layout_negotiation import agree
 from partita_hetero.partition.submodels import Submodel
 
-A, B, C = (Layout(axes, np.dtype(np.float32)) for axes in ((0, 1), (1, 0), (0,)))
+A, B, C = (MemoryLayout(axes, np.dtype(np.float32)) for axes in ((0, 1), (1, 0), (0,)))
 
 
 def part(number, reads, writes):

@@ -9,7 +9,7 @@ import numpy as np
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
@@ -17,7 +17,7 @@ from partita_conformance.inputs.models import Array, Sample, networks, samples
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 
-Layouts = Mapping[partita.Port, Sequence[Layout]]
+Layouts = Mapping[partita.Port, Sequence[MemoryLayout]]
 
 
 def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts]]:
@@ -49,7 +49,9 @@ def names_layouts_that_fit(bench: Bench) -> None:
             require(port in ports, f"{what} names {port!r}, which is no port of it.")
             require(len(set(offered)) == len(offered), f"{what} repeats one for '{port.name}'.")
             for layout in offered:
-                require(isinstance(layout, Layout), f"{what} holds a {type(layout).__name__}.")
+                require(
+                    isinstance(layout, MemoryLayout), f"{what} holds a {type(layout).__name__}."
+                )
                 rank = -1 if port.shape is None else len(port.shape)
                 require(
                     sorted(layout.axes) == list(range(rank)),
@@ -82,7 +84,7 @@ def computes_the_same_in_every_layout(bench: Bench) -> None:
 def _run(
     bench: Bench,
     compiled: partita.DeviceModel,
-    chosen: Mapping[partita.Port, Layout],
+    chosen: Mapping[partita.Port, MemoryLayout],
     feeds: Mapping[str, Array],
 ) -> list[Array]:
     """Two runs of a runner, the second with tensors for its outputs; the second's results."""
@@ -105,7 +107,7 @@ def _run(
     return kept
 
 
-def _tensor(bench: Bench, array: Array, layout: Layout | None) -> partita.Tensor:
+def _tensor(bench: Bench, array: Array, layout: MemoryLayout | None) -> partita.Tensor:
     tensor = _host(array, layout)
     if layout is None or bench.core.device_api.can_share(bench.device, "host"):
         return tensor
@@ -118,13 +120,13 @@ def _tensor(bench: Bench, array: Array, layout: Layout | None) -> partita.Tensor
     return moved
 
 
-def _host(array: Array, layout: Layout | None) -> partita.Tensor:
+def _host(array: Array, layout: MemoryLayout | None) -> partita.Tensor:
     if layout is None:
         return partita.HostTensor(array)
     return LaidOutTensor(layout.stored(array), array.dtype, layout)
 
 
-def _called(layout: Layout | None) -> str:
+def _called(layout: MemoryLayout | None) -> str:
     return "plain" if layout is None else f"in layout {layout.name}"
 
 

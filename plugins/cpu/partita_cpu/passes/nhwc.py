@@ -19,7 +19,7 @@ from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.kernels.nhwc.transposed_phases import phases_of, touches
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 REORDERS = ("ToChannelsLast", "ToChannelsFirst")
 """Operators that change the order of axes in memory and nothing else."""
 
-CHANNELS_LAST = Layout((0, 2, 3, 1), SINGLE)
+CHANNELS_LAST = MemoryLayout((0, 2, 3, 1), SINGLE)
 """How images lie in memory inside of programs."""
 
 GUESSED_SIZE = 64
 """Size of unknown dimensions, but for the first one (the batch), in trials."""
 
 
-def with_layouts(specializer: Specializer, layouts: Mapping[Port, Layout]) -> Specializer:
+def with_layouts(specializer: Specializer, layouts: Mapping[Port, MemoryLayout]) -> Specializer:
     """Makes the programs of the same graph with channels last at some ports."""
     graph = with_ports_last(
         specializer.graph,
@@ -52,7 +52,7 @@ def with_layouts(specializer: Specializer, layouts: Mapping[Port, Layout]) -> Sp
 
 def ports_to_lay_out(
     specializer: Specializer, inputs: Sequence[Port], outputs: Sequence[Port]
-) -> dict[Port, Sequence[Layout]]:
+) -> dict[Port, Sequence[MemoryLayout]]:
     """Ports that need no conversion if images come and go with channels last.
 
     Tries it with all of them: what is converted then would be better plain. Unknown dimensions

@@ -46,7 +46,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.jit.dispatch import available
@@ -115,7 +115,7 @@ class CpuModel(DeviceModel):
         fuse(graph, accepts=takes)
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
-        self.laid_out: Mapping[Port, Layout] = {}
+        self.laid_out: Mapping[Port, MemoryLayout] = {}
         self._arena_bytes = 0
         self._next_stream = itertools.count()
         self._prepare()
@@ -150,13 +150,13 @@ class CpuModel(DeviceModel):
         """Caches that an operator writes new rows to."""
         return self._in_place
 
-    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+    def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """Channels last, for images that steps read or write so."""
         if not self.specializer.target.options.native:
             return {}
         return ports_to_lay_out(self.specializer, self.inputs, self.outputs)
 
-    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuModel:
+    def with_layouts(self, layouts: Mapping[Port, MemoryLayout]) -> CpuModel:
         """The same with images as they are computed; weights are shared."""
         other = copy.copy(self)
         DeviceModel.__init__(other, self.model, self.properties, self.device)

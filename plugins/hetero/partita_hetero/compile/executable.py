@@ -16,7 +16,7 @@ from partita.contract.explanation import Explanation
 from partita.lowering import memory_plan
 from partita.model.expected_shapes import InputShapes
 from partita.model.model import Port, is_static
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep, own_copies
@@ -40,7 +40,7 @@ class Place:
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    layout: Layout | None
+    layout: MemoryLayout | None
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +138,7 @@ def plan_arena(
     plan: Plan,
     submodels: Sequence[Submodel],
     compiled: Sequence[DeviceModel],
-    layouts: Mapping[str, Layout],
+    layouts: Mapping[str, MemoryLayout],
     reuse: bool,
 ) -> tuple[int, dict[int, Place]]:
     """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.

@@ -9,17 +9,17 @@ from weakref import WeakKeyDictionary
 from partita.contract.device_model import DeviceModel
 from partita.errors import CompileError, PartitaError
 from partita.model.model import Port
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_hetero.partition.submodels import Submodel
 
-Offers = tuple[Mapping[str, Sequence[Layout]], Mapping[str, Sequence[Layout]]]
+Offers = tuple[Mapping[str, Sequence[MemoryLayout]], Mapping[str, Sequence[MemoryLayout]]]
 """By value, best first: the layouts that a submodel takes, and those that it gives."""
 
 
 def offers_of(part: DeviceModel) -> Offers:
     """What a compiled submodel names."""
-    takes: dict[str, Sequence[Layout]] = {}
-    gives: dict[str, Sequence[Layout]] = {}
+    takes: dict[str, Sequence[MemoryLayout]] = {}
+    gives: dict[str, Sequence[MemoryLayout]] = {}
     for port, layouts in part.layouts().items():
         (takes if port.is_input else gives)[port.name] = layouts
     return takes, gives
@@ -27,7 +27,7 @@ def offers_of(part: DeviceModel) -> Offers:
 
 def agree(
     pieces: Sequence[Submodel], offers: Sequence[Offers], plain: Collection[str]
-) -> dict[str, Layout]:
+) -> dict[str, MemoryLayout]:
     """The layout of every value that crosses in one; all others stay plain.
 
     A value has the first layout of its writer's that each of its readers takes.
@@ -37,11 +37,11 @@ def agree(
         offers: What each of them names.
         plain: Values that applications see.
     """
-    readers: dict[str, list[Mapping[str, Sequence[Layout]]]] = {}
+    readers: dict[str, list[Mapping[str, Sequence[MemoryLayout]]]] = {}
     for piece, (takes, _) in zip(pieces, offers, strict=True):
         for name in piece.inputs:
             readers.setdefault(name, []).append(takes)
-    agreed: dict[str, Layout] = {}
+    agreed: dict[str, MemoryLayout] = {}
     for piece, (_, gives) in zip(pieces, offers, strict=True):
         for name in piece.outputs:
             if name in plain or name not in readers:
@@ -53,7 +53,7 @@ def agree(
     return agreed
 
 
-def ports_of(part: DeviceModel, agreed: Mapping[str, Layout]) -> dict[Port, Layout]:
+def ports_of(part: DeviceModel, agreed: Mapping[str, MemoryLayout]) -> dict[Port, MemoryLayout]:
     """The ports of a submodel that have an agreed layout.
 
     An input that is passed through is computed nowhere; then no layout was agreed for it.
@@ -75,7 +75,7 @@ class Settlement:
             or leave it, since the other side was not for the type that it computes in.
     """
 
-    layouts: dict[str, Layout]
+    layouts: dict[str, MemoryLayout]
     compiled: list[DeviceModel]
     failures: list[tuple[Submodel, PartitaError]]
     casts: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Negotiation:
     def __init__(self) -> None:
         self._offers: WeakKeyDictionary[DeviceModel, Offers] = WeakKeyDictionary()
         self._laid_out: WeakKeyDictionary[
-            DeviceModel, dict[frozenset[tuple[Port, Layout]], DeviceModel]
+            DeviceModel, dict[frozenset[tuple[Port, MemoryLayout]], DeviceModel]
         ] = WeakKeyDictionary()
 
     def settle(
@@ -133,7 +133,7 @@ class Negotiation:
             self._offers[part] = offers_of(part)
         return self._offers[part]
 
-    def _with(self, part: DeviceModel, layouts: Mapping[Port, Layout]) -> DeviceModel:
+    def _with(self, part: DeviceModel, layouts: Mapping[Port, MemoryLayout]) -> DeviceModel:
         if not layouts:
             return part
         made = self._laid_out.setdefault(part, {})
@@ -147,7 +147,7 @@ def _casts(
     pieces: Sequence[Submodel],
     compiled: Sequence[DeviceModel],
     offers: Sequence[Offers],
-    agreed: Mapping[str, Layout],
+    agreed: Mapping[str, MemoryLayout],
 ) -> dict[tuple[int, str], str]:
     """A device names its own element type first."""
     found = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from partita.contract.explanation import Boundary
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.tensor import HOST
 from partita_hetero.partition.submodels import Submodel
 
@@ -129,7 +129,7 @@ def plan(
     memory_of: Callable[[str], str],
     can_share: Callable[[str, str], bool],
     nbytes: Mapping[str, int | None],
-    layouts: Mapping[str, Layout] | None = None,
+    layouts: Mapping[str, MemoryLayout] | None = None,
     casts: Mapping[tuple[int, str], str] | None = None,
 ) -> Plan:
     """Decides for every edge how its tensor passes.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from partita.model.model import Model, is_static, numpy_dtype, value_shape
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 
 
-def sizes_of(model: Model, layouts: Mapping[str, Layout]) -> dict[str, int | None]:
+def sizes_of(model: Model, layouts: Mapping[str, MemoryLayout]) -> dict[str, int | None]:
     """Bytes of every value whose type and shape are known.
 
     ``layouts`` names the layout of each value that crosses in one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import InferError
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_opencl.device.buffer_pool import raw
@@ -41,7 +41,7 @@ class OpenClTensor(Tensor):
         dtype: np.dtype[Any],
         owner: Device,
         device: str,
-        layout: Layout | None = None,
+        layout: MemoryLayout | None = None,
     ) -> None:
         self.buffer = buffer
         self.layout = layout
@@ -105,7 +105,7 @@ class OpenClTensor(Tensor):
     def _stored_bytes(self) -> int:
         return self.nbytes if self.layout is None else self.layout.nbytes(self.shape)
 
-    def retyped(self, dtype: np.dtype[Any], layout: Layout | None) -> OpenClTensor:
+    def retyped(self, dtype: np.dtype[Any], layout: MemoryLayout | None) -> OpenClTensor:
         """The same buffer under another type."""
         return OpenClTensor(self.buffer, self.shape, dtype, self._owner, self.device, layout)
 
@@ -124,7 +124,7 @@ def device_zeros(
     return tensor
 
 
-def in_memory(tensor: Tensor, layout: Layout | None) -> Tensor:
+def in_memory(tensor: Tensor, layout: MemoryLayout | None) -> Tensor:
     """What a tensor that was agreed to come in a layout holds, as a plain tensor; no copy.
 
     Raises:
@@ -137,7 +137,7 @@ def in_memory(tensor: Tensor, layout: Layout | None) -> Tensor:
     return HostTensor(stored_as(tensor, layout))
 
 
-def as_agreed(tensor: Tensor, dtype: np.dtype[Any] | None, layout: Layout | None) -> Tensor:
+def as_agreed(tensor: Tensor, dtype: np.dtype[Any] | None, layout: MemoryLayout | None) -> Tensor:
     """The reverse of :func:`in_memory`."""
     if layout is None or dtype is None:
         return tensor

@@ -16,7 +16,7 @@ from partita import Port
 from partita.lowering import Graph, Node, Operand, Value
 from partita.lowering.kernel_table import Entry
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_opencl.launches.emitter_kit import Kit
 from partita_opencl.launches.expressions import BINARY
 from partita_opencl.launches.steps import Line
@@ -88,20 +88,20 @@ def compute_in_half(
 
 def half_ports(
     graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port], in_place: Mapping[int, int]
-) -> dict[Port, Sequence[Layout]]:
+) -> dict[Port, Sequence[MemoryLayout]]:
     """The ports of a graph, before :func:`compute_in_half`, that halves could come in and go out.
 
     What is passed through stays as it is, and so do scalars, which may be numbers of kernels, and
     what is written over an input.
     """
     computed = {v for node in graph.nodes for v in node.outputs if v is not None}
-    found: dict[Port, Sequence[Layout]] = {}
+    found: dict[Port, Sequence[MemoryLayout]] = {}
     for port, value in zip((*inputs, *outputs), (*graph.inputs, *graph.outputs), strict=True):
         if port.dtype != SINGLE or not port.shape or not (port.is_input or value in computed):
             continue
         if port.index in (in_place.values() if port.is_input else in_place):
             continue
-        found[port] = (Layout(tuple(range(len(port.shape))), HALF),)
+        found[port] = (MemoryLayout(tuple(range(len(port.shape))), HALF),)
     return found
 
 

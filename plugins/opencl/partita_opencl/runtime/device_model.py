@@ -28,7 +28,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
@@ -95,7 +95,7 @@ class OpenClModel(DeviceModel):
         self._half = half
         self._graph = graph
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
-        self.laid_out: Mapping[Port, Layout] = {}
+        self.laid_out: Mapping[Port, MemoryLayout] = {}
         self.specializer = self._specializer(toolkit)
         self._weights = Constants(self.target)
         self.plans = self._no_plans()
@@ -122,7 +122,7 @@ class OpenClModel(DeviceModel):
             return super().allocate(port, shape)
         return device_zeros(shape, port.dtype, self.target, self.device.partition(".")[0])
 
-    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+    def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """Halves, where the model is computed in them."""
         return (
             half_ports(self._graph, self.inputs, self.outputs, self._in_place)
@@ -130,7 +130,7 @@ class OpenClModel(DeviceModel):
             else {}
         )
 
-    def with_layouts(self, layouts: Mapping[Port, Layout]) -> OpenClModel:
+    def with_layouts(self, layouts: Mapping[Port, MemoryLayout]) -> OpenClModel:
         """The same with halves at some ports; weights are shared."""
         other = copy.copy(self)
         DeviceModel.__init__(other, self.model, self.properties, self.device)

@@ -12,7 +12,7 @@ from partita.errors import DeviceMemoryError, InferError
 from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
-from partita.tensors.layout import Layout
+from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
@@ -35,7 +35,7 @@ class PlannedModel(Protocol):
 
     target: Device
     objection: str
-    laid_out: Mapping[Port, Layout]
+    laid_out: Mapping[Port, MemoryLayout]
 
     @property
     def device(self) -> str:
