@@ -9,9 +9,11 @@ files with weights of levels alone, with which LiteRT rounds inputs too), levels
 each operator rounds adds up. Where floats differ by more, device REFERENCE computes the file in
 float64: it agrees if Partita is at most twice as far from that as the farther of LiteRT's two
 answers, which is what another order of sums makes. The line has all three distances, and how far
-the float64 answer itself moves if each weight does by half a unit in its last place. Both engines take turns in one process, some calls after a pause; the
-table has medians, and how many operations and transposes the translation has; at the end stands
-the geometric mean of the ratios.
+the float64 answer itself moves if each weight does by half a unit in its last place.
+
+Both engines take turns in one process, some calls after a pause; the table has medians, and how
+many operations and transposes the translation has; at the end stands the geometric mean of the
+ratios.
 """
 
 from __future__ import annotations
