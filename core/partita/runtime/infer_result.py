@@ -14,8 +14,8 @@ from partita.tensors.tensor import HOST, Tensor
 class InferResult(Mapping[Port, Array]):
     """The outputs of one request, as arrays; found by port, index or name.
 
-    Iterating yields ports, as OpenVINO's result does. State that runs update in place is copied
-    from where it lies when it is asked for: as later runs have left it.
+    Iterating yields ports, as OpenVINO's result does. State that a request hands on itself is
+    copied from where it lies when it is asked for: as later runs have left it.
 
     Args:
         ports: The outputs.

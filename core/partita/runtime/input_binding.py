@@ -11,7 +11,7 @@ from partita.errors import InputError
 from partita.model.port import Port, PortNode
 from partita.runtime.input_conversion import Array, check, to_tensor
 from partita.runtime.parked_calls import BoundCalls, ParkedCalls
-from partita.runtime.state_buffers import owner_of
+from partita.runtime.state_buffers import LoopedState, owner_of
 from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -89,8 +89,10 @@ class RequestInputs:
         self._runs, self._patience = 0, _PATIENCE
         self._handed_on: Mapping[int, int] = {}  # state by turns: input to the output before it
         self._flags: frozenset[int] = frozenset()  # inputs that say that there is state
-        self._loop: Mapping[int, Tensor] = {}  # what bound calls find these inputs in
+        self._loop = LoopedState({}, ())  # what bound calls find these inputs in
+        self._outside = self._given  # the other ones
         self._is_looped = True  # whether these inputs are to be found there
+        self._in_step = False  # whether the last call found them there, too
 
     def hand_on(self, outputs: Mapping[int, int], flags: Iterable[int]) -> None:
         """Names state of which a run reads what the run before it wrote, in another tensor.
@@ -157,6 +159,7 @@ class RequestInputs:
         brought, self._brought = self._brought, False
         outputs_hold = outputs_hold and self._version == self._memory.version
         if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
+            self._in_step = self._is_looped
             if not self._is_looped:
                 self._find_in_loop()
             return again
@@ -166,10 +169,13 @@ class RequestInputs:
     def _bring_sources(self) -> bool:
         """Lets the bound calls read the present elements; ``False`` if they cannot by setters."""
         setters, sources = self._setters, self._sources
-        for index in self._given:
+        goes_on = self._is_looped and self._in_step
+        for index in self._outside if goes_on else self._given:
             bring, source = setters[index], sources[index]
             if not bring(source if type(source) is np.ndarray else source.numpy()):  # type: ignore[union-attr]  # all are set
                 return False
+        if goes_on:
+            self._loop.advance()
         return True
 
     def _rebind(self, again: BoundCall) -> bool:
@@ -180,7 +186,7 @@ class RequestInputs:
         given = [tensors[i].numpy() for i in self._given if i not in self._handed_on]
         if any(id(owner_of(array)) in self._written for array in given):
             return False
-        bound, setters = self._to_bind(tensors, self._bound)
+        bound, setters = self._to_bind(tensors, dict(enumerate(self._bound)))
         if not again.rebind(bound):
             return False
         self._bound, self._setters = bound, setters
@@ -189,22 +195,22 @@ class RequestInputs:
     def _find_in_loop(self) -> None:
         """Finds state where bound calls write it, instead of where it was set for one of them."""
         self.settle()
-        for index, tensor in self._loop.items():
+        for index, tensor in self._loop.written.items():
             self.tensors[index] = self._sources[index] = tensor
         self._is_looped = True
 
     def take_back(self) -> None:
         """Leaves state as it was before the last bound call, which has failed."""
-        if self.again is None or not self._loop:
+        if self.again is None or not self._loop.written:
             return
         self.settle()
-        for index in self._loop:
+        for index in self._loop.written:
             before = HostTensor(self._bound[index].numpy().copy())
             self.tensors[index] = self._sources[index] = before
         self._is_looped = False
 
-    def _looped(self, results: Sequence[Tensor]) -> Mapping[int, Tensor] | None:
-        """What bound calls would find state in; ``None`` if they cannot hand it on.
+    def _looped(self, results: Sequence[Tensor]) -> LoopedState | None:
+        """What bound calls find state in from now on; ``None`` if they cannot hand it on.
 
         Args:
             results: What they would write to.
@@ -217,7 +223,7 @@ class RequestInputs:
             if tensor.nbytes > STAGED_BYTES or tensor.numpy() is not result.numpy():
                 return None
             found[index] = tensor
-        return found | {index: HostTensor(np.array(True)) for index in self._flags}
+        return LoopedState(found, self._flags)
 
     def repeat_from_now_on(
         self, runner: Runner, results: Sequence[Tensor], delivered: Sequence[Tensor]
@@ -239,6 +245,11 @@ class RequestInputs:
             else HostTensor(np.empty(result.shape, result.dtype))
             for index, result in enumerate(results)
         ]
+        loop = self._looped(brought)
+        if loop is None:
+            return
+        for index, output in self._handed_on.items():
+            brought[output] = loop.written[index]
         # Calls copy results of a device's own memory to the host.
         shown = zip(brought, results, delivered, strict=True)
         delivered = [new if tensor is old else tensor for new, old, tensor in shown]
@@ -246,12 +257,11 @@ class RequestInputs:
         written = [result for index, result in enumerate(results) if index not in state]
         tensors = self.complete()
         given = [tensors[index] for index in self._given]
-        loop = self._looped(results)
-        if loop is None or not all(isinstance(x, HostTensor) for x in given):
+        if not all(isinstance(x, HostTensor) for x in given):
             return
         owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
-        bound, setters = self._to_bind(tensors)
+        bound, setters = self._to_bind(tensors, loop.read)
         self.again = runner.bind(bound, results)
         if self.again is not None:
             self._bound, self._setters = bound, setters
@@ -261,17 +271,18 @@ class RequestInputs:
                 tensor if source is None else source
                 for source, tensor in zip(self._sources, self.tensors, strict=True)
             ]
-            self._loop = loop
+            self._loop, self._in_step = loop, False
+            self._outside = [index for index in self._given if index not in loop.written]
             self._find_in_loop()
 
     def _to_bind(
-        self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
+        self, tensors: Sequence[Tensor], before: Mapping[int, Tensor]
     ) -> tuple[list[Tensor], list[InputSetter]]:
         """What calls are to read for these tensors, and how others come there.
 
         Args:
             tensors: The tensors of a run, in host memory.
-            before: What calls are bound to already; memory for small inputs is used again.
+            before: By input what calls are bound to already; memory for small inputs is used again.
         """
         bound: list[Tensor] = []
         setters: list[InputSetter] = []
@@ -284,7 +295,9 @@ class RequestInputs:
                 bound.append(tensor)
                 setters.append(_setter_in_place(state))  # type: ignore[arg-type]  # all have one
                 continue
-            staged = HostTensor(np.empty_like(tensor.numpy())) if before is None else before[index]
+            staged = before.get(index)
+            if staged is None:
+                staged = HostTensor(np.empty_like(tensor.numpy()))
             staged.numpy()[...] = tensor.numpy()
             bound.append(staged)
             written = {} if index in self._handed_on else self._written
@@ -341,7 +354,7 @@ class RequestInputs:
         setters, indices, sources = self._setters, self._indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
-            if index is None or type(data) is not np.ndarray or index in self._loop:
+            if index is None or type(data) is not np.ndarray or index in self._loop.written:
                 return False
             if copy:
                 data = self._copied(index, data)
@@ -403,7 +416,7 @@ class RequestInputs:
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             self._keep_copy(index, tensor, copy and is_array)
-            self._is_looped &= index not in self._loop
+            self._is_looped &= index not in self._loop.written
             changed = True
         if changed:
             alike = all(map(_is_like, tensors, self.tensors))

@@ -37,7 +37,8 @@ class RequestOutputs:
         self._compiled = compiled
         self._memory = memory
         self._ports = compiled.outputs
-        self._own = [p.index for p in compiled.outputs if p.index not in memory.outputs]
+        state = {variable.written for variable in compiled.model.variables}
+        self._own = [port.index for port in compiled.outputs if port.name not in state]
         self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))
         self._targets: list[ArrayState | None] | None = None
         self._carrier: Carrier | None = None
@@ -162,7 +163,7 @@ class RequestOutputs:
         return delivered
 
     def collect(self, copy: bool) -> InferResult:
-        """The results as arrays; state that runs update in place as tensors.
+        """The results as arrays; variables as tensors.
 
         Args:
             copy: Copies of them, instead of what the next run overwrites.

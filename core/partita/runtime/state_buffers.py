@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from partita.model.model import Port
 from partita.tensors.tensor import HOST, HostTensor, Tensor
+
+_ALIGNMENT = 64
+"""Bytes; each state begins a cache line of its own."""
 
 
 class Carrier:
@@ -83,6 +86,38 @@ class Carrier:
         dims = self._outputs[output].shape or ()
         known = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
         return None if None in known else tuple(known)  # type: ignore[arg-type]  # none is None
+
+
+class LoopedState:
+    """State that bound calls hand on: what they write lies together, and so does what they read.
+
+    Args:
+        states: By input the state as it is, in host memory.
+        flags: Inputs that are true as long as the state is handed on.
+
+    Attributes:
+        written: By input where bound calls write what the next one reads; and the flags.
+        read: By input the memory that bound calls read.
+    """
+
+    def __init__(self, states: Mapping[int, Tensor], flags: Iterable[int]) -> None:
+        sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in states.values()]
+        self._written, self._read = (np.zeros(sum(sizes), np.uint8) for _ in range(2))
+        self.written: dict[int, Tensor] = {flag: HostTensor(np.array(True)) for flag in flags}
+        self.read: dict[int, HostTensor] = {}
+        place = 0
+        for (index, tensor), size in zip(states.items(), sizes, strict=True):
+            both = (
+                memory[place : place + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+                for memory in (self._written, self._read)
+            )
+            self.written[index], self.read[index] = map(HostTensor, both)
+            self.written[index].copy_from(tensor)
+            place += size
+
+    def advance(self) -> None:
+        """Lets the next call read what the last one wrote."""
+        self._read[:] = self._written
 
 
 def owner_of(array: np.ndarray[Any, Any]) -> Any:
