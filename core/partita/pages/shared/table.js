@@ -46,6 +46,8 @@ export class DataTable {
     this.#sorted = { key: sort, down: true };
     this.#restore();
     this.#refresh();
+    // The first letter of a search would wait for it otherwise.
+    (globalThis.requestIdleCallback ?? setTimeout)(() => this.#gatherTexts());
     new ResizeObserver(() => this.#draw()).observe(this.#scroller);
   }
 
@@ -124,7 +126,7 @@ export class DataTable {
     const picks = Object.entries(this.#picks).filter(([, select]) => select.value)
       .map(([key, select]) => [key, select.value]);
     const words = this.#search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    if (words.length) this.#texts ??= this.#rows.map(row => this.#text(row));
+    if (words.length) this.#gatherTexts();
     const found = this.#rows.filter((row, index) =>
       picks.every(([key, value]) => String(row[key] ?? "") === value)
       && words.every(word => this.#texts[index].includes(word)));
@@ -146,6 +148,10 @@ export class DataTable {
     remember(this.#name,
       { search, ...Object.fromEntries(picks), group: group?.key, sort: column?.key, order });
     this.#redraw();
+  }
+
+  #gatherTexts() {
+    this.#texts ??= this.#rows.map(row => this.#text(row));
   }
 
   #text(row) {
