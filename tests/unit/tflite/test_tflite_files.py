@@ -287,6 +287,24 @@ def test_layouts_cancel_between_convolutions():
     assert_agree(file.bytes(), [numbers((1, 8, 6, 3))])
 
 
+def test_an_image_is_padded_behind_its_transposition():
+    """So that a convolution can take the padding as its own; another reader keeps the image."""
+    file = File()
+    main = file.main
+    x = main.input((1, 8, 6, 3))
+    around = main.constant(np.array([[0, 0], [1, 2], [3, 0], [0, 0]], np.int32))
+    padded = main.op("PAD", [x, around], [main.tensor((1, 11, 9, 3))])
+    beside = main.op("NEG", [x], [main.tensor((1, 8, 6, 3))])
+    main.outputs(convolution(file, padded, 3, 4), beside)
+    model = read(file.bytes())
+    kinds = [op.op_type for op in model.ops]
+    assert kinds.count("Transpose") == 2
+    assert kinds.index("Transpose") < kinds.index("Pad") < kinds.index("Conv")
+    (pad,) = (op for op in model.ops if op.op_type == "Pad")
+    assert pad.node.inputs[1].const_value.numpy().tolist() == [0, 0, 1, 3, 0, 0, 2, 0]
+    assert_agree(file.bytes(), [numbers((1, 8, 6, 3))])
+
+
 def test_layouts_cancel_across_sequences():
     """A convolution over a sequence is one over rows; axes of size one come and go around it."""
     file = File()

@@ -77,7 +77,7 @@ def cancel_transposes(
         dims: Sizes of values as far as they are known; -1 is unknown.
         names: For new values.
     """
-    walk = _Walk(dims, names)
+    walk = _Walk(dims, names, outputs)
     for node in nodes:
         walk.take(node)
     results = [walk.bring(value) for value in outputs]
@@ -85,8 +85,9 @@ def cancel_transposes(
 
 
 class _Walk:
-    def __init__(self, dims: Dims, names: Names) -> None:
+    def __init__(self, dims: Dims, names: Names, outputs: Sequence[ir.Value]) -> None:
         self.nodes: list[ir.Node] = []
+        self._outputs = frozenset(outputs)
         self._dims = dims
         self._names = names
         self._before: dict[ir.Value, tuple[ir.Value, Perm]] = {}
@@ -113,6 +114,8 @@ class _Walk:
             source, perm = self._source(value)
             if source is not None and perm == tuple(range(len(perm))):
                 node.replace_input_with(index, source)
+        if node.op_type == "Pad" and node.domain == "":
+            self._turn_what_is_padded(node)
         known = any(value in self._before for value in node.inputs)
         rule = self._rules.get(node.op_type) if node.domain == "" else None
         if rule is not None and (known or node.op_type == "Transpose") and rule(node):
@@ -289,6 +292,30 @@ class _Walk:
         inputs = [source, self._constant(both.reshape(-1), node), *node.inputs[2:]]
         self._again(node, inputs, {}, perm)
         return True
+
+    def _turn_what_is_padded(self, node: ir.Node) -> None:
+        """Transposes what a Pad reads if all that it makes is transposed afterwards.
+
+        A convolution behind both then takes the padding as its own.
+        """
+        import onnx_ir as ir
+
+        value, uses = node.inputs[0], [use.node for use in node.outputs[0].uses()]
+        if value is None or value in self._before or value not in self._dims:
+            return
+        if len(uses) != 1 or uses[0].op_type != "Transpose" or "perm" not in uses[0].attributes:
+            return
+        perm = tuple(uses[0].attributes["perm"].as_ints())
+        pads = _small(node, 1)
+        if pads is None or len(pads) != 2 * len(perm) or len(node.inputs) > 3:
+            return
+        if node.outputs[0] in self._outputs or len(self._dims[value]) != len(perm):
+            return
+        back = inverse(perm)
+        same = ir.Value(name=self._names.fresh(f"{value.name}/first"))
+        self._before[same] = (self._turned(value, back), back)
+        self._dims[same] = self._dims[value]
+        node.replace_input_with(0, same)
 
     def _slice(self, node: ir.Node) -> bool:
         """Only the axes have other names; starts, ends and steps go with them."""

@@ -8,38 +8,52 @@ from partita.lowering.graph import Node
 
 @fusion_pass(70)
 def fuse_pads(rewriter: Rewriter) -> None:
-    """A Pad with zeros along spatial axes, read by one Conv, becomes the Conv's own padding."""
+    """A Pad with zeros along spatial axes, read by Convs alone, becomes their own padding."""
     for node in rewriter.nodes():
         if node.kind == "Pad":
             _fuse(rewriter, node)
 
 
 def _fuse(rewriter: Rewriter, pad: Node) -> None:
-    conv = rewriter.only_user(pad.outputs[0], "Conv")
-    if conv is None or conv.inputs[0] is not pad.outputs[0]:
+    convs, pads = rewriter.users(pad.outputs[0], "Conv"), _zero_pads(pad)
+    if pads is None or not all(_takes(conv, pad, pads) for conv in convs):
         return
-    pads = _zero_pads(pad)
-    if pads is None or conv.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return
+    for conv in convs[:-1]:
+        if not rewriter.replace([conv], _padded(conv, pad, pads, [conv])):
+            return
+    for conv in convs[-1:]:
+        rewriter.replace([pad, conv], _padded(conv, pad, pads, [pad, conv]))
+
+
+def _takes(conv: Node, pad: Node, pads: list[int]) -> bool:
+    """Whether a convolution can pad by itself what it reads padded."""
+    rank = len(pads) // 2
+    channels = [*pads[:2], *pads[rank : rank + 2]]
+    if rank < 3 or any(channels) or min(pads) < 0:
+        return False
+    if conv.inputs[0] is not pad.outputs[0] or conv.inputs.count(pad.outputs[0]) > 1:
+        return False
+    if conv.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return False
+    return len(conv.attrs.get("pads") or pads[4:]) == len(pads[4:])
+
+
+def _padded(conv: Node, pad: Node, pads: list[int], replaced: list[Node]) -> Node:
+    """The convolution with the padding as its own."""
     rank = len(pads) // 2
     begins, ends = pads[:rank], pads[rank:]
-    if rank < 3 or any(begins[:2]) or any(ends[:2]) or min(pads) < 0:
-        return
     own = conv.attrs.get("pads") or [0] * (2 * (rank - 2))
-    if len(own) != 2 * (rank - 2):
-        return
     attrs = {key: value for key, value in conv.attrs.items() if key != "auto_pad"}
     attrs["pads"] = [a + b for a, b in zip(own, [*begins[2:], *ends[2:]], strict=True)]
-    fused = Node(
+    return Node(
         "Conv",
         [pad.inputs[0], *conv.inputs[1:]],
         conv.outputs,
         attrs,
         version=conv.version,
         name=conv.name,
-        origins=origins([pad, conv]),
+        origins=origins(replaced),
     )
-    rewriter.replace([pad, conv], fused)
 
 
 def _zero_pads(node: Node) -> list[int] | None:

@@ -77,6 +77,12 @@ class Rewriter:
             return None
         return users[0] if not kinds or users[0].kind in kinds else None
 
+    def users(self, value: Value | None, kind: str) -> list[Node]:
+        """The nodes that read a value, if all are of a kind and it is no output; else none."""
+        found = [] if value is None or value in self._outputs else self._uses.get(value, [])
+        users = list(dict.fromkeys(node for node in found if node not in self._gone))
+        return users if all(node.kind == kind for node in users) else []
+
     def same_shape(self, first: Value, second: Value) -> bool:
         """Whether two values surely have one shape: numbers and symbols agree."""
         shape = self._shapes.get(first, first.shape)
