@@ -158,6 +158,8 @@ class RequestInputs:
             return None
         brought, self._brought = self._brought, False
         outputs_hold = outputs_hold and self._version == self._memory.version
+        if brought and self._goes_on():
+            self._loop.advance()
         if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
             self._in_step = self._is_looped
             if not self._is_looped:
@@ -166,10 +168,14 @@ class RequestInputs:
         self.start_anew()
         return None
 
+    def _goes_on(self) -> bool:
+        """Whether bound calls find state where the last one left it."""
+        return self._is_looped and self._in_step
+
     def _bring_sources(self) -> bool:
         """Lets the bound calls read the present elements; ``False`` if they cannot by setters."""
         setters, sources = self._setters, self._sources
-        goes_on = self._is_looped and self._in_step
+        goes_on = self._goes_on()
         for index in self._outside if goes_on else self._given:
             bring, source = setters[index], sources[index]
             if not bring(source if type(source) is np.ndarray else source.numpy()):  # type: ignore[union-attr]  # all are set
@@ -317,7 +323,8 @@ class RequestInputs:
         Those of a request with state wait until their shapes come again, if what they read is
         copied for them; they are few, and a prompt between tokens must not cost the tokens theirs.
         """
-        if self.again is not None and self._memory.tensors and not self._reads_in_place():
+        in_place = self._memory.tensors and not self._handed_on
+        if self.again is not None and in_place and not self._reads_in_place():
             calls = BoundCalls(
                 *(self.again, self._bound, self._setters, self._written, self.results),
                 self._version,
@@ -363,7 +370,8 @@ class RequestInputs:
             sources[index] = data
         self._sources = sources
         self._taken = True
-        self._brought = at_once and len(inputs) == len(self._given)
+        due = self._outside if self._goes_on() else self._given
+        self._brought = at_once and len(inputs) == len(due)
         return True
 
     def _copied(self, index: int, data: Array) -> Array | None:
