@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import signal
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ from onnx import TensorProto, helper, numpy_helper
 from serving_load import (
     Answers,
     Process,
-    ask,
     binary_request,
     closed_loop,
     for_seconds,
     machine,
+    open_loop,
     partita_serve,
 )
 
@@ -101,8 +100,13 @@ async def overload(path: Path, args: argparse.Namespace) -> None:
         before = server.memory_mb()
         memory: list[float] = []
         told = asyncio.create_task(watch(server, memory))
-        found = await open_loop(server, request, args.times * quiet.rate, args)
+        rate = args.times * quiet.rate
+        found = await asyncio.to_thread(
+            open_loop, server.address, request, rate, args.seconds, args.connections
+        )
         told.cancel()
+        sent = sum(map(len, found.ms.values())) + found.lost
+        print(f"sent {sent / found.seconds:.0f} requests/s of {rate:.0f} that were due")
         print(f"\n{args.times:g} times as many for {args.seconds:g} s:")
         tell(found)
         ratio = found.percentile(99) / quiet.percentile(99)
@@ -117,42 +121,6 @@ async def watch(server: Process, memory: list[float]) -> None:
     while True:
         memory.append(server.memory_mb())
         await asyncio.sleep(1)
-
-
-async def open_loop(
-    server: Process, request: bytes, rate: float, args: argparse.Namespace
-) -> Answers:
-    """Requests at a rate, whether they are answered or not; late ones are not left out."""
-    answers = Answers()
-    idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    for _ in range(args.connections):
-        idle.put_nowait(await asyncio.open_connection(*server.address))
-
-    async def one() -> None:
-        streams = await idle.get()
-        sent = time.perf_counter()
-        try:
-            status, _, _ = await ask(streams, request)
-            answers.add(status, (time.perf_counter() - sent) * 1e3)
-        except (OSError, asyncio.IncompleteReadError):
-            answers.lost += 1
-            streams = await asyncio.open_connection(*server.address)
-        idle.put_nowait(streams)
-
-    start = time.perf_counter()
-    tasks: set[asyncio.Task[None]] = set()
-    count = 0
-    while (passed := time.perf_counter() - start) < args.seconds:
-        while count < passed * rate and len(tasks) < 4 * args.connections:
-            task = asyncio.create_task(one())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            count += 1
-        await asyncio.sleep(0.001)
-    await asyncio.gather(*tasks)
-    answers.seconds = time.perf_counter() - start
-    print(f"sent {count / answers.seconds:.0f} requests/s of {rate:.0f} that were due")
-    return answers
 
 
 async def reloads(folder: Path, args: argparse.Namespace) -> None:

@@ -10,10 +10,12 @@ import asyncio
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +60,9 @@ def partita_serve(*options: object) -> Iterator[Process]:
 
 @contextmanager
 def _started(command: Sequence[str]) -> Iterator[Process]:
+    if threading.current_thread() is threading.main_thread():
+        # Told to end, a benchmark ends its servers.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         told = _first_json(process)
@@ -142,17 +147,23 @@ class BlockingClient:
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._room = bytearray(1 << 22)
 
     def ask(self, request: bytes) -> bytes:
         """The whole answer."""
         self._socket.sendall(request)
-        answer = bytearray()
-        end = None
-        while end is None or len(answer) < end:
-            answer += self._socket.recv(1 << 20)
-            if end is None and (head := answer.find(b"\r\n\r\n")) >= 0:
-                end = head + 4 + _length(answer[:head])
-        return bytes(answer)
+        got, end = 0, None
+        while end is None or got < end:
+            if got == len(self._room):
+                self._room += bytes(len(self._room))
+            with memoryview(self._room) as room:
+                count = self._socket.recv_into(room[got:])
+            if not count:
+                raise ConnectionError(f"the server ended the connection after {got} bytes")
+            got += count
+            if end is None and (head := self._room.find(b"\r\n\r\n", 0, got)) >= 0:
+                end = head + 4 + _length(self._room[:head])
+        return bytes(memoryview(self._room)[:got])
 
 
 async def ask(
@@ -211,6 +222,74 @@ async def closed_loop(
     await asyncio.gather(*(client() for _ in range(clients)))
     answers.seconds = time.perf_counter() - start
     return answers
+
+
+def open_loop(
+    address: tuple[str, int], request: bytes, rate: float, seconds: float, connections: int
+) -> Answers:
+    """Requests at a rate, whether they are answered or not; late ones are not left out.
+
+    One thread and plain sockets, for at thousands of requests a second a client on an event loop
+    takes the processor that it is to measure. A request whose connections are all busy waits for
+    one; its time begins when it is sent. Answers must be short.
+    """
+    answers = Answers()
+    poll = select.epoll()
+    opened: dict[int, _Open] = {}
+
+    def connect() -> int:
+        one = _Open(socket.create_connection(address))
+        one.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        number = one.socket.fileno()
+        opened[number] = one
+        poll.register(number, select.EPOLLIN)
+        return number
+
+    def read(number: int) -> int | None:
+        """A connection that can take another request, if this one has a whole answer."""
+        one = opened[number]
+        part = one.socket.recv(1 << 16)
+        if not part:
+            answers.lost += one.waits
+            del opened[number]
+            one.socket.close()
+            return connect()
+        one.answer += part
+        head = one.answer.find(b"\r\n\r\n")
+        if head < 0 or len(one.answer) < head + 4 + _length(one.answer[:head]):
+            return None
+        answers.add(int(one.answer[9:12]), (time.perf_counter() - one.sent) * 1e3)
+        one.answer, one.waits = b"", False
+        return number
+
+    idle = [connect() for _ in range(connections)]
+    begin = time.perf_counter()
+    count = 0
+    while (passed := time.perf_counter() - begin) < seconds:
+        while idle and count < passed * rate:
+            one = opened[idle.pop()]
+            one.sent, one.waits = time.perf_counter(), True
+            one.socket.sendall(request)
+            count += 1
+        idle += [free for ready, _ in poll.poll(0.001) if (free := read(ready)) is not None]
+    while any(one.waits for one in opened.values()) and (events := poll.poll(10)):
+        for ready, _ in events:
+            read(ready)
+    answers.lost += sum(one.waits for one in opened.values())
+    answers.seconds = time.perf_counter() - begin
+    for one in opened.values():
+        one.socket.close()
+    return answers
+
+
+@dataclass
+class _Open:
+    """A connection of :func:`open_loop`, and what came on it."""
+
+    socket: socket.socket
+    sent: float = 0.0
+    waits: bool = False
+    answer: bytes = b""
 
 
 def for_seconds(seconds: float) -> Callable[[], bool]:
