@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
@@ -10,17 +11,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.errors import ServingError, serving_error
 from partita_serve.rest import model_routes
 from partita_serve.rest.gate import Gate
-from partita_serve.rest.inference import infer
+from partita_serve.rest.inference import infer, infer_route
 from partita_serve.rest.model_routes import json_response
 from partita_serve.server import ModelServer
 
 _log = logging.getLogger(__name__)
+
+_INFER = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
 _MODEL = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 
@@ -46,11 +49,41 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.server = server
-    return Gate(app, server, keys or ApiKeys())
+    return Gate(_InferenceFirst(app, server), server, keys or ApiKeys())
+
+
+class _InferenceFirst:
+    """Answers inference itself, and leaves all else to an application.
+
+    The application's way, through its routes and layers, costs as much as all that is done with a
+    small request besides. Where it has a prefix, as behind Ray Serve, that way is taken.
+    """
+
+    def __init__(self, app: ASGIApp, server: ModelServer) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        named = _INFER.fullmatch(scope["path"]) if is_post else None
+        if named is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await infer(self._server, request, named[1], named[2] or "")
+        except ClientDisconnect as error:
+            response = await _gone(request, error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
+            response = await _told(request, error)
+        await response(scope, receive, send)
 
 
 def _protocol_routes() -> list[BaseRoute]:
-    found: list[BaseRoute] = [Route(f"{model}/infer", infer, methods=["POST"]) for model in _MODEL]
+    found: list[BaseRoute] = [
+        Route(f"{model}/infer", infer_route, methods=["POST"]) for model in _MODEL
+    ]
     for path, endpoint in (
         ("/v2/health/live", model_routes.live),
         ("/v2/health/ready", model_routes.ready),
@@ -73,7 +106,11 @@ def _protocol_routes() -> list[BaseRoute]:
     return found
 
 
-def _told(request: Request, error: Exception) -> Response:
+# These are coroutines, for Starlette runs plain functions on threads: dozens of them, where many
+# requests are refused, which take turns at the interpreter with the event loop.
+
+
+async def _told(request: Request, error: Exception) -> Response:
     """An error in the protocol's form."""
     told = serving_error(error)
     if told.http_status == 500:
@@ -81,7 +118,7 @@ def _told(request: Request, error: Exception) -> Response:
     return json_response({"error": str(told)}, told.http_status)
 
 
-def _no_route(request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     what = "does not take" if status == 405 else "has nothing for"
     return json_response(
@@ -89,6 +126,6 @@ def _no_route(request: Request, error: Exception) -> Response:
     )
 
 
-def _gone(request: Request, error: Exception) -> Response:
+async def _gone(request: Request, error: Exception) -> Response:
     """The client has left before its request was whole; nobody reads this."""
     return Response(status_code=400)

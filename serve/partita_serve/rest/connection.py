@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +29,9 @@ class LimitedConnection(HttpToolsProtocol):
     _is_refused = False
     _header_bytes = 0  # of headers that are whole
     _unfinished_bytes = 0  # of what came while they were not
-    _deadline: asyncio.TimerHandle | None = None
+    _due = math.inf  # when the client must have sent what is expected of it
+    _late: Callable[[], None]  # what is done then
+    _timer: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -41,11 +44,13 @@ class LimitedConnection(HttpToolsProtocol):
             )
             transport.close()
         else:
-            self._expect_message()
+            # Until it sends something it is as any connection that is idle.
+            self._expect(self.settings.keep_alive_s, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
-        self._expect_nothing()
+        if self._timer is not None:
+            self._timer.cancel()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -62,7 +67,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._reads_headers = True
         self._header_bytes = self._unfinished_bytes = 0
-        self._expect_message()
+        self._expect(self.settings.read_timeout_s, self.transport.abort)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header came."""
@@ -94,9 +99,7 @@ class LimitedConnection(HttpToolsProtocol):
         if not self._is_refused:
             super().on_message_complete()
         elif self.parser.should_keep_alive():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._expect(self.settings.keep_alive_s, self.timeout_keep_alive_handler)
         else:
             self.transport.close()
 
@@ -121,14 +124,28 @@ class LimitedConnection(HttpToolsProtocol):
             self._write_deadline = None
         super().resume_writing()
 
-    def _expect_message(self) -> None:
-        self._expect_nothing()
-        self._deadline = self.loop.call_later(self.settings.read_timeout_s, self.transport.abort)
+    def _expect(self, seconds: float, late: Callable[[], None]) -> None:
+        """Calls something if the client sends nothing more for so long.
+
+        A timer for each message would cost as much as to refuse it: there is one, which looks when
+        it fires whether the time that counts now is over.
+        """
+        self._due, self._late = self.loop.time() + seconds, late
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._look_at_clock)
 
     def _expect_nothing(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._due = math.inf
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if self._due <= self.loop.time():
+            self._late()
+        elif self._due < math.inf:
+            self._timer = self.loop.call_at(self._due, self._look_at_clock)
 
 
 def connection_class(own: ServerSettings, own_refuse: Refuse) -> type[LimitedConnection]:

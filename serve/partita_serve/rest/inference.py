@@ -13,9 +13,12 @@ from partita_serve.rest.body import Body
 from partita_serve.server import ModelServer
 from partita_serve.telemetry.tracing import continuing
 
+_JOINED_BYTES = 1 << 14
+"""Below this a copy costs less than to send parts one by one."""
+
 
 class PartsResponse(Response):
-    """An answer that is sent in parts, none of which is copied into a whole.
+    """An answer that is sent in parts; large ones are not copied into a whole.
 
     Args:
         parts: The body.
@@ -23,8 +26,9 @@ class PartsResponse(Response):
     """
 
     def __init__(self, parts: Sequence[bytes | memoryview], headers: dict[str, str]) -> None:
-        self.parts = parts
-        super().__init__(None, headers={**headers, "content-length": str(sum(map(len, parts)))})
+        size = sum(map(len, parts))
+        self.parts = [b"".join(parts)] if size < _JOINED_BYTES else parts
+        super().__init__(None, headers={**headers, "content-length": str(size)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends it."""
@@ -34,11 +38,24 @@ class PartsResponse(Response):
             await send({"type": "http.response.body", "body": part, "more_body": index < last})
 
 
-async def infer(request: Request) -> Response:
+async def infer_route(request: Request) -> Response:
     """``POST /v2/models/NAME[/versions/VERSION]/infer``."""
-    server: ModelServer = request.app.state.server
-    name = request.path_params["name"]
-    version = request.path_params.get("version", "")
+    named = request.path_params
+    return await infer(request.app.state.server, request, named["name"], named.get("version", ""))
+
+
+async def infer(server: ModelServer, request: Request, name: str, version: str) -> Response:
+    """The answer to a request for inference.
+
+    Args:
+        server: What answers it.
+        request: Of which the body has not been read.
+        name: The model's name.
+        version: Its version, or empty.
+
+    Raises:
+        ServingError: Why there is none.
+    """
     server.check_room(name, version)  # before the body is read
     with Body(server, request) as body:
         size = body.json_size()

@@ -229,7 +229,6 @@ def test_a_bomb_is_not_unpacked(plain):
 def test_clients_that_are_too_slow_are_cut_off(folder):
     infer = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\n"
     beginnings = (
-        b"",
         infer + b"content-le",
         infer + b"content-length: 9\r\n\r\n{",
         infer + b"transfer-encoding: chunked\r\n\r\n1",
@@ -247,6 +246,50 @@ def test_clients_that_are_too_slow_are_cut_off(folder):
         for connection in slow:
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
+
+
+def test_a_new_connection_may_be_idle_for_as_long_as_a_used_one(folder):
+    models = {"neg": str(folder / "neg.onnx")}
+    live = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+    with running_server(models=models, read_timeout_s=0.2, keep_alive_s=60) as running:
+        address = running.address.rpartition("/")[2].split(":")
+        with socket.create_connection(address, timeout=30) as opened:
+            time.sleep(0.6)  # a pool of connections may keep one for its second client
+            opened.sendall(live)
+            assert opened.recv(1000).startswith(b"HTTP/1.1 200 ")
+    with running_server(models=models, read_timeout_s=60, keep_alive_s=1) as running:
+        address = running.address.rpartition("/")[2].split(":")
+        with socket.create_connection(address, timeout=30) as opened:
+            assert opened.recv(1000) == b""
+
+
+def test_refused_requests_leave_no_clock_that_ends_the_connection(folder):
+    models = {"neg": str(folder / "neg.onnx")}
+    with running_server(models=models, defaults={"max_queue_size": 1}, keep_alive_s=1) as running:
+        queue = running.server.repository.find("neg")._limit
+        infer = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+        address = running.address.rpartition("/")[2].split(":")
+        queue.waiting = 1
+        try:
+            with socket.create_connection(address, timeout=30) as opened:
+                for _ in range(8):
+                    opened.sendall(infer * 2)  # two in one packet
+                    answers = b""
+                    while answers.count(b"HTTP/1.1 429 ") < 2:
+                        part = opened.recv(1000)
+                        assert part, "the server has closed a connection that is used"
+                        answers += part
+                    time.sleep(0.25)
+        finally:
+            queue.waiting = 0
+
+
+def test_errors_are_answered_without_threads(server, plain):
+    for _ in range(3):
+        assert plain.get("/nothing").status_code == 404
+        assert plain.post("/v2/models/neg/infer", content=b"{").status_code == 400
+        assert plain.post("/v2/repository/models/nothing/load", content=b"{}").status_code == 404
+    assert not [one.name for one in threading.enumerate() if "AnyIO" in one.name]
 
 
 @pytest.mark.parametrize(
