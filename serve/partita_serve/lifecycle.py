@@ -21,6 +21,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from partita import Core
 from partita.errors import PropertyError
+from partita_serve.heap import keep_freed_memory
 from partita_serve.models.text_model import TextModels
 from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.observer import Observer
@@ -174,6 +175,7 @@ def run(
         PartitaError: As :func:`serve`.
     """
     sys.setswitchinterval(_SWITCH_S)
+    keep_freed_memory()
 
     async def until_signal() -> None:
         stop = asyncio.Event()

@@ -12,6 +12,7 @@ import partita
 from partita import Core
 from partita_serve.models.admission import ByteLimit
 from partita_serve.models.repository import Repository
+from partita_serve.models.served_model import ServedModel
 from partita_serve.protocol.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -134,12 +135,23 @@ class ModelServer:
             raise failure from error
         finally:
             elapsed = time.perf_counter_ns() - start
-            if served is not None:
-                served.statistics.add_request(elapsed, failure is not None)
-            for observer in self._observers:
-                if isinstance(failure, Overloaded | DeadlineExceeded):
-                    observer.refused(request.model, failure)
-                observer.request_finished(request, elapsed, failure)
+            # When the task that answers has sent its answer, and after what is told of its run.
+            asyncio.get_running_loop().call_soon(self._tell, request, served, elapsed, failure)
+
+    def _tell(
+        self,
+        request: InferenceRequest,
+        served: ServedModel | None,
+        elapsed_ns: int,
+        failure: ServingError | None,
+    ) -> None:
+        """Counts a request that was answered."""
+        if served is not None:
+            served.statistics.add_request(elapsed_ns, failure is not None)
+        for observer in self._observers:
+            if isinstance(failure, Overloaded | DeadlineExceeded):
+                observer.refused(request.model, failure)
+            observer.request_finished(request, elapsed_ns, failure)
 
     def check_room(self, name: str, version: str = "") -> None:
         """Does nothing if a request could wait; asked before its body is read.

@@ -182,4 +182,5 @@ class Batcher:
                 job.future.set_exception(outcome)
             else:
                 job.future.set_result(outcome)
-        self._told(jobs, finished)
+        # Behind the tasks that were just woken, so that no answer waits for counters.
+        self._loop.call_soon(self._told, jobs, finished)

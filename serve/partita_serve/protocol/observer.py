@@ -55,7 +55,7 @@ class Observer(Protocol):
     def request_finished(
         self, request: InferenceRequest, elapsed_ns: int, error: ServingError | None
     ) -> None:
-        """A request was answered, or failed; called in the same task."""
+        """A request was answered, or failed; called once its answer is on its way."""
 
     def batch_run(self, run: BatchRun) -> None:
         """A device ran."""

@@ -21,7 +21,7 @@ from partita_serve.protocol.errors import (
 )
 from partita_serve.protocol.records import InferenceRequest, InferenceResponse
 from partita_serve.rpc.messages import message_type, read_message
-from partita_serve.rpc.tensors import request_of, response_message
+from partita_serve.rpc.tensors import request_of, response_bytes, stream_response_bytes
 from partita_serve.server import ModelServer
 from partita_serve.telemetry.tracing import continuing
 
@@ -73,11 +73,9 @@ class InferenceService:
         }
         handlers = {name: _described(name, answer) for name, answer in calls.items()}
         handlers |= {name: refusal(NotSupported(why)) for name, why in _NOT_DONE.items()}
-        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-            self._model_infer, None, _to_bytes
-        )
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._model_infer, None, None)
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._model_stream_infer, None, _to_bytes
+            self._model_stream_infer, None, None
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -88,7 +86,7 @@ class InferenceService:
             request = request_of(read_message("ModelInferRequest", data))
             request = _within(context.time_remaining(), request)
             with continuing(_headers(context)), self._server.holding(len(data)):
-                return response_message(await self._server.infer(request))
+                return response_bytes(await self._server.infer(request))
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             return await abort(context, error)
 
@@ -96,7 +94,7 @@ class InferenceService:
         self, stream: AsyncIterable[bytes], context: grpc.aio.ServicerContext
     ) -> None:
         """Computes requests side by side, and answers in their order."""
-        answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_WINDOW)
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(STREAM_WINDOW)
         with continuing(_headers(context)):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_write_in_order(answers, context))
@@ -104,20 +102,20 @@ class InferenceService:
                     await answers.put(tasks.create_task(self._streamed(data)))
                 await answers.put(None)
 
-    async def _streamed(self, data: bytes) -> Any:
+    async def _streamed(self, data: bytes) -> bytes:
         """The answer to one request of a stream, which an error does not end."""
-        answer = message_type("ModelStreamInferResponse")()
+        failed = message_type("ModelStreamInferResponse")()
         try:
             message = read_message("ModelInferRequest", data)
-            answer.infer_response.model_name = message.model_name
-            answer.infer_response.id = message.id
+            failed.infer_response.model_name = message.model_name
+            failed.infer_response.id = message.id
             request = request_of(message)
             with self._server.holding(len(data)):
                 response = await self._server.infer(request)
-            answer.infer_response.CopyFrom(response_message(_marked_final(request, response)))
+            return stream_response_bytes(_marked_final(request, response))
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            answer.error_message = str(_told(error))
-        return answer
+            failed.error_message = str(_told(error))
+        return _to_bytes(failed)
 
     # ----------------------------------------------------------------- all the rest
 
@@ -202,7 +200,7 @@ def refusal(error: ServingError) -> grpc.RpcMethodHandler:
 
 
 async def _write_in_order(
-    answers: asyncio.Queue[asyncio.Task[Any] | None], context: grpc.aio.ServicerContext
+    answers: asyncio.Queue[asyncio.Task[bytes] | None], context: grpc.aio.ServicerContext
 ) -> None:
     while (task := await answers.get()) is not None:
         await context.write(await task)

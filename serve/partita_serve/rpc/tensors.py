@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.frontends.onnx.weight_splitter import field_head
 from partita_serve.protocol.datatypes import (
     BYTES,
     array_from_bytes,
@@ -23,6 +24,7 @@ from partita_serve.protocol.records import (
     Parameter,
     RequestedOutput,
 )
+from partita_serve.rpc.message_table import MESSAGES
 from partita_serve.rpc.messages import message_type
 
 _TYPED = {
@@ -36,6 +38,9 @@ _TYPED = {
     BYTES: "bytes_contents",
 }
 """Datatype to the field of typed contents that has its elements."""
+
+_RAW_OUTPUT = MESSAGES["ModelInferResponse"]["raw_output_contents"].number
+_INFER_RESPONSE = MESSAGES["ModelStreamInferResponse"]["infer_response"].number
 
 
 def request_of(message: Any) -> InferenceRequest:
@@ -63,8 +68,13 @@ def request_of(message: Any) -> InferenceRequest:
     )
 
 
-def response_message(response: InferenceResponse) -> Any:
-    """A ``ModelInferResponse`` with the outputs as raw contents."""
+def response_bytes(response: InferenceResponse) -> bytes:
+    """A ``ModelInferResponse`` as it is sent, with the outputs as raw contents.
+
+    The outputs are copied once, into the result; a message would copy them when they are put into
+    it and again when it is written. Fields of a message may come in any order, and each entry of a
+    repeated one stands behind its own tag, so that the tensors follow the rest.
+    """
     message = message_type("ModelInferResponse")(
         model_name=response.model, model_version=response.version, id=response.id
     )
@@ -72,8 +82,17 @@ def response_message(response: InferenceResponse) -> Any:
         _set_parameter(message.parameters[name], value)
     for output in response.outputs:
         message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-        message.raw_output_contents.append(bytes(array_to_bytes(output.data)))
-    return message
+    parts: list[bytes | memoryview] = [message.SerializeToString()]
+    for output in response.outputs:
+        data = array_to_bytes(output.data)
+        parts += [field_head(_RAW_OUTPUT, len(data)), data]
+    return b"".join(parts)
+
+
+def stream_response_bytes(response: InferenceResponse) -> bytes:
+    """A ``ModelStreamInferResponse`` that holds an answer, as it is sent."""
+    data = response_bytes(response)
+    return field_head(_INFER_RESPONSE, len(data)) + data
 
 
 def _input(tensor: Any, raw: bytes | None) -> InferenceInput:

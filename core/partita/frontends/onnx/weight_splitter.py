@@ -53,7 +53,7 @@ def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, mem
         graph, weights = _graph(data[begin:end])
     except (IndexError, ValueError):
         return data, {}
-    head = bytes([_GRAPH << 3 | _BYTES]) + _varint(len(graph))
+    head = field_head(_GRAPH, len(graph))
     return b"".join([data[:start], head, graph, data[end:]]), weights
 
 
@@ -90,7 +90,7 @@ def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
         elif field.number == _INITIALIZER:
             continue
         size = sum(map(len, rest))
-        head = bytes([_INITIALIZER << 3 | _BYTES]) + _varint(size)
+        head = field_head(_INITIALIZER, size)
         pieces += [graph[kept : field.start], head, *rest]
         kept = field.end
     return b"".join([*pieces, graph[kept:]]), weights
@@ -151,11 +151,11 @@ def _without_elements(
         rest.append(tensor[field.start : field.end])
     if name:
         encoded = name.encode()
-        rest.append(bytes([_NAME << 3 | _BYTES]) + _varint(len(encoded)) + encoded)
+        rest.append(field_head(_NAME, len(encoded)) + encoded)
     if plain and len(names) == 1 and names[0] and len(raw) == 1 and len(raw[0]) >= LARGE_BYTES:
         return (names[0], raw[0]), rest
     for content in raw:
-        rest += [bytes([_RAW_DATA << 3 | _BYTES]) + _varint(len(content)), content]
+        rest += [field_head(_RAW_DATA, len(content)), content]
     return None, rest
 
 
@@ -211,6 +211,16 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("a number of too many bytes")
+
+
+def field_head(number: int, size: int) -> bytes:
+    """What stands before the content of a field of so many bytes: its tag and its length.
+
+    Example:
+        >>> field_head(1, 300).hex()
+        '0aac02'
+    """
+    return _varint(number << 3 | _BYTES) + _varint(size)
 
 
 def _varint(value: int) -> bytes:
