@@ -22,6 +22,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from partita import Core
 from partita.errors import PropertyError
 from partita_serve.heap import keep_freed_memory
+from partita_serve.models.loading import remove_copies
 from partita_serve.models.text_model import TextModels
 from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.observer import Observer
@@ -254,6 +255,7 @@ def _stopping_by_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
 
     def take(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
+            remove_copies()
             os._exit(_INTERRUPTED)  # threads that a device holds would keep it for ever
         loop.call_soon_threadsafe(stop.set)
 

@@ -73,7 +73,10 @@ def load(core: Core, source: ModelSource) -> LoadedModel:
         path = source.source
         if source.folder is not None:
             kept = tempfile.TemporaryDirectory(prefix="partita-serve-", ignore_cleanup_errors=True)
-            copy = Path(opened.enter_context(kept)) / source.version
+            folder = opened.enter_context(kept)
+            _COPIES.add(folder)
+            opened.callback(_COPIES.discard, folder)
+            copy = Path(folder) / source.version
             shutil.copytree(source.folder, copy)
             path = str(copy / Path(path).name)
         compiled = _compiled(core, source, path)
@@ -89,6 +92,16 @@ def load(core: Core, source: ModelSource) -> LoadedModel:
         loaded = LoadedModel(source, compiled, inputs, outputs, opened.pop_all())
     _warm_up(loaded)
     return loaded
+
+
+_COPIES: set[str] = set()
+"""Folders with copies of models' files."""
+
+
+def remove_copies() -> None:
+    """Removes all copies of models' files; for a process that ends without closing its models."""
+    for folder in list(_COPIES):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compiled(core: Core, source: ModelSource, path: str) -> CompiledModel:

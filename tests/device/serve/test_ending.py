@@ -90,8 +90,15 @@ def test_no_request_is_lost_at_the_end(model):
     assert "all requests are answered" in errors
 
 
-def test_two_signals_end_it_at_once(model):
-    with process(model, "-d", "CPU", "--drain-seconds", "60") as (server, told):
+def test_two_signals_end_it_at_once(model, tmp_path, monkeypatch):
+    folder, copies = tmp_path / "models", tmp_path / "copies"
+    (folder / "affine" / "1").mkdir(parents=True)
+    model.rename(folder / "affine" / "1" / "model.onnx")
+    copies.mkdir()
+    monkeypatch.setenv("TMPDIR", str(copies))
+    options = ("--repository", folder, "-d", "CPU", "--drain-seconds", "60")
+    with process(*options) as (server, told):
+        assert list(copies.glob("partita-serve-*/1/model.onnx"))
         server.send_signal(signal.SIGINT)
         connection = http.client.HTTPConnection(told["http"].partition("://")[2], timeout=60)
         status = 200
@@ -104,6 +111,7 @@ def test_two_signals_end_it_at_once(model):
         connection.close()
         server.send_signal(signal.SIGINT)
         assert server.wait(30) == 130
+    assert not list(copies.glob("partita-serve-*"))
 
 
 @pytest.mark.parametrize(
