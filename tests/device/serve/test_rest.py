@@ -263,27 +263,6 @@ def test_a_new_connection_may_be_idle_for_as_long_as_a_used_one(folder):
             assert opened.recv(1000) == b""
 
 
-def test_refused_requests_leave_no_clock_that_ends_the_connection(folder):
-    models = {"neg": str(folder / "neg.onnx")}
-    with running_server(models=models, defaults={"max_queue_size": 1}, keep_alive_s=1) as running:
-        queue = running.server.repository.find("neg")._limit
-        infer = b"POST /v2/models/neg/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
-        address = running.address.rpartition("/")[2].split(":")
-        queue.waiting = 1
-        try:
-            with socket.create_connection(address, timeout=30) as opened:
-                for _ in range(8):
-                    opened.sendall(infer * 2)  # two in one packet
-                    answers = b""
-                    while answers.count(b"HTTP/1.1 429 ") < 2:
-                        part = opened.recv(1000)
-                        assert part, "the server has closed a connection that is used"
-                        answers += part
-                    time.sleep(0.25)
-        finally:
-            queue.waiting = 0
-
-
 def test_errors_are_answered_without_threads(server, plain):
     for _ in range(3):
         assert plain.get("/nothing").status_code == 404
