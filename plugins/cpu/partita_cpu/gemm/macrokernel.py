@@ -63,6 +63,7 @@ from partita_cpu.gemm.tile_kernels import (
     CONFIGURE,
     EPILOGUE,
     EPILOGUE_F32,
+    FIRST,
     RELEASE,
     ROUND,
     Arithmetic,
@@ -265,6 +266,7 @@ def multiply_panel(
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
+        of_rows = FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
@@ -283,7 +285,7 @@ def multiply_panel(
                 if not ends:
                     if not panel.exact:
                         end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
-                        call_tile(kernels[rows], (*sums, *end))
+                        call_tile(kernels[of_rows + rows], (*sums, *end))
                     continue
                 if flat:
                     line = pixel // panel.pitch
@@ -291,7 +293,9 @@ def multiply_panel(
                 if direct and pixel + rows <= panel.width:
                     to, other = _result(at, panel, column, epilogue, line, pixel)
                     rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
-                    call_tile(kernels[rows], (*sums, panel.tile, column.bias, other, *rest))
+                    call_tile(
+                        kernels[of_rows + rows], (*sums, panel.tile, column.bias, other, *rest)
+                    )
                     if activate:
                         call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                     continue
@@ -299,7 +303,7 @@ def multiply_panel(
                     _exact_tile(source, at.w, column.number, panel.tile, context, rows)
                 else:
                     end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
-                    call_tile(kernels[rows], (*sums, *end))
+                    call_tile(kernels[of_rows + rows], (*sums, *end))
                 _finish_rows(rows, line, pixel, at, panel, column, context, epilogue)
 
 

@@ -30,8 +30,10 @@ SCALE = MAX_ROWS + 7
 DEAL = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
-SLOTS = MAX_ROWS + 11
-"""Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
+FIRST = MAX_ROWS + 11
+SLOTS = FIRST + MAX_ROWS + 1
+"""Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows, those behind
+`FIRST` likewise kernels for tiles of which the first half alone exists, or the same ones."""
 
 
 class Arithmetic(enum.IntEnum):
@@ -123,7 +125,7 @@ def tile_kernels(
         table[ACTIVATE] = known[activations.KERNELS[activation]]
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
-        return table
+        return _with_halves(table)
     name = arithmetic.name.lower()
     tiles = on_tiles(level, arithmetic)
     kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
@@ -138,6 +140,16 @@ def tile_kernels(
     if tiles:
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data
+    _with_halves(table)
+    if arithmetic is Arithmetic.F32:
+        for rows in range(1, level.rows + 1):
+            table[FIRST + rows] = known[f"fma_first_{rows}"]
+    return table
+
+
+def _with_halves(table: Array) -> Array:
+    """The same kernels for tiles of which a half exists."""
+    table[FIRST + 1 : FIRST + MAX_ROWS + 1] = table[1 : MAX_ROWS + 1]
     return table
 
 

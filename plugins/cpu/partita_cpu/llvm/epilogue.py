@@ -32,12 +32,14 @@ class Finish:
         f: The kernel.
         lanes: Floats of a vector.
         half: LLVM's name of the 16-bit type of output and residual, or "" for float32.
+        vectors: Of a row. A tile of fewer than `VECTORS` has no columns beyond them.
     """
 
-    def __init__(self, f: Function, lanes: int, half: str = "") -> None:
+    def __init__(self, f: Function, lanes: int, half: str = "", vectors: int = VECTORS) -> None:
         self._f = f
         self._lanes = lanes
         self._half = half
+        self._vectors = vectors
         self._vector = f"<{lanes} x float>"
         self._bytes = (2 if half else 4) * lanes
 
@@ -50,7 +52,7 @@ class Finish:
         f = self._f
 
         def row(_: str, at: list[str]) -> list[str]:
-            for line in range(0, self._bytes * VECTORS, 64):
+            for line in range(0, self._bytes * self._vectors, 64):
                 f.do(prefetch(f.at(at[0], line), 3))
             return [f.at(at[0], "%ldy")]
 
@@ -60,12 +62,12 @@ class Finish:
             f.loop(count, [("ptr", pointer)], row)
 
     def whole_tile(self, sums: list[str]) -> None:
-        """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
-        f, v = self._f, self._vector
+        """Finishes sums that lie in registers, row by row."""
+        f, v, across = self._f, self._vector, self._vectors
         # Each number is made where it is used: AVX2 has few registers to keep it in.
-        for i in range(VECTORS):
+        for i in range(across):
             bias = self._bias(i)
-            for place in range(i, len(sums), VECTORS):
+            for place in range(i, len(sums), across):
                 sums[place] = f.let(f"fadd {v} {sums[place]}, {bias}")
         present = f.let("icmp ne ptr %residual, null")
         sums = self._maybe(present, sums, self._add_residuals)
@@ -75,9 +77,9 @@ class Finish:
         sums = self._maybe(gated, sums, lambda values: [swish(x) for x in values])
         masks = self._masks()
         to = "%y"
-        for row in range(len(sums) // VECTORS):
+        for row in range(len(sums) // across):
             to = f.at(to, "%ldy") if row else to
-            self._store(sums[VECTORS * row : VECTORS * (row + 1)], to, masks)
+            self._store(sums[across * row : across * (row + 1)], to, masks)
 
     def stored_tile(self, rows: str) -> None:
         """Finishes `rows` rows of sums that lie in the scratch tile."""
@@ -115,7 +117,7 @@ class Finish:
         return self._f.load(self._vector, self._f.at("%bias", 4 * self._lanes * i))
 
     def _masks(self) -> list[str]:
-        return column_masks(self._f, "%columns", self._lanes, VECTORS)
+        return column_masks(self._f, "%columns", self._lanes, self._vectors)
 
     def _bounded(self, values: list[str]) -> list[str]:
         low, high = (self._f.splat(self._lanes, "float", name) for name in ("%low", "%high"))
@@ -134,9 +136,9 @@ class Finish:
         f, at, found = self._f, "%residual", []
         masks = self._masks()
         for place, x in enumerate(sums):
-            if place and place % VECTORS == 0:
+            if place and place % self._vectors == 0:
                 at = f.at(at, "%ldy")
-            i = place % VECTORS
+            i = place % self._vectors
             r = self._load(f.at(at, self._bytes * i), masks[i])
             found.append(f.let(f"fadd {self._vector} {x}, {r}"))
         return found

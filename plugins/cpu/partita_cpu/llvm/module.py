@@ -56,7 +56,10 @@ def functions(level: Level, part: str = "") -> list[Function]:
         if half and not level.keeps_bfloat16:
             return []
         return _weighing(lanes, part.removeprefix("_"), half, split=level.tiles and not half)
-    made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
+    made = []
+    for rows in range(1, level.rows + 1):
+        made.append(fma.fma_tile(f"fma_{rows}", rows, lanes))
+        made.append(fma.fma_tile(f"fma_first_{rows}", rows, lanes, vectors=1))
     made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]

@@ -1,7 +1,7 @@
 """Tiles of a matrix product in registers: broadcast a, times rows of packed b, added up in float32.
 
 A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most
-6 rows). With 14 rows, 28 of the 32 registers hold sums; the rest hold two vectors of b and one
+6 rows). The last column of tiles may need one vector alone. With 14 rows, 28 of the 32 registers hold sums; the rest hold two vectors of b and one
 element of a. More rows make LLVM spill.
 
 In bfloat16 an element is a pair of neighbours along k, as wide as a float: one instruction adds
@@ -36,6 +36,9 @@ _STRETCH = 8
 
 _GROUP = 3
 
+_SUMS = 8
+"""Sums that fill the time until an instruction's result is there, two instructions at a time."""
+
 _DOT_PAIRS = {
     4: "@llvm.aarch64.neon.bfdot.v4f32.v8bf16",
     16: "@llvm.x86.avx512bf16.dpbf16ps.512",
@@ -52,7 +55,12 @@ class Factors(enum.Enum):
 
 
 def fma_tile(
-    name: str, rows: int, lanes: int, factors: Factors = Factors.FLOATS, half: str = ""
+    name: str,
+    rows: int,
+    lanes: int,
+    factors: Factors = Factors.FLOATS,
+    half: str = "",
+    vectors: int = VECTORS,
 ) -> Function:
     """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``.
 
@@ -62,14 +70,17 @@ def fma_tile(
         lanes: Floats of a vector.
         factors: What is multiplied.
         half: As `finish.Finish` takes it.
+        vectors: How many of the columns of packed b and of the tile's rows are computed.
     """
-    return _FmaTile(name, rows, lanes, factors, half).function()
+    return _FmaTile(name, rows, lanes, factors, half, vectors).function()
 
 
 class _FmaTile:
     """Writes one kernel."""
 
-    def __init__(self, name: str, rows: int, lanes: int, factors: Factors, half: str) -> None:
+    def __init__(
+        self, name: str, rows: int, lanes: int, factors: Factors, half: str, vectors: int
+    ) -> None:
         self._f = Function(name, PARAMETERS)
         self._rows = rows
         self._lanes = lanes
@@ -78,11 +89,13 @@ class _FmaTile:
         self._factors = factors
         self._width = (2 if factors is Factors.FLOAT16 else 4) * lanes  # bytes of a vector of b
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
-        self._sets = {1: 4, 2: 2, 3: 2}.get(rows, 1)
+        wanted = -(-_SUMS // (rows * vectors))
+        self._sets = next(sets for sets in (1, 2, _UNROLL) if sets >= min(wanted, _UNROLL))
+        self._vectors = vectors
 
     def function(self) -> Function:
         f = self._f
-        end = epilogue.Finish(f, self._lanes, self._half)
+        end = epilogue.Finish(f, self._lanes, self._half, self._vectors)
         end.fetch(self._rows)
         twice = f.let("shl i64 %lda, 1")
         thrice = f.let("add i64 %lda, " + twice)
@@ -91,7 +104,7 @@ class _FmaTile:
         rest = f.let("and i64 %depth, 3")
         stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
         left = f.let(f"urem i64 {quads}, {_STRETCH}")
-        sums = self._rows * VECTORS * self._sets
+        sums = self._rows * self._vectors * self._sets
 
         def tap(index: str, carried: list[str]) -> list[str]:
             offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
@@ -132,9 +145,8 @@ class _FmaTile:
         f, v = self._f, self._vector
 
         def load(_: str, values: list[str]) -> list[str]:
-            kept = self._rows * VECTORS
-            places = [f.at("%start", 4 * self._lanes * place) for place in range(kept)]
-            return [f.load(v, place) for place in places] + values[kept:]
+            places = [f.at("%start", self._place(n)) for n in range(self._rows * self._vectors)]
+            return [f.load(v, place) for place in places] + values[len(places) :]
 
         rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
         return f.loop(rounds, [(v, "zeroinitializer")] * count, load)
@@ -144,15 +156,17 @@ class _FmaTile:
         f, groups = self._f, -(-self._rows // _GROUP)
         b, pointers, sums = values[0], values[1 : 1 + groups], values[1 + groups :]
         for k in range(count):
-            columns = [self._load(f.at(b, self._width * (VECTORS * k + v))) for v in range(VECTORS)]
-            chosen = k % self._sets * self._rows * VECTORS
+            columns = [
+                self._load(f.at(b, self._width * (VECTORS * k + v))) for v in range(self._vectors)
+            ]
+            chosen = k % self._sets * self._rows * self._vectors
             for row in range(self._rows):
                 group, within = divmod(row, _GROUP)
                 stride = self._strides[within]
                 base = pointers[group] if stride is None else f.at(pointers[group], stride)
                 element = self._broadcast(f.at(base, 4 * k))
-                for v in range(VECTORS):
-                    place = chosen + row * VECTORS + v
+                for v in range(self._vectors):
+                    place = chosen + row * self._vectors + v
                     sums[place] = self._fma(element, columns[v], sums[place])
         forward = [f.at(b, self._width * VECTORS * count)]
         forward += [f.at(pointer, 4 * count) for pointer in pointers]
@@ -184,7 +198,7 @@ class _FmaTile:
 
     def _added(self, sums: list[str]) -> list[str]:
         """One sum per place of the tile."""
-        f, per_set = self._f, self._rows * VECTORS
+        f, per_set = self._f, self._rows * self._vectors
         totals = sums[:per_set]
         for place in range(per_set):
             for other in range(1, self._sets):
@@ -195,8 +209,13 @@ class _FmaTile:
     def _store(self, sums: list[str]) -> None:
         f = self._f
         for place, total in enumerate(sums):
-            at = f.at("%tile", 4 * self._lanes * place)
+            at = f.at("%tile", self._place(place))
             f.do(f"store {self._vector} {total}, ptr {at}, align 4")
+
+    def _place(self, number: int) -> int:
+        """Where a vector of sums lies in a tile in memory."""
+        row, v = divmod(number, self._vectors)
+        return 4 * self._lanes * (row * VECTORS + v)
 
 
 def _pairs(lanes: int) -> str:
