@@ -42,3 +42,12 @@ def test_laying_rows_out_is_not_shared_across():
 def test_shares_are_never_more_than_threads(count):
     for down, across in itertools.product((1, 2, 9), repeat=2):
         assert 1 <= shares_across(down, across, count, 1.0) <= count
+
+
+def test_threads_keep_their_rows_where_weights_are_fetched_meanwhile():
+    """Unless some would have much more to do than others."""
+    heavy = (10, 96, 2, 10.0)
+    assert shares_across(*heavy) == 2
+    assert shares_across(*heavy, enough=5) == 1
+    assert shares_across(*heavy, enough=6) == 2
+    assert shares_across(3, 96, 2, 10.0, enough=1) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,14 @@ def shares_across(
     weight: float,
     tiles: Callable[[int], float] = float,
     laying: float = 0.0,
+    enough: float = math.inf,
 ) -> int:
     """Shares across of the grid in which threads are done soonest.
 
-    A thread reads the rows of the left matrix of its share and the columns of the right one. Of
-    grids whose longest shares hardly differ, the one is best in which a thread reads least.
+    If all have enough tiles in a column, weights are fetched while tiles are computed, and rows
+    stay with the thread that computed them. Else a thread reads the rows of the left matrix of its
+    share and the columns of the right one: of grids whose longest shares hardly differ, the one is
+    best in which a thread reads least.
 
     Args:
         down: Pieces that rows can be shared in.
@@ -32,6 +36,7 @@ def shares_across(
         tiles: Tiles of one column that so many pieces have.
         laying: Time in which rows are laid out, over the time of one column of their tiles; every
             share across lays out its rows.
+        enough: Tiles of a share in one column behind which it does not wait for weights.
 
     Returns:
         From 1 for rows alone to `threads` for columns alone.
@@ -47,6 +52,8 @@ def shares_across(
 
     counts = range(1, threads + 1)
     bound = UNEVEN * min(map(longest, counts))
+    if longest(1) <= bound and tiles(down // threads) >= enough:
+        return 1
     return min((count for count in counts if longest(count) <= bound), key=read)
 
 
