@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,9 @@ TILE_SET_BYTES = 512
 
 PLANS = 1 << 12
 """Plans that are kept, of about a kilobyte each: layers are alike, and shapes come again."""
+
+ENOUGH_TILES = 4
+"""Tiles of a column while which the weights of the next one are fetched, if vectors multiply."""
 
 FULLEST = 2
 """Cells of so many times as many elements as a pixel has still are better than columns."""
@@ -396,9 +400,11 @@ class _Planner:
         self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
         piece = block // (taps * pieces)
-        chunks = -(-block // self.machine.l1_bytes(PIECE_SHARE))
+        wider = self.arithmetic.widened_bytes // self.arithmetic.weight_bytes
+        chunks = -(-block * wider // self.machine.l1_bytes(PIECE_SHARE))
         chunk = -(-taps * pieces // chunks)
         partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
+        widened = chunk * piece * wider if wider > 1 else 0
         values |= {
             "TAPS": taps * pieces,
             "DEPTH": padded // pieces // (self.step if self.short else 1),
@@ -408,9 +414,10 @@ class _Planner:
             "BLOCK_BYTES": block,
             "TAP_BYTES": piece,
             "CHUNK": chunk,
+            "PARTIAL_BYTES": partial,
             **self._places(),
         }
-        values["THREAD_BYTES"] += partial
+        values["THREAD_BYTES"] += partial + widened
         table = integers([values[name] for name in FIELDS])
         return Plan(
             i,
@@ -448,7 +455,7 @@ class _Planner:
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
         step = self.step if self.tiles else 4 * PAIR if self.short else 4
-        row_bytes = self.columns * self.arithmetic.weight_bytes * self.arithmetic.planes
+        row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
         most = self.machine.l1_bytes(PIECE_SHARE)
         if run != padded or padded % step or padded * row_bytes <= most:
             return 1
@@ -474,7 +481,8 @@ class _Planner:
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         grains, columns = -(-units // grain), self.blocks * i.groups
         lines = halo, flat, self.pitch, i.out_width, self.rows
-        problem = columns, self.threads, weights, self._laying()
+        enough = math.inf if self.tiles else ENOUGH_TILES
+        problem = columns, self.threads, weights, self._laying(), enough
         shares = evaluated(_shares, grains, grain, moved, *problem, *lines)
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
         tiles = evaluated(_tiles, panel, *lines)
@@ -562,6 +570,7 @@ def _shares(
     threads: int,
     weights: int,
     laying: float,
+    enough: float,
     *lines: Any,
 ) -> int:
     """Shares across of a product that reads and writes so many bytes beside its weights.
@@ -574,9 +583,12 @@ def _shares(
         threads: How many share them.
         weights: Bytes of the weights.
         laying: See `shares_across`.
+        enough: Likewise.
         lines: What `_tiles` takes beside a count.
     """
     read = weights / max(1, moved)
-    return shares_across(
-        grains, columns, threads, read, lambda pieces: _tiles(pieces * grain, *lines), laying
-    )
+
+    def tiles(pieces: int) -> int:
+        return _tiles(pieces * grain, *lines)
+
+    return shares_across(grains, columns, threads, read, tiles, laying, enough)

@@ -35,6 +35,7 @@ from partita_cpu.gemm.tile_fields import (
     OUT_WIDTH,
     OUTPUTS,
     PANEL_UNITS,
+    PARTIAL_BYTES,
     PITCH,
     PLANE_BYTES,
     ROW,
@@ -66,12 +67,15 @@ from partita_cpu.gemm.tile_kernels import (
     FIRST,
     RELEASE,
     ROUND,
+    WIDE,
+    WIDEN,
     Arithmetic,
 )
 from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_activate,
+    call_convert,
     call_epilogue,
     call_plain,
     call_round,
@@ -83,6 +87,8 @@ from partita_cpu.scalar.activations import activate_floats
 _DIRECT = 0
 _HALO = 1
 _COLUMNS = 2
+_MANY = 3
+"""Tiles from which on weights are widened once for all of them."""
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 
 
@@ -117,8 +123,11 @@ def multiply_tiles(
     memory = own_memory(scratch, p[THREAD_BYTES], tid)
     blocks, units, grain = p[BLOCKS], p[UNITS], p[GRAIN]
     all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * blocks
-    share = own_share(p[SHARES_ACROSS], tid, threads, -(-units // grain), all_blocks)
+    grains = -(-units // grain)
+    share = own_share(p[SHARES_ACROSS], tid, threads, grains, all_blocks)
     unit, end = share[0] * grain, min(share[1] * grain, units)
+    if p[EVEN]:  # tiles may have any number of rows
+        unit, end = units * share[0] // grains, units * share[1] // grains
     first_block, last_block = share[2], share[3]
     if first_block == last_block:
         return
@@ -259,7 +268,9 @@ def multiply_panel(
     panel = _panel_of(largest, context, tiles)
     bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    parts = 2 if kernels[CONFIGURE] else 4  # in which tiles ask for what is needed next of b
+    wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
+    # In which tiles ask for what is needed next of b.
+    parts = 2 if kernels[CONFIGURE] or wide else 4
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     row, depth, flat = p[ROW], p[DEPTH], p[SOURCE] == _HALO and p[FLAT] != 0
     activate = kernels[ACTIVATE]
@@ -267,16 +278,20 @@ def multiply_panel(
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
         of_rows = FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0
+        of_rows += WIDE if wide else 0
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
             places = context.offsets + 8 * first_tap
-            b = column.weights + first_tap * p[TAP_BYTES]
+            packed = b = column.weights + first_tap * p[TAP_BYTES]
+            if wide:
+                b = panel.partials + p[PARTIAL_BYTES]
+                call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
             for n in range(panel.lines * panel.tiles):
                 line = n // panel.tiles
                 pixel, rows = _rows_of(n - line * panel.tiles, panel, p, tiles.unit)
                 source = a + line * panel.line_bytes + pixel * row
-                ahead = b
+                ahead = packed
                 if n < parts and not (ends and block == tiles.last_block - 1):
                     ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                 partial = panel.partials + n * TILE_BYTES

@@ -13,7 +13,7 @@ FIELDS = (
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "SHARES_ACROSS", "PLANE_BYTES"),
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
-    *("STEP_BYTES", "PLANAR"),
+    *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES"),
 )
 """What the array holds, in order."""
 
@@ -69,10 +69,14 @@ FIELDS = (
     SCALED,
     STEP_BYTES,
     PLANAR,
+    PARTIAL_BYTES,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096
-"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete."""
+"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete.
+
+Behind these are the weights of a piece of a tile, if they are widened.
+"""
 
 ZERO_BYTES = 256
 """Room for a bias of zeros, behind the tile."""

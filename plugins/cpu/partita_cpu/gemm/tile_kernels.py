@@ -31,9 +31,12 @@ DEAL = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
 FIRST = MAX_ROWS + 11
-SLOTS = FIRST + MAX_ROWS + 1
+WIDE = FIRST + MAX_ROWS + 1
+WIDEN = 2 * WIDE
+SLOTS = WIDEN + 1
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows, those behind
-`FIRST` likewise kernels for tiles of which the first half alone exists, or the same ones."""
+`FIRST` likewise kernels for tiles of which the first half alone exists, or the same ones. With what
+is in the place of `WIDEN` come both kinds for weights that it has widened, behind `WIDE`."""
 
 
 class Arithmetic(enum.IntEnum):
@@ -60,6 +63,11 @@ class Arithmetic(enum.IntEnum):
     def weight_bytes(self) -> int:
         """Bytes of a packed weight, of one plane."""
         return 4 if self is Arithmetic.F32 else 2
+
+    @property
+    def widened_bytes(self) -> int:
+        """Bytes of a weight in the nearest cache, of one plane."""
+        return 4 if self is Arithmetic.F16 else self.weight_bytes
 
     @property
     def planes(self) -> int:
@@ -154,9 +162,13 @@ def _with_halves(table: Array) -> Array:
 
 
 def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
-    known = llvm_kernel.addresses(level, "_f16")
+    known, floats = llvm_kernel.addresses(level, "_f16"), llvm_kernel.addresses(level)
     for rows in range(1, level.rows + 1):
         table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
+        wide = known[f"wide_narrow_{rows}"] if half_out else floats[f"fma_{rows}"]
+        first = wide if half_out else floats[f"fma_first_{rows}"]
+        table[WIDE + rows], table[WIDE + FIRST + rows] = wide, first
+    table[WIDEN] = floats["from_f16"]
     if half_out:
         table[EPILOGUE] = known["epilogue_f16"]
     if half_in:

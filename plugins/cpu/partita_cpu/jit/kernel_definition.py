@@ -158,7 +158,12 @@ _KINDS = {
 @functools.cache
 def _array_kind(dtype: np.dtype[Any], ndim: int) -> str | None:
     taken = dtype.kind in "biuf" and dtype.isnative
-    return f"{dtype.str} {ndim}" if taken else None
+    return f"{seen_as(dtype).str} {ndim}" if taken else None
+
+
+def seen_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The element type that kernels find: bits in place of float16, which numba has not."""
+    return np.dtype(np.uint16) if dtype == np.float16 else dtype
 
 
 def type_of(kind: str) -> Any:

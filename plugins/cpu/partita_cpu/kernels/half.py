@@ -15,12 +15,18 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.jit.intrinsics.address_call import address, call_convert
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.operator_table import HALVES
 from partita_cpu.scalar.math import bits
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
+
+LINE = 64
+"""Elements of which threads take whole numbers."""
 
 
 @loop(inline=True)
@@ -106,17 +112,46 @@ def widen(b: Builder, x: Operand) -> Operand:
     if x.const is not None:
         return b.prepack(x, "float32", _to_float32, form=Form(np.float32, x.shape))
     y = b.empty(x.shape, np.float32)
-    if x.size:
-        b.call(widen_kernel, b.flat(x), b.flat(y))
+    _convert(b, x, y)
     return y
 
 
 def narrow(b: Builder, x: Operand, dtype: Any) -> Operand:
     """A copy of a float32 operand as 16-bit floats."""
     y = b.empty(x.shape, dtype)
-    if x.size:
-        b.call(narrow_kernel, b.flat(x), b.flat(y))
+    _convert(b, x, y)
     return y
+
+
+def _convert(b: Builder, x: Operand, y: Operand) -> None:
+    """Records a conversion; float16 by the processor's instructions where there are kernels."""
+    if not x.size:
+        return
+    to_half = x.dtype == FLOAT32
+    choice = native_choice(b.options)
+    if choice is None or b.folding or BFLOAT16 in (x.dtype, y.dtype):
+        b.call(narrow_kernel if to_half else widen_kernel, b.flat(x), b.flat(y))
+        return
+    kernel = addresses(choice.level)["to_f16" if to_half else "from_f16"]
+    b.call(convert_run, b.flat(x), b.flat(y), kernel)
+
+
+@loop
+def convert_run(x: Array, y: Array, kernel: int, tid: int, nt: int) -> None:
+    """Floats as float16 or float16 as floats; threads share whole lines.
+
+    Args:
+        x: What is read.
+        y: What is written; as many elements.
+        kernel: Address of the kernel that converts a run.
+        tid: This thread.
+        nt: All threads.
+    """
+    lines = -(-x.size // LINE)
+    start, stop = lines * tid // nt * LINE, min(lines * (tid + 1) // nt * LINE, x.size)
+    if start < stop:
+        source, target = address(x) + x.itemsize * start, address(y) + y.itemsize * start
+        call_convert(kernel, (source, stop - start, target))
 
 
 def float32_of(b: Builder, x: Operand) -> Operand:

@@ -64,6 +64,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
     made.append(deal("deal", lanes))
+    made += fp16_weights.conversions(lanes)
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     made.append(turn("turn_32_by_8", 32, 8))
     for kind in WINDOW_KINDS:

@@ -18,6 +18,7 @@ from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
 from partita_cpu.jit.kernel import Kernel
+from partita_cpu.jit.kernel_definition import seen_as
 from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.jit.trampoline import Entry
 from partita_cpu.threads import call_queue, thread_pool
@@ -104,7 +105,9 @@ def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[...
     if available() or not isinstance(kernel, Kernel):
         return kernel
     typeof = compiler().typeof
-    shapes = (np.empty((1,) * a.ndim, a.dtype) if isinstance(a, Operand) else a for a in args)
+    shapes = (
+        np.empty((1,) * a.ndim, seen_as(a.dtype)) if isinstance(a, Operand) else a for a in args
+    )
     signature = kernel.types_for([typeof(arg) for arg in (*shapes, 0, 1)])
     with _lock:
         kernel.dispatcher.compile(signature)

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
+import partita
 from partita_cpu.gemm.blocking import Images, Source, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.deferred_numba import compiler
-from partita_cpu.jit.intrinsics.address_call import call_narrow, call_round
+from partita_cpu.jit.intrinsics.address_call import call_convert, call_narrow, call_round
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import EVERY
@@ -35,6 +37,11 @@ def round_all(kernel, x, count):
 @numba.njit
 def widen_all(kernel, x, count, y, padded):
     return call_narrow(kernel, (x, count, y, 0, padded))
+
+
+@numba.njit
+def convert_all(kernel, x, count, y):
+    call_convert(kernel, (x, count, y))
 
 
 def halves(array):
@@ -160,10 +167,51 @@ def test_rounding_is_to_nearest_even(found, guarded):
     values = np.concatenate([values, -values])
     values = np.pad(values, (0, -len(values) % 16)).astype(np.float32)
     x = guarded.array(values)
+    narrow = guarded.array(np.zeros(x.size, np.float16))
+    convert_all(llvm_kernel.addresses(found)["to_f16"], x.ctypes.data, x.size, narrow.ctypes.data)
     round_all(llvm_kernel.addresses(found, "_f16")["round_f16"], x.ctypes.data, x.size)
     with np.errstate(over="ignore"):
         wanted = values.astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_array_equal(narrow.astype(np.float32), wanted)
+
+
+@pytest.mark.parametrize("found", LEVELS)
+@pytest.mark.parametrize("count", [0, 1, 15, 47, 1 << 16])
+def test_every_float16_is_widened(found, count, guarded):
+    x = guarded.array(np.arange(count, dtype=np.uint16).view(np.float16))
+    y = guarded.array(np.full(count, 7, np.float32))
+    convert_all(llvm_kernel.addresses(found)["from_f16"], x.ctypes.data, count, y.ctypes.data)
+    np.testing.assert_array_equal(y, x.astype(np.float32))
+
+
+def test_activations_in_float16_are_converted_by_kernels(level):
+    """Threads share them; Python converted all by one thread."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((40, 70)).astype(np.float16)
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [9, n])
+        for name, n in (("x", 40), ("y", 70))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
+    opsets = [helper.make_opsetid("", 17)]
+    device = compiled(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    x = rng.standard_normal((9, 40)).astype(np.float32)
+    request = device.create_infer_request()
+    request.set_tensor("x", partita.Tensor(x))
+    request.infer()
+    product = np.maximum(halves(x) @ w.astype(np.float64), 0)
+    found = np.asarray(request.get_output_tensor(0).data)
+    np.testing.assert_allclose(found, product, rtol=1e-3, atol=1e-3)
+    steps = [step.how for step in request.explain_execution().steps]
+    assert "convert_run" in steps
+    assert not {"widen_kernel", "narrow_kernel"} & set(steps)
 
 
 @pytest.mark.parametrize("found", [found for found in LEVELS if found.masks_halves])

@@ -103,6 +103,9 @@ call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
 
 
+call_convert = calling(_I64, _I64, _I64)
+"""Makes floats of float16 or float16 of floats; see `fp16_weights.CONVERT_PARAMETERS`."""
+
 call_round = calling(_I64, _I64)
 """Rounds floats where they lie; see `ir.float16.ROUND_PARAMETERS`."""
 
