@@ -17,7 +17,14 @@ from partita.tensors.tensor import Tensor
 from partita_ray.node_actor import RunAnswer
 from partita_ray.object_tensor import MEMORY, ObjectTensor
 from partita_ray.remote_call import fetch
-from partita_ray.small_tensors import is_always_small, is_small, pack, unpack
+from partita_ray.small_tensors import (
+    from_message,
+    is_always_small,
+    is_small,
+    pack,
+    to_message,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from partita.model.model import Model
@@ -103,9 +110,9 @@ class RayRunner(Runner):
             for port, x in zip(self._compiled.inputs, given, strict=True)
         ]
         large = [x for x, packed in zip(given, small, strict=True) if packed is None]
-        called = self._call.remote(small, *large)
+        called = self._call.remote(to_message(small), *large)
         told, *objects = called if isinstance(called, list) else [called]
-        answer = self._last = RunAnswer(*fetch(self._where, told, InferError))
+        answer = self._last = RunAnswer(*from_message(fetch(self._where, told, InferError)))
         results = self._results(answer, objects)
         for index, target in enumerate(outputs or ()):
             if target is not None:

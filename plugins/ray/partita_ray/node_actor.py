@@ -15,7 +15,15 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import QueryResult
 from partita.errors import CompileError
 from partita.tensors.tensor import HostTensor
-from partita_ray.small_tensors import Array, Packed, is_always_small, pack, unpack
+from partita_ray.small_tensors import (
+    Array,
+    Packed,
+    from_message,
+    is_always_small,
+    pack,
+    to_message,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from partita.contract.device_model import DeviceModel
@@ -113,17 +121,18 @@ class NodeActor:
         self._model = None
         self._of_thread = threading.local()
 
-    def run(self, small: Sequence[Packed | None], *large: Array) -> Any:
+    def run(self, message: bytes, *large: Array) -> Any:
         """Computes the outputs.
 
         Args:
-            small: For each input its elements, or ``None`` if it is one of ``large``.
+            message: For each input its elements, or ``None`` if it is one of ``large``.
             large: The other inputs, in order.
 
         Returns:
-            A :class:`RunAnswer` as a list, and behind it each output that may be large.
+            A :class:`RunAnswer` as a message, and behind it each output that may be large.
         """
         runner, others = self._runner(), iter(large)
+        small: Sequence[Packed | None] = from_message(message)
         inputs = [
             HostTensor(next(others) if packed is None else unpack(packed, port.dtype))
             for port, packed in zip(self._ports, small, strict=True)
@@ -139,7 +148,8 @@ class NodeActor:
             list(runner.profiling_info()),
         )
         objects = [a for a, is_small in zip(arrays, self._small, strict=True) if not is_small]
-        return (list(answer), *objects) if objects else list(answer)
+        told = to_message(tuple(answer))
+        return (told, *objects) if objects else told
 
     def _runner(self) -> Runner:
         """The runner of this thread."""
