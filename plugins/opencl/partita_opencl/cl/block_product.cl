@@ -9,6 +9,7 @@
 //   GATED  of two neighbouring columns, the activation of the first is multiplied by the second
 
 #include "block_weights.cl"
+#include "block_columns.cl"
 
 // Of a unit in local memory, such that neighbours in a group read from different banks.
 #define STRIDE (ELEMENTS + 4)
@@ -20,37 +21,6 @@
 #else
 #define SHARED_FLOATS REDUCED
 #endif
-
-typedef struct {
-  uint words[COLUMNS][4];
-  float scales[COLUMNS][PARTS];
-#ifndef ZERO
-  float offsets[COLUMNS][PARTS];
-#endif
-} Weights;
-
-void fetch(
-    Weights* to, __global const uint4* w, __global const SCALES* scales,
-    __global const OFFSET_TYPE* offsets, const int n0, const int columns, const int units,
-    const int blocks, const int unit
-) {
-  #pragma unroll
-  for (int c = 0; c < COLUMNS; c++) {
-    const size_t n = min(n0 + c, columns - 1);
-    vstore4(w[n * units + unit], 0, to->words[c]);
-#ifndef PLAIN
-    #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-      // The last unit may have parts beyond the last block; elements there meet zeros.
-      const size_t at = n * blocks + min(FIRST_BLOCK(unit) + p, blocks - 1);
-      to->scales[c][p] = GET_SCALE(scales, at);
-#ifndef ZERO
-      to->offsets[c][p] = GET_OFFSET(offsets, at);
-#endif
-    }
-#endif
-  }
-}
 
 #ifdef NORM
 // What each row is multiplied by, to `norms`; `shared` has a number for each item and row.
@@ -164,13 +134,13 @@ void block_product(
         for (int c = 0; c < COLUMNS; c++)
           #pragma unroll
           for (int r = 0; r < ROWS; r++) {
-#ifdef PLAIN
+#ifdef UNSCALED
             sums[c][r] += dots[c][r];
 #else
-            sums[c][r] = fma(now.scales[c][p], dots[c][r], sums[c][r]);
+            sums[c][r] = fma(NUMBER_OF(SCALES)(now.scales[c][p]), dots[c][r], sums[c][r]);
 #endif
 #ifndef ZERO
-            sums[c][r] -= now.offsets[c][p] * totals[r][(unit - first) * PARTS + p];
+            sums[c][r] -= NUMBER_OF(OFFSETS)(now.offsets[c][p]) * totals[r][(unit - first) * PARTS + p];
 #endif
           }
       }

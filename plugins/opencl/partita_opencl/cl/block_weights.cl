@@ -23,6 +23,26 @@ float value_of_half(__global const half* p, const size_t i) { return GET_HALF(p,
 #define VALUE_OF(type) VALUE_OF_(type)
 #define GET_SCALE(p, i) VALUE_OF(SCALES)(p, i)
 
+// The same in two steps: as it lies in memory, and as a number.
+typedef float raw_float;
+typedef ushort raw_half;
+#define RAW_(type) raw_##type
+#define RAW(type) RAW_(type)
+float number_of_float(const float v) { return v; }
+float number_of_half(const ushort bits) {
+#ifdef NVIDIA
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
+  return v;
+#elif defined(BFLOAT)
+  return float_of(bits);
+#else
+  return vload_half(0, (const half*)&bits);
+#endif
+}
+#define NUMBER_OF_(type) number_of_##type
+#define NUMBER_OF(type) NUMBER_OF_(type)
+
 // A float whose last bits are those of the word, without a conversion: a GPU does few of these.
 #ifdef ZERO
 #define NUMBER(word, from) (as_float(((word) & (MOST << (from))) | (uint)(150 - (from)) << 23) - \
@@ -37,7 +57,7 @@ float value_of_half(__global const half* p, const size_t i) { return GET_HALF(p,
 
 // Four elements of a unit, less the zero of all blocks if there is one.
 #if BITS == 16
-#define PLAIN
+#define UNSCALED
 float4 quad_of(const uint* words, const int quad) {
 #if defined(BFLOAT) || defined(NVIDIA)
   return unpack4((uint2)(words[2 * quad], words[2 * quad + 1]));

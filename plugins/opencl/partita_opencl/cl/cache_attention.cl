@@ -8,7 +8,8 @@
 //   AT_ONCE  keys of a set at a time
 //   APPENDS  the tokens are not in the cache yet: they are taken from k and v, and come into it here
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
-//   SPLITS   with several, sums go to `partial`, and maxima and weights behind them
+//   SPLITS   with several, sums go to `partial`, and maxima and weights behind them; the last group to
+//            come joins those of all
 //   NVIDIA   items of a set are neighbours in a warp, and add by instructions
 
 #include "cache_tokens.cl"
@@ -63,7 +64,7 @@ void cache_attention(
     __global const int* restrict lengths, __global const int* restrict total,
     __global const TABLE* restrict cosines, __global const TABLE* restrict sines,
     __global TOKEN* restrict y, __global float* restrict partial_sums,
-    volatile __global int* restrict fault,
+    volatile __global int* restrict fault, __global int* counters,
     const int heads, const int group, const int tokens, const int places,
     const int turns,
     const int4 step, const int4 start,  // of q, k, v: from one token to the next, the first element
@@ -221,4 +222,31 @@ void cache_attention(
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
+#if SPLITS > 1
+  __local int is_last;
+  DEVICE_FENCE();
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  if (tid == 0) {
+    __global int* counter = counters + get_group_id(0) / SPLITS;
+    is_last = atomic_inc(counter) == SPLITS - 1;
+    if (is_last) atomic_xchg(counter, 0);  // for the next launch
+  }
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  DEVICE_FENCE();
+  for (int i = tid; i < ROWS * SIZE && is_last; i += ITEMS) {
+    const int r = first + i / SIZE, token = r / group, d = i % SIZE;
+    if (token >= tokens) break;
+    const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
+    __global const float* of_row = partial_sums + result * SPLITS * (SIZE + 2);
+    float highest = NEVER, whole = 0.0f, sum = 0.0f;
+    for (int s = 0; s < SPLITS; s++) highest = fmax(highest, of_row[s * (SIZE + 2) + SIZE]);
+    for (int s = 0; s < SPLITS; s++) {
+      __global const float* part = of_row + s * (SIZE + 2);
+      const float less = exp(part[SIZE] - highest);
+      whole += less * part[SIZE + 1];
+      sum += less * part[d];
+    }
+    PUT_TOKEN(y, result * SIZE + d, whole > 0.0f ? sum / whole : 0.0f);
+  }
+#endif
 }

@@ -9,6 +9,7 @@
 // Options: BM BN WM WN STAGES  as in product_stream.cl, ACTIVATION  of the products that have one
 
 #include "streaming.cl"
+#include "waiting.cl"
 
 // A record. Counts of halves are from the start of the arena, or of `x` and `y` if they are negative.
 enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPTH, IMAGE_X, IMAGE_Y,
@@ -19,28 +20,6 @@ enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPT
 #define OUT_ROW (BN + 8)
 #define OUT_LOADS (BM * BN / 8 / ITEMS)
 #define AHEAD (STAGES - 1)
-#define LINE 32  // counters for which groups wait have a cache line each
-#define MOST_LOOKS 200000  // takes a GPU more than a millisecond, on which binding.py counts
-
-// Other groups' results are read past the first cache, which does not hear of them.
-#ifdef NVIDIA
-#define GET_FRESH4(v, p) asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" \
-    : "=f"((v).x), "=f"((v).y), "=f"((v).z), "=f"((v).w) : "l"((size_t)(p)) : "memory")
-#define SIGNAL(p) \
-  { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" :: "l"((size_t)(p)) : "memory"); }
-#define LOOK(v, p) \
-  { asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory"); }
-#define COUNT(old, p) { asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
-    : "=r"(old) : "l"((size_t)(p)) : "memory"); }
-#define ORDER()  // the instructions above order what the items of the group did round barriers
-#else
-// A fence must not stand where only one item comes: drivers may make a barrier of it.
-#define ORDER() mem_fence(CLK_GLOBAL_MEM_FENCE)
-#define GET_FRESH4(v, p) v = *(p)
-#define SIGNAL(p) { atomic_inc(p); }
-#define LOOK(v, p) { v = atomic_add(p, 0); }
-#define COUNT(old, p) { old = atomic_inc(p); }
-#endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void product_run(

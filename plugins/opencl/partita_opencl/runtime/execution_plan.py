@@ -1,6 +1,6 @@
 """A program made ready for a device: chains fused, launches final, memory planned, kernels built.
 
-Shared by all requests; what belongs to one request is in ``binding.py``.
+Shared by all requests; what belongs to one request is in ``bound_plan.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.launches.work_sizes import Tuning
-from partita_opencl.runtime import elementwise_fusion, persistent_kernel
+from partita_opencl.runtime import block_run, elementwise_fusion, persistent_kernel
 from partita_opencl.trials import rehearsal
 
 
@@ -117,6 +117,7 @@ class Plan:
         self.steps = [elementwise_fusion.launch(step, tuning) for step in steps]
         if tuning.resident_groups:
             self.steps = persistent_kernel.join(self.steps, outputs, tuning)
+            self.steps = block_run.join(self.steps, tuning)
         rehearsal.require(device, self.steps)
         external = {o for o in program.owned if o is not None} | set(program.inputs)
         limits = device.limits

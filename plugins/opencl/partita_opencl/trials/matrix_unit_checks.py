@@ -29,7 +29,8 @@ _TOLERANCE = 2e-3
 
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
-    *("tensor_map.cl", "attention.cl"),
+    *("tensor_map.cl", "attention.cl", "waiting.cl"),
+    *("block_run.cl", "block_weights.cl", "block_columns.cl"),
 )
 """The sources that a verdict depends on."""
 
@@ -70,7 +71,7 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
     tiles = product_tiles.STREAM_TILES
     match units:
         case Units.RESIDENT:
-            return [_run_fault]
+            return [_run_fault, _block_run_fault]
         case Units.COPY_ENGINE:
             return [partial(_copy_engine_fault, tile) for tile in tiles if tile.bulk]
         case Units.WARPGROUP:
@@ -90,6 +91,11 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
 def _run_fault(device_id: str) -> str:
     error = _run_error(device_id)
     return "" if error < _TOLERANCE else f"a run of products is off by {error:.2g}"
+
+
+def _block_run_fault(device_id: str) -> str:
+    error = _block_run_error(device_id)
+    return "" if error < _TOLERANCE else f"a run of products of few rows is off by {error:.2g}"
 
 
 def _attention_fault(device_id: str) -> str:
@@ -269,6 +275,29 @@ def brought_error(device_id: str, rows: int = 9001) -> float:
     return _compare(device_id, nodes, {"x": x}, weights, wanted)
 
 
+def _block_run_error(device_id: str) -> float:
+    """Relative error of a row by four matrices of 4 bits, one after another; the worst of runs."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(3)
+    x: Array = rng.standard_normal((1, 2048)).astype(np.float32)
+    nodes, weights, wide = [], [], x.astype(np.float64)
+    for number, columns in enumerate((520, 4608, 96, 40)):
+        depth = wide.shape[1]
+        blocks = -(-depth // 32)
+        data: Array = rng.integers(0, 256, (columns, blocks, 16), np.uint8)
+        scales: Array = (rng.uniform(0.1, 0.3, (columns, blocks)) * depth**-0.5).astype(np.float32)
+        arrays = {f"data{number}": data, f"scales{number}": scales}
+        weights += [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+        attrs = {"K": depth, "N": columns, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+        ends = ["x" if number == 0 else f"x{number}", "y" if number == 3 else f"x{number + 1}"]
+        nodes.append(helper.make_node("MatMulNBits", [ends[0], *arrays], ends[1:], **attrs))
+        numbers = np.stack([data & 15, data >> 4], -1).reshape(columns, blocks, 32) - 8.0
+        matrix = (numbers * scales[..., None]).reshape(columns, -1)[:, :depth]
+        wide = wide @ matrix.T
+    return _compare(device_id, nodes, {"x": x}, weights, wide, runs=30)
+
+
 def _attention_error(device_id: str) -> float:
     """Relative error of attention over two heads of 24 elements, by 70 keys with a mask."""
     from onnx import helper
@@ -309,7 +338,8 @@ def _compare(
     ports = [helper.make_tensor_value_info(n, kind, x.shape) for n, x in feeds.items()]
     y = helper.make_tensor_value_info("y", kind, None)
     graph = helper.make_graph(nodes, "trial", ports, [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     config = {"INFERENCE_PRECISION_HINT": precision, "TILING": "LOCAL"}
     compiled = own_device.compile_model(model, device_id, config)
     request = compiled.create_infer_request()

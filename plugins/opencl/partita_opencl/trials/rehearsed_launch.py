@@ -48,7 +48,7 @@ def told(step: Step) -> Json:
         "args": [
             {"value": np.asarray(arg).tobytes().hex()}
             if isinstance(arg, np.generic | np.ndarray)
-            else {"buffer": place(arg)}
+            else {"buffer": None if arg is None else place(arg)}
             for arg in step.args
         ],
         "buffers": buffers,
@@ -140,7 +140,8 @@ def _enqueue(device: Device, launch: Json) -> None:
         if "value" in arg:
             kernel.set_arg(position, np.frombuffer(bytes.fromhex(arg["value"]), np.uint8))
         else:
-            kernel.set_arg(position, buffers[arg["buffer"]])
+            place = arg["buffer"]
+            kernel.set_arg(position, None if place is None else buffers[place])
     cl.enqueue_nd_range_kernel(queue, kernel, *map(tuple, launch["sizes"]))
     queue.finish()
 

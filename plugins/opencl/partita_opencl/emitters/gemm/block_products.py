@@ -43,6 +43,26 @@ _STAGED = 4096
 _LARGE = 2**31 - 1
 
 
+class FewRows(NamedTuple):
+    """What a launch of ``block_product.cl`` computes, for those who put several of them in one.
+
+    Attributes:
+        weights: Its weights.
+        rows: Rows of both sides.
+        epilogue: What becomes of the sums; the bias is of columns.
+        factors: A constant row of float32 that normalized rows are multiplied by, or ``None``.
+        epsilon: Added to the mean square.
+        gated: Whether the activation of one column is multiplied by the next.
+    """
+
+    weights: BlockWeights
+    rows: int
+    epilogue: Epilogue
+    factors: Operand | None
+    epsilon: float
+    gated: bool
+
+
 def _check(node: Node) -> Reason | None:
     bits, block = node.attrs.get("bits", 4), node.attrs.get("block_size", 0)
     detail = ""
@@ -334,12 +354,13 @@ def _multiply_few(
     form, cut = weights.form, cut_of(k, weights.form)
     rows = a.size // form.depth
     flags = {"GATED": gated, "NORM": norm is not None}
-    more: tuple[Argument, ...] = ()
-    if norm is not None:
-        more = single(k, norm.factors), f32(norm.epsilon)
+    factors = None if norm is None else single(k, norm.factors)
+    epsilon = 0.0 if norm is None else norm.epsilon
+    more: tuple[Argument, ...] = () if factors is None else (factors, f32(epsilon))
     staged = _STAGED // (rows * form.elements * cut.lanes)
     tile = min(max(1, staged), math.ceil(form.units / cut.lanes)) * cut.lanes
-    k.launch(
+    k.launch_generated(
+        "",
         "block_product.cl",
         "block_product",
         ((groups_of(form, cut) * cut.lanes, cut.high), (cut.lanes, cut.high)),
@@ -352,6 +373,7 @@ def _multiply_few(
         ints(*epilogue.bias_step),
         *epilogue.flags(),
         *more,
+        product=FewRows(weights, rows, epilogue, factors, epsilon, gated),
         LX=cut.lanes,
         LY=cut.high,
         ROWS=rows,

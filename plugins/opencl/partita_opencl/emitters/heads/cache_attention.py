@@ -15,8 +15,8 @@ from partita.lowering.kernel_table import refused_attribute, refused_input
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.movement import copy_box, pad_zeros, row_major
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
-from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
-from partita_opencl.launches.steps import FAULT
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
+from partita_opencl.launches.steps import FAULT, Counters
 
 _MOST_ELEMENTS = 256
 """Elements of a head."""
@@ -338,14 +338,14 @@ def _attend(
         options["SOFTCAP"] = f"{float(np.float32(softcap))!r}f"
     if appends:
         options["APPENDS"] = None
-    tiles = math.ceil(sizes.tokens * sizes.group / cut.rows)
+    groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / cut.rows)
     parts = y.size // sizes.size * cut.splits * (sizes.size + 2)
     partial = y if cut.splits == 1 else k.empty((parts,), np.float32)
     scale = node.number("scale", 0.0) or 1.0 / math.sqrt(sizes.size)
     k.launch(
         "cache_attention.cl",
         "cache_attention",
-        k.tuning.groups(sizes.batch * sizes.heads * tiles * cut.splits, cut.lanes * cut.keys),
+        k.tuning.groups(groups * cut.splits, cut.lanes * cut.keys),
         inputs.query,
         inputs.key or inputs.query,
         inputs.value or inputs.query,
@@ -354,6 +354,7 @@ def _attend(
         y,
         partial,
         FAULT,
+        Counters(groups),
         i32(sizes.heads),
         i32(sizes.group),
         i32(sizes.tokens),
@@ -365,13 +366,3 @@ def _attend(
         i32(len(k.builder.ops)),
         **options,
     )
-    if cut.splits > 1:
-        k.launch(
-            "cache_join.cl",
-            "cache_join",
-            k.tuning.flat(y.size),
-            partial,
-            y,
-            i64(y.size),
-            **{**_options(k, node, sizes, inputs), "SPLITS": cut.splits},
-        )
