@@ -28,7 +28,7 @@ def joined(monkeypatch):
 F16 = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL"}
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
 def test_layers_of_a_token(tmp_path, kind):
     decoder = Decoder(tmp_path, kind, **F16)
     decoder.check(4e-3)
@@ -38,7 +38,7 @@ def test_layers_of_a_token(tmp_path, kind):
     assert kernels == ["block_product", *run * 2] or kernels == ["block_product", *run * 2, *head]
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma2"])
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2"])
 def test_architectures(tmp_path, architecture):
     Decoder(tmp_path, "Q4_1", architecture, **F16).check(6e-3)
 
@@ -72,7 +72,6 @@ def chain(rows, sizes, bits=4, bias=False):
     [
         ((64, 96, 41), 1, 4, True),
         ((64, 32, 608, 96, 7), 2, 8, False),
-        ((96, 4256, 33), 1, 8, True),
         ((4256, 96, 32, 32, 32, 65), 1, 4, False),
         ((64, 64, 64), 4, 4, True),
     ],
