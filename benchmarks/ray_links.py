@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def pipeline(stage_ms: float) -> None:
     model, _ = two_stages(stage_ms * 1e-3)
     x = np.ones((256, 512), np.float32)
     inner = {"RAY_DEVICE": "CPU", "RAY_DEVICE_PROPERTIES": {"INFERENCE_NUM_THREADS": 1}}
-    rates = {}
+    rates, busy = {}, {}
     for label, second in (("one node", "RAY.0"), ("two nodes", "RAY.1")):
         config = {
             "HETERO_PINS": ["re:^first=RAY.0", f"re:^second={second}"],
@@ -187,10 +188,37 @@ def pipeline(stage_ms: float) -> None:
         }
         compiled = core.compile_model(model, "HETERO:RAY.0,RAY.1", config)
         jobs = partita.AsyncInferQueue(compiled, jobs=4)
+        rate(jobs, x, 20)
+        before, start = processor_seconds(), time.perf_counter()
         rates[label] = max(rate(jobs, x, 60) for _ in range(3))
+        took = time.perf_counter() - start
+        busy[label] = {
+            who: (seconds - before.get(who, 0)) / took
+            for who, seconds in processor_seconds().items()
+        }
     print(f"\nstages of {stage_ms} ms: ", end="")
     print(", ".join(f"{label} {found:.1f}/s" for label, found in rates.items()), end="")
     print(f"; ratio {rates['two nodes'] / rates['one node']:.2f} (mark: {MARKS['pipeline']})")
+    print(f"processors that were busy, of {len(os.sched_getaffinity(0))}:")
+    for label, shares in busy.items():
+        print(f"  {label}: " + ", ".join(f"{who} {share:.2f}" for who, share in shares.items()))
+
+
+def processor_seconds() -> dict[str, float]:
+    """What the stages' processes, this one, and Ray's have used so far."""
+    used = {"stages": 0.0, "this process": 0.0, "Ray": 0.0}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, fields = place.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # it has ended
+        who = {"ray::NodeActor": "stages", "raylet": "Ray", "gcs_server": "Ray"}.get(name)
+        if place.parent.name == str(os.getpid()):
+            who = "this process"
+        if who is not None:
+            user, system = fields.split()[11:13]
+            used[who] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 def rate(jobs: Any, x: np.ndarray[Any, Any], count: int) -> float:
