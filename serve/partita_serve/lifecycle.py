@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,10 +42,6 @@ _BACKLOG = 1024
 
 _FAREWELL_S, _FAREWELL_TURNS = 1.0, 20
 """Seconds in which clients may use their connections once more, and how often to look."""
-
-_SWITCH_S = 0.0005
-"""Seconds for which a thread keeps the interpreter. A run that has ended needs it to say so, and by
-default waits for five milliseconds where the event loop is busy."""
 
 _INTERRUPTED = 130
 """The exit code of a process that did not end as it should have."""
@@ -175,7 +170,6 @@ def run(
     Raises:
         PartitaError: As :func:`serve`.
     """
-    sys.setswitchinterval(_SWITCH_S)
     keep_freed_memory()
 
     async def until_signal() -> None:
