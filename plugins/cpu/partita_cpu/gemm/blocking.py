@@ -45,7 +45,7 @@ LAYING_FOR_TILES = 1.0
 PICTURE = 3
 """Channels of a picture."""
 
-PIECE_SHARE = 2 / 3
+PIECE_SHARE = 3 / 4
 """Of the first-level cache, for a piece of a tile's weights that stays there from tile to tile.
 
 Rows of the left side run through the rest.
@@ -401,8 +401,8 @@ class _Planner:
         values = self._cut(row, block)
         piece = block // (taps * pieces)
         wider = self.arithmetic.widened_bytes // self.arithmetic.weight_bytes
-        chunks = -(-block * wider // self.machine.l1_bytes(PIECE_SHARE))
-        chunk = -(-taps * pieces // chunks)
+        most = max(1, self.machine.l1_bytes(PIECE_SHARE) // (piece * wider))
+        chunk = -(-taps * pieces // -(-taps * pieces // most))
         partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
         widened = chunk * piece * wider if wider > 1 else 0
         values |= {
