@@ -69,6 +69,7 @@ def mix_taps(
         nt: All threads; they share the output's rows.
     """
     out, taps = index.shape
+    half = weights.dtype.type(0.5)
     if inner == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             line = x[o * size : (o + 1) * size]
@@ -79,6 +80,27 @@ def mix_taps(
                 y[o * out + j] = total
         return
     rows = outer * out
+    if taps == 2:
+        begin, end = rows * tid // nt, rows * (tid + 1) // nt
+        o = begin // out
+        j = begin - o * out
+        for row in range(begin, end):
+            near, far = index[j, 0], index[j, 1]
+            weight, other = weights[j, 0], weights[j, 1]
+            if other == 0:  # whatever lies there; two halves of the same are exact
+                far = near
+                weight *= half
+                other = weight
+            one, two = (o * size + near) * inner, (o * size + far) * inner
+            target = y[row * inner : (row + 1) * inner]
+            first, second = x[one : one + inner], x[two : two + inner]
+            for i in range(inner):
+                target[i] = weight * first[i] + other * second[i]
+            j += 1
+            if j == out:
+                j = 0
+                o += 1
+        return
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         o = row // out
         j = row - o * out
