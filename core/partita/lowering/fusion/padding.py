@@ -64,7 +64,7 @@ def _zero_pads(node: Node) -> list[int] | None:
         pads = node.attrs.get("pads") or node.attrs.get("paddings")
         return None if node.attrs.get("value", 0.0) else pads
     amounts, value = node.input(1), node.input(2)
-    if amounts is None or amounts.const is None:
+    if amounts is None or amounts.const is None or amounts.const.ndim != 1:
         return None
     if value is not None and not is_scalar(value, 0.0):
         return None
