@@ -78,6 +78,9 @@ def test_nobody_without_it_is_told_what_to_do():
     with pytest.raises(UnsupportedOpError) as caught:
         ov.Core().compile_model(network(), "HETERO:CPU,REFERENCE")
     assert "No operators of ONNX: 'my.ops::Order'. Core.add_extension" in str(caught.value)
+    with pytest.raises(UnsupportedOpError) as caught:
+        ov.Core().compile_model(network(), "AUTO:CPU")
+    assert "\nCPU: No operators of ONNX: 'my.ops::Order'. Core.add_ext" in str(caught.value)
 
 
 def test_faults_inside_end_the_request_and_not_the_next_one(core):

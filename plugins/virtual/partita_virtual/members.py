@@ -146,7 +146,9 @@ def nobody_can(own_name: str, model: Model, causes: Mapping[str, Exception]) -> 
         f"No device of {own_name}:{','.join(causes)} takes model '{model.name}' as a whole; a "
         "device that splits models could."
     )
-    return error.with_lines(f"{device}: {cause}" for device, cause in causes.items())
+    return error.with_lines(
+        f"{device}: {line}" for device, cause in causes.items() for line in str(cause).split("\n")
+    )
 
 
 def explained(
