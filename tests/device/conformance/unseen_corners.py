@@ -7,6 +7,7 @@ it was measured. Faults as in ``unseen_values``.
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 import unseen_values
@@ -420,7 +421,7 @@ def boxes_have_their_corners_in_order(right, node, boxes, *rest):
     return right(np.where(swapped, boxes[..., [0, 1, 0, 1]], boxes), *rest)
 
 
-def rewritten(name, op, change, doc):
+def rewritten(name, op, change, doc, module=__name__):
     """Adds a device that compiles nodes of an operator as if they said something else."""
 
     def prepare(self, proto):
@@ -430,7 +431,7 @@ def rewritten(name, op, change, doc):
         return proto
 
     body = {"prepare": prepare, "suites": (f"random/{op}/*",), "__doc__": doc}
-    globals()[name] = type(name, (Broken,), {**body, "__module__": __name__})
+    vars(sys.modules[module])[name] = type(name, (Broken,), {**body, "__module__": module})
 
 
 def replaced(name, had, has):
