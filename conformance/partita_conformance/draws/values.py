@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ _FLOATS: Mapping[str, tuple[float, ...]] = {
     "small": (1e-30, -1e-37, 1e-20, -0.0, 0.5, -1e-12),
     "denormal": (1e-40, -3e-39, 6e-8, -5e-8, 1e-310, 0.5),
     "ties": (0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 8388609.0, -0.49999997, 3.0, 3.0),
+    "scales": tuple(
+        sign * part * 10.0**power
+        for sign in (1, -1)
+        for power in (-4, -3, -2, -1, 0, 1)
+        for part in (1, 1.3, 1.7, 2.2, 2.9, 3.8, 4.9, 6.3, 8.1)
+    ),
 }
 _DOUBLES: Mapping[str, tuple[float, ...]] = {
     "large": (1e300, -1e200, 2.0**53 - 1, -(2.0**31) - 0.5, 4294967297.0, 700.5, -700.5),
@@ -29,6 +35,10 @@ _DOUBLES: Mapping[str, tuple[float, ...]] = {
     "ties": (4503599627370497.5, -0.49999999999999994, 1 + 1e-9, 1 - 1e-9, 1 / 3, -2 / 3),
 }
 """What only float64 tells apart, beside what stands above."""
+
+_PAIRED = {"Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Greater", "Less"}
+_PAIRED |= {"GreaterOrEqual", "LessOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+"""Operators of two numbers, tried with every pair of a group's: NaN beside NaN, 0 beside -0."""
 
 EACH = EXACT | ROUNDED | ELEMENTWISE
 """Operators whose results each depend on few elements, so that every element may be special."""
@@ -82,6 +92,8 @@ def groups_of(op_type: str, element: str) -> list[str]:
         groups = _whole_groups(op_type, element) if whole else list(_FLOATS)
         if op_type not in MOVED and "denormal" in groups:
             groups.remove("denormal")  # which arithmetic may flush to zero
+        if op_type not in ELEMENTWISE - {"Pow"} and "scales" in groups:
+            groups.remove("scales")  # which tell where one series ends and the next begins
         return [group for group in groups if op_type not in UNTOLD.get(group, ())]
     if whole:
         return ["sums"] if op_type in _FACTORS else []
@@ -119,17 +131,37 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
     variable = formal_input(schema, first_input(op_type, draw)).type_str
     rng = np.random.default_rng(zlib.crc32(f"{op_type}/{group}".encode()))
     inputs = list(draw.inputs)
+    if group == "scales":
+        pool = np.array(_FLOATS[group]).astype(getattr(draw.inputs[0], "dtype", np.float32))
+        return dataclasses.replace(draw, inputs=[pool, *inputs[1:]])
     for i, array in enumerate(draw.inputs):
         same = array is not None and formal_input(schema, i).type_str == variable
         fixed = (op_type, i) in _BOUNDED or (i in draw.constant and op_type in _FIXED)
         if array is not None and same and not fixed:
             inputs[i] = _values(rng, op_type, i, array, group, _terms(op_type, draw))
+    if op_type in _PAIRED and group in (*_FLOATS, "limits") and len(inputs) == 2:
+        inputs = _crossed(inputs)
     if (op_type, group) == ("Pow", "limits") and inputs[1] is not None:
         inputs[:2] = _powers(rng, draw)
     if (op_type, group) == ("ReduceProd", "sums"):  # of all elements, two of which are not 1
         given = {n: v for n, v in draw.attributes.items() if n == "keepdims"}
         return dataclasses.replace(draw, inputs=inputs[:1], attributes=given)
     return dataclasses.replace(draw, inputs=inputs)
+
+
+def _crossed(inputs: Sequence[Array | None]) -> list[Array | None]:
+    """Two inputs of which each different element of one meets each of the other."""
+    first, second = (None if a is None else np.unique(a.view(_bits(a))) for a in inputs)
+    if first is None or second is None:
+        return list(inputs)
+    a, b = inputs
+    assert a is not None and b is not None  # noqa: S101  # looked at above
+    return [first.view(a.dtype).reshape(-1, 1), second.view(b.dtype).reshape(1, -1)]
+
+
+def _bits(array: Array) -> str:
+    """The type of integers as wide as an array's elements, by which NaN and -0 are told apart."""
+    return f"u{array.dtype.itemsize}"
 
 
 def _terms(op_type: str, draw: Draw) -> int:

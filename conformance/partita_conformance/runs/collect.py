@@ -29,6 +29,7 @@ from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it 
 from partita_conformance.suites.numerics.suite_chains import chain_checks
 from partita_conformance.suites.numerics.suite_decoder import decoder_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
+from partita_conformance.suites.numerics.suite_kinds import kind_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
 from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
@@ -96,6 +97,7 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         *chain_checks(),
         *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
+        *kind_checks(selection.draws),
         *decoder_checks(selection.draws),
         *sweep_checks(selection.draws),
         *case_checks(cases),

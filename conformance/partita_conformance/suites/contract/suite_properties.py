@@ -205,6 +205,8 @@ def counters_come_when_asked_for(bench: Bench) -> None:
     )
 
 
+_MOST_SHARE = 1.5
+"""Of a run's time, what operations that wait for each other may say at most."""
 _LEAST_SHARE = 0.002
 """Of a run's time, what its counters say together at least: most of it may be crossing, or waiting;
 in another unit they would say a thousandth of it at most."""
@@ -212,7 +214,10 @@ in another unit they would say a thousandth of it at most."""
 
 @check("properties")
 def counters_are_in_microseconds(bench: Bench) -> None:
-    """The times of a run of some work are not a small part of a thousandth of the whole run."""
+    """Times of operations one after another are a good part of a run's time, and not more than it.
+
+    A thousandth of it tells another unit, twice as much a time that counts for several.
+    """
     text = "g (float[512,512] x) => (float[512,512] y) {{ a = {0}(x{1}) b = {0}(a{1}) y = Neg(b) }}"
     weight = {"w": np.full((512, 512), 0.002, np.float32)}
     for op, more in (("MatMul", ", w"), ("Tanh", ""), ("Exp", ""), ("Relu", "")):
@@ -234,6 +239,10 @@ def counters_are_in_microseconds(bench: Bench) -> None:
     require(
         max(shares) >= _LEAST_SHARE,
         f"Counters say {max(shares):.5f} of the time that a run takes; they are in microseconds.",
+    )
+    require(
+        min(shares) <= _MOST_SHARE,
+        f"Operations one after another took {min(shares):.2f} of the time that their run takes.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,25 @@ def every_output_may_be_given(bench: Bench) -> None:
             request.set_output_tensor(index, partita.HostTensor(array))
         request.infer(feeds)
         compare(given, expected, f"{sample.name}, tensors given for its outputs")
+
+
+@check("request", values=True)
+def some_outputs_may_be_given(bench: Bench) -> None:
+    """A runner writes to each tensor that it returns, whichever of the outputs have one given."""
+    sample = bench.sample("outputs")
+    compiled = bench.compile(sample.proto)
+    runner = compiled.device_model.create_runner()
+    for seed, mask in enumerate(itertools.product((False, True), repeat=len(compiled.outputs))):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        given = [
+            partita.HostTensor(np.full_like(array, 55)) if wanted else None
+            for array, wanted in zip(expected, mask, strict=True)
+        ]
+        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        have = [tensor.numpy() for tensor in runner.run(inputs, given)]
+        compare(have, expected, f"{sample.name}, outputs given: {list(mask)}")
+    runner.close()
 
 
 @check("request")

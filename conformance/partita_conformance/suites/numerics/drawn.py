@@ -64,7 +64,7 @@ def _run(op: str, make: Make, bench: Bench) -> None:
             if model != compiled[0]:
                 request = claimed_compiles(bench, proto).create_infer_request()
                 compiled = model, request
-            _compare_all(op, one, compiled[1], feeds, _expected(bench, proto, feeds))
+            compare_all(op, one, compiled[1], feeds, _expected(bench, proto, feeds))
         except ConformanceError as error:
             wrong.append(f"{word}: {error}" if word else str(error))
         except (DeclinedError, NotApplicableError) as reason:
@@ -89,7 +89,12 @@ def _expected(bench: Bench, proto: Any, feeds: Any) -> list[Any]:
         raise NotApplicableError(f"no judge can compute it: {error}") from error
 
 
-def _compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence[Any]) -> None:
+def compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence[Any]) -> None:
+    """Runs a request, and compares what it gives for a draw with what is right.
+
+    Raises:
+        ConformanceError: It is something else.
+    """
     with np.errstate(all="ignore"):
         have = request.infer(feeds).to_tuple()
     shapes = [None if a is None else (str(a.dtype), a.shape) for a in one.inputs]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.inputs.chains import chains
 from partita_conformance.inputs.models import Sample
+from partita_conformance.inputs.pairs import STEPS, pairs
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import DeclinedError
 from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 
 
@@ -22,7 +26,34 @@ def chain_checks() -> list[Check]:
             f"operations together: {sample.name}",
         )
         for sample in chains()
+    ] + [
+        Check(
+            f"chains/{first.replace(' ', '_')}_and_then",
+            functools.partial(_run_pairs, first),
+            True,
+            f"two operations, of which the first makes: {first}",
+        )
+        for first in STEPS
     ]
+
+
+def _run_pairs(first: str, bench: Bench) -> None:
+    declined: DeclinedError | None = None
+    taken = 0
+    for sample in pairs(first):
+        try:
+            compiled = claimed_compiles(bench, sample.proto)
+        except DeclinedError as reason:
+            declined = reason
+            continue
+        taken += 1
+        feeds = sample.feeds(taken)
+        with np.errstate(all="ignore"):
+            expected = bench.expected(sample.proto, feeds)
+            have = compiled(feeds).to_tuple()
+        compare(have, expected, sample.name, 1e-4)
+    if declined is not None and not taken:
+        raise declined
 
 
 def _run(sample: Sample, bench: Bench) -> None:

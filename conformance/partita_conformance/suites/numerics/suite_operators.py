@@ -50,8 +50,13 @@ def random_checks(count: int) -> list[Check]:
             nth(op, number).element_type,
         )
         for op in GENERATORS
-        for number in range(count if len(order(op)) < _MANY_KINDS else 2 * count)
+        for number in range(kinds_taken(op, count))
     ]
+
+
+def kinds_taken(op: str, count: int) -> int:
+    """How many kinds of draws of an operator have a check of their own."""
+    return count if len(order(op)) < _MANY_KINDS else 2 * count
 
 
 def claimed_compiles(bench: Bench, proto: Any) -> Any:

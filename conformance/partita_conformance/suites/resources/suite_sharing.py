@@ -189,6 +189,11 @@ _FREE = (
     "g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }",
     "g (float[N,M] x) => (float[N,M] y) { y = Softmax <axis = -1> (x) }",
     "g (float[N,M] x) => (float[N,1] y) { y = ReduceMax <axes = [1], keepdims = 1> (x) }",
+    "g (float[N,M] x) => (int64[2] y) { y = Shape(x) }",
+    "g (float[N,M] x, float[K,M] c) => (float[K,M] y) { s = Shape(x) f = Cast <to = 1> (s)"
+    " r = ReduceSum <keepdims = 0> (f) y = Add(c, r) }",
+    "g (float[N,M] x, float[M] c) => (float[N,M] y) { s = Shape(x) z = Expand(c, s)"
+    " y = Sub(x, z) }",
 )
 _SIZES = (
     (4, 4, 4),
