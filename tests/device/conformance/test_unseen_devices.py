@@ -165,6 +165,13 @@ CAUGHT = {
     ("unseen_known", "VariadicOfOneHandsOn"): ["sharing/outputs_have*"],
     ("unseen_known", "CountersKeepTheFirstRun"): ["properties/counters_are_of*"],
     ("unseen_known", "TheSecondDeviceIsTheFirst"): ["plugin/each_device*"],
+    ("unseen_corners", "SoftplusIsLinearEarly"): ["values/Softplus/float"],
+    ("unseen_corners", "NotANumberEqualsItself"): ["values/Equal/float"],
+    ("unseen_corners", "DiagonalsAreSums"): ["random/Einsum/rest"],
+    ("unseen_lifetimes", "FillsOnlyTheFirstGivenOutput"): ["request/some_outputs*"],
+    ("unseen_lifetimes", "KeepsTheFirstShapes"): ["shapes/Shape", "sharing/equal*"],
+    ("unseen_lifetimes", "CountsWhatItDidNotRun"): ["properties/counters_are_in*"],
+    ("unseen_lifetimes", "DropsSlicesOfSlices"): ["chains/every_other_and_then"],
 }
 """Broken device to patterns of checks that must catch it."""
 
