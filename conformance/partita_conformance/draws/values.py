@@ -40,6 +40,9 @@ _PAIRED = {"Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Greater", 
 _PAIRED |= {"GreaterOrEqual", "LessOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 """Operators of two numbers, tried with every pair of a group's: NaN beside NaN, 0 beside -0."""
 
+_MOST_VALUES, _WIDE = 24, 35
+"""More than any group has; and elements of a row that no vector divides, of which it holds some."""
+
 EACH = EXACT | ROUNDED | ELEMENTWISE
 """Operators whose results each depend on few elements, so that every element may be special."""
 _SUMS = {f"Reduce{name}" for name in ("Sum", "Mean", "L1", "L2", "SumSquare", "LogSumExp", "Prod")}
@@ -134,12 +137,14 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
     if group == "scales":
         pool = np.array(_FLOATS[group]).astype(getattr(draw.inputs[0], "dtype", np.float32))
         return dataclasses.replace(draw, inputs=[pool, *inputs[1:]])
-    for i, array in enumerate(draw.inputs):
+    crossed = op_type in _PAIRED and len(inputs) == 2 and group in (*_FLOATS, "limits")
+    for i, array in enumerate(inputs):
         same = array is not None and formal_input(schema, i).type_str == variable
         fixed = (op_type, i) in _BOUNDED or (i in draw.constant and op_type in _FIXED)
         if array is not None and same and not fixed:
-            inputs[i] = _values(rng, op_type, i, array, group, _terms(op_type, draw))
-    if op_type in _PAIRED and group in (*_FLOATS, "limits") and len(inputs) == 2:
+            room = np.resize(array, _MOST_VALUES) if crossed else array
+            inputs[i] = _values(rng, op_type, i, room, group, _terms(op_type, draw))
+    if crossed:
         inputs = _crossed(inputs)
     if (op_type, group) == ("Pow", "limits") and inputs[1] is not None:
         inputs[:2] = _powers(rng, draw)
@@ -150,13 +155,15 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
 
 
 def _crossed(inputs: Sequence[Array | None]) -> list[Array | None]:
-    """Two inputs of which each different element of one meets each of the other."""
+    """Two inputs of which each different element of one meets each of the other, in long rows."""
     first, second = (None if a is None else np.unique(a.view(_bits(a))) for a in inputs)
     if first is None or second is None:
         return list(inputs)
     a, b = inputs
     assert a is not None and b is not None  # noqa: S101  # looked at above
-    return [first.view(a.dtype).reshape(-1, 1), second.view(b.dtype).reshape(1, -1)]
+    again = -(-_WIDE // second.size)
+    sides = np.meshgrid(first, np.tile(second, again), indexing="ij")
+    return [np.ascontiguousarray(s).view(x.dtype) for s, x in zip(sides, (a, b), strict=True)]
 
 
 def _bits(array: Array) -> str:
