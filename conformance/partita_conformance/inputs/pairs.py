@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from partita_conformance.draws.draw import Array
-from partita_conformance.inputs.models import Sample
+from partita_conformance.inputs.models import Array, Sample
 
 _SHAPE = (4, 4, 4)
 """As long along each axis, so that constants of rows fit columns, and an axis another one."""
