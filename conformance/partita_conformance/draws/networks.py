@@ -203,7 +203,7 @@ def dequantize(rng: Rng) -> Draw:
 
 def einsum(rng: Rng) -> Draw:
     """Draws a model of einsum."""
-    i, j, k = (int(n) for n in rng.integers(1, 6, 3))
+    i, j, k = (int(n) for n in rng.integers(2, 6, 3))  # of one element, a diagonal is its sum
     equation, shapes = (
         ("ij,jk->ik", ([i, j], [j, k])),
         ("bij,bjk->bik", ([2, i, j], [2, j, k])),
