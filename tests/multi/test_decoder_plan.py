@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ import partita
 from partita.cli.main import main
 from partita.contract.query import ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
+from partita_hetero.cost import attention_probe
 from partita_hetero.cost import device_speed as probes
+from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed
-from partita_hetero.cost.token_work import PLAIN, WeightFormat
+from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
+from partita_hetero.partition import op_graph
 from partita_hetero.placement import lock_file
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
@@ -51,7 +55,7 @@ def core(monkeypatch, tmp_path):
     )
 
 
-def told_speeds(devices, names, formats, weight_bytes):
+def told_speeds(devices, names, formats, weight_bytes, attention):
     assert formats <= {Q4, PLAIN}
     there = LinkCost("host", "a", 1e-8, 1e-10)
     return [
@@ -386,6 +390,63 @@ def test_a_device_without_products_cannot_be_measured(probe):
         probe(FakeDevice("F", refuses=["MatMul"]))
 
 
+ATTENTION = AttentionShape(4, 2, 16, 32)
+
+
+def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
+    monkeypatch.setattr(probes, "READ_BYTES", (1 << 16,))
+    monkeypatch.setattr(probes, "SIDE", 64)
+    monkeypatch.setattr(probes, "MANY_SIDE", 64)
+    core = partita.Core()
+    properties = HeteroProperties(MULTI_DEVICE_PRIORITIES="CPU")
+    devices = DeviceList(core.device_api, "HETERO", properties)
+    with Database(tmp_path / "costs.sqlite3") as database:
+        arguments = (devices, "CPU", "key", database, set(), 1000)
+        speed = probes.device_speed(*arguments, ATTENTION)
+        assert speed.attention.read > 0
+        assert speed.attention.multiply > 0
+        assert probes.device_speed(*arguments, ATTENTION) == speed  # nothing is measured again
+        assert probes.device_speed(*arguments).attention is None
+
+
+def test_probes_of_attention_compute_attention():
+    for probe, (rows, total) in attention_probe.PROBES.items():
+        model = attention_probe.attention_model(ATTENTION, probe)
+        x = np.random.default_rng(1).standard_normal((1, rows, 8 * 16)).astype(np.float32)
+        found = partita.Core().compile_model(model, "CPU")({"x": x})
+        values = x[0, :, 6 * 16 :].reshape(rows, 2, 16).astype(np.float64)
+        past = np.full((total - rows, 2, 16), np.float32(0.1), np.float64)
+        keys = np.concatenate([past, x[0, :, 4 * 16 : 6 * 16].reshape(rows, 2, 16)])
+        values = np.concatenate([past, values])
+        scores = x[0, -1, :16].astype(np.float64) @ keys[:, 0].T / 4
+        shares = np.exp(scores - scores.max())
+        expected = shares / shares.sum() @ values[:, 0]
+        for number in range(attention_probe.LAYERS):
+            np.testing.assert_allclose(found[number][0, -1, :16], expected, atol=1e-5)
+
+
+def test_rates_of_attention_follow_from_the_seconds_of_probes():
+    seconds = {"of one": 1.0, "of one behind many": 3.0, "of many": 5.0}
+    speed = speed_of_attention(ATTENTION, seconds)
+    layers, places, rows = attention_probe.LAYERS, attention_probe.PLACES, attention_probe.ROWS
+    assert speed.read == layers * 2 * 2 * 16 * 4 * (places - 1) / 2
+    assert speed.multiply == layers * 2 * 4 * 16 * rows**2 / 2 / 4
+    assert speed_of_attention(ATTENTION, {**seconds, "of many": None}) is None
+
+
+def test_attention_counts_by_its_own_speed():
+    work = TokenWork({}, {}, cache_bytes=1e6, attention_products=1e6)
+    assert FAST.seconds(work) == pytest.approx(1e6 / 1e12)
+    slow = replace(FAST, attention=AttentionSpeed(1e9, 1e7))
+    assert slow.seconds(work) == pytest.approx(1e6 / 1e7)
+
+
+def test_the_sizes_of_attention_are_those_of_the_model():
+    model = decoder("tiny", "q4")
+    shape = AttentionShape.of(model, op_graph.build(model))
+    assert shape == AttentionShape(TINY.heads, TINY.kv_heads, TINY.head_size, 32)
+
+
 def test_ranges_of_layers_are_short():
     assert layer_range(["layer 3"]) == "layer 3"
     assert layer_range(["head"]) == "head"
@@ -413,7 +474,7 @@ def test_a_decoder_in_two_parts_makes_the_tokens_of_one_device(monkeypatch, tmp_
     assert greedy(parts, [5, 9, 33], 12) == greedy(whole, [5, 9, 33], 12)
 
 
-def told_speeds_of_processors(devices, names, formats, weight_bytes):
+def told_speeds_of_processors(devices, names, formats, weight_bytes, attention):
     limits = devices.memory_limits
     speeds = {"CPU2": FAST, "CPU": SLOW}
     return [DecoderDevice(name, speeds[name], limits.get(name)) for name in names]

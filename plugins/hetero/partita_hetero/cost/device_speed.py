@@ -1,9 +1,9 @@
 """How fast a device reads weights and multiplies with them: a short probe for each format.
 
 A probe is a small model, compiled and run as any other: products one after another, each with a
-matrix of its own. With one row it tells how fast
-weights are read, with many how fast they are multiplied, and with tiny matrices what an operation
-takes beside that. What was measured is kept in the database of costs.
+matrix of its own. With one row it tells how fast weights are read, with many how fast they are
+multiplied, and with tiny matrices what an operation takes beside that. Attention over a cache has
+a probe of its own (`attention_probe`). What was measured is kept in the database of costs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ import partita
 from partita.contract.core_api import CoreAPI
 from partita.errors import PlanError
 from partita.tensors.tensor import HostTensor
+from partita_hetero.cost.attention_probe import (
+    PROBES,
+    AttentionShape,
+    AttentionSpeed,
+    attention_model,
+    speed_of_attention,
+)
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.timing import Effort, repeat, seconds_of
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("partita.hetero")
 
-READ_BYTES = (64 << 20, 192 << 20, 512 << 20)
+READ_BYTES = (64 << 20, 96 << 20, 128 << 20, 192 << 20, 512 << 20)
 """Weights of the probe of one row: as many as the model has, since caches of processors may hold
 those of small models, but no more than the last."""
 
@@ -56,11 +63,14 @@ class DeviceSpeed:
         read: By format: bytes of weights that it reads a second.
         multiply: By format: multiplications with weights a second, for many rows.
         op_seconds: What an operation takes besides.
+        attention: How fast attention over a cache is; ``None`` for as fast as products without a
+            matrix of weights, and their reading.
     """
 
     read: Mapping[WeightFormat, float]
     multiply: Mapping[WeightFormat, float]
     op_seconds: float
+    attention: AttentionSpeed | None = None
 
     @property
     def bandwidth(self) -> float:
@@ -75,8 +85,9 @@ class DeviceSpeed:
             known = kind if kind in self.read else PLAIN
             reading = work.weight_bytes.get(kind, 0.0) / self.read[known]
             total += max(reading, work.products.get(kind, 0.0) / self.multiply[known])
-        attention = work.attention_products / self.multiply[PLAIN]
-        return total + max(work.cache_bytes / self.read[PLAIN], attention)
+        known = self.attention or AttentionSpeed(self.read[PLAIN], self.multiply[PLAIN])
+        attending = work.attention_products / known.multiply
+        return total + max(work.cache_bytes / known.read, attending)
 
 
 def device_speed(
@@ -86,6 +97,7 @@ def device_speed(
     database: Database,
     formats: set[WeightFormat],
     weight_bytes: int,
+    attention: AttentionShape | None = None,
 ) -> DeviceSpeed:
     """A device's speed for some formats of weights, measured unless the database knows.
 
@@ -98,6 +110,7 @@ def device_speed(
         database: Where costs are kept.
         formats: How the weights of a model are stored.
         weight_bytes: How many there are.
+        attention: The sizes of the model's attention, if it is one operation.
 
     Raises:
         PlanError: The device does not even multiply float32.
@@ -122,7 +135,17 @@ def device_speed(
         products = MANY_ROWS * MANY_SIDE**2 * MANY_PRODUCTS
         read[kind] = count * _matrix_bytes(kind) / max(reading - count * op, reading / 10)
         multiply[kind] = products / max(many - MANY_PRODUCTS * op, many / 10)
-    return DeviceSpeed(read, multiply, op)
+    attending = None
+    if attention is not None:
+        times = {
+            probe: _known(
+                *(database, key, f"attention {probe}: {attention}"),
+                partial(_run, devices, device, attention_model(attention, probe)),
+            )
+            for probe in PROBES
+        }
+        attending = speed_of_attention(attention, times)
+    return DeviceSpeed(read, multiply, op, attending)
 
 
 _WORK_OP = "operation of nearly nothing"

@@ -14,6 +14,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
+from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed, device_speed
 from partita_hetero.cost.launch_cost import launch_cost
@@ -148,7 +149,11 @@ def formats_of(placer: Placer, work: DecoderWork) -> set[WeightFormat]:
 
 
 def describe_devices(
-    devices: DeviceList, names: Sequence[str], formats: set[WeightFormat], weight_bytes: int
+    devices: DeviceList,
+    names: Sequence[str],
+    formats: set[WeightFormat],
+    weight_bytes: int,
+    attention: AttentionShape | None = None,
 ) -> list[DecoderDevice]:
     """Speeds, links and limits, measured unless the database knows.
 
@@ -157,6 +162,7 @@ def describe_devices(
         names: Which of them.
         formats: How the decoder's weights are stored.
         weight_bytes: How many there are.
+        attention: The sizes of its attention, if that is one operation.
 
     Raises:
         PlanError: A device cannot be measured.
@@ -170,7 +176,7 @@ def describe_devices(
             found.append(
                 DecoderDevice(
                     name,
-                    device_speed(devices, name, key, database, formats, weight_bytes),
+                    device_speed(*(devices, name, key, database), formats, weight_bytes, attention),
                     devices.memory_limits.get(name, info.memory_bytes),
                     launch_cost(devices, name, key, database) or 0.0,
                     None if on_host else link_costs(core, name, key, database),

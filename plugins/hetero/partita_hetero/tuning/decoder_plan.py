@@ -14,6 +14,7 @@ from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.model import Model
 from partita_hetero.compile.placer import Placer
+from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.token_work import DecoderWork
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.partition.decoder_layers import decoder_layers
@@ -317,7 +318,8 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
     names = _usable(placer, [*devices.names, *placer.pins.values()])
     work = DecoderWork(placer.model, placer.wiring, request.context)
     described = describe_devices(
-        devices, names, formats_of(placer, work), placer.model.weight_bytes
+        *(devices, names, formats_of(placer, work), placer.model.weight_bytes),
+        AttentionShape.of(placer.model, placer.wiring),
     )
     return plan_decoder(placer, described, request, objective, out)
 

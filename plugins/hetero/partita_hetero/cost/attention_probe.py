@@ -1,0 +1,153 @@
+"""How fast a device attends over a cache: a short probe with the sizes of a decoder's attention.
+
+A probe is a model of some ``GroupQueryAttention`` beside each other, each with a cache of its own.
+One new token behind few others and behind many tells how fast keys and values are read, many new
+tokens how fast they are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita_hetero.partition.op_graph import OpGraph
+
+if TYPE_CHECKING:
+    from partita.model.model import Model
+
+PLACES = 1024
+"""Of the caches."""
+
+LAYERS = 8
+"""Operations of a probe; together their caches are larger than what is next to a core."""
+
+ROWS = 256
+"""New tokens of the probe of many."""
+
+PROBES: Mapping[str, tuple[int, int]] = {
+    "of one": (1, 1),
+    "of one behind many": (1, PLACES),
+    "of many": (ROWS, ROWS),
+}
+"""By name: new tokens, and tokens in the cache after the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The sizes of a decoder's attention.
+
+    Attributes:
+        heads: Of queries.
+        kv_heads: Of keys and values.
+        size: Of a head.
+        bits: Of an element of the cache.
+    """
+
+    heads: int
+    kv_heads: int
+    size: int
+    bits: int
+
+    def __str__(self) -> str:
+        return f"{self.heads} heads on {self.kv_heads} of {self.size}, {self.bits} bits"
+
+    @classmethod
+    def of(cls, model: Model, wiring: OpGraph) -> AttentionShape | None:
+        """Those of a decoder's first ``GroupQueryAttention``; ``None`` if it has none."""
+        ports = {port.name: port for port in model.inputs}
+        for node in wiring.nodes:
+            if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
+                continue
+            port = ports.get(node.inputs[3].name or "")
+            shape = None if port is None else port.shape
+            if port is None or port.dtype is None or shape is None or len(shape) != 4:
+                continue
+            heads, size = node.attributes["num_heads"].as_int(), shape[3]
+            if isinstance(size, int) and isinstance(shape[1], int):
+                return cls(heads, shape[1], size, 8 * port.dtype.itemsize)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpeed:
+    """What attention does in a second.
+
+    Attributes:
+        read: Bytes of keys and values, for one new token.
+        multiply: Multiplications, for many.
+    """
+
+    read: float
+    multiply: float
+
+
+def speed_of_attention(
+    shape: AttentionShape, seconds: Mapping[str, float | None]
+) -> AttentionSpeed | None:
+    """What probes tell; ``None`` if the device did not run all of them.
+
+    Args:
+        shape: Of the probes.
+        seconds: By the name of a probe.
+    """
+    one, behind, many = (seconds[probe] for probe in PROBES)
+    if one is None or behind is None or many is None:
+        return None
+    nbytes = LAYERS * 2 * shape.kv_heads * shape.size * shape.bits / 8 * (PLACES - 1)
+    products = LAYERS * 2 * shape.heads * shape.size * ROWS * ROWS / 2
+    return AttentionSpeed(
+        nbytes / max(behind - one, behind / 10), products / max(many - one, many / 10)
+    )
+
+
+def attention_model(shape: AttentionShape, probe: str) -> Model:
+    """The model of a probe; its input is queries, keys and values beside each other."""
+    import onnx_ir as ir
+
+    from partita.frontends.reader import read_model
+
+    rows, total = PROBES[probe]
+    width = shape.heads + 2 * shape.kv_heads
+    dtype = ir.DataType.FLOAT if shape.bits == 32 else ir.DataType.FLOAT16
+    first = ir.Value(
+        name="x",
+        shape=ir.Shape([1, rows, width * shape.size]),
+        type=ir.TensorType(ir.DataType.FLOAT),
+    )
+    lengths = _constant("seqlens_k", np.array([total - 1], np.int32))
+    whole = _constant("total_sequence_length", np.array(total, np.int32))
+    weights, nodes = [lengths, whole], []
+    for number in range(LAYERS):
+        past = np.full((1, shape.kv_heads, PLACES, shape.size), 0.1, dtype.numpy())
+        caches = [_constant(f"past.{number}.{what}", past) for what in ("key", "value")]
+        weights += caches
+        node = ir.node(
+            "GroupQueryAttention",
+            [first, None, None, *caches, lengths, whole],
+            {"num_heads": shape.heads, "kv_num_heads": shape.kv_heads},
+            domain="com.microsoft",
+            name=f"attention{number}",
+            num_outputs=3,
+        )
+        for value, name in zip(node.outputs, ("y", "present.key", "present.value"), strict=True):
+            value.name = f"{name}.{number}"
+        node.outputs[0].dtype = ir.DataType.FLOAT
+        node.outputs[0].shape = ir.Shape([1, rows, shape.heads * shape.size])
+        nodes.append(node)
+    results = [node.outputs[0] for node in nodes]
+    imports = {"": 21, "com.microsoft": 1}
+    graph = ir.Graph(
+        [first], results, nodes=nodes, initializers=weights, opset_imports=imports, name="attention"
+    )
+    return read_model(ir.Model(graph, ir_version=10))
+
+
+def _constant(name: str, array: np.ndarray[Any, Any]) -> Any:
+    import onnx_ir as ir
+
+    tensor = ir.Tensor(array, name=name)
+    kind = ir.TensorType(tensor.dtype)
+    return ir.Value(name=name, shape=ir.Shape(array.shape), type=kind, const_value=tensor)
