@@ -85,9 +85,9 @@ class DeviceSpeed:
             known = kind if kind in self.read else PLAIN
             reading = work.weight_bytes.get(kind, 0.0) / self.read[known]
             total += max(reading, work.products.get(kind, 0.0) / self.multiply[known])
-        known = self.attention or AttentionSpeed(self.read[PLAIN], self.multiply[PLAIN])
-        attending = work.attention_products / known.multiply
-        return total + max(work.cache_bytes / known.read, attending)
+        cache = self.attention or AttentionSpeed(self.read[PLAIN], self.multiply[PLAIN])
+        attending = work.attention_products / cache.multiply
+        return total + max(work.cache_bytes / cache.read, attending)
 
 
 def device_speed(
