@@ -216,12 +216,16 @@ def inputs_that_decide_are_read_anew(bench: Bench) -> None:
 
 SEQUENCES = (
     "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y) { y = SequenceInsert(s, x) }",
+    "g (seq(float[2,3]) s, float[2,3] x, int64 i) => (seq(float[2,3]) y) {"
+    " y = SequenceInsert(s, x, i) }",
     "g (seq(float[2,3]) s, int64 i) => (seq(float[2,3]) y) { y = SequenceErase(s, i) }",
     "g (seq(float[2,3]) s, int64 i) => (float[2,3] y) { y = SequenceAt(s, i) }",
     "g (seq(float[2,3]) s) => (int64 y) { y = SequenceLength(s) }",
     "g (seq(float[2,3]) s) => (float[A,3] y) { y = ConcatFromSequence <axis = 0> (s) }",
     "g (seq(float[2,3]) s) => (float[A,2,3] y) {"
     " y = ConcatFromSequence <axis = 0, new_axis = 1> (s) }",
+    "g (seq(float[2,3]) s) => (float[2,A,3] y) {"
+    " y = ConcatFromSequence <axis = -2, new_axis = 1> (s) }",
 )
 
 
