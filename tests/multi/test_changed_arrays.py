@@ -87,6 +87,10 @@ def reinterpret(array):
         array.dtype = np.int32
 
 
+MOVED = []
+"""Kept: numpy would give their pages to the next array, which has room there to grow."""
+
+
 def move(array, number):
     """Has an array of (3, 5) lie elsewhere; returns arrays of a number that took its place."""
 
@@ -100,6 +104,7 @@ def move(array, number):
         array.resize(1 << 20, refcheck=False)
         takers += taken()  # where it lay
         array.resize((3, 5), refcheck=False)
+    MOVED.append(array)
     return takers
 
 
