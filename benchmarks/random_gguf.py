@@ -4,7 +4,8 @@
 
 The sizes are those of ``random_decoders.py``, the architecture is llama's; norms are ones, all else
 is random of a deviation that keeps what passes about the same. Tensors are written one after
-another, so that a file may be larger than memory. The vocabulary is made up: ``t0``, ``t1``, ...
+another, so that a file may be larger than memory. The vocabulary is made up: three control tokens,
+a token for each byte, by which any text can be written, and ``t0``, ``t1``, ...
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7}
 """Numbers that files give the kind of most of their tensors."""
+
+_NORMAL, _CONTROL = 1, 3
+"""Kinds of tokens."""
+
+_CONTROLS = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>"}
+"""Their texts by their purposes."""
 
 _UINT32, _FLOAT32, _STRING, _ARRAY, _INT32 = 4, 6, 8, 9, 5
 Shape = tuple[int, ...]
@@ -102,7 +109,8 @@ def _random(name: str, shape: Shape, kind: str) -> Array:
 
 
 def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[int, bytes]]:
-    tokens = [f"t{number}" for number in range(sizes.vocabulary)]
+    tokens = _vocabulary(sizes.vocabulary)
+    kinds = [_CONTROL if text in _CONTROLS.values() else _NORMAL for text in tokens]
     numbers = {
         "block_count": sizes.layers,
         "context_length": context,
@@ -126,15 +134,25 @@ def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[i
         "tokenizer.ggml.tokens": (_ARRAY, _texts(tokens)),
         "tokenizer.ggml.token_type": (
             _ARRAY,
-            struct.pack(f"<IQ{len(tokens)}i", _INT32, len(tokens), *[1] * len(tokens)),
+            struct.pack(f"<IQ{len(kinds)}i", _INT32, len(kinds), *kinds),
         ),
         "tokenizer.ggml.merges": (_ARRAY, _texts(["t 0"])),
         "tokenizer.ggml.pre": (_STRING, _text("smollm")),
         **{
-            f"tokenizer.ggml.{name}_token_id": (_UINT32, struct.pack("<I", number))
-            for name, number in (("unknown", 0), ("bos", 1), ("eos", 2), ("padding", 2))
+            f"tokenizer.ggml.{name}_token_id": (_UINT32, struct.pack("<I", tokens.index(text)))
+            for name, text in (*_CONTROLS.items(), ("padding", _CONTROLS["eos"]))
         },
     }
+
+
+def _vocabulary(count: int) -> list[str]:
+    """So many texts; bytes are spelled as GPT-2 spells them, by a visible character each."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
+    visible += range(ord("®"), ord("ÿ") + 1)
+    others = range(256, 512 - len(visible))
+    alphabet = [chr(code) for code in (*visible, *others)]
+    first = [*_CONTROLS.values(), *alphabet]
+    return [*first, *(f"t{number}" for number in range(count - len(first)))]
 
 
 def _text(value: str) -> bytes:
