@@ -15,6 +15,7 @@ from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.errors import (
     BoundCallEndedError,
+    CompileError,
     DeviceMemoryError,
     InferCancelledError,
     InferError,
@@ -575,9 +576,11 @@ class InferRequest:
 
     def _blame(self, error: Exception) -> NoReturn:
         """Raises what a device raised; whatever it is, as an error that names the device."""
+        device = self.compiled_model.device
+        if isinstance(error, CompileError):  # of a program for what this request holds
+            raise InferError(f"Device '{device}' cannot compute these inputs: {error}") from error
         if isinstance(error, PartitaError):
             raise error
-        device = self.compiled_model.device
         if isinstance(error, MemoryError):
             raise DeviceMemoryError(f"Device '{device}' has no room to run: {error}") from error
         raise InferError(

@@ -11,6 +11,7 @@ from toy_device import ToyDevice, ToyTensor, core_with
 
 import partita as ov
 from partita.errors import (
+    CompileError,
     DeviceMemoryError,
     InferError,
     InputError,
@@ -427,6 +428,7 @@ def test_outputs_that_cannot_go_there(request_of_one):
     [
         (ValueError("bad stride"), InferError, "'TOY' failed on model 'm': ValueError: bad stride"),
         (MemoryError("2 GiB"), DeviceMemoryError, "Device 'TOY' has no room to run: 2 GiB"),
+        (CompileError("no room for 7"), InferError, "'TOY' cannot compute these inputs: no room"),
         (InferError("as it is"), InferError, "as it is"),
         (DeviceMemoryError("as it is"), DeviceMemoryError, "as it is"),
     ],
