@@ -117,6 +117,14 @@ class DeviceModel(abc.ABC):
         except MemoryError as error:
             raise DeviceMemoryError(f"The host has no room for '{port.name}': {error}") from error
 
+    def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """(optional) A host array to which results are quick to copy (defaults to any).
+
+        Requests ask for one for each output that runners leave in another memory. Its elements mean
+        nothing.
+        """
+        return np.empty(shape, dtype)
+
     def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """(optional) Other layouts that ports could have at less cost (defaults to none).
 

@@ -248,7 +248,7 @@ class RequestInputs:
         brought = [
             result
             if index in state or result.memory == HOST
-            else HostTensor(np.empty(result.shape, result.dtype))
+            else HostTensor(self._compiled.device_model.host_array(result.shape, result.dtype))
             for index, result in enumerate(results)
         ]
         loop = self._looped(brought)

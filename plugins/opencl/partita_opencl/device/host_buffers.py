@@ -40,6 +40,16 @@ def page_locked(device: Device, nbytes: int) -> Array | None:
     return array
 
 
+def copied_array(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A host array of zeros that takes copies of the device's memory as quickly as can be."""
+    array = np.zeros(shape, dtype)
+    memory = None if device.shares_host or not array.nbytes else page_locked(device, array.nbytes)
+    if memory is None:
+        return array
+    memory[:] = 0
+    return memory.view(dtype).reshape(shape)
+
+
 class HostBuffers:
     """The buffers that one request has over host arrays; one per place, made anew when it changes.
 

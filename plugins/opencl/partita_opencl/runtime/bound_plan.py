@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,9 +23,6 @@ from partita_opencl.runtime.shared_kernels import Argument, SharedKernels, set_a
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
-
-_LEAST_STALL = 1e-3
-"""Seconds that a run takes at least in which a kernel of a GPU gives up; see ``product_run.cl``."""
 
 Use = tuple[int, int]
 """A launch and the argument that a buffer is given to."""
@@ -61,6 +57,7 @@ class BoundPlan:
         kernels: The request's kernels.
         in_place: By output the input that a run can write it over; neither has memory here until a
             run needs some.
+        reports: Two integers of host memory for what kernels report; of no other request.
     """
 
     def __init__(
@@ -71,8 +68,10 @@ class BoundPlan:
         slots: Sequence[Any],
         kernels: SharedKernels,
         in_place: Mapping[int, int],
+        reports: Array,
     ) -> None:
         self.plan = plan
+        self._reports = reports
         self._device = device
         self._name = name
         self._slots = list(slots)
@@ -227,7 +226,6 @@ class BoundPlan:
         """
         import pyopencl as cl
 
-        start = time.perf_counter()
         # Events of copies are kept to the end: freeing one waits for its copy.
         copies: list[Any] = [
             cl.enqueue_copy(queue, buffer, raw(np.ascontiguousarray(array)), is_blocking=False)
@@ -248,14 +246,13 @@ class BoundPlan:
             index: self._deliver(queue, index, tensors.given[index], copies)
             for index in tensors.left
         }
-        fault = self._read_fault(queue, copies)
+        self._read_reports(queue, copies)
         queue.finish()
-        if self._stall is not None and (
-            self._host is not None or time.perf_counter() - start > _LEAST_STALL
-        ):
-            self._raise_stall(queue, self._stall)
-        if fault is not None and fault[0]:
-            self._raise_fault(queue, int(fault[0]))
+        fault, stalled = self._reports.tolist()
+        if self._stall is not None and stalled:
+            raise StalledError
+        if self._fault is not None and fault:
+            self._raise_fault(queue, fault)
         return results
 
     def _enqueue_noting(self, queue: Any, events: list[tuple[OpRecord, str, Any]]) -> None:
@@ -492,23 +489,14 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ faults
 
-    def _read_fault(self, queue: Any, copies: list[Any]) -> Any:
+    def _read_reports(self, queue: Any, copies: list[Any]) -> None:
+        """Enqueues that both flags come to the host; one that no kernel raises is not read."""
         import pyopencl as cl
 
-        if self._fault is None:
-            return None
-        fault = np.zeros(1, np.int32)
-        copies.append(cl.enqueue_copy(queue, fault, self._fault, is_blocking=False))
-        return fault
-
-    @staticmethod
-    def _raise_stall(queue: Any, stall: Any) -> None:
-        import pyopencl as cl
-
-        stalled = np.zeros(1, np.int32)
-        cl.enqueue_copy(queue, stalled, stall, is_blocking=True)
-        if stalled[0]:
-            raise StalledError
+        for place, flag in enumerate((self._fault, self._stall)):
+            if flag is not None:
+                target = self._reports[place : place + 1]
+                copies.append(cl.enqueue_copy(queue, target, flag, is_blocking=False))
 
     def _raise_fault(self, queue: Any, number: int) -> None:
         import pyopencl as cl

@@ -7,6 +7,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from partita import DeviceModel, Model, Port, Runner, Tensor
 from partita.contract.query import QueryResult, Reason, ReasonCode
@@ -31,6 +34,7 @@ from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
+from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain
 from partita_opencl.launches.work_sizes import Form, Tuning
@@ -121,6 +125,10 @@ class OpenClModel(DeviceModel):
         if self.target.shares_host or port.dtype is None:
             return super().allocate(port, shape)
         return device_zeros(shape, port.dtype, self.target, self.device.partition(".")[0])
+
+    def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Page-locked memory, where the device does not work in the host's."""
+        return copied_array(self.target, shape, dtype)
 
     def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """Halves, where the model is computed in them."""

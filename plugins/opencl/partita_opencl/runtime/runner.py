@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from partita import BoundCall, DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
@@ -16,6 +18,7 @@ from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
+from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_call import OpenClBoundCall
@@ -96,6 +99,7 @@ class OpenClRunner(Runner):
         self._kernels = SharedKernels()
         self._slots: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
+        self._reports = copied_array(self._device, (2,), np.dtype(np.int32))
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
@@ -230,7 +234,9 @@ class OpenClRunner(Runner):
             self._grow(plan.sizes)
             name = self._compiled.device
             in_place = self._compiled.in_place_outputs()
-            found = BoundPlan(plan, self._device, name, self._slots, self._kernels, in_place)
+            found = BoundPlan(
+                plan, self._device, name, self._slots, self._kernels, in_place, self._reports
+            )
             self.bound_plans.add(id(plan), found)
         return found
 
