@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.lowering.builder import Emitter
+from partita.lowering.builder import Builder, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program
 from partita.lowering.transformed_weights import Prepacked
@@ -40,6 +40,9 @@ class Target:
             class of shapes. Called with such a program; what it returns, with expressions in
             the places of numbers, every program of the class has as :attr:`Program.recorded`.
             ``None``: every program is emitted for its sizes.
+        copy: Records a copy of an operand, so that outputs that are inputs, constants or repeated
+            are made by steps like others; returns the copy, or ``None`` for a type that it does not
+            take. ``None``: whoever runs the program copies them.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
@@ -50,3 +53,4 @@ class Target:
     prepacked: Prepacked = field(default_factory=Prepacked)
     most_kept_bytes: int = MOST_KEPT_BYTES
     arrange: Callable[[Program], Any] | None = None
+    copy: Callable[[Builder, Operand], Operand | None] | None = None

@@ -337,13 +337,11 @@ class Walk:
 
     def finish(self) -> Program:
         """The program of all that was emitted."""
+        outputs = self._outputs()
         for step in self._builder.steps:
             for arg in step.args:
                 if isinstance(arg, Operand) and arg.const is not None:
                     arg.const = plain(arg.const)
-        outputs = tuple(
-            None if value in self._late() else self._operand(value) for value in self._graph.outputs
-        )
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = _own(outputs, self._inputs)
@@ -360,6 +358,21 @@ class Walk:
             rest=rest,
             kept_bytes=bytes_of_calls(steps, self._builder.ops) + bytes_of_constants(steps),
         )
+
+    def _outputs(self) -> tuple[Operand | None, ...]:
+        """The operands of the outputs, copied where steps can do that and none owns its buffer."""
+        late, copy = self._late(), self._target.copy
+        outputs = [None if v in late else self._operand(v) for v in self._graph.outputs]
+        if copy is None:
+            return tuple(outputs)
+        sized_by_run = {operand for step in self._builder.steps for operand in step.results}
+        owners = _own(outputs, self._inputs)
+        for index, (operand, owner) in enumerate(zip(outputs, owners, strict=True)):
+            if operand is not None and owner is None and operand.root not in sized_by_run:
+                value = self._graph.outputs[index]
+                self._builder.begin(value.producer or Node("Identity", (), ()), False)
+                outputs[index] = copy(self._builder, operand) or operand
+        return tuple(outputs)
 
     def _late(self) -> set[Value]:
         return {value for node in self._waiting for value in node.outputs if value is not None}

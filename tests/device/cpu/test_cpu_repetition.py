@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
 
 import partita
 from partita.errors import BoundCallEndedError, InferError
@@ -143,6 +144,32 @@ def test_declined_where_a_run_is_more_than_calls():
     assert runner.bind([tensor()], [tensor((5, 3))]) is None
     skewed = partita.HostTensor(np.zeros((5, 3), F32).T)
     assert runner.bind([tensor()], [skewed]) is None
+
+
+@pytest.mark.parametrize("isa", ["", "portable"])
+def test_outputs_that_are_inputs_constants_or_repeated_are_made_by_calls_too(isa, monkeypatch):
+    if isa:
+        monkeypatch.setenv("PARTITA_CPU_ISA", isa)
+    nodes = [
+        ("Identity", ["x"], "a", {}),
+        ("Neg", ["x"], "b", {}),
+        ("Identity", ["b"], "c", {}),
+        ("Constant", [], "d", {"value": from_array(np.full((3, 5), 4, F32))}),
+    ]
+    runner = runner_of(model(nodes, ["x", "n"], [*"abcdn"], kinds={"n": TensorProto.INT64}))
+    x, n = tensor(), tensor(dtype=np.int64)
+    outputs = [*(tensor() for _ in "abcd"), tensor(dtype=np.int64)]
+    bound_call = runner.bind([x, n], outputs)
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        x.numpy()[:] = rng.standard_normal((3, 5))
+        n.numpy()[:] = rng.integers(-(1 << 62), 1 << 62, (3, 5))
+        bound_call()
+        wanted = [x.numpy(), -x.numpy(), -x.numpy(), np.full((3, 5), 4, F32), n.numpy()]
+        for made in (outputs, runner.run([x, n])):
+            for out, values in zip(made, wanted, strict=True):
+                np.testing.assert_array_equal(out.numpy(), values)
+                assert not any(np.shares_memory(out.numpy(), given.numpy()) for given in (x, n))
 
 
 def test_what_python_raises_names_the_device(monkeypatch):

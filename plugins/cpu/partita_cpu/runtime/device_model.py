@@ -50,6 +50,7 @@ from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.jit.dispatch import available
+from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
@@ -109,6 +110,7 @@ class CpuModel(DeviceModel):
             prepacked=Prepacked(state),
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
             arrange=_arrange if available() else None,
+            copy=copied,
         )
         fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)

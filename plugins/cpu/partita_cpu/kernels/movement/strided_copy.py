@@ -165,3 +165,12 @@ def copy_box(
     check_box(b.node, dst, dims, dst_strides, dst_offset)
     plan = plan_copy(dims, src_strides, dst_strides, src_offset, dst_offset)
     b.call(_copy_bits, b.flat(src), b.flat(dst), b.constant(plan))
+
+
+def copied(b: Builder, x: Operand) -> Operand | None:
+    """Record a copy of all elements; ``None`` for types that no kernel moves."""
+    if x.dtype not in MOVABLE:
+        return None
+    y = b.empty(x.shape, x.dtype)
+    copy_box(b, x, y, [x.size], [1], [1])
+    return y
