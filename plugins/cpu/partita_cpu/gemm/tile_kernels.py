@@ -137,8 +137,10 @@ def tile_kernels(
     name = arithmetic.name.lower()
     tiles = on_tiles(level, arithmetic)
     kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
+    pairs = not tiles and arithmetic is not Arithmetic.F32
+    products = llvm_kernel.addresses(level, "_pairs") if pairs else known
     for rows in range(1, tile_rows(level, arithmetic) + 1):
-        table[rows] = known[f"{kind}_{-(-rows // 16) if tiles else rows}"]
+        table[rows] = products[f"{kind}_{-(-rows // 16) if tiles else rows}"]
     if half_out:
         table[EPILOGUE] = known["epilogue_narrow"]
     if arithmetic is not Arithmetic.F32:

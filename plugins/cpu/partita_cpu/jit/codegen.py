@@ -109,6 +109,31 @@ def _called_by_name(kernel: KernelDefinition) -> Any:
     return types.Function(template)
 
 
+def _remember_types(functions: Any) -> None:
+    """Lets numba look up what it found a built-in function to return for the same types before.
+
+    By itself it tries all that it knows of ``+`` for each of them anew, ranges and strings first.
+    What is not built in is left out: its type can depend on how the caller is compiled.
+
+    Args:
+        functions: Numba's class of the types of such functions.
+    """
+    find = functions.get_call_type
+    found: dict[tuple[Any, Any], Any] = {}
+
+    def get_call_type(function: Any, context: Any, args: Any, named: Any) -> Any:
+        if named:
+            return find(function, context, args, named)
+        signature = found.get((function, args))
+        if signature is None:
+            signature = find(function, context, args, named)
+            if signature is not None and function.get_impl_key(signature) == function.typing_key:
+                found[function, args] = signature
+        return signature
+
+    functions.get_call_type = get_call_type
+
+
 @functools.cache
 def prepare() -> None:
     """Makes numba's one target emit object files only, for the rest of the process."""
@@ -119,6 +144,7 @@ def prepare() -> None:
     codegen = context.codegen()
     codegen._library_class = _Parts
     codegen.set_env = _nothing
+    _remember_types(types.Function)
     context.create_cpython_wrapper = context.create_cfunc_wrapper = _nothing
 
 

@@ -293,7 +293,13 @@ def child_environment() -> dict[str, str]:
     homes = [Path(package.__path__[0]).parent for package in (partita, partita_cpu)]
     places = [place for place in sys.path if Path(place).is_absolute()]
     places += [str(home) for home in homes if str(home) not in places]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OPENBLAS_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(places),
+        "OPENBLAS_NUM_THREADS": "1",
+        # numba paints the message of each attempt that fails, and there are thousands of them.
+        "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1",
+    }
 
 
 current_staff: _Staff | None = None

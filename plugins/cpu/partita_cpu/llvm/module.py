@@ -35,11 +35,12 @@ _ENDS = ("floats", "levels")
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
-PARTS = ("", "_weigh", "_weigh_halves", "_f16", "_blocks")
+PARTS = ("", "_weigh", "_weigh_halves", "_pairs", "_f16", "_blocks")
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
-Those for depthwise convolutions of images, of float32 and of bfloat16, take longer to compile than
-all the others; those for float16 and for weights quantized in blocks are seldom asked for.
+Those for depthwise convolutions of images, of float32 and of bfloat16, and those for products of
+bfloat16 by vectors take as long to compile as all the others; those for float16 and for weights
+quantized in blocks are seldom asked for.
 """
 
 
@@ -51,6 +52,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_blocks":
         made = dot_blocks.functions(level)
         return made + unpack_blocks.functions() if level.tiles else made
+    if part == "_pairs":
+        return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []
     if part:
         half = part == "_weigh_halves"
         if half and not level.keeps_bfloat16:
@@ -106,7 +109,7 @@ def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
 
 def _bfloat16_functions(level: Level) -> list[Function]:
     """Products in bfloat16, by tiles or by vectors; conversions take 16 numbers at a time."""
-    made = _tile_functions() if level.tiles else _pair_functions(level)
+    made = _tile_functions() if level.tiles else []
     whole = not level.masks_halves
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
         made.append(bf16_split.narrow(f"narrow_{name}", planes, whole))

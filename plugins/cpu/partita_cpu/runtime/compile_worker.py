@@ -71,6 +71,7 @@ def _start(work: Callable[[], None]) -> None:
 
 def _learn() -> None:
     """Imports what all copies need; that takes longer than most jobs."""
+    sys.modules["scipy"] = None  # type: ignore[assignment]  # numba asks for it, kernels do not
     from partita_cpu.jit import codegen
     from partita_cpu.kernels.operator_table import TABLE
 

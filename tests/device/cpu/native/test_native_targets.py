@@ -112,6 +112,8 @@ def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == X86_64])
 def test_products_use_the_instruction_that_the_level_has(level):
     assembly = compiled(level, "", TRIPLES[X86_64][0])
+    if module.functions(level, "_pairs"):
+        assembly += compiled(level, "_pairs", TRIPLES[X86_64][0])
     dots = [f.name for f in module.functions(level) if f.name.startswith("dot_bytes_")]
     assert dots
     for name in dots:
@@ -119,7 +121,8 @@ def test_products_use_the_instruction_that_the_level_has(level):
         assert ("vpdpbusd" in body) == level.dots_bytes
         assert ("vpmaddwd" in body) != level.dots_bytes
         assert ("zmm" in body) == (level.lanes == 16)
-    pairs = [f.name for f in module.functions(level) if re.fullmatch(r"bf16_(narrow_)?\d+", f.name)]
+    made = [*module.functions(level), *module.functions(level, "_pairs")]
+    pairs = [f.name for f in made if re.fullmatch(r"bf16_(narrow_)?\d+", f.name)]
     assert bool(pairs) == level.dots_bfloat16
     for name in pairs:
         wanted = "tdpbf16ps" if level.tiles else "vdpbf16ps"
@@ -133,6 +136,8 @@ def test_products_use_the_instruction_that_the_level_has(level):
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == AARCH64])
 def test_products_of_arm_use_the_instruction_that_the_level_has(level):
     assembly = compiled(level, "", TRIPLES[AARCH64][0])
+    if module.functions(level, "_pairs"):
+        assembly += compiled(level, "_pairs", TRIPLES[AARCH64][0])
     assert bool(re.search(r"\b[su]+dot\b", assembly)) == level.dots_bytes
     assert ("bfdot" in assembly) == ("bfcvtn" in assembly) == level.dots_bfloat16
     for rows in range(1, level.rows + 1) if level.dots_bfloat16 else ():
@@ -157,7 +162,7 @@ def test_every_system_gets_objects(level):
 def test_llvm_ends_a_process_that_asks_for_what_the_level_lacks():
     """So that the tests above can fail."""
     code = COMPILE.replace("module.text(level, part)", "module.text(EVERY['avx512_bf16'], part)")
-    command = [sys.executable, "-c", code, "avx512_vnni", "", TRIPLES[X86_64][0], "assembly"]
+    command = [sys.executable, "-c", code, "avx512_vnni", "_pairs", TRIPLES[X86_64][0], "assembly"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode
     assert "LLVM ERROR" in done.stderr
