@@ -71,18 +71,18 @@ class Prepacked:
             form: What it makes; ``None`` for what is made again in every process.
 
         Raises:
-            RuntimeError: It made something else than was stated.
+            RuntimeError: It made something else than was stated, now or under the same key before.
         """
         full_key = (array.ctypes.data, array.shape, array.dtype, key)
         found = self._made.get(full_key)
         if found is not None:
+            _require(key, found[1], form)
             return found[1]
         result = None if form is None else self.restore(array, full_key, form)
         if result is None:
             source = array if anywhere and may_wait(array) else plain(array)
             result = plain(np.asarray(fn(source)))
-            if form is not None and not form.fits(result):
-                raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
+            _require(key, result, form)
         if form is not None:
             self._stated.add(full_key)
         # The source is kept beside the result: its address is the key.
@@ -114,6 +114,11 @@ class Prepacked:
         if of_source not in self._names:
             self._names[of_source] = array_fingerprint(array)
         return f"{self._names[of_source]} {full_key[3]!r}"
+
+
+def _require(key: Any, result: Array, form: Form | None) -> None:
+    if form is not None and not form.fits(result):
+        raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
 
 
 def _can_be_named(key: Any) -> bool:

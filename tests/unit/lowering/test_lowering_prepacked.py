@@ -31,6 +31,13 @@ def test_made_once_for_each_constant_and_key():
     assert (double.calls, triple.calls) == (1, 1)
 
 
+def test_a_key_that_stands_for_two_forms_is_refused():
+    prepacked = Prepacked()
+    prepacked.get(W, "tiles", lambda a: a * 2, form=SAME)
+    with pytest.raises(RuntimeError, match="'tiles' made float32"):
+        prepacked.get(W, "tiles", lambda a: a[:50], form=Form(np.float32, (50, 100)))
+
+
 def test_restored_by_content_in_another_place():
     first = Prepacked()
     first.get(W, ("tiles", (1, 2)), lambda a: a * 2, form=SAME)

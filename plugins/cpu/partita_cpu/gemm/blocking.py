@@ -230,7 +230,8 @@ class Plan:
     @property
     def packing(self) -> tuple[int, ...]:
         """What the layout of packed weights depends on."""
-        return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
+        run = (self.taps, self.run, self.padded)
+        return (int(self.arithmetic), self.images.groups, *run, self.columns, self.step)
 
 
 def plan(

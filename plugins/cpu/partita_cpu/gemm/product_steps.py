@@ -282,4 +282,5 @@ def _kernels(choice: Choice, cut: Plan, activation: ActivationCode) -> Array:
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:
     if bias is None:
         return b.constant(pack_bias(cut, None))
-    return b.prepack(bias, ("bias", cut.columns), lambda array: pack_bias(cut, array))
+    key = ("bias", cut.images.groups, cut.columns)
+    return b.prepack(bias, key, lambda array: pack_bias(cut, array))

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from sampling import examples
 from single_op import assert_same, check, model_of, normal, run_fused, run_ours
 
+import partita
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode
 from partita_cpu.kernels.conv import convolution
@@ -45,6 +47,32 @@ CONV = [
     ((1, 3, 70, 80), (3, 1, 3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
     ((0, 3, 5, 5), (4, 3, 3, 3), {}),
 ]
+
+
+@pytest.mark.parametrize("groups", [(1, 2), (2, 1), (2, 4, 1)])
+def test_convolutions_of_other_groups_share_weights_and_bias(groups):
+    w, bias, x = normal(1, 4, 4, 2, 2), normal(2, 4), normal(3, 1, 16, 5, 5)
+    nodes = []
+    for i, group in enumerate(groups):
+        first = helper.make_node("Slice", ["x", "zero", f"n{group}", "one"], [f"x{i}"])
+        nodes += [first, helper.make_node("Conv", [f"x{i}", "w", "bias"], [f"y{i}"], group=group)]
+    weights = {"w": w, "bias": bias, "zero": np.array([0]), "one": np.array([1])}
+    weights |= {f"n{group}": np.array([4 * group]) for group in groups}
+    proto = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "shared",
+            [helper.make_tensor_value_info("x", 1, x.shape)],
+            [helper.make_tensor_value_info(f"y{i}", 1, None) for i in range(len(groups))],
+            [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    core = partita.Core()
+    got = core.compile_model(core.read_model(proto), "CPU")([x]).to_tuple()
+    for have, due in zip(got, ReferenceEvaluator(proto).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(have, due, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("x", "w", "attributes"), CONV)
