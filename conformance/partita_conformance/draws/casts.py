@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
-from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.draw import Array, Draw, Rng
 from partita_conformance.draws.vary import TYPES
 
 _TARGETS = (
@@ -37,7 +37,11 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
     """A draw to each element type: fractions, both ends of the source's and target's range."""
     if element == "string":
         return [_read(op_type, name) for name in ("float", "double", "int32", "int64")]
-    drawn = _nibbles() if (op_type, element) == ("Cast", "int8") else []
+    drawn: list[tuple[str, Draw]] = []
+    if (op_type, element) in (("Cast", "int8"), ("Cast", "uint8")):
+        drawn = _nibbles() if element == "int8" else _all_eights()
+    if element in ("float", "float16"):
+        drawn = _to_eights(op_type, np.dtype(TYPES[element]))
     for name in _TARGETS:
         target = np.dtype(TYPES[name])
         x = _told(np.dtype(TYPES[element]), target)
@@ -62,6 +66,46 @@ def _nibbles() -> list[tuple[str, Draw]]:
             back = Draw([x.astype(np.float32)], {"to": to}, opset=21)
             drawn.append((f"{count} to {name}", back))
     return drawn
+
+
+EIGHTS = (
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e4m3fnuz,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.float8_e5m2fnuz,
+)
+"""Floats of eight bits."""
+BEYOND_EIGHTS = (0.3, -3.0, 17.0, 232.0, 260.0, -500.0, 60000.0, -65000.0, 0.001, -0.0)
+"""Numbers that some of them hold, and some that none does."""
+
+
+def _to_eights(op_type: str, source: np.dtype[Any]) -> list[tuple[str, Draw]]:
+    """Draws of numbers within and beyond the range of floats of eight bits, saturated or not."""
+    drawn = []
+    for kind in EIGHTS:
+        target = np.dtype(kind)
+        for saturate in (1, 0):
+            given: dict[str, Any] = {"saturate": saturate}
+            inputs = [np.array(BEYOND_EIGHTS, source)]
+            if op_type == "Cast":
+                given["to"] = int(helper.np_dtype_to_tensor_dtype(target))
+            else:
+                inputs.append(np.zeros(1, target))
+            drawn.append((f"{saturate} to {target.name}", Draw(inputs, given, opset=19)))
+    return drawn
+
+
+def one_to_eight_bits(rng: Rng, op_type: str) -> Draw:
+    """Draws a cast of numbers to floats of eight bits, which hold some of them."""
+    drawn = _to_eights(op_type, np.dtype(np.float32))
+    return drawn[int(rng.integers(len(drawn)))][1]
+
+
+def _all_eights() -> list[tuple[str, Draw]]:
+    """Draws of all floats of eight bits, as numbers of 32."""
+    codes = np.arange(256, dtype=np.uint8)
+    kinds = [(np.dtype(kind).name, codes.view(kind)) for kind in EIGHTS]
+    return [(f"from {name}", Draw([x], {"to": 1}, opset=19)) for name, x in kinds]
 
 
 _TEXTS = ("1", "-2.5", "1e3", "2.5E-2", "-3.25e+01", "0.1", "NaN", "INF", "-INF")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from partita_conformance.draws.casts import one_to_eight_bits
 from partita_conformance.draws.draw import (
     Array,
     Draw,
@@ -124,6 +125,8 @@ def where(rng: Rng) -> Draw:
 
 def cast(rng: Rng) -> Draw:
     """Draws a model of cast."""
+    if rng.random() < 0.15:
+        return one_to_eight_bits(rng, "Cast")
     signed = (7, 6, 9, 11, 10, 1, 16, 3, 5)  # into unsigned types only what is not below zero
     to = int(rng.choice((*signed, 2, 4, 12, 13)))
     x = np.asarray(rng.uniform(-90 if to in signed else 0, 90, random_shape(rng)), np.float32)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
+from partita_conformance.draws.casts import BEYOND_EIGHTS, EIGHTS
 from partita_conformance.draws.draw import Array, Draw, Rng, floats, random_shape, size
 
 
@@ -171,6 +172,11 @@ def prelu(rng: Rng) -> Draw:
 def quantize(rng: Rng) -> Draw:
     """Draws a model of quantize."""
     x = np.asarray(rng.uniform(-4, 4, [2, 3, 4]), np.float32)
+    if rng.random() < 0.25:  # beyond the range of floats of eight bits, too
+        zero = np.zeros((), EIGHTS[int(rng.integers(len(EIGHTS)))])
+        wide = np.resize(np.array(BEYOND_EIGHTS, np.float32), x.shape) / 8
+        given = {"saturate": int(rng.integers(2))}
+        return Draw([wide, np.array(0.125, np.float32), zero], given, [1, 2], opset=19)
     if rng.random() < 0.5:
         return Draw([x, np.array(0.037, np.float32), np.array(101, np.uint8)], {}, [1, 2])
     scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from partita_conformance.draws.casts import one_to_eight_bits
 from partita_conformance.draws.draw import (
     Array,
     Draw,
@@ -476,5 +477,7 @@ def dropout(rng: Rng) -> Draw:
 
 def cast_like(rng: Rng) -> Draw:
     """Draws CastLike."""
+    if rng.random() < 0.25:
+        return one_to_eight_bits(rng, "CastLike")
     x = np.asarray(rng.uniform(0, 90, random_shape(rng)), np.float32)
     return Draw([x, np.zeros(1, one_of(rng, np.int64, np.uint8, np.float64, np.bool_))])

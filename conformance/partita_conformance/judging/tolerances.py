@@ -19,7 +19,7 @@ EXACT = _names(
     Flatten     Squeeze Unsqueeze Expand Tile Pad TopK DepthToSpace SpaceToDepth Trilu
     OneHot Shape Size NonZero
     Compress EyeLike ConstantOfShape IsNaN IsInf BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
-    ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger"""
+    ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger QuantizeLinear"""
 )
 """Operators that move, choose or compare; they do not round."""
 MOVED = _names(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import threading
 import time
+
+import numpy as np
 
 import partita
 from partita.errors import InferCancelledError, RequestBusyError
@@ -87,27 +90,52 @@ def a_cancelled_request_works_again(bench: Bench) -> None:
 
 @check("async", values=True)
 def a_run_that_was_cancelled_midway_leaves_nothing(bench: Bench) -> None:
-    """Whenever a run is cancelled, from its start to its end, the next one is right."""
+    """Whenever a run is cancelled, it raises or its results are right; so are those of the next."""
     sample = bench.sample("large")
     request = bench.compile(sample.proto).create_infer_request()
-    feeds = sample.feeds()
+    feeds, others = sample.feeds(), sample.feeds(1)
     expected = bench.expected(sample.proto, feeds)
     request.infer(feeds)
     start = time.perf_counter()
     request.infer(feeds)
     whole = time.perf_counter() - start
     for turn in range(_MOMENTS):
-        request.start_async(sample.feeds(1))
+        request.start_async(others)
         time.sleep(whole * turn / _MOMENTS)
         request.cancel()
+        what = f"run cancelled {turn} of {_MOMENTS} parts through"
         with contextlib.suppress(InferCancelledError):
             request.wait()
-        what = f"{sample.name}, after a run cancelled {turn} of {_MOMENTS} parts through"
-        compare(request.infer(feeds).to_tuple(), expected, what)
+            due = bench.expected(sample.proto, others)
+            compare(request.results.to_tuple(), due, f"{sample.name}, results of a {what}")
+        compare(request.infer(feeds).to_tuple(), expected, f"{sample.name}, after a {what}")
 
 
 _MOMENTS = 12
 """At so many times of a run it is cancelled."""
+
+
+@check("async", values=True)
+def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
+    """A run that is cancelled over and over raises InferCancelledError or gives right results."""
+    sample = bench.sample("large")
+    compiled = bench.compile(sample.proto)
+    runner = compiled.device_model.create_runner()
+    feeds = sample.feeds(2)
+    expected = bench.expected(sample.proto, feeds)
+    inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+    for turn in range(6):
+        given = [partita.HostTensor(np.full_like(array, 9)) for array in expected]
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            run = other.submit(runner.run, inputs, given if turn % 2 else None)
+            while not run.done():
+                runner.cancel()
+        with contextlib.suppress(InferCancelledError):
+            results = [tensor.numpy() for tensor in run.result()]
+            compare(results, expected, f"{sample.name}, cancelled while it ran")
+        results = [tensor.numpy() for tensor in runner.run(inputs)]
+        compare(results, expected, f"{sample.name}, after a run that was cancelled over and over")
+    runner.close()
 
 
 @check("async", values=True)

@@ -388,6 +388,16 @@ def shapes_may_change(bench: Bench) -> None:
 
 
 @check("request", values=True)
+def more_rows_than_sixteen_bits_count(bench: Bench) -> None:
+    """A request takes any number of rows, of which all are computed."""
+    sample = bench.sample("dynamic")
+    request = bench.compile(sample.proto).create_infer_request()
+    for rows in (65_543, 3):
+        feeds = sample.feeds(43, N=rows)
+        _agree(bench, sample, feeds, request.infer(feeds), f"{rows} rows")
+
+
+@check("request", values=True)
 def results_of_one_shape_do_not_change_with_another(bench: Bench) -> None:
     """A copied result is not touched by a later run of another shape."""
     sample = bench.sample("dynamic")

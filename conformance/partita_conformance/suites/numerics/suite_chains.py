@@ -11,30 +11,54 @@ from partita_conformance.bench.checks import Check
 from partita_conformance.inputs.chains import chains
 from partita_conformance.inputs.models import Sample
 from partita_conformance.inputs.pairs import STEPS, pairs
+from partita_conformance.inputs.shared_weights import FAMILIES, shared
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import DeclinedError
+from partita_conformance.judging.requirements import DeclinedError, NotApplicableError
 from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 
 
 def chain_checks() -> list[Check]:
     """A check per model that invites a compiler to rewrite it."""
-    return [
-        Check(
-            f"chains/{sample.name.replace(' ', '_')}",
-            functools.partial(_run, sample),
-            True,
-            f"operations together: {sample.name}",
-        )
-        for sample in chains()
-    ] + [
-        Check(
-            f"chains/{first.replace(' ', '_')}_and_then",
-            functools.partial(_run_pairs, first),
-            True,
-            f"two operations, of which the first makes: {first}",
-        )
-        for first in STEPS
-    ]
+    return (
+        [
+            Check(
+                f"chains/{sample.name.replace(' ', '_')}",
+                functools.partial(_run, sample),
+                True,
+                f"operations together: {sample.name}",
+            )
+            for sample in chains()
+        ]
+        + [
+            Check(
+                f"chains/{first.replace(' ', '_')}_and_then",
+                functools.partial(_run_pairs, first),
+                True,
+                f"two operations, of which the first makes: {first}",
+            )
+            for first in STEPS
+        ]
+        + [
+            Check(
+                f"chains/a_{name}_that_many_read",
+                functools.partial(_run_shared, name),
+                True,
+                f"operations that read one {name}, which none of them may change for the others",
+            )
+            for name in FAMILIES
+        ]
+    )
+
+
+def _run_shared(name: str, bench: Bench) -> None:
+    tried = 0
+    for sample in shared(name, lambda proto: not bench.refusals(proto)):
+        tried += 1
+        feeds = sample.feeds(tried)
+        have = claimed_compiles(bench, sample.proto)(feeds).to_tuple()
+        compare(have, bench.expected(sample.proto, feeds), sample.name, 1e-4)
+    if not tried:
+        raise NotApplicableError(f"the device takes no operation on a {name}")
 
 
 def _run_pairs(first: str, bench: Bench) -> None:

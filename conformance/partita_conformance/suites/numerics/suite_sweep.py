@@ -24,6 +24,7 @@ from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
 from partita_conformance.draws.large.deep import DEEP
 from partita_conformance.draws.large.long import FAR, LONG
+from partita_conformance.draws.large.rows import ROWS
 from partita_conformance.draws.large.squares import SQUARES, squares
 from partita_conformance.draws.large.tails import TAILS
 from partita_conformance.draws.operators import GENERATORS, draw
@@ -164,10 +165,7 @@ UNREAD: dict[str, dict[str, str]] = {
         for op in ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix")
     },
     "Constant": {"sparse_value": "no judge has it"},
-    "QuantizeLinear": {
-        "precision": "says how precisely to compute",
-        "saturate": "matters to float8 only",
-    },
+    "QuantizeLinear": {"precision": "says how precisely to compute"},
     "LinearAttention": {"chunk_size": "says in how many parts to compute, not what"},
     "Optional": {"type": "the type of what is not there"},
     "SequenceEmpty": {"dtype": "the type of no elements"},
@@ -186,8 +184,8 @@ UNREAD: dict[str, dict[str, str]] = {
     },
     "Split": {"num_outputs": "as many as the node has outputs"},
     "StringNormalizer": {"locale": "which locales there are, and what they do, systems say"},
-    "Cast": {"saturate": "matters to float8 only", "round_mode": "matters to float8 only"},
-    "CastLike": {"saturate": "matters to float8 only", "round_mode": "matters to float8 only"},
+    "Cast": {"round_mode": "matters to floats that are exponents alone"},
+    "CastLike": {"round_mode": "matters to floats that are exponents alone"},
 }
 """Attributes whose loss no draw shows, and why, by operator (``*``: of any)."""
 
@@ -314,6 +312,7 @@ _SHAPES: Sequence[tuple[str, Callable[[str], list[Draw]], str]] = (
     ("deep", lambda op: DEEP[op]() if op in DEEP else [], "of six dimensions and more"),
     ("tails", lambda op: TAILS[op]() if op in TAILS else [], "of rows that end beside a vector"),
     ("far", lambda op: FAR[op]() if op in FAR else [], "of more elements than counters hold"),
+    ("rows", lambda op: ROWS[op]() if op in ROWS else [], "of more rows than 16 bits count"),
     ("scalars", without_dimensions, "of inputs without dimensions"),
     ("broadcast", broadcast, "of each input broadcast in each way"),
 )
