@@ -10,7 +10,7 @@ import numpy as np
 from partita_conformance.draws.draw import Array, Draw
 
 _COUNT = 65_543
-"""A prime behind 2**16, and so also more than a grid of threads has blocks along its second axis."""
+"""A prime behind 2**16: more than a grid of threads has blocks along its second axis."""
 
 
 def _numbers(*shape: int) -> Array:
