@@ -101,6 +101,9 @@ class Images:
         end: Padding below and to the right.
         out_height: Output pixels down.
         out_width: Output pixels across.
+        slices: Slices under a window of a volume; then this is one slice of the result.
+        covered: The first of them that is one of the input, and the one behind the last.
+        slice_step: Elements of the input from one of them to the next.
     """
 
     batch: int
@@ -116,6 +119,9 @@ class Images:
     end: tuple[int, int] = (0, 0)
     out_height: int = 1
     out_width: int = 1
+    slices: int = 1
+    covered: tuple[int, int] = (0, 1)
+    slice_step: int = 0
 
     @classmethod
     def matrix(cls, rows: int, depth: int, columns: int) -> Images:
@@ -135,7 +141,12 @@ class Images:
     @property
     def depth(self) -> int:
         """Products that one element of the result adds up."""
-        return self.kernel[0] * self.kernel[1] * self.channels // self.groups
+        return self.sources * self.kernel[0] * self.kernel[1] * self.channels // self.groups
+
+    @property
+    def sources(self) -> int:
+        """Slices that one element of the result is made of."""
+        return self.covered[1] - self.covered[0]
 
     @property
     def work(self) -> int:
@@ -147,6 +158,7 @@ class Images:
         """Whether output pixels are input pixels, in order."""
         return (
             self.kernel == (1, 1)
+            and self.slices == 1
             and self.stride == (1, 1)
             and not any(self.begin + self.end)
             and (self.out_height, self.out_width) == (self.height, self.width)
@@ -319,7 +331,7 @@ class _Planner:
             return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
-            i.kernel != (1, 1)
+            (i.kernel != (1, 1) or i.slices > 1)
             and (i.stride == (1, 1) or self._strided_lines())
             and min(i.begin + i.end) >= 0
             and min(i.begin[1], i.end[1]) <= overhang
@@ -340,6 +352,7 @@ class _Planner:
         reach = (i.out_width - 1) * i.stride[1] + i.kernel[1]
         return (
             i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
+            and i.slices == 1
             and not any(i.begin)
             and reach <= i.width
             and self.x_pitch == i.channels
@@ -372,19 +385,7 @@ class _Planner:
         i, unit = self.images, self.arithmetic.element_bytes
         halo = self.source is Source.HALO
         merged = halo and i.dilation[1] == 1 and self.cell == self.group_channels
-        down, across = i.kernel
-        if halo and merged:
-            taps, run = down, across * self.cell
-            cells = [y * i.dilation[0] * self.pitch for y in range(down)]
-        elif halo:
-            taps, run = down * across, self.group_channels
-            cells = [
-                y * i.dilation[0] * self.pitch + x * i.dilation[1]
-                for y in range(down)
-                for x in range(across)
-            ]
-        else:
-            taps, run, cells = 1, i.depth, [0]
+        taps, run, cells = self._runs(merged)
         padded = run if self.source is Source.DIRECT else self._up(run)
         if self.source is Source.DIRECT:
             row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
@@ -393,21 +394,24 @@ class _Planner:
             if not halo and row % self.set_bytes == 0:
                 row += LINE_BYTES
         pieces = self._pieces(run, padded)
-        within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
-        offsets = (integers(cells)[:, None] * (self.cell * unit) + within).reshape(-1)
         weight = self.arithmetic.weight_bytes * self.arithmetic.planes
-        block = taps * padded * self.columns * weight
+        of_slice = taps * padded * self.columns * weight
+        block = i.slices * of_slice
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
-        piece = block // (taps * pieces)
+        within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
+        places = integers(cells)[:, None] * (self.cell * unit) + within
+        apart = integers([n * values["SLICE_BYTES"] if n else 0 for n in range(i.sources)])
+        offsets = (apart[:, None] + places.reshape(-1)).reshape(-1)
+        piece, count = of_slice // (taps * pieces), i.sources * taps * pieces
         wider = self.arithmetic.widened_bytes // self.arithmetic.weight_bytes
         most = max(1, self.machine.l1_bytes(PIECE_SHARE) // (piece * wider))
-        chunk = -(-taps * pieces // -(-taps * pieces // most))
-        partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
+        chunk = -(-count // -(-count // most))
+        partial = 0 if chunk >= count else values["TILES"] * TILE_BYTES
         widened = chunk * piece * wider if wider > 1 else 0
         values |= {
-            "TAPS": taps * pieces,
+            "TAPS": count,
             "DEPTH": padded // pieces // (self.step if self.short else 1),
             "ROW": row,
             "RUN": run // pieces,
@@ -416,6 +420,7 @@ class _Planner:
             "TAP_BYTES": piece,
             "CHUNK": chunk,
             "PARTIAL_BYTES": partial,
+            "W_FIRST": i.covered[0] * of_slice,
             **self._places(),
         }
         values["THREAD_BYTES"] += partial + widened
@@ -426,7 +431,7 @@ class _Planner:
             self.arithmetic,
             self.source,
             merged,
-            taps,
+            i.slices * taps,
             run,
             padded,
             self.columns,
@@ -437,6 +442,18 @@ class _Planner:
             self.step,
         )
 
+    def _runs(self, merged: bool) -> tuple[int, int, list[Any]]:
+        """Runs per output pixel of a slice, their elements, and the cells where they begin."""
+        i = self.images
+        (down, across), (dilation_down, dilation) = i.kernel, i.dilation
+        if self.source is not Source.HALO:
+            return 1, i.depth, [0]
+        lines = [y * dilation_down * self.pitch for y in range(down)]
+        if merged:
+            return down, across * self.cell, lines
+        cells = [line + x * dilation for line in lines for x in range(across)]
+        return down * across, self.group_channels, cells
+
     def _places(self) -> dict[str, int]:
         """Where the driver finds input and output."""
         kept = self.storage
@@ -445,6 +462,7 @@ class _Planner:
             "Y_BYTES": 2 if kept.half_out else 4,
             "X_PITCH": self.x_pitch,
             "X_FIRST": kept.x_first,
+            "SLICE_STEP": self.images.slice_step * (2 if kept.half_in else 4),
             "Y_PITCH": kept.y_pitch or self.images.outputs,
             "Y_FIRST": kept.y_first,
             "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
@@ -472,7 +490,7 @@ class _Planner:
         flat = run_on and (self.tiles or evaluated(_runs_on, *self._lines()))
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
-        unit_bytes = cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
+        unit_bytes = i.sources * cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
         grain = 1 if halo else self.rows
         weights = block * self.blocks * i.groups
@@ -526,9 +544,11 @@ class _Planner:
             "GRAIN": grain,
             "PANEL_UNITS": panel,
             "SHARES_ACROSS": shares,
-            "PLANE_BYTES": plane,
+            "PLANE_BYTES": plane * i.sources,
+            "SLICES": i.sources,
+            "SLICE_BYTES": plane,
             "TILES": tiles,
-            "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "THREAD_BYTES": plane * i.sources * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.tiles),
         }
 
@@ -536,7 +556,8 @@ class _Planner:
         """Time in which rows are laid out, over that of one column of their tiles."""
         if self.source is Source.DIRECT:
             return 0.0
-        taps = self.images.depth / self.group_channels if self.source is Source.HALO else 1
+        i = self.images
+        taps = i.kernel[0] * i.kernel[1] if self.source is Source.HALO else 1
         return (LAYING_FOR_TILES if self.tiles else LAYING) / taps
 
     def _lines(self) -> tuple[int, int, int, int]:

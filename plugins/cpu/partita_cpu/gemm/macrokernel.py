@@ -41,6 +41,9 @@ from partita_cpu.gemm.tile_fields import (
     ROW,
     RUN,
     SHARES_ACROSS,
+    SLICE_BYTES,
+    SLICE_STEP,
+    SLICES,
     SOURCE,
     STEP_BYTES,
     STRIDE_DOWN,
@@ -51,6 +54,7 @@ from partita_cpu.gemm.tile_fields import (
     TILE_COLUMNS,
     TILE_ROWS,
     UNITS,
+    W_FIRST,
     X_BYTES,
     X_FIRST,
     Y_BYTES,
@@ -183,7 +187,11 @@ def _lay(
         first = p[X_FIRST] + group * p[GROUP_CHANNELS]
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
     if p[SOURCE] == _HALO:
-        largest = lay_halo(x, panel, kernels, p, scaling, group, unit, stop)
+        largest = 0
+        for n in range(p[SLICES]):
+            source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES]
+            found = lay_halo(source, to, kernels, p, scaling, group, unit, stop)
+            largest = max(largest, found)
     else:
         largest = lay_columns(x, panel, kernels, p, scaling, group, unit, stop)
     if kernels[ROUND]:
@@ -365,8 +373,8 @@ def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
     number, columns = group * p[BLOCKS] + block, p[TILE_COLUMNS]
     first = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
     exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
-    weights, bias = at.w + number * p[BLOCK_BYTES], at.bias + 4 * number * columns
-    return _Column(number, weights, bias, exist, p[Y_BYTES] * first)
+    weights = at.w + number * p[BLOCK_BYTES] + p[W_FIRST]
+    return _Column(number, weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
 
 
 @loop(inline=True)

@@ -13,7 +13,8 @@ FIELDS = (
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "SHARES_ACROSS", "PLANE_BYTES"),
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
-    *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES"),
+    *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
+    "W_FIRST",
 )
 """What the array holds, in order."""
 
@@ -70,6 +71,10 @@ FIELDS = (
     STEP_BYTES,
     PLANAR,
     PARTIAL_BYTES,
+    SLICES,
+    SLICE_STEP,
+    SLICE_BYTES,
+    W_FIRST,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096

@@ -1,7 +1,7 @@
 """Convolutions and pools over volumes become ones over images, for which there are kernels.
 
 A volume is seen as one tall image, its slices one below another. A convolution that extends in
-depth is a sum of one for each slice under its window. Where there are many slices or
+depth is computed slice by slice, of the slices under each window. Where there are many slices or
 several volumes these are joined instead: each output slice's channels are those of all slices
 under its window, so that it is a convolution of images with as many times more channels. Pools
 that read what is lifted already are computed slice by slice, then across slices.

@@ -12,6 +12,7 @@ from sampling import examples
 
 import partita
 from partita.errors import PartitaError
+from partita_cpu.jit.isa import isa
 
 from .test_native_sequences import LEVELS, check, model_of
 
@@ -168,6 +169,31 @@ def test_every_level_computes_volumes_by_its_tiles(level, mode):
     taken = computed_by(model, rng.standard_normal((1, 3, 7, 14, 15)).astype(np.float32))
     native = "portable" not in level
     assert ("blas" not in set(taken.values())) == native
+
+
+@pytest.mark.parametrize("kernel", [(3, 3, 3), (3, 1, 1), (2, 3, 1)])
+def test_tiles_add_up_the_slices_under_a_window(level, kernel):
+    """In float32: one product for each output slice, whichever slices lie under its window."""
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((40, 18, *kernel)).astype(np.float32)
+    x = rng.standard_normal((1, 18, 6, 9, 15)).astype(np.float32)
+    pads = [2, kernel[1] // 2, kernel[2] // 2]
+    attrs = {"pads": [*pads, *pads], "dilations": [2, 1, 1], "strides": [1, 1, 1]}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], **attrs)]
+    config = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+    model = network_of(nodes, x.shape, ["y"], {"w": w})
+    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
+    found = np.asarray(request.infer({"x": x})[0])
+    padded = np.pad(x[0].astype(np.float64), [(0, 0), *((n, n) for n in pads)])
+    expected = np.zeros(found.shape[1:])
+    for d, h, v in np.ndindex(kernel):
+        window = padded[:, 2 * d :, h:, v:][:, : expected.shape[1]]
+        window = window[:, :, : expected.shape[2], : expected.shape[3]]
+        expected += np.einsum("oc,cdhw->odhw", w[:, :, d, h, v].astype(np.float64), window)
+    assert np.abs(found[0] - expected).max() <= 2e-6 * np.abs(expected).max()
+    products = [step for step in request.explain_execution().steps if step.how == "multiply_tiles"]
+    if "portable" not in level and not isa().tiles:
+        assert len(products) == expected.shape[1]
 
 
 def test_volumes_of_varying_depth():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import Storage
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of
@@ -55,10 +57,11 @@ def sum_convolutions(
     bias: Operand | None = None,
     residual: Operand | None = None,
 ) -> Operand:
-    """Each output slice as a sum: of the slices under its window, each by weights of its own.
+    """Each output slice by itself, of the slices under its window.
 
-    Meanwhile it stays in the cache, and nothing of the input is copied. Weights are those of the
-    volume, (outputs, channels, depth, height, width); there is one volume.
+    Where tiles read lines with their padding they add all of them up; elsewhere an output slice is
+    a sum of convolutions of one slice each. Nothing of the input is copied. Weights are those of
+    the volume, (outputs, channels, depth, height, width); there is one volume.
     """
     _, rows, width, channels = x.shape
     slices, outputs = int(node.attrs["slices"]), w.shape[0]
@@ -69,6 +72,9 @@ def sum_convolutions(
     if not y.size:
         return y
     images = images_of(1, channels, outputs, 1, window)
+    if _adds_slices(b, images, window):
+        _emit_slices(b, node, x, LinearOp(w, bias, residual), y, images, window)
+        return y
     weights = [_weights_of_slice(b, w, tap) for tap in range(window.kernel[0])]
     for place in range(out):
         first = place * window.stride[0] - window.begin[0]
@@ -88,6 +94,54 @@ def sum_convolutions(
             emit_product(b, choice_of(b), images, x, op, y, storage)
             added, offset = y, None
     return y
+
+
+def _adds_slices(b: Builder, images: Images, window: Window) -> bool:
+    """Whether tiles add up all slices under a window: in float32, and of lines with padding."""
+    choice = choice_of(b)
+    if choice.arithmetic is not Arithmetic.F32:
+        return False
+    every = replace(images, slices=window.kernel[0], covered=(0, window.kernel[0]))
+    cut = plan(every, choice.machine, Arithmetic.F32, choice.threads)
+    return cut.source is Source.HALO
+
+
+def _emit_slices(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    op: LinearOp,
+    y: Operand,
+    images: Images,
+    window: Window,
+) -> None:
+    """A step for each output slice."""
+    w, taps, pixels = op.w, window.kernel[0], images.height * images.width
+    shape = (*w.shape[:2], taps * w.shape[3], w.shape[4])
+    tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
+    op = op._replace(w=tall, activation=node.attrs.get("activation"))
+    for place in range(window.out[0]):
+        first = place * window.stride[0] - window.begin[0]
+        places = [first + tap * window.dilation[0] for tap in range(taps)]
+        inside = [tap for tap, at in enumerate(places) if 0 <= at < window.size[0]]
+        product = replace(
+            images,
+            slices=taps,
+            covered=(inside[0], inside[-1] + 1),
+            slice_step=window.dilation[0] * pixels * images.channels,
+        )
+        storage = Storage(
+            x_pitch=images.channels,
+            x_first=places[inside[0]] * pixels * images.channels,
+            y_pitch=images.outputs,
+            y_first=place * images.out_height * images.out_width * images.outputs,
+        )
+        emit_product(b, choice_of(b), product, x, op, y, storage)
+
+
+def _slices_below_another(w: Array) -> Array:
+    """(outputs, channels, depth, height, width) as (outputs, channels, depth x height, width)."""
+    return w.reshape(*w.shape[:2], w.shape[2] * w.shape[3], w.shape[4])
 
 
 def _weights_of_slice(b: Builder, w: Operand, tap: int) -> Operand:
