@@ -3,13 +3,17 @@
 Works on graphs with channels last. All of them share a node ``Buffer``; who writes to it has it as
 last input and the place in attribute ``into``, who reads a part finds it in ``channels``. Values
 that must be whole by themselves are still copied. A Concat whose first input is a Concat (DenseNet)
-shares one buffer with it.
+shares one buffer with it. Slices that a Concat puts together again (split blocks of detectors) are
+the image that they were cut from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
@@ -27,7 +31,72 @@ _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
 
 def write_in_place(graph: Graph) -> None:
     """Takes the copies out of every Concat along the channels of images with channels last."""
+    _put_together(graph)
     _Slices(graph).run()
+
+
+def _put_together(graph: Graph) -> None:
+    """Lets every Concat read an image in the place of slices that are all of it, in order."""
+    makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+    graph.nodes = [
+        node.like(_whole_images(node.inputs, makers)) if _along_channels(node) else node
+        for node in graph.nodes
+    ]
+    read = {*graph.uses(), *graph.outputs}
+    graph.nodes = [
+        node for node in graph.nodes if _range_of(node) is None or node.outputs[0] in read
+    ]
+
+
+def _whole_images(
+    inputs: Sequence[Value | None], makers: Mapping[Value, Node]
+) -> list[Value | None]:
+    """Inputs of a Concat with images in the places of all their slices."""
+    found: list[Value | None] = []
+    pieces: list[Value | None] = []  # the last inputs, which are an image's first channels
+    image, end = None, 0
+    for value in inputs:
+        slice_ = None if value is None else makers.get(value)
+        piece = None if slice_ is None else _range_of(slice_)
+        source = None if slice_ is None or piece is None else slice_.inputs[0]
+        if piece is None or (piece[0] and (source is not image or piece[0] != end)):
+            found += [*pieces, value]
+            image, pieces = None, []
+            continue
+        if not piece[0]:
+            found += pieces
+            pieces = []
+        pieces.append(value)
+        image, end = source, piece[1]
+        if source is not None and end == _channels(source):
+            found.append(source)
+            image, pieces = None, []
+    return [*found, *pieces]
+
+
+def _range_of(node: Node) -> tuple[int, int] | None:
+    """First channel and the one behind the last of a Slice of nothing but channels."""
+    source, bounds = node.input(0), [node.input(n) for n in range(1, 5)]
+    if node.kind != "Slice" or source is None or not _channels(source):
+        return None
+    numbers = [None if value is None else value.const for value in bounds]
+    if any(n is not None and n.size != 1 for n in numbers):
+        return None
+    starts, ends, axes, steps = (None if n is None else int(n.reshape(-1)[0]) for n in numbers)
+    if starts is None or ends is None or axes != 3 or steps not in (None, 1):
+        return None
+    first, last, _ = slice(starts, ends).indices(_channels(source))
+    return (first, last) if first < last else None
+
+
+def _along_channels(node: Node) -> bool:
+    return node.kind == "Concat" and node.attrs.get("axis") == 3
+
+
+def _channels(value: Value) -> int:
+    """Channels of an image with channels last; 0 of what is none, or if they are not known."""
+    last = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
+    return last if isinstance(last, int) else 0
 
 
 @dataclass(eq=False)
@@ -70,10 +139,10 @@ class _Slices:
         self._graph.nodes = nodes
 
     def _is_concat(self, node: Node) -> bool:
-        if node.kind != "Concat" or node.attrs.get("axis") != 3 or node.outputs[0] is None:
+        if not _along_channels(node) or node.outputs[0] is None:
             return False
         values = [value for value in node.inputs if value is not None]
-        known = all(v.const is None and self._channels(v) for v in [*values, node.outputs[0]])
+        known = all(v.const is None and _channels(v) for v in [*values, node.outputs[0]])
         # With channels last, if what comes in is: only such nodes make such values.
         return known and any(self._makes_images(self._producer.get(v)) for v in values)
 
@@ -83,11 +152,6 @@ class _Slices:
         if node.kind == "Concat":
             return self._is_concat(node)
         return node.kind in _TARGET
-
-    @staticmethod
-    def _channels(value: Value) -> int:
-        last = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
-        return last if isinstance(last, int) else 0
 
     def _open(self, concat: Node) -> None:
         """Makes a buffer for a Concat's result."""
@@ -118,7 +182,7 @@ class _Slices:
             else:
                 copies.append(self._copy(concat, value, buffer, offset))
                 joined.append(copies[-1].outputs[0])
-            offset += self._channels(value)
+            offset += _channels(value)
         if copies:
             buffer.parts.append(concat)
         self._new[concat] = [*copies, self._node("Joined", concat, joined, concat.outputs[0])]
@@ -133,10 +197,13 @@ class _Slices:
         elif maker.kind not in _TARGET or maker.input(3 if maker.kind == _CONV else 9) is not None:
             return False
         return all(
-            reader.kind in _READERS
-            and (reader.inputs[0] is value or reader.kind == "Concat")
-            and (reader.kind != "Concat" or self._is_concat(reader))
-            and (reader.kind == "Concat" or reader.inputs.count(value) == 1)
+            _range_of(reader) is not None
+            or (
+                reader.kind in _READERS
+                and (reader.inputs[0] is value or reader.kind == "Concat")
+                and (reader.kind != "Concat" or self._is_concat(reader))
+                and (reader.kind == "Concat" or reader.inputs.count(value) == 1)
+            )
             for reader in self._uses.get(value, [])
         )
 
@@ -163,7 +230,11 @@ class _Slices:
         source = node.inputs[0] if node.inputs else None
         if source in self._places and node.op_type != "Joined":
             buffer, offset = self._places[source]
-            attrs["channels"] = offset, self._channels(source)
+            piece = _range_of(node)
+            if piece is not None:
+                bounds = [Value.constant(np.array([offset + channel])) for channel in piece]
+                return node.like([source, *bounds, *node.inputs[3:]])
+            attrs["channels"] = offset, _channels(source)
         output = node.outputs[0]
         if output in self._places and node.op_type != "Joined":
             buffer, offset = self._places[output]

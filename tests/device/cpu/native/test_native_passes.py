@@ -96,6 +96,48 @@ def test_parts_that_others_need_whole(mode):
     check(net, net.conv(again, 46, 5), c, d, **mode)
 
 
+def split_block(bounds, order):
+    """An image's slices along the channels; the last goes on, then some are put together again."""
+    net = Net(1, 6, 9, 9)
+    image = net.add("Relu", net.conv("x", 6, 16))
+    parts = []
+    for bound in bounds:
+        numbers = (net.const(values=np.array([number])) for number in (*bound, 1))
+        parts.append(net.add("Slice", image, *numbers))
+    channels = bounds[-1][1] - bounds[-1][0]
+    on = net.add("Relu", net.conv(parts[-1], channels, channels))
+    parts.append(net.add("Add", on, parts[-1]))
+    joined = net.add("Concat", *(parts[n] for n in order), axis=1)
+    sizes = [stop - start for start, stop in bounds] + [channels]
+    return net, parts, net.conv(joined, sum(sizes[n] for n in order), 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "order"),
+    [
+        ([(0, 8), (8, 16)], (0, 1, 2)),
+        ([(0, 4), (4, 12), (12, 16)], (0, 1, 2, 3)),
+        ([(0, 8), (8, 16)], (2, 0, 1)),
+        ([(0, 8), (8, 16)], (0, 1, 0, 1)),
+        ([(0, 8), (8, 16)], (1, 0, 2)),
+        ([(0, 8), (7, 16)], (0, 1, 2)),
+        ([(0, 8), (8, 15)], (0, 1, 2)),
+        ([(0, 8), (8, 16)], (0, 0, 1)),
+    ],
+)
+def test_slices_that_are_put_together_again(bounds, order, mode):
+    net, parts, y = split_block(bounds, order)
+    check(net, y, **mode)
+    check(net, parts[0], y, **mode)
+
+
+def test_an_image_that_is_put_together_again_is_not_copied():
+    net, _, y = split_block([(0, 8), (8, 16)], (0, 1, 2))
+    found = steps_of(net, y, EXECUTION_MODE_HINT="ACCURACY")
+    assert found.count("copy_nd") == 1  # the half that goes on
+    assert found.count("put_channels") == 1  # the sum
+
+
 def test_depthwise_convolutions_of_parts(mode):
     net = Net(1, 8, 14, 13)
     a = net.add("HardSwish", net.conv("x", 8, 16, 1))
