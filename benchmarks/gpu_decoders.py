@@ -6,8 +6,8 @@ The decoder has random weights (`random_decoders.py`), a cache of ``--context`` 
 full, and a batch of one. PyTorch computes the same layers in float16 with a static cache, its own
 attention and normalization, replayed as a CUDA graph; it has no product of 4-bit blocks, so that
 its float16 is the peer of every row. Calls of both bring all logits to the host, in float32, to
-memory that the next call overwrites. Prints medians in milliseconds per token, tokens per second, and the bytes that a token must
-read (weights, and the filled half of the cache) over that time.
+memory that the next call overwrites. Prints medians in milliseconds per token, tokens per second,
+and the bytes that a token must read (weights, and the filled half of the cache) over that time.
 """
 
 from __future__ import annotations
