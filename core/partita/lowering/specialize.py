@@ -235,17 +235,21 @@ class Specializer:
             made = known_class.program(specs)
             if made is not None:
                 return made
-        if self._classes_left:
-            self._learn(refine, specs)
+        if self._classes_left and self._learn(refine, specs):
+            return self._classes[0].program(specs)
         return None
 
-    def _learn(self, refine: Refine, specs: Sequence[Spec]) -> None:
-        """Makes a class of shapes, if these differ from those before in sizes alone."""
+    def _learn(self, refine: Refine, specs: Sequence[Spec]) -> bool:
+        """Makes a class of shapes, if these differ from those before in sizes alone.
+
+        Returns:
+            Whether there is one more.
+        """
         before, self._specs = self._specs, list(specs)
         if before is None or any(
             len(x) != len(z) for (x, _), (z, _) in zip(before, specs, strict=True)
         ):
-            return
+            return False
         self._varying |= {
             (index, axis)
             for index, ((old, _), (new, _)) in enumerate(zip(before, specs, strict=True))
@@ -257,8 +261,9 @@ class Specializer:
             found = learn(self, self.graph, refine, specs, frozenset(self._varying))
         if found is None:
             self._classes_left = 0
-        else:
-            self._classes.insert(0, ClassPrograms(self, found))
+            return False
+        self._classes.insert(0, ClassPrograms(self, found))
+        return True
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)
@@ -331,6 +336,7 @@ def made_ahead(
     ports: Sequence[Port],
     layouts: Mapping[Port, MemoryLayout],
     make: Callable[[Sequence[Spec], Callable[[int], Array]], T],
+    size: int | None = None,
 ) -> T | None:
     """What a compiled model makes before its first run, such as a program.
 
@@ -338,19 +344,24 @@ def made_ahead(
         ports: Its inputs.
         layouts: Those of ports whose tensors lie in memory otherwise than they say.
         make: Called as :meth:`Specializer.program`.
+        size: For the dimension that varies, where there is one such symbol.
 
     Returns:
         What was made; ``None`` if that depends on a shape or on elements that only a run has.
     """
     specs: list[Spec] = []
+    symbols = {dim for port in ports for dim in port.shape or () if not isinstance(dim, int)}
     for port in ports:
-        if not is_static(port.shape) or port.dtype is None:
+        shape = port.shape
+        if size is not None and shape is not None and len(symbols) == 1 and None not in symbols:
+            shape = tuple(size if isinstance(dim, str) else dim for dim in shape)
+        if not is_static(shape) or port.dtype is None:
             return None
         layout = layouts.get(port)
         if layout is None:
-            specs.append((port.shape, port.dtype))
+            specs.append((shape, port.dtype))
         else:
-            specs.append((layout.shape_in_memory(port.shape), layout.dtype))
+            specs.append((layout.shape_in_memory(shape), layout.dtype))
     try:
         return make(specs, _not_yet)
     except _InputNeededError:

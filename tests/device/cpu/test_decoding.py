@@ -9,6 +9,7 @@ from decoders import WIDTH, grouped_decoder
 
 import partita
 from partita.lowering import Specializer
+from partita.lowering.walk import Walk
 from partita_cpu.runtime.device_model import CpuRunner
 
 
@@ -35,3 +36,16 @@ def test_steps_of_all_lengths_are_one_bound_call():
         for at in range(9, 64):
             request.infer(step(1, at))
     assert request.explain_execution() == kernels
+
+
+def test_numbers_of_tokens_that_never_came_before_are_filled_into_recorded_programs():
+    """Emitters, which take many times as long, are done when the model is compiled."""
+    core = partita.Core()
+    model = core.read_model(grouped_decoder().SerializeToString())
+    request = core.compile_model(model, "CPU").create_infer_request()
+    judge = core.compile_model(model, "REFERENCE").create_infer_request()
+    with mock.patch.object(Walk, "run", side_effect=AssertionError("emitted")):
+        found = {n: request.infer(step(n, 0))["logits"] for n in (1, 3, 5, 12, 33)}
+    for tokens, logits in found.items():
+        wanted = judge.infer(step(tokens, 0))["logits"]
+        np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-5)

@@ -1,5 +1,7 @@
 """Generating from GGUF files on device CPU, compared with the decoder in float64."""
 
+from unittest import mock
+
 import pytest
 from llm_reference import ReferenceDecoder
 from tiny_gguf import write_tiny_gguf
@@ -7,6 +9,7 @@ from tiny_gguf import write_tiny_gguf
 import partita
 from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
 from partita.generate import Generator
+from partita.lowering.walk import Walk
 
 TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]
 
@@ -49,6 +52,17 @@ def test_texts_beside_each_other_are_as_if_alone(files):
         wanted = expected.greedy(generator.tokenizer.encode(text), 20)
         assert tokens == wanted[: len(tokens)]
         assert len(tokens) == 20 or tokens[-1] == 258
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q4_1", "Q8_0"])
+def test_prompts_of_any_length_are_programs_that_are_there_already(files, kind):
+    path, expected = files[kind]
+    generator = Generator(path, "CPU", 128)
+    with mock.patch.object(Walk, "run", side_effect=AssertionError("emitted")):
+        for count in (2, 5, 9, 31):
+            prompt = [65 + number for number in range(count)]
+            (piece,) = generator.generate(prompt, max_new_tokens=1)
+            assert piece.token == expected.greedy(prompt, 1)[0]
 
 
 def test_text_is_that_of_the_tokens(files):

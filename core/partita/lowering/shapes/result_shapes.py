@@ -17,17 +17,15 @@ from partita.lowering.geometry.resampling import scaled
 from partita.lowering.geometry.windows import resolve, resolve_transposed
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.decoder_results import DECODER_RULES, Rules
 from partita.lowering.shapes.symbolic_size import evaluated
 
 Operands = Sequence[Operand | None]
 Rule = Callable[[Node, Any], Sequence[int] | None]
 """The shape of the one output, or ``None`` if that is not as usual."""
 
-Rules = Callable[[Node, Any], Sequence[Operand] | None]
-"""Stand-ins for all outputs, or ``None`` if they are not as usual."""
-
 _RULES: dict[str, Rule] = {}
-_RULES_OF_SEVERAL: dict[str, Rules] = {}
+_RULES_OF_SEVERAL: dict[str, Rules] = dict(DECODER_RULES)
 _BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"})
 _BOOL |= {"IsInf", "IsNaN", "Xor"}
 _INT64 = np.dtype(np.int64)
@@ -134,6 +132,8 @@ def _constant(operand: Operand | None) -> list[int] | None:
         "LayerNormalization",
         "RMSNormalization",
     ),
+    *(f"partita::{name}" for name in ("Gelu", "HardSigmoid", "HardSwish", "Mish", "Silu")),
+    "partita::LayerNormalization",
 )
 def _same(node: Node, operands: Any) -> Sequence[int]:
     return operands[0].shape  # type: ignore[no-any-return]  # of an operand

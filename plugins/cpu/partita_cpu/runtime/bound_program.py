@@ -18,7 +18,7 @@ from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
-from partita_cpu.runtime.call_layout import CallLayout, Place
+from partita_cpu.runtime.call_layout import CallLayout, Place, address_of
 from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
@@ -428,6 +428,7 @@ class BoundProgram:
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
+        lying = [] if given is None else [_span_of(array) for array in inputs]
         for index, places in enumerate(self._output_places):
             if not places:
                 continue
@@ -436,7 +437,8 @@ class BoundProgram:
             if given is not None and operand is not None:
                 wanted = given[index]
                 source = self._in_place.get(index)
-                if wanted is not None and _fits(wanted, operand, inputs, source):
+                same = None if source is None else inputs[source].shape == operand.shape
+                if wanted is not None and _fits(wanted, operand, lying, source if same else None):
                     array = wanted
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
@@ -527,25 +529,28 @@ def lent_arena(scratch: Array | None, nbytes: int) -> Array | None:
     return scratch[start : start + nbytes] if start + nbytes <= scratch.nbytes else None
 
 
-def _fits(array: Array, operand: Operand, inputs: Sequence[Array], source: int | None) -> bool:
+def _span_of(array: Array) -> tuple[int, int]:
+    """Where a contiguous array begins and ends."""
+    start = address_of(array)
+    return start, start + array.nbytes
+
+
+def _fits(
+    array: Array, operand: Operand, lying: Sequence[tuple[int, int]], source: int | None
+) -> bool:
     """Whether steps can write an output to an array: not where an input lies, but for one as whole.
 
     Args:
         array: The array.
         operand: The output.
-        inputs: The arrays of all inputs.
-        source: The input that the output may be written over, if there is one.
+        lying: Where all inputs lie.
+        source: The input of the same shape that the output may be written over, if there is one.
     """
     if array.shape != operand.shape or array.dtype != operand.dtype or not array.flags.carray:
         return False
-    shared = [i for i, given in enumerate(inputs) if np.may_share_memory(array, given)]
-    return not shared or (shared == [source] and _are_same(array, inputs[shared[0]]))
-
-
-def _are_same(one: Array, other: Array) -> bool:
-    """Whether two arrays are the same elements of memory."""
-    start, end = one.ctypes.data, other.ctypes.data
-    return start == end and one.shape == other.shape and one.dtype == other.dtype
+    start, end = span = _span_of(array)
+    shared = [i for i, (low, high) in enumerate(lying) if max(low, start) < min(high, end)]
+    return not shared or (shared == [source] and lying[shared[0]] == span)
 
 
 def _deliver(source: Array | None, wanted: Array | None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,9 @@ from partita_cpu.runtime.kernel_loading import begin, load_kernels
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
+
+_TOKENS = (7, 2, 1, 16, 256)
+"""Of runs that a decoder is made ready for: two to learn what varies, one, a few, and many."""
 
 
 class CpuModel(DeviceModel):
@@ -190,11 +194,20 @@ class CpuModel(DeviceModel):
         return NativeCallQueue(requests, self.streams)
 
     def _prepare(self) -> None:
-        """Makes the program and loads its kernels now, if the shapes are known now."""
-        program = made_ahead(self.inputs, self.laid_out, self.specializer.program)
+        """Makes the program and loads its kernels now, if the shapes are known now.
+
+        Of a decoder, whose runs take one token or many, programs are recorded for a few numbers of
+        tokens: those of others are filled in when they come.
+        """
+        make = self.specializer.program
+        program = made_ahead(self.inputs, self.laid_out, make)
         if program is not None:
             self._arena_bytes = program.arena_bytes
             load_kernels(program)
+        elif self._in_place:
+            with contextlib.suppress(CompileError):  # as the run that needs it will say
+                for tokens in _TOKENS:
+                    made_ahead(self.inputs, self.laid_out, make, tokens)
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:

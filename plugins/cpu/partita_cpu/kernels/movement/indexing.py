@@ -17,6 +17,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.rearrange import axis_of
@@ -90,6 +91,13 @@ def normalize_index(index: Array, out: Array, limit: int, name: str) -> None:
         out[out < 0] += limit
 
 
+def _normalized(places: tuple[int, ...], shape: tuple[int, ...], limit: int, name: str) -> Array:
+    """Indices of a shape, as :func:`normalize_index` writes them."""
+    out = np.empty(shape, np.int64)
+    normalize_index(np.array(places, np.int64).reshape(shape), out, limit, name)
+    return out
+
+
 @jit
 def normalize_indices(
     index: Array, out: Array, wrong: Array, limit: int, tid: int, nt: int
@@ -117,6 +125,10 @@ def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
 def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
     """The indices as int64 from 0 to ``limit - 1``; checked at run time, or now if constant."""
     out = b.empty(index.shape, np.int64)
+    if index.const is not None and type(limit) is Size and not holds_sizes(index.const):
+        places = tuple(index.const.reshape(-1).tolist())
+        sizes = index.shape, np.int64
+        return b.computed(*sizes, _normalized, places, index.shape, limit, b.node.name)
     if index.const is not None and not b.folding:
         elements = np.empty(index.shape, np.int64)
         normalize_index(index.const, elements, limit, b.node.name)
