@@ -5,11 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+_POOLED_BYTES, _POOL_BYTES = 1 << 20, 1 << 24
+"""Smaller arrays than the first are spilled to files of the second that they share."""
 
 _mappings: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
 """Files that are mapped, by the address where they start."""
@@ -28,6 +32,19 @@ def map_file(path: Path) -> memoryview:
     return memoryview(mapping)
 
 
+class _Pool:
+    """Where the next small array is spilled to: a file for many, since a file takes a descriptor.
+
+    Attributes:
+        mapping: That file's memory, as long as an array lies in it.
+        used: How much of it is.
+    """
+
+    lock = threading.Lock()
+    mapping: weakref.ref[mmap.mmap] | None = None
+    used = 0
+
+
 def spilled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy of an array in a temporary file that has no name: one that can be given back.
 
@@ -36,16 +53,40 @@ def spilled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not array.nbytes or array.dtype.hasobject or not hasattr(os, "posix_fallocate"):
         return array
     try:
-        with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, array.nbytes)  # a full disk is told here
-            mapping = mmap.mmap(file.fileno(), array.nbytes)
+        mapping, start = _room_for(array.nbytes)
     except OSError:
         return array
-    copy = np.frombuffer(mapping, array.dtype).reshape(array.shape)
+    copy = np.frombuffer(mapping, array.dtype, array.size, start).reshape(array.shape)
     copy[...] = array
-    _mappings[copy.ctypes.data] = mapping
     copy.flags.writeable = False
     return copy
+
+
+def _room_for(nbytes: int) -> tuple[mmap.mmap, int]:
+    """Memory of a temporary file, and where in it there is so much room.
+
+    Raises:
+        OSError: There is none.
+    """
+    if nbytes >= _POOLED_BYTES:
+        return _temporary(nbytes), 0
+    with _Pool.lock:
+        mapping = None if _Pool.mapping is None else _Pool.mapping()
+        if mapping is None or _Pool.used + nbytes > len(mapping):
+            mapping = _temporary(_POOL_BYTES)
+            _Pool.mapping, _Pool.used = weakref.ref(mapping), 0
+        start = _Pool.used
+        _Pool.used += -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    return mapping, start
+
+
+def _temporary(nbytes: int) -> mmap.mmap:
+    """A temporary file as memory."""
+    with tempfile.TemporaryFile() as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk is told here
+        mapping = mmap.mmap(file.fileno(), nbytes)
+    _mappings[np.frombuffer(mapping, np.uint8, 1).ctypes.data] = mapping
+    return mapping
 
 
 def give_back(array: np.ndarray[Any, Any]) -> None:
@@ -63,3 +104,14 @@ def give_back(array: np.ndarray[Any, Any]) -> None:
             last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
             if last > first:
                 mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def give_back_all() -> None:
+    """Frees the memory of all files that are mapped; what is touched again is read again.
+
+    The system maps more than the bytes that are read: when all weights of a model have been packed,
+    what lies beside them is still there.
+    """
+    for mapping in list(_mappings.values()):
+        if hasattr(mapping, "madvise"):
+            mapping.madvise(mmap.MADV_DONTNEED)

@@ -48,3 +48,26 @@ def test_without_room_for_a_file_the_array_stays_in_memory(monkeypatch):
     monkeypatch.setattr(memory_map.os, "posix_fallocate", full, raising=False)
     array = np.arange(10)
     assert spilled(array) is array
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_small_arrays_share_a_file():
+    arrays = [np.full(9_000, number, np.uint16) for number in range(600)]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    copies = [spilled(array) for array in arrays]
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+    memory_map.give_back_all()
+    for copy, array in zip(copies, arrays, strict=True):
+        np.testing.assert_array_equal(copy, array)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_all_files_are_given_back(tmp_path):
+    (tmp_path / "weights").write_bytes(bytes(64 << 20))
+    array = np.frombuffer(memory_map.map_file(tmp_path / "weights"), np.uint8)
+    copies = [spilled(np.ones(1 << 19, np.uint8)) for _ in range(128)]
+    assert array.sum() == 0
+    before = resident_bytes()
+    memory_map.give_back_all()
+    assert resident_bytes() < before - (120 << 20)
+    assert all(copy.all() for copy in copies)

@@ -92,8 +92,8 @@ def plain(tensor: GgufTensor, transposed: bool = False) -> ir.TensorProtocol:
 
 
 def vector(tensor: GgufTensor) -> Array:
-    """A short tensor of plain numbers in float32."""
-    return np.asarray(plain(tensor).numpy(), np.float32)
+    """A short tensor of plain numbers in float32, copied: its page of the file is not kept."""
+    return np.array(plain(tensor).numpy(), np.float32)
 
 
 def _by_rows(

@@ -47,6 +47,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
+from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
@@ -125,6 +126,7 @@ class CpuModel(DeviceModel):
         self._arena_bytes = 0
         self._next_stream = itertools.count()
         self._prepare()
+        give_back_all()
 
     @property
     def optimal_number_of_infer_requests(self) -> int:

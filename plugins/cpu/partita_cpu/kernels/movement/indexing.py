@@ -17,7 +17,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.shapes.symbolic_size import Size, holds_sizes
+from partita.lowering.shapes.symbolic_size import Number, Size, holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.rearrange import axis_of
@@ -122,7 +122,7 @@ def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
     )
 
 
-def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
+def checked_index(b: Builder, index: Operand, limit: Number) -> Operand:
     """The indices as int64 from 0 to ``limit - 1``; checked at run time, or now if constant."""
     out = b.empty(index.shape, np.int64)
     if index.const is not None and type(limit) is Size and not holds_sizes(index.const):
