@@ -14,17 +14,9 @@ from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import CompileError, InferError
 from partita.tensors.tensor import Tensor
-from partita_ray.node_actor import RunAnswer
+from partita_ray.call_messages import CallMessages, RunAnswer
 from partita_ray.object_tensor import MEMORY, ObjectTensor
 from partita_ray.remote_call import fetch
-from partita_ray.small_tensors import (
-    from_message,
-    is_always_small,
-    is_small,
-    pack,
-    to_message,
-    unpack,
-)
 
 if TYPE_CHECKING:
     from partita.model.model import Model
@@ -90,9 +82,8 @@ class RayRunner(Runner):
 
     def __init__(self, compiled: RayModel) -> None:
         self._compiled = compiled
-        self._small = [is_always_small(port) for port in compiled.outputs]
-        returns = 1 + self._small.count(False)
-        self._call = compiled.process.run.options(num_returns=returns)
+        self._messages = CallMessages(compiled.inputs, compiled.outputs)
+        self._call = compiled.process.run.options(num_returns=1 + self._messages.large_outputs)
         self._where = f"{compiled.node.named(compiled.plugin)}: infer '{compiled.model.name}'"
         self._last: RunAnswer | None = None
 
@@ -105,14 +96,10 @@ class RayRunner(Runner):
             InferError: The node is gone, or its device fails.
         """
         given = [x.held if isinstance(x, ObjectTensor) else x.numpy() for x in inputs]
-        small = [
-            pack(x) if isinstance(x, np.ndarray) and is_small(port, x.shape) else None
-            for port, x in zip(self._compiled.inputs, given, strict=True)
-        ]
-        large = [x for x, packed in zip(given, small, strict=True) if packed is None]
-        called = self._call.remote(to_message(small), *large)
+        message, large = self._messages.write_inputs(given)
+        called = self._call.remote(message, *large)
         told, *objects = called if isinstance(called, list) else [called]
-        answer = self._last = RunAnswer(*from_message(fetch(self._where, told, InferError)))
+        answer = self._last = self._messages.read_answer(fetch(self._where, told, InferError))
         results = self._results(answer, objects)
         for index, target in enumerate(outputs or ()):
             if target is not None:
@@ -122,15 +109,14 @@ class RayRunner(Runner):
 
     def _results(self, answer: RunAnswer, objects: Sequence[Any]) -> list[Tensor]:
         """The outputs: those that came with the answer, and references to the others."""
-        compiled, small, others = self._compiled, iter(answer.small), iter(objects)
+        compiled, memory = self._compiled, self._compiled.node.memory
+        others = iter(zip(objects, answer.shapes, strict=True))
         results: list[Tensor] = []
-        for port, shape, is_packed in zip(
-            compiled.outputs, answer.shapes, self._small, strict=True
-        ):
+        for port in compiled.outputs:
             dtype = np.dtype(object) if port.dtype is None else port.dtype
-            held = unpack(next(small), dtype) if is_packed else next(others)
-            memory = compiled.node.memory
-            results.append(ObjectTensor(held, tuple(shape), dtype, compiled.device, memory))
+            held: Any = answer.small.get(port.name)
+            held, shape = next(others) if held is None else (held, held.shape)
+            results.append(ObjectTensor(held, shape, dtype, compiled.device, memory))
         return results
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:

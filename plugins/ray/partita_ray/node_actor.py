@@ -5,30 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import partita
 from partita.contract.device_plugin import DeviceInfo
-from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import QueryResult
 from partita.errors import CompileError
 from partita.tensors.tensor import HostTensor
-from partita_ray.small_tensors import (
-    Array,
-    Packed,
-    from_message,
-    is_always_small,
-    pack,
-    to_message,
-    unpack,
-)
+from partita_ray.call_messages import Array, CallMessages
 
 if TYPE_CHECKING:
     from partita.contract.device_model import DeviceModel
     from partita.contract.runner import Runner
-    from partita.model.model import Port
     from partita_ray.model_parcel import ModelParcel
 
 _DISABLED = "PARTITA_DISABLE_PLUGINS"
@@ -50,24 +40,6 @@ class NodeFacts:
     info: DeviceInfo
 
 
-class RunAnswer(NamedTuple):
-    """What is told of a run at once; what crosses as objects comes beside it.
-
-    Attributes:
-        start_s: When the device began, by the node's clock.
-        end_s: When it ended.
-        shapes: Dimensions of each output.
-        small: The outputs that are always small, in order.
-        counters: The device's counters, if it keeps any.
-    """
-
-    start_s: float
-    end_s: float
-    shapes: list[list[int]]
-    small: list[Packed]
-    counters: list[ProfilingInfo]
-
-
 class NodeActor:
     """Devices of one node; one model at a time is compiled for one of them.
 
@@ -77,8 +49,7 @@ class NodeActor:
 
     def __init__(self) -> None:
         self._model: DeviceModel | None = None
-        self._ports: tuple[Port, ...] = ()
-        self._small: list[bool] = []
+        self._messages = CallMessages((), ())
         self._of_thread = threading.local()
         others = os.environ.get(_DISABLED, "")
         os.environ[_DISABLED] = f"{others},ray" if others else "ray"  # a node has no nodes
@@ -111,8 +82,7 @@ class NodeActor:
         self.unload()
         model, device = parcel.unpack(), device or self._core.default_device
         made = self._core.device_api.compile_model(model, device, dict(config))
-        self._ports = made.inputs
-        self._small = [is_always_small(port) for port in made.outputs]
+        self._messages = CallMessages(made.inputs, made.outputs)
         self._model = made
         return made.execution_devices
 
@@ -125,31 +95,24 @@ class NodeActor:
         """Computes the outputs.
 
         Args:
-            message: For each input its elements, or ``None`` if it is one of ``large``.
+            message: The inputs that cross so, by name (:mod:`partita_ray.call_messages`).
             large: The other inputs, in order.
 
         Returns:
-            A :class:`RunAnswer` as a message, and behind it each output that may be large.
+            A :class:`~partita_ray.call_messages.RunAnswer` as a message, and behind it each output
+            that may be large.
+
+        Raises:
+            InferError: The message cannot be read, or the device fails.
         """
-        runner, others = self._runner(), iter(large)
-        small: Sequence[Packed | None] = from_message(message)
-        inputs = [
-            HostTensor(next(others) if packed is None else unpack(packed, port.dtype))
-            for port, packed in zip(self._ports, small, strict=True)
-        ]
+        runner = self._runner()
+        messages = self._messages
+        inputs = [HostTensor(x) for x in messages.read_inputs(message, large)]
         start = time.perf_counter()
-        arrays = [tensor.numpy() for tensor in runner.run(inputs)]
+        outputs = [tensor.numpy() for tensor in runner.run(inputs)]
         end = time.perf_counter()
-        answer = RunAnswer(
-            start,
-            end,
-            [list(array.shape) for array in arrays],
-            [pack(a) for a, is_small in zip(arrays, self._small, strict=True) if is_small],
-            list(runner.profiling_info()),
-        )
-        objects = [a for a, is_small in zip(arrays, self._small, strict=True) if not is_small]
-        told = to_message(tuple(answer))
-        return (told, *objects) if objects else told
+        answer, objects = messages.write_answer(start, end, outputs, runner.profiling_info())
+        return (answer, *objects) if objects else answer
 
     def _runner(self) -> Runner:
         """The runner of this thread."""
