@@ -31,6 +31,7 @@ def main() -> None:
         batch_size=args.batch,
         compute=ray.data.ActorPoolStrategy(size=args.workers),
     )
+    done = done.materialize()  # else each question below would compute all rows anew
     print(f"{done.count()} rows: {', '.join(done.schema().names)}")
 
 

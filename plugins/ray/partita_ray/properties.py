@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import Field, PositiveInt, field_validator
@@ -19,7 +20,8 @@ class RayProperties(DeviceProperties):
         "the one that the node takes where none is named.",
     )
     RAY_DEVICE_PROPERTIES: dict[str, Any] = Field(
-        default_factory=dict, description="Properties for the device on the node."
+        default_factory=dict,
+        description="Properties for the device on the node; as text, a JSON object.",
     )
     RAY_REQUESTS: PositiveInt = Field(
         1,
@@ -32,6 +34,17 @@ class RayProperties(DeviceProperties):
         """Properties for the device on the node."""
         counted = {"PERF_COUNT": True} if self.PERF_COUNT else {}
         return {**counted, **self.RAY_DEVICE_PROPERTIES}
+
+    @field_validator("RAY_DEVICE_PROPERTIES", mode="before")
+    @classmethod
+    def _read_text(cls, value: Any) -> Any:
+        """As a command line gives them."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"it is no JSON ({error})") from error
 
     @field_validator("RAY_DEVICE")
     @classmethod

@@ -75,6 +75,14 @@ def test_properties_for_the_node():
     assert properties.for_node == {"PERF_COUNT": True, "STRICT": True}
 
 
+def test_properties_for_the_node_can_be_text():
+    text = '{"INFERENCE_NUM_THREADS": 1}'
+    assert RayProperties(RAY_DEVICE_PROPERTIES=text).for_node == {"INFERENCE_NUM_THREADS": 1}
+    for wrong in ("{", "[1]"):
+        with pytest.raises(ValueError, match="RAY_DEVICE_PROPERTIES"):
+            RayProperties(RAY_DEVICE_PROPERTIES=wrong)
+
+
 def test_batches_get_the_outputs_as_columns():
     predictor = BatchPredictor(models.affine(), "CPU", columns={"x": "features"})
     features = np.arange(8, dtype=np.float64).reshape(2, 4)
