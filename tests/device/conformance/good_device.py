@@ -13,6 +13,7 @@ import partita
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import CompileError
+from partita.frontends.reader import read_model
 from partita.properties import DeviceProperties, read_only
 from partita.tensors.sequence_values import boxed, unboxed
 from partita_reference.evaluator import ReferenceModel, ReferenceRunner, missing
@@ -54,7 +55,7 @@ class GoodCompiled(ReferenceModel):
 
     def __init__(self, plugin, model, properties):
         self.plugin = plugin
-        changed = partita.Core().read_model(plugin.prepare(model.to_onnx()))
+        changed = read_model(plugin.prepare(model.to_onnx()))
         super().__init__(changed, properties, plugin.device_name)
         self.model = model.clone()
         self.inputs, self.outputs = model.inputs, model.outputs

@@ -13,6 +13,7 @@ import pytest
 from partita.cli.main import main
 
 HERE = Path(__file__).parent
+QUICK = ["-q", "-p", "no:hypothesispytest"]  # hypothesis takes as long to load as all else
 SOME = ["--check", "plugin/*", "--check", "blob/*", "--check", "random/Relu/*"]
 
 
@@ -24,7 +25,7 @@ def command(capsys, *arguments):
 def under_pytest(folder, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "--pyargs", "partita_conformance", "-q", *arguments],
+        [sys.executable, "-m", "pytest", *QUICK, "--pyargs", "partita_conformance", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
