@@ -44,6 +44,7 @@ UNSEEN = [
         "lifetimes",
         "lanes",
         "changes",
+        "shortcuts",
     ]
 ]
 """Modules of broken plugins that were written before the kit's checks for them."""
@@ -103,7 +104,8 @@ def relevant(checks, fault):
     ops = {s.split("/")[1] for s in fault.suites if s.startswith("random/")} - {"*"}
     if ops:
         form = ("request", "query", "sharing", "chains")
-        return [one for one in checks if one.op in ops or one.suite in form]
+        of_form = [one for one in checks if not one.op and one.suite in form]
+        return [one for one in checks if one.op in ops] + of_form
     form = [one for one in checks if not one.op]
     swept = [one for one in checks if one.op]
     return form + swept[::20]
@@ -148,8 +150,10 @@ def main():
     sys.path.insert(0, str(FOLDER))
     from partita_conformance.bench.checks import registered
     from partita_conformance.inputs.node_cases import node_cases
+    from partita_conformance.runs.collect import Selection, collect
 
-    node_cases()  # made once, for all children
+    node_cases()  # made once, for all children, as are the draws of all checks
+    collect(Selection(draws=args.draws))
     faults = [f for f in plugins(args.unseen) if args.only in f"{f.__module__}.{f.__name__}"][
         :: args.every
     ]
