@@ -108,6 +108,15 @@ def _all_eights() -> list[tuple[str, Draw]]:
     return [(f"from {name}", Draw([x], {"to": 1}, opset=19)) for name, x in kinds]
 
 
+def nans(dtype: np.dtype[Any]) -> Array:
+    """What is no number in a type: of either sign, with its digits at either end."""
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes
+    quiet, infinity = 1 << (info.nmant - 1), ((1 << info.nexp) - 1) << info.nmant
+    bits = [infinity | quiet, infinity | 1, infinity | (quiet - 1)]
+    sign = 1 << (info.bits - 1)
+    return np.array([*bits, *(sign | b for b in bits)], f"u{dtype.itemsize}").view(dtype)
+
+
 _TEXTS = ("1", "-2.5", "1e3", "2.5E-2", "-3.25e+01", "0.1", "NaN", "INF", "-INF")
 _WHOLE_TEXTS = ("1", "-12", "0", "2147483647")
 
@@ -135,6 +144,8 @@ def _told(source: np.dtype[Any], target: np.dtype[Any]) -> Array:
     numbers = np.array([n for pool in _NUMBERS.values() for n in pool])
     with np.errstate(all="ignore"):
         numbers = numbers.astype(source)
+    if target.kind in "fV":
+        return np.concatenate([numbers, nans(source)])
     if target.kind in "iu":
         ends = np.iinfo(target)
         wide = numbers.astype(np.longdouble)

@@ -33,7 +33,9 @@ def qlinear_conv(rng: Rng) -> Draw:
     scale, zero = scalar(2.0**-5, np.float32), scalar(0, np.int8)
     if rng.random() < 0.5:
         scale = np.asarray(rng.integers(3, 9, 2 * group) / 128, np.float32)
-        zero = np.zeros(2 * group, np.int8)
+        zero = one_of(
+            rng, np.zeros(2 * group, np.int8), integers(rng, -9, 9, 2 * group, dtype=np.int8)
+        )
     inputs = [x, scalar(2.0**-6, np.float32), scalar(113, np.uint8), w, scale, zero]
     inputs += [scalar(2.0**-3, np.float32), scalar(118, np.uint8)]
     most = one_of(rng, 0, 900, 90_000)

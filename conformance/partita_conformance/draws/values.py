@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from partita_conformance.draws.casts import nans
 from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.large.long_sums import LONG_SUMS, long_sum
 from partita_conformance.draws.vary import first_input, formal_input, schema_of
@@ -18,7 +19,10 @@ from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, 
 _FLOATS: Mapping[str, tuple[float, ...]] = {
     "special": (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
     "infinite": (np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
-    "large": (3e38, -3e38, 1e30, -1e25, 16777217.0, 2147483904.0, -2147484160.0, 90.0, -104.0),
+    "large": (
+        *(3e38, -3e38, 1e30, -1e25, 16777217.0, 2147483904.0, -2147484160.0),
+        *(90.0, -104.0, 88.5, 89.1, 11.05),
+    ),
     "small": (1e-30, -1e-37, 1e-20, -0.0, 0.5, -1e-12),
     "denormal": (1e-40, -3e-39, 6e-8, -5e-8, 1e-310, 0.5),
     "ties": (0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 8388609.0, -0.49999997, 3.0, 3.0),
@@ -30,14 +34,17 @@ _FLOATS: Mapping[str, tuple[float, ...]] = {
     ),
 }
 _DOUBLES: Mapping[str, tuple[float, ...]] = {
-    "large": (1e300, -1e200, 2.0**53 - 1, -(2.0**31) - 0.5, 4294967297.0, 700.5, -700.5),
+    "large": (
+        *(1e300, -1e200, 2.0**53 - 1, -(2.0**31) - 0.5, 4294967297.0),
+        *(700.5, -700.5, 709.5, 710.2),
+    ),
     "small": (1e-300, -1e-200, 1e-50),
     "ties": (4503599627370497.5, -0.49999999999999994, 1 + 1e-9, 1 - 1e-9, 1 / 3, -2 / 3),
 }
 """What only float64 tells apart, beside what stands above."""
 
 _PAIRED = {"Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Greater", "Less"}
-_PAIRED |= {"GreaterOrEqual", "LessOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+_PAIRED |= {"Pow", "GreaterOrEqual", "LessOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 """Operators of two numbers, tried with every pair of a group's: NaN beside NaN, 0 beside -0."""
 
 _MOST_VALUES, _WIDE = 24, 35
@@ -116,7 +123,7 @@ _DIVISORS = {("Div", 1), ("Mod", 1)}
 _FIXED = {"Clip", "Pad", "OneHot"}
 """Operators whose constants have no answer if they are special."""
 _BOUNDED = {("BitShift", 1), ("Pow", 1), ("QuantizeLinear", 1)}
-"""Inputs whose limits have no answer."""
+"""Inputs whose limits have no answer; powers of floats have."""
 
 
 def revalued(op_type: str, draw: Draw, group: str) -> Draw:
@@ -139,8 +146,9 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
         return dataclasses.replace(draw, inputs=[pool, *inputs[1:]])
     crossed = op_type in _PAIRED and len(inputs) == 2 and group in (*_FLOATS, "limits")
     for i, array in enumerate(inputs):
-        same = array is not None and formal_input(schema, i).type_str == variable
-        fixed = (op_type, i) in _BOUNDED or (i in draw.constant and op_type in _FIXED)
+        same = op_type == "Pow" or formal_input(schema, i).type_str == variable
+        bounded = (op_type, i) in _BOUNDED and (op_type != "Pow" or group not in _FLOATS)
+        fixed = bounded or (i in draw.constant and op_type in _FIXED)
         if array is not None and same and not fixed:
             room = np.resize(array, _MOST_VALUES) if crossed else array
             inputs[i] = _values(rng, op_type, i, room, group, _terms(op_type, draw))
@@ -218,7 +226,10 @@ def _values(
     if array.dtype == np.float64:
         pool = np.concatenate([pool, _DOUBLES.get(group, ())])
     with np.errstate(all="ignore"):
-        return _filled(rng, array, pool.astype(array.dtype))
+        numbers = pool.astype(array.dtype)
+    # Powers of one and of what signals that it is no number, libraries disagree about.
+    more = nans(array.dtype) if group == "special" and op_type != "Pow" else numbers[:0]
+    return _filled(rng, array, np.concatenate([numbers, more]))
 
 
 def _limits(dtype: np.dtype[Any]) -> Array:

@@ -97,6 +97,41 @@ _TEXTS: Mapping[str, str] = {
     "turned twice and read between": "float[2,3,4] x => float[4,2,3] a, float[3,4,2] y:"
     " a = Transpose <perm = [2,0,1]> (x) y = Transpose <perm = [2,0,1]> (a)",
     "a gate": "float[2,3] x => float[2,3] y: a = Sigmoid(x) b = Mul(x, a) y = Mul(b, a)",
+    "a gate of something else": "float[2,3] x, float[2,3] z => float[2,3] y, float[2,3] w:"
+    " a = Sigmoid(z) y = Mul(x, a) b = Sigmoid(x) w = Mul(b, z)",
+    "zeros that are multiplied": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " y = Mul(x, zeros) z = Mul(zeros, x)",
+    "taken from itself and divided by itself": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " y = Sub(x, x) z = Div(x, x)",
+    "the contrary of comparisons": "float[2,3] x, float[2,3] z => bool[2,3] y, bool[2,3] w,"
+    " bool[2,3] u: a = Greater(x, z) y = Not(a) b = Less(x, z) w = Not(b)"
+    " c = Equal(x, z) u = Not(c)",
+    "logarithms and powers of e": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " a = Log(x) y = Exp(a) b = Exp(x) z = Log(b)",
+    "squares of roots": "float[2,3] x => float[2,3] y: a = Sqrt(x) y = Mul(a, a)",
+    "the contrary of the contrary": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " a = Reciprocal(x) y = Reciprocal(a) b = Neg(x) z = Sub(b, b)",
+    "the greatest of the least": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " a = Min(x, third) y = Max(a, x) b = Max(x, x) z = Min(b, x)",
+    "parts of what was joined": "float[2,3] x, float[2,3] z => float[2,5] y, float[2,2] w,"
+    " float[2,3] u, float[2,3] v: a = Concat <axis = 1> (x, z) y = Slice(a, zero, five1, one)"
+    " w = Slice(a, two, four1, one) u = Slice(a, three, six1, one) v = Slice(a, zero, three, one)",
+    "the start of what was joined": "float[2,3] x, float[2,3] z => float[2,5] y:"
+    " a = Concat <axis = 1> (x, z) y = Slice(a, zero, five1, one)",
+    "joined of what was turned": "float[2,3] x, float[2,3] z => float[6,2] y:"
+    " a = Transpose <perm = [1,0]> (x) b = Transpose <perm = [1,0]> (z)"
+    " y = Concat <axis = 0> (a, b)",
+    "shifted and scaled": "float[2,3] x => float[2,3] y, float[2,3] z:"
+    " a = Add(x, third) y = Mul(a, root) b = Mul(x, root) z = Add(b, third)",
+    "divided twice": "float[2,3] x => float[2,3] y: a = Div(x, third) y = Div(a, root)",
+    "branches with constants of one name": "float[2,3] x, bool t => float[2,3] y:"
+    " y = If (t) <then_branch = p () => (float[2,3] b) { c = Constant <value_float = 2.5> ()"
+    " b = Mul(x, c) }, else_branch = q () => (float[2,3] d)"
+    " { c = Constant <value_float = -7.0> () d = Mul(x, c) }>",
+    "many outputs": "float[2,3] x => "
+    + ", ".join(f"float[2,3] y{n}" for n in range(40))
+    + ": "
+    + " ".join(f"y{n} = Add({f'y{n - 1}' if n else 'x'}, third)" for n in range(40)),
     "variance of rows": "float[3,3] x => float[3,3] y:"
     " a = ReduceMean <axes = [0]> (x) b = Sub(x, a) c = Mul(b, b) d = ReduceMean <axes = [0]> (c)"
     " e = Add(d, third) f = Sqrt(e) g = Div(b, f) h = Mul(g, column) y = Add(h, bias)",
@@ -138,6 +173,8 @@ _WEIGHTS: Mapping[str, Array] = {
     "two": np.array([2], np.int64),
     "two0": np.array(2, np.int32),
     "three": np.array([3], np.int64),
+    "four1": np.array([4], np.int64),
+    "five1": np.array([5], np.int64),
     "six1": np.array([6], np.int64),
     "five": np.array(5, np.int64),
     "eight": np.array([8], np.int64),
@@ -166,6 +203,41 @@ _WEIGHTS: Mapping[str, Array] = {
     "point": np.array(117, np.uint8),
 }
 """What the models read beside their inputs."""
+
+
+_OF_ELEMENTS = {
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Max",
+    "Min",
+    "Neg",
+    "Abs",
+    "Relu",
+    "Clip",
+    "Exp",
+}
+_OF_ELEMENTS |= {"Log", "Sqrt", "Sigmoid", "Reciprocal", "Greater", "Less", "Equal", "Not", "Where"}
+_SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5, 88.5)
+
+
+def special_feeds(sample: Sample) -> dict[str, Array] | None:
+    """Inputs that are no numbers, infinite or zero, of a model that works on each element.
+
+    ``None`` for other models, in which they would spread, or become any integer.
+    """
+    if not {node.op_type for node in sample.proto.graph.node} <= _OF_ELEMENTS:
+        return None
+    feeds = sample.feeds(5)
+    if any(array.dtype.kind not in "fb" for array in feeds.values()):
+        return None
+    for turn, (name, array) in enumerate(feeds.items()):
+        if array.dtype.kind == "f":
+            pool = np.roll(np.array(_SPECIAL, array.dtype), 3 * turn)
+            feeds[name] = np.resize(pool, array.shape)
+    return feeds
 
 
 _DEEP, _BROAD = 1200, 300

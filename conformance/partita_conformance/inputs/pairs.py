@@ -84,6 +84,7 @@ STEPS: Mapping[str, Step] = {
     "the mean of columns": Step("ReduceMean", {"axes": [-1], "keepdims": 1}),
     "flat but for the last": Step("Reshape", {}, lambda s: (_whole(-1, s[-1]),)),
     "one more axis": Step("Unsqueeze", {}, lambda s: (_whole(1),)),
+    "joined": Step("Concat", {"axis": -1}, lambda s: (_numbers(*s),)),
     "chosen": Step("Gather", {"axis": -1}, lambda s: (_whole(s[-1] - 1, 0, 0),)),
     "the latter half": Step("Split", {"axis": -1}, outputs=2),
     "times a matrix": Step("MatMul", {}, lambda s: (_numbers(s[-1], s[-1]),)),
@@ -101,6 +102,19 @@ def pairs(first: str) -> Iterator[Sample]:
         start, weights = _node(STEPS[first], _SHAPE, "x", "a")
         end, more = _node(step, shape, "a", "y")
         yield Sample(f"{first}, then {second}", _model([start, end], [*weights, *more], "y"))
+    yield _of_two(first, "two of them in a row", "Concat", {"axis": 0})
+    yield _of_two(first, "two of them side by side", "Concat", {"axis": -1})
+    yield _of_two(first, "two of them multiplied", "Mul", {})
+
+
+def _of_two(first: str, text: str, op: str, given: Mapping[str, Any]) -> Sample:
+    """An operation on what another one makes of two values."""
+    one, weights = _node(STEPS[first], _SHAPE, "x", "a")
+    other, more = _node(STEPS[first], _SHAPE, "z", "b")
+    both = helper.make_node(op, ["a", "b"], ["y"], **given)
+    proto = _model([one, other, both], [*weights, *more], "y")
+    proto.graph.input.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, _SHAPE))
+    return Sample(f"{first}, then {text}", proto)
 
 
 def _shape_behind(step: Step) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import onnx.defs
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
+from onnx.reference.ops.op_pow import Pow as OriginalPow
 from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
 from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
@@ -230,6 +231,18 @@ class Resize(OriginalResize):
         return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
 
 
+class Pow(OriginalPow):
+    """The original takes numpy's square root for powers of one half, which has no -inf."""
+
+    def _run(
+        self, base: np.ndarray[Any, Any], exponent: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any]]:
+        shape = np.broadcast_shapes(base.shape, exponent.shape) or (1,)
+        each = np.broadcast_to(exponent, shape).copy()  # numpy's shortcuts are for single numbers
+        (y,) = super()._run(np.broadcast_to(base, shape), each)
+        return (y.reshape(np.broadcast_shapes(base.shape, exponent.shape)),)
+
+
 class RoiAlign(OriginalRoiAlign):
     """The original begins with opset 16, and moves regions by half a pixel before as well."""
 
@@ -264,6 +277,7 @@ CORRECTED: list[type[OpRun]] = [
     Optional,
     PRelu,
     Pad,
+    Pow,
     RNN,
     Resize,
     RoiAlign,

@@ -87,12 +87,20 @@ def _points(n: int, align_corners: bool) -> Array:
 
 
 class GridSample(OriginalGridSample):
-    """The original keeps places in the image in float32."""
+    """The original keeps places in the image in float32, and knows opset 20's modes alone."""
+
+    def _run(self, x: Array, grid: Array, mode: str | None = None, **given: Any) -> Any:
+        named = mode or self.mode
+        return super()._run(x, grid, mode=_MODES.get(named, named), **given)
 
     def _gs_denormalize_coordinates(self, n: Any, dims: Any, align_corners: bool) -> Array:
         place: Any = self._gs_denormalize
         pairs = zip(n, dims, strict=False)
         return np.array([place(v, length, align_corners) for v, length in pairs], np.float64)
+
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+"""Names of opset 16."""
 
 
 class MeanVarianceNormalization(OpRun):

@@ -285,7 +285,7 @@ class DividesByReciprocals(Passes):
 
 
 class MovesTransposesBehindConcat(Passes):
-    """Concat of what was turned is turned afterwards, along the axis that it had."""
+    """Concat of what was turned is along the axis that was there before."""
 
     def rewrite(self, graph, node):
         if node.op_type != "Concat":
@@ -295,8 +295,7 @@ class MovesTransposesBehindConcat(Passes):
         if len(orders) == 1 and None not in orders and all(orders):
             (order,) = orders
             (axis,) = (a for a in node.attribute if a.name == "axis")
-            back = [order.index(place) for place in range(len(order))]
-            axis.i = back[order[axis.i % len(order)]]
+            axis.i = order[axis.i % len(order)]
 
 
 class SlicesTheFirstPart(Passes):

@@ -267,3 +267,21 @@ def test_a_slope_that_would_make_the_result_larger_is_refused():
     proto = one_node("PRelu", 16, {"x": x, "s": slope}, TensorProto.FLOAT)
     with pytest.raises(InferError, match=r"\[2, 3\] does not broadcast to \[1, 3\]"):
         partita.Core().compile_model(proto, "REFERENCE")({"x": x, "s": slope})
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_grid_sample_has_the_modes_of_opset_16(mode):
+    grid = np.random.default_rng(1).uniform(-1.2, 1.2, (2, 3, 4, 2)).astype(np.float32)
+    got, want = both("GridSample", 16, [floats(2, 3, 5, 6), grid], mode=mode)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 2.0, 3.0])
+def test_powers_of_infinity_and_of_zeros(exponent):
+    """A square root would answer NaN for -inf, and -0 for -0, where a power has inf and 0."""
+    base = np.array([-np.inf, np.inf, -0.0, 0.0, 4.0], np.float32)
+    got, _ = both("Pow", 17, [base, np.array(exponent, np.float32)])
+    due = [0 if exponent < 0 else -np.inf if exponent == 3 else np.inf]
+    due += [0 if exponent < 0 else np.inf, *[np.inf if exponent < 0 else 0] * 2, 4**exponent]
+    np.testing.assert_array_equal(got, due)
+    assert not np.signbit(got[2]) or exponent == 3

@@ -12,8 +12,13 @@ import partita
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import networks, samples, stranger
-from partita_conformance.judging.requirements import ConformanceError, require
+from partita_conformance.inputs.models import Sample, networks, parse, samples, stranger
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    NotApplicableError,
+    require,
+)
 
 
 @check("query")
@@ -72,6 +77,25 @@ def other_domains_are_not_onnx(bench: Bench) -> None:
         answer = bench.core.query_model(bench.read(foreign), bench.device, bench.target.config)
         taken = sorted(n.op_type for n in foreign.graph.node if n.name in answer)
         require(not taken, f"The device takes com.nobody's {', '.join(taken)} for ONNX's.")
+
+
+@check("query", values=True)
+def other_domains_may_be_imported_first(bench: Bench) -> None:
+    """The version of ONNX's own operators is that of its domain, wherever the model names it."""
+    tried = 0
+    for op in ("Softmax", "LogSoftmax", "Hardmax", "Softplus"):  # the first three changed with 13
+        proto = parse(f"imports (float[2,3,4] x) => (float[2,3,4] y) {{ y = {op}(x) }}")
+        proto.opset_import.insert(0, helper.make_opsetid("com.nobody", 1))
+        proto.opset_import.append(helper.make_opsetid("com.somebody", 99))
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        sample = Sample(op, proto)
+        feeds = sample.feeds(3)
+        what = f"{op} of opset 17 in a model that imports other domains"
+        compare(bench.compile(proto)(feeds).to_tuple(), bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
 
 
 @check("query")

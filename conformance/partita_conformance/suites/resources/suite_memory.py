@@ -139,6 +139,21 @@ def compiling_does_not_grow(bench: Bench) -> None:
 
 
 @check("memory")
+def questions_do_not_grow(bench: Bench) -> None:
+    """Asking about one model after another keeps memory level."""
+    sample = bench.sample("large")
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            proto = type(sample.proto)()
+            proto.CopyFrom(sample.proto)  # of which the model that is read holds the weights
+            bench.core.query_model(bench.read(proto), bench.device, bench.target.config)
+        gc.collect()  # in a large process Python would come to it too late
+
+    _require_level(use, 4, 48, 14, "questions about a 0.5 MiB model")
+
+
+@check("memory")
 def transfers_give_back(bench: Bench) -> None:
     """Tensors brought to the device and dropped leave nothing behind."""
     array = np.ones((512, 512), np.float32)
