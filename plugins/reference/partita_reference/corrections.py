@@ -239,7 +239,8 @@ class Pow(OriginalPow):
     ) -> tuple[np.ndarray[Any, Any]]:
         shape = np.broadcast_shapes(base.shape, exponent.shape) or (1,)
         each = np.broadcast_to(exponent, shape).copy()  # numpy's shortcuts are for single numbers
-        (y,) = super()._run(np.broadcast_to(base, shape), each)
+        original: Any = super()._run
+        (y,) = original(np.broadcast_to(base, shape), each)
         return (y.reshape(np.broadcast_shapes(base.shape, exponent.shape)),)
 
 

@@ -89,9 +89,17 @@ def _points(n: int, align_corners: bool) -> Array:
 class GridSample(OriginalGridSample):
     """The original keeps places in the image in float32, and knows opset 20's modes alone."""
 
-    def _run(self, x: Array, grid: Array, mode: str | None = None, **given: Any) -> Any:
-        named = mode or self.mode
-        return super()._run(x, grid, mode=_MODES.get(named, named), **given)
+    def _run(
+        self,
+        X: Array,  # noqa: N803  # the original's name
+        grid: Array,
+        mode: str | None = None,
+        padding_mode: str | None = None,
+        align_corners: int | None = None,
+    ) -> Any:
+        original: Any = super()._run
+        named = mode or getattr(self, "mode", "linear")
+        return original(X, grid, _MODES.get(named, named), padding_mode, align_corners)
 
     def _gs_denormalize_coordinates(self, n: Any, dims: Any, align_corners: bool) -> Array:
         place: Any = self._gs_denormalize
