@@ -98,7 +98,7 @@ class GridSample(OriginalGridSample):
         align_corners: int | None = None,
     ) -> Any:
         original: Any = super()._run
-        named = mode or getattr(self, "mode", "linear")
+        named: Any = mode or getattr(self, "mode", "linear")
         return original(X, grid, _MODES.get(named, named), padding_mode, align_corners)
 
     def _gs_denormalize_coordinates(self, n: Any, dims: Any, align_corners: bool) -> Array:
