@@ -22,7 +22,6 @@ import os
 import platform
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from random_decoders import SIZES, work_of_a_token
-from random_gguf import TYPES, write_random_gguf
+from generate_options import model_file, model_parser
+from random_decoders import work_of_a_token
 
 import partita
 
@@ -421,29 +420,18 @@ def _agreeing(tokens: Sequence[int], others: Sequence[int]) -> int:
 
 def main() -> None:
     """Reads the arguments, starts the engines and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("model", type=Path, nargs="?", help="a GGUF file")
-    source.add_argument("--random", choices=[n for n, one in SIZES.items() if not one.experts])
-    parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
+    parser = model_parser(__doc__.splitlines()[0])
     parser.add_argument("--prompt", type=int, default=512, help="tokens")
     parser.add_argument("--new", type=int, default=64, help="tokens")
-    parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="CPU", help="of Partita")
     parser.add_argument("--memory", help="limits of devices, where Partita's is HETERO: GPU=2GiB")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.model
-        if args.random:
-            path = Path(folder) / f"random-{args.random}-{args.kind}.gguf"
-            write_random_gguf(path, SIZES[args.random], args.kind)
+    with model_file(args) as (path, folder):
         options = partita.DecoderOptions(context=args.context)
         model = of_one_sequence(partita.Core().read_model(path, decoder=options))
         config = {"HETERO_MEMORY_LIMITS": args.memory} if args.memory else {}
-        where = (Path(folder), args.device, config)
+        where = (folder, args.device, config)
         setting = Setting(path, model, args.context, args.threads, *where)
         args.bytes_read = bytes_of_a_token(setting)
         print(

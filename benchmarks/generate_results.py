@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from random_decoders import SIZES
-from random_gguf import TYPES, write_random_gguf
+from generate_options import model_file, model_parser
 
 import partita
 from partita.generate.decoder_ports import DecoderPorts
@@ -201,28 +200,17 @@ def _peak_bytes() -> int:
 
 def main() -> None:
     """Reads the arguments and runs the checks."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("model", type=Path, nargs="?", help="a GGUF file")
-    source.add_argument("--random", choices=[n for n, one in SIZES.items() if not one.experts])
-    parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
+    parser = model_parser(__doc__.splitlines()[0])
     parser.add_argument("--checks", nargs="+", choices=CHECKS, default=list(CHECKS))
     parser.add_argument("--prompt", type=int, default=32, help="tokens, for results")
     parser.add_argument("--new", type=int, default=256, help="tokens, for results")
-    parser.add_argument("--context", type=int, default=1024, help="tokens that the cache holds")
     parser.add_argument("--lengths", type=int, default=6, help="prompts of new lengths")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="CPU")
     parser.add_argument("--measure-memory", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure_memory:
         measure_memory(args.model, args)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.model
-        if args.random:
-            path = Path(folder) / f"random-{args.random}-{args.kind}.gguf"
-            write_random_gguf(path, SIZES[args.random], args.kind)
+    with model_file(args) as (path, _):
         print(
             f"{path.name} on {args.device}, {args.threads} threads, load {os.getloadavg()[0]:.1f}"
         )

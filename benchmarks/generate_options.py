@@ -1,0 +1,37 @@
+"""What scripts about language models are told in the same way: a GGUF file, or a random one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from random_decoders import SIZES
+from random_gguf import TYPES, write_random_gguf
+
+
+def model_parser(description: str) -> argparse.ArgumentParser:
+    """A parser that knows which model, its context, Partita's device and the number of threads."""
+    parser = argparse.ArgumentParser(description=description)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("model", type=Path, nargs="?", help="a GGUF file")
+    source.add_argument("--random", choices=[n for n, one in SIZES.items() if not one.experts])
+    parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
+    parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="CPU", help="of Partita")
+    return parser
+
+
+@contextlib.contextmanager
+def model_file(args: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
+    """The file that arguments name, made if it is random, and a folder that lasts as long."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = args.model
+        if args.random:
+            path = folder / f"random-{args.random}-{args.kind}.gguf"
+            write_random_gguf(path, SIZES[args.random], args.kind)
+        yield path, folder
