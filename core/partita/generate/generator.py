@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
 from partita.contract.device_plugin import DecoderRequest
@@ -304,6 +305,11 @@ class Generator:
         if len(tokens) == 0:
             raise InputError("The prompt has no tokens; at least one is needed to begin with.")
         for place, token in enumerate(tokens):
+            if not isinstance(token, Integral):
+                raise InputError(
+                    f"Token {token!r} at place {place} of the prompt is a {type(token).__name__}; "
+                    "tokens are whole numbers. Give a text as it is, without a list."
+                )
             if not 0 <= token < size:
                 raise InputError(
                     f"Token {token} at place {place} of the prompt is out of range; the model "

@@ -52,8 +52,8 @@ class ChatTemplate:
             self._template = self._sandbox.from_string(source)
         except Exception as error:  # the parser raises more than its own errors on hostile text
             raise TokenizerError(
-                f"The chat template of {origin} does not parse: {error}. Give the prompt itself, "
-                "formatted as the model wants it."
+                f"The chat template of {origin} does not parse: {str(error).rstrip('.')}. Give the "
+                "prompt itself, formatted as the model wants it."
             ) from error
 
     def render(self, messages: Sequence[Message], answer: bool = True) -> str:
