@@ -44,7 +44,7 @@ def conv(rng: Rng) -> Draw:
     attributes = _windows(rng, spatial)
     if rng.random() < 0.15:  # a product of matrices, of some pixels
         attributes = {"kernel_shape": [1] * len(spatial), "strides": [2] * len(spatial)}
-    x = floats(rng, [int(rng.integers(1, 3)), groups * per_in, *spatial])
+    x = floats(rng, [int(rng.choice((1, 2, 3))), groups * per_in, *spatial])
     w = floats(rng, [groups * per_out, per_in, *attributes["kernel_shape"]])
     b = floats(rng, [groups * per_out]) if rng.random() < 0.5 else None
     inputs = [x, w] + ([b] if b is not None else [])

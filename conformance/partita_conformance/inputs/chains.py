@@ -32,6 +32,8 @@ _TEXTS: Mapping[str, str] = {
     " a = Reshape(x, row) y = Reshape(a, rest) b = Flatten(x) z = Reshape(b, cube)",
     "squeezed and back": "float[2,1,3] x => float[2,3,1] y:"
     " a = Squeeze(x, one) y = Unsqueeze(a, two)",
+    "one axis more and another less": "float[2,1,3] x => float[1,2,3] y:"
+    " a = Unsqueeze(x, zero) y = Squeeze(a, two)",
     "cast to integers and back": "float[2,3] x => float[2,3] y:"
     " a = Cast <to = 7> (x) y = Cast <to = 1> (a)",
     "cast to bytes and back": "int64[2,3] i => int64[2,3] y:"

@@ -93,6 +93,55 @@ STEPS: Mapping[str, Step] = {
 """Operations by what they make of a value."""
 
 
+def _channels(shape: Sequence[int]) -> Constants:
+    return (_numbers(shape[1], 1, 1),)
+
+
+def _kernel(inputs: int, size: int) -> Callable[[Sequence[int]], Constants]:
+    """Of as many outputs as channels; of one channel each, or of all."""
+    return lambda shape: (_numbers(shape[1], inputs or shape[1], size, size) - 1.5,)
+
+
+_IMAGE = (1, 4, 4, 4)
+_TO_THE_RIGHT = {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
+IMAGE_STEPS: Mapping[str, Step] = {
+    "rectified": Step("Relu"),
+    "limited": Step("Clip", {}, lambda s: (*_one(-0.5)(s), *_one(0.8)(s))),
+    "a sigmoid": Step("Sigmoid"),
+    "negative": Step("Neg"),
+    "plus channels": Step("Add", {}, _channels),
+    "times channels": Step("Mul", {}, _channels),
+    "normalized": Step("BatchNormalization", {}, lambda s: (_numbers(s[1]),) * 4),
+    "convolved": Step("Conv", {"pads": [1, 1, 1, 1]}, _kernel(0, 3)),
+    "convolved by points": Step("Conv", {}, _kernel(0, 1)),
+    "convolved by channels": Step("Conv", {"pads": [1, 1, 1, 1], "group": 4}, _kernel(1, 3)),
+    "the greatest around": Step("MaxPool", _TO_THE_RIGHT),
+    "the mean around": Step("AveragePool", _TO_THE_RIGHT),
+    "the mean of channels": Step("GlobalAveragePool"),
+    "padded": Step(
+        "Pad", {}, lambda s: (_whole(0, 0, 1, 0, 0, 0, 0, 1), np.array(0.5, np.float32))
+    ),
+    "larger": Step(
+        "Resize",
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"},
+        lambda s: (np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)),
+    ),
+    "turned": Step("Transpose", {"perm": [0, 1, 3, 2]}),
+    "shared by channels": Step("Softmax", {"axis": 1}),
+}
+"""Operations on images of four channels."""
+
+
+def image_pairs(first: str) -> Iterator[Sample]:
+    """The models of an operation on images and each other one behind it."""
+    for second in IMAGE_STEPS.values():
+        start, weights = _node(IMAGE_STEPS[first], _IMAGE, "x", "a")
+        shape = _sizes(_model([start], weights, "a", _IMAGE))
+        end, more = _node(second, shape, "a", "y")
+        model = _model([start, end], [*weights, *more], "y", _IMAGE)
+        yield Sample(f"an image {first}, then {second.op}", model)
+
+
 def pairs(first: str) -> Iterator[Sample]:
     """The models of an operation and each other one behind it, which take ``float[4,4,4] x``."""
     shape = _shape_behind(STEPS[first])
@@ -119,7 +168,11 @@ def _of_two(first: str, text: str, op: str, given: Mapping[str, Any]) -> Sample:
 
 def _shape_behind(step: Step) -> tuple[int, ...]:
     node, weights = _node(step, _SHAPE, "x", "a")
-    inferred = onnx.shape_inference.infer_shapes(_model([node], weights, "a"), data_prop=True)
+    return _sizes(_model([node], weights, "a"))
+
+
+def _sizes(model: onnx.ModelProto) -> tuple[int, ...]:
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     return tuple(dim.dim_value for dim in inferred.graph.output[0].type.tensor_type.shape.dim)
 
 
@@ -137,9 +190,12 @@ def _node(
 
 
 def _model(
-    nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto], output: str
+    nodes: Sequence[onnx.NodeProto],
+    weights: Sequence[onnx.TensorProto],
+    output: str,
+    shape: Sequence[int] = _SHAPE,
 ) -> onnx.ModelProto:
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, _SHAPE)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "pair", [x], [y], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -193,6 +193,12 @@ CAUGHT = {
     ("unseen_shortcuts", "LogarithmsAreUndone"): ["chains/logarithms_and*"],
     ("unseen_shortcuts", "BodiesShareConstants"): ["chains/branches_with*"],
     ("unseen_shortcuts", "SecondBindingsTakeTheFirstOnes"): ["boundary/a_runner_is*"],
+    ("unseen_margins", "OnlyTheFirstImageOfThree"): ["random/Conv/*"],
+    ("unseen_margins", "TheEdgeIsZero"): ["random/MaxPool/*"],
+    ("unseen_margins", "RowsShrinkAsColumnsDo"): ["sizes/Resize/long"],
+    ("unseen_margins", "UnsqueezesAreUndone"): ["chains/one_axis*"],
+    ("unseen_margins", "ReluTwiceIsNothing"): ["chains/an_image_rectified*"],
+    ("unseen_margins", "LosesTheSecondInput"): ["request/every_element*"],
     ("unseen_lifetimes", "DropsSlicesOfSlices"): ["chains/every_other_and_then"],
 }
 """Broken device to patterns of checks that must catch it."""

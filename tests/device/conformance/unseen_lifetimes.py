@@ -245,24 +245,6 @@ class ForgetsUnusedInputs(Broken):
         return super().compute(runner, arrays)
 
 
-class CancelsTheNextRun(Broken):
-    """A request that is cancelled while nothing runs fails when it is started the next time."""
-
-    suites = ("request/*",)
-
-    class runner_type(GoodRunner):
-        stopped = False
-
-        def cancel(self):
-            self.stopped = True
-
-        def run(self, inputs, outputs=None):
-            if self.stopped:
-                self.stopped = False
-                raise InferError("cancelled")
-            return super().run(inputs, outputs)
-
-
 class ClosingOneClosesAll(Broken):
     """The last request to be made owns the model's engine, and takes it along when it closes."""
 

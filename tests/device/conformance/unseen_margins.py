@@ -33,10 +33,10 @@ def only_the_first_image_of_three(right, node, x, w, *b):
 @wrong("MaxPool")
 def the_edge_is_zero(right, node, x):
     """Pads count as zeros, which are above what is below zero."""
-    result = right(x)
-    if not any(attribute(node, "pads") or ()) or isinstance(result, tuple):
-        return result
-    return np.maximum(result, 0).astype(x.dtype)
+    results = right(x)
+    if not any(attribute(node, "pads") or ()) or not isinstance(results, tuple):
+        return results
+    return (np.maximum(results[0], 0).astype(x.dtype), *results[1:])
 
 
 @wrong("Softmax")

@@ -78,10 +78,17 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
     "GlobalMaxPool": _one(_numbers(1, 2, *_TILES)),
     "MaxPool": _one(_numbers(1, 2, *_TILES), kernel_shape=[3, 3], strides=[2, 2]),
     "Conv": _one(_numbers(1, 3, *_TILES), _numbers(20, 3, 3, 3), constant=(1,)),
-    "Resize": lambda: [
-        Draw([_numbers(1, 1, 2, 41), None, np.array([1, 1, 1, scale], np.float32)], _STEPS, [2])
-        for scale in (3, 6, 10)
-    ],
+    "Resize": lambda: (
+        [
+            Draw([_numbers(1, 1, 2, 41), None, np.array([1, 1, 1, scale], np.float32)], _STEPS, [2])
+            for scale in (3, 6, 10)
+        ]
+        + [
+            Draw([_numbers(1, 1, 4, 4), None, np.array([1, 1, *scales], np.float32)], given, [2])
+            for scales in ((1.3, 1.4), (2.4, 2.3))  # other ones to the same size
+            for given in ({"mode": "linear"}, {"mode": "nearest"})
+        ]
+    ),
     "Where": _one(np.round(_ROWS) > 0, _ROWS, -_ROWS),
 }
 """Operator to draws of long rows."""

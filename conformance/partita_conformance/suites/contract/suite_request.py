@@ -131,15 +131,16 @@ def inputs_changed_in_place_are_read_anew(bench: Bench) -> None:
 @check("request", values=True)
 def every_element_is_read_anew(bench: Bench) -> None:
     """Inputs that differ from those of the run before in one element, at any place, count."""
-    sample = bench.sample("plain")
-    request = bench.compile(sample.proto).create_infer_request()
-    feeds = sample.feeds(12)
-    request.infer(feeds)
-    for name, array in feeds.items():
-        for place in (0, array.size // 2, array.size // 3, array.size - 1):
-            array.reshape(-1)[place] += 3
-            changed = {**feeds, name: array.copy()}
-            _agree(bench, sample, changed, request.infer(changed), f"element {place} changed")
+    for kind in ("plain", "pair"):
+        sample = bench.sample(kind)
+        request = bench.compile(sample.proto).create_infer_request()
+        feeds = sample.feeds(12)
+        request.infer(feeds)
+        for name, array in feeds.items():
+            for place in (0, array.size // 2, array.size // 3, array.size - 1):
+                array.reshape(-1)[place] += 3
+                changed = {**feeds, name: array.copy()}
+                _agree(bench, sample, changed, request.infer(changed), f"element {place} changed")
 
 
 _DECIDING: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.inputs.chains import chains, special_feeds
 from partita_conformance.inputs.models import Sample
-from partita_conformance.inputs.pairs import STEPS, pairs
+from partita_conformance.inputs.pairs import IMAGE_STEPS, STEPS, image_pairs, pairs
 from partita_conformance.inputs.shared_weights import FAMILIES, shared
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import DeclinedError, NotApplicableError
@@ -18,36 +19,22 @@ from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 
 
 def chain_checks() -> list[Check]:
-    """A check per model that invites a compiler to rewrite it."""
-    return (
-        [
-            Check(
-                f"chains/{sample.name.replace(' ', '_')}",
-                functools.partial(_run, sample),
-                True,
-                f"operations together: {sample.name}",
-            )
-            for sample in chains()
-        ]
-        + [
-            Check(
-                f"chains/{first.replace(' ', '_')}_and_then",
-                functools.partial(_run_pairs, first),
-                True,
-                f"two operations, of which the first makes: {first}",
-            )
-            for first in STEPS
-        ]
-        + [
-            Check(
-                f"chains/a_{name}_that_many_read",
-                functools.partial(_run_shared, name),
-                True,
-                f"operations that read one {name}, which none of them may change for the others",
-            )
-            for name in FAMILIES
-        ]
-    )
+    """A check per model that invites a compiler to rewrite it, and per kind of several models."""
+    runs: dict[str, tuple[Callable[[Bench], None], str]] = {
+        sample.name: (functools.partial(_run, sample), f"operations together: {sample.name}")
+        for sample in chains()
+    }
+    for prefix, made, steps in (("", pairs, STEPS), ("an image ", image_pairs, IMAGE_STEPS)):
+        for first in steps:
+            what = f"two operations, of which the first makes: {prefix}{first}"
+            runs[f"{prefix}{first} and then"] = functools.partial(_run_pairs, made, first), what
+    for name in FAMILIES:
+        what = f"operations that read one {name}, which none of them may change for the others"
+        runs[f"a {name} that many read"] = functools.partial(_run_shared, name), what
+    return [
+        Check(f"chains/{name.replace(' ', '_')}", run, True, what)
+        for name, (run, what) in runs.items()
+    ]
 
 
 def _run_shared(name: str, bench: Bench) -> None:
@@ -61,10 +48,10 @@ def _run_shared(name: str, bench: Bench) -> None:
         raise NotApplicableError(f"the device takes no operation on a {name}")
 
 
-def _run_pairs(first: str, bench: Bench) -> None:
+def _run_pairs(made: Callable[[str], Iterator[Sample]], first: str, bench: Bench) -> None:
     declined: DeclinedError | None = None
     taken = 0
-    for sample in pairs(first):
+    for sample in made(first):
         try:
             compiled = claimed_compiles(bench, sample.proto)
         except DeclinedError as reason:
