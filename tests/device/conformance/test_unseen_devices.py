@@ -199,6 +199,9 @@ CAUGHT = {
     ("unseen_margins", "UnsqueezesAreUndone"): ["chains/one_axis*"],
     ("unseen_margins", "ReluTwiceIsNothing"): ["chains/an_image_rectified*"],
     ("unseen_margins", "LosesTheSecondInput"): ["request/every_element*"],
+    ("unseen_lanes", "TiesGoToTheFirstLane"): ["sizes/ArgMax/long"],
+    ("unseen_lanes", "SmallestByTheGreatestNegative"): ["values/TopK/uint64"],
+    ("unseen_lanes", "PairsSaturateAtSixteenBits"): ["sizes/MatMulInteger/long"],
     ("unseen_lifetimes", "DropsSlicesOfSlices"): ["chains/every_other_and_then"],
 }
 """Broken device to patterns of checks that must catch it."""

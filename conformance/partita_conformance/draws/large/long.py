@@ -41,6 +41,12 @@ def _summed() -> list[Draw]:
 
 
 _ROWS = _numbers(3, _ROW)
+_TIED = np.tile(np.resize(np.array([0, 0, 0, 2, 0, -2], np.float32), 101), (3, 1))
+"""Rows in which the largest and the least stand often, in other lanes of a vector each time."""
+_BYTES = np.asarray(255 - np.arange(210) % 7, np.uint8).reshape(3, 70)
+_SIGNED_BYTES = np.asarray(127 - np.arange(350) % 5 - 250 * (np.arange(350) % 3 == 0), np.int8)
+_SIGNED_BYTES = _SIGNED_BYTES.reshape(70, 5)
+"""Bytes of which two products add up to more than sixteen bits hold."""
 _STEPS = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """Places that are whole numbers, which is lost where steps are added up."""
 _ALONG = ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
@@ -50,13 +56,23 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
     **{op: lambda: [Draw([_ROWS]), Draw([_ROWS.T.copy()], {"axis": 0})] for op in _ALONG},
     **dict.fromkeys(_REDUCTIONS, _reduced),
     "ReduceSum": _summed,
-    **{op: lambda: [Draw([_ROWS], {"axis": a}) for a in (0, 1)] for op in ("ArgMax", "ArgMin")},
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin"),
+        lambda: [
+            *(Draw([_ROWS], {"axis": a}) for a in (0, 1)),
+            *(Draw([_TIED], {"axis": 1, "select_last_index": last}) for last in (0, 1)),
+        ],
+    ),
     "TopK": lambda: [Draw([_ROWS, _whole(k)], {"axis": 1}, [1], 2) for k in (5, 600)],
     "CumSum": _one(_ROWS, np.array(1, np.int64), constant=(1,)),
     "Range": lambda: [Draw([np.array(n, np.float32) for n in (1, 201, 0.1)])],
     "LayerNormalization": _one(_ROWS, _numbers(_ROW), _numbers(_ROW), constant=(1, 2)),
     "InstanceNormalization": _one(_numbers(1, 3, _ROW), _numbers(3), _numbers(3), constant=(1, 2)),
     "MatMul": _one(_numbers(70, 1100), _numbers(1100, 45)),
+    "MatMulInteger": _one(_BYTES, _SIGNED_BYTES, constant=(1,)),
+    "ConvInteger": _one(
+        _BYTES.reshape(1, 7, 1, 30), _SIGNED_BYTES.reshape(-1, 7, 1, 5), constant=(1,)
+    ),
     "Gemm": _one(_numbers(70, 300), _numbers(45, 300), _numbers(45), transB=1),
     "Transpose": lambda: [
         Draw([_numbers(*_TILES)]),

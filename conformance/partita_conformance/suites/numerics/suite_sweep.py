@@ -339,7 +339,7 @@ def _roomy(op: str) -> Draw:
 def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     if op in _CASTS:
         return casts(op, element)
-    usual = [typed(op, one, element) for one in (_roomy(op), *_of_one_scale(op))]
+    usual = [typed(op, one, element) for one in (_roomy(op), *_of_another_kind(op))]
     drawn = [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
     if op in SQUARES and element in HALVES:
         drawn += [("squares", one) for one in squares(op, usual[0].inputs[0])]
@@ -348,8 +348,16 @@ def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     return drawn
 
 
-def _of_one_scale(op: str) -> list[Draw]:
-    """For operators that may have a scale for each row or one for all: a draw of the latter."""
+def _of_another_kind(op: str) -> list[Draw]:
+    """A second draw of operators of which one says too little.
+
+    For those that may have a scale for each row or one for all, of the latter; for TopK, of the
+    least elements, where it was of the largest, or the other way round.
+    """
+    if op == "TopK":
+        one = _roomy(op)
+        most = one.attributes.get("largest", 1)
+        return [dataclasses.replace(one, attributes={**one.attributes, "largest": 1 - most})]
     if op not in ("QuantizeLinear", "DequantizeLinear"):
         return []
     of_rows = _roomy(op).inputs
