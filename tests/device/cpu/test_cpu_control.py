@@ -8,7 +8,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, parser
 
 import partita
-from partita.errors import CompileError, InferCancelledError
+from partita.errors import CompileError, InferCancelledError, InferError
 
 RNG = np.random.default_rng(3)
 
@@ -274,3 +274,18 @@ def scan_model(inputs, attributes, shape_out):
 def test_scan_over_axes_and_directions(attributes, shape):
     model = scan_model(["A", "B"], attributes, ["C", "D"])
     check(model, {"s0": floats(4), "x0": floats(*shape), "w": floats(4)})
+
+
+@pytest.mark.parametrize("missing", ["number of trips", "condition"])
+def test_a_loop_of_no_trip_count_or_condition(missing):
+    trips = np.zeros(0 if missing == "number of trips" else 1, np.int64)
+    condition = np.ones(0 if missing == "condition" else 1, bool)
+    model = model_of(
+        """g (int64[N] n, bool[M] c, float[2] x) => (float[2] y) {
+            y = Loop (n, c, x) <body = b (int64 i, bool p, float[2] s) => (bool q, float[2] t) {
+                q = Identity(p)  t = Neg(s) }>
+        }"""
+    )
+    compiled = partita.Core().compile_model(model, "CPU")
+    with pytest.raises(InferError, match=rf"The {missing} of a Loop is of shape \[0\]"):
+        compiled({"n": trips, "c": condition, "x": np.ones(2, np.float32)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Graph, Node, Operand, Value
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
 
@@ -43,6 +43,14 @@ def loop(
     )
 
 
+def _one_of(given: Array, what: str) -> Any:
+    if not given.size:
+        raise InferError(
+            f"The {what} of a Loop is of shape {list(given.shape)}; it is one element."
+        )
+    return given.reshape(-1)[0]
+
+
 def run_loop(
     body: Body,
     trips: Array | None,
@@ -63,8 +71,8 @@ def run_loop(
         empty_scans: What each collected output is if there is no iteration.
         arrays: Carried values, then captures.
     """
-    limit = None if trips is None else int(trips.reshape(-1)[0])
-    go = condition is None or bool(condition.reshape(-1)[0])
+    limit = None if trips is None else int(_one_of(trips, "number of trips"))
+    go = condition is None or bool(_one_of(condition, "condition"))
     # Copies that stay in place, so that the body's steps need not be bound anew each time.
     state = [array.copy() for array in arrays[:carried]]
     number, flag = np.zeros(scalar_shapes[0], np.int64), np.ones(scalar_shapes[1], np.bool_)
