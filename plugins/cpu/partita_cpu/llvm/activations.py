@@ -18,7 +18,12 @@ from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 PARAMETERS = "i64 %rows, ptr %y, i64 %ldy, i64 %columns"
 """How many rows, the first one, bytes from one to the next, and how many columns exist."""
 
-KERNELS = {ActivationCode.SIGMOID: "sigmoid_rows", ActivationCode.SILU: "silu_rows"}
+KERNELS = {
+    ActivationCode.SIGMOID: "sigmoid_rows",
+    ActivationCode.SILU: "silu_rows",
+    ActivationCode.GELU: "gelu_rows",
+    ActivationCode.GELU_TANH: "gelu_tanh_rows",
+}
 """The kernels by what they apply."""
 
 _LN2_HIGH = 0.693145751953125
@@ -32,6 +37,21 @@ _EXPONENTS = (
 
 _LOWEST = -87.0
 """Below it exp is taken as 0: its results would be subnormal."""
+
+TAIL_LIMIT = 5.6
+"""Beyond it the tail of the normal distribution, below 1.1e-8, is taken as 0."""
+
+TAIL_POWERS = (
+    *(1.0311872955526269e-07, -2.56229850492673e-06, 2.517253960832022e-05),
+    *(-0.00010391873365733773, -0.00017331251001451164, 0.005010105669498444),
+    *(-0.036469604820013046, -0.3182719051837921, -0.7978885173797607, -0.6931471228599548),
+)
+"""Of the polynomial that is the logarithm of that tail from 0 to the limit, highest power first;
+fitted so that the tail is off by at most 2e-8, and by 7e-6 of itself."""
+
+GELU_CUBIC = 0.044715
+GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
+"""Of the approximation of Gelu: ``x * sigmoid(slope * (x + cubic * x**3))``."""
 
 
 def activate_rows(name: str, code: ActivationCode, lanes: int) -> Function:
@@ -49,10 +69,7 @@ def activate_rows(name: str, code: ActivationCode, lanes: int) -> Function:
         for i, mask in enumerate(masks):
             place = f.at(at[0], 4 * lanes * i)
             x = masked_load(f, lanes, place, mask)
-            y = _Formulas(f, lanes).sigmoid(x)
-            if code is ActivationCode.SILU:
-                y = f.let(f"fmul <{lanes} x float> {x}, {y}")
-            masked_store(f, lanes, y, place, mask)
+            masked_store(f, lanes, _Formulas(f, lanes).activated(code, x), place, mask)
         return [f.at(at[0], "%ldy")]
 
     f.loop("%rows", [("ptr", "%y")], row)
@@ -66,6 +83,34 @@ class _Formulas:
     def __init__(self, f: Function, lanes: int) -> None:
         self._f, self._lanes = f, lanes
         self._kind, self._mask = f"<{lanes} x float>", f"<{lanes} x i1>"
+
+    def activated(self, code: ActivationCode, x: str) -> str:
+        """One of `KERNELS`, of a vector."""
+        f, v = self._f, self._kind
+        if code is ActivationCode.GELU:
+            gate = self._below_normal(x)
+        elif code is ActivationCode.GELU_TANH:
+            square = f.let(f"fmul {v} {x}, {x}")
+            factor = f.let(f"fmul {v} {square}, {self._number(GELU_CUBIC)}")
+            cubic = self._fma(factor, x, x)
+            gate = self.sigmoid(f.let(f"fmul {v} {cubic}, {self._number(GELU_SLOPE)}"))
+        else:
+            gate = self.sigmoid(x)
+        return gate if code is ActivationCode.SIGMOID else f.let(f"fmul {v} {x}, {gate}")
+
+    def _below_normal(self, x: str) -> str:
+        """The probability that a number of the normal distribution is below x."""
+        f, v = self._f, self._kind
+        size = f.let(f"call {v} @llvm.fabs.v{self._lanes}f32({v} {x})")
+        p = self._number(TAIL_POWERS[0])
+        for factor in TAIL_POWERS[1:]:
+            p = self._fma(p, size, self._number(factor))
+        far = f.let(f"fcmp ogt {v} {size}, {self._number(TAIL_LIMIT)}")
+        near = self._exp_below_zero(p)
+        tail = f.let(f"select {self._mask} {far}, {v} zeroinitializer, {v} {near}")
+        above = f.let(f"fcmp oge {v} {x}, zeroinitializer")
+        rest = f.let(f"fsub {v} {self._number(1.0)}, {tail}")
+        return f.let(f"select {self._mask} {above}, {v} {rest}, {v} {tail}")
 
     def sigmoid(self, x: str) -> str:
         """``1 / (1 + exp(-x))``, by ``exp(-|x|)``, which cannot overflow."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from partita.lowering import ActivationCode
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.activations import GELU_CUBIC, GELU_SLOPE
 from partita_cpu.scalar.math import (
-    erf,
+    below_normal,
     exp,
     expm1_below_zero,
     like,
@@ -35,8 +35,6 @@ MISH = int(ActivationCode.MISH)
 ELU = int(ActivationCode.ELU)
 SOFTPLUS = int(ActivationCode.SOFTPLUS)
 
-SQRT_HALF = math.sqrt(0.5)
-SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875
 
@@ -145,14 +143,14 @@ def mish(x: Any) -> Any:
 @register_jitable
 def gelu(x: Any) -> Any:
     """``x / 2 * (1 + erf(x / sqrt(2)))``."""
-    return like(x, 0.5) * x * (like(x, 1) + erf(x * like(x, SQRT_HALF)))
+    return x * below_normal(x)
 
 
 @register_jitable
 def gelu_tanh(x: Any) -> Any:
-    """The approximation of `gelu` through tanh."""
-    cubic = muladd(like(x, 0.044715) * x * x, x, x)
-    return like(x, 0.5) * x * (like(x, 1) + tanh(like(x, SQRT_2_OVER_PI) * cubic))
+    """The approximation of `gelu` through tanh: ``(1 + tanh(x)) / 2`` is ``sigmoid(2 x)``."""
+    cubic = muladd(like(x, GELU_CUBIC) * x * x, x, x)
+    return x * sigmoid(like(x, GELU_SLOPE) * cubic)
 
 
 @register_jitable

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from partita_cpu.jit.deferred_numba import intrinsic, ir, overload, register_jitable, types
+from partita_cpu.llvm.activations import TAIL_LIMIT, TAIL_POWERS
 
 LN2_HIGH = np.float32(0.693145751953125)
 """ln 2 to 16 bits: its product with an exponent is exact."""
@@ -385,6 +386,29 @@ def _erf32(x: Any) -> Any:
 
 erf = _select("erf", _erf32, _erf64)
 """erf(x)."""
+
+
+# the normal distribution
+
+_TAIL_POWERS = tuple(np.float32(factor) for factor in TAIL_POWERS)
+
+
+def _below_normal32(x: Any) -> Any:
+    size = abs(x)
+    a, b, c, d, e, f, g, h, i, j = _TAIL_POWERS
+    p = muladd(muladd(muladd(a, size, b), size, c), size, d)
+    p = muladd(muladd(muladd(p, size, e), size, f), size, g)
+    p = muladd(muladd(muladd(p, size, h), size, i), size, j)
+    tail = np.float32(0.0) if size > np.float32(TAIL_LIMIT) else exp_below_zero(p)
+    return np.float32(1.0) - tail if x >= np.float32(0.0) else tail
+
+
+def _below_normal64(x: Any) -> Any:
+    return 0.5 * (1.0 + math.erf(x * math.sqrt(0.5)))
+
+
+below_normal = _select("below_normal", _below_normal32, _below_normal64)
+"""The probability that a number of the normal distribution is below x."""
 
 
 # sigmoid, softplus

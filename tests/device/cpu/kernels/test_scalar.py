@@ -92,6 +92,18 @@ def test_functions_of_negative_numbers(name, reference):
     np.testing.assert_allclose(got, reference(x.astype(np.float64)), rtol=2e-7, atol=1e-45)
 
 
+def test_normal_distribution():
+    x = samples()
+    got = applied(scalar.below_normal, x)
+    exact = (1 + erf(x.astype(np.float64) * math.sqrt(0.5))) / 2
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-7)
+    tail = (x < 0) & (x > -5)
+    np.testing.assert_allclose(got[tail], exact[tail], rtol=1e-5)
+    wide = x[np.abs(x) < 30].astype(np.float64)
+    exact = (1 + erf(wide * math.sqrt(0.5))) / 2
+    np.testing.assert_allclose(applied(scalar.below_normal, wide), exact, rtol=1e-15)
+
+
 @pytest.mark.parametrize("name", ["tanh", "erf"])
 def test_odd_functions_keep_the_sign_of_zero(name):
     got = applied(getattr(scalar, name), np.array([-0.0, 0.0], np.float32))
