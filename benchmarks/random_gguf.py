@@ -11,6 +11,7 @@ a token for each byte, by which any text can be written, and ``t0``, ``t1``, ...
 from __future__ import annotations
 
 import argparse
+import functools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7}
 """Numbers that files give the kind of most of their tensors."""
+
+_PERIOD = 262139
+"""Blocks after which they are the same again: a prime, so that no rows are alike."""
 
 _NORMAL, _CONTROL = 1, 3
 """Kinds of tokens."""
@@ -100,12 +104,20 @@ def _random(name: str, shape: Shape, kind: str) -> Array:
     deviation = shape[1] ** -0.5
     if kind == "F16":
         return (rng.standard_normal(shape, np.float32) * deviation).astype(np.float16)
-    _, block, nbytes = TYPES[kind]
-    blocks = rng.integers(0, 256, (int(np.prod(shape)) // block, nbytes), np.uint8)
+    count = int(np.prod(shape)) // TYPES[kind][1]
+    blocks: Array = np.resize(
+        np.roll(_blocks(kind), int(rng.integers(_PERIOD)), 0), (count, TYPES[kind][2])
+    )
     largest = 16 if kind == "Q4_0" else 256
     scale = np.float16(deviation * 12**0.5 / largest)
     blocks[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
     return blocks
+
+
+@functools.cache
+def _blocks(kind: str) -> Array:
+    """Blocks that all tensors of a kind repeat, from a place of their own on."""
+    return np.random.default_rng(0).integers(0, 256, (_PERIOD, TYPES[kind][2]), np.uint8)
 
 
 def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[int, bytes]]:
