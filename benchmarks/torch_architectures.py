@@ -1,10 +1,13 @@
 """PyTorch architectures with random weights: converted, and compiled, beside eager.
 
     python benchmarks/torch_architectures.py [PATTERN ...] [-d DEVICE] [--seconds 300]
+    python benchmarks/torch_architectures.py --export FOLDER [PATTERN ...]
 
 Architectures of torchvision, timm and transformers, each in a process of its own. Converted models
 and the back-end `partita` of `torch.compile` agree if the largest difference of every output is
 under 1e-3 of its largest value; the back-end must also have run every graph that was captured.
+With --export they are written as ONNX files instead, networks that no kernel was fitted to: for
+`cpu_peers.py --default FOLDER/*.onnx`.
 Needs `pip install "partita[torch]" torchvision timm transformers`, torchvision and PyTorch of one
 index: the wheel for CUDA does not import beside a PyTorch without.
 """
@@ -21,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,20 +84,29 @@ def main() -> None:
     parser.add_argument("patterns", nargs="*", help="only names that hold one of these")
     parser.add_argument("-d", "--device", default="CPU")
     parser.add_argument("--seconds", type=float, default=300, help="limit for one architecture")
+    parser.add_argument("--export", metavar="FOLDER", type=Path, help="write ONNX files there")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(verdict(options.one, options.device)))
         return
+    chosen = [
+        name
+        for name in names()
+        if not options.patterns or any(re.search(p, name) for p in options.patterns)
+    ]
+    if options.export:
+        for name in chosen:
+            print(exported(name, options.export), flush=True)
+        return
     versions = (f"{p} {version(p)}" for p in ("torch", "torchvision", "timm", "transformers"))
     print(f"{platform.processor() or platform.machine()}; {', '.join(versions)}; {options.device}")
     print(f"{'architecture':44} {'ops':>5} {'convert_model':>24} {'torch.compile':>24}")
     rows = []
-    for name in names():
-        if not options.patterns or any(re.search(p, name) for p in options.patterns):
-            rows.append(row := in_process(name, options))
-            print(f"{name:44} {row['ops']:5} {row['convert'][:60]:>24} {row['compile'][:60]:>24}",
-                  flush=True)  # fmt: skip
+    for name in chosen:
+        rows.append(row := in_process(name, options))
+        print(f"{name:44} {row['ops']:5} {row['convert'][:60]:>24} {row['compile'][:60]:>24}",
+              flush=True)  # fmt: skip
     for kind in ("convert", "compile"):
         print(f"{kind}: {sum(row[kind].startswith('agrees') for row in rows)} of {len(rows)} agree")
 
@@ -119,6 +132,22 @@ def in_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
         last = ended.stderr.strip().splitlines()[-1:]
         return {"ops": 0, "convert": f"ended: {''.join(last)}", "compile": "not run"}
     return found
+
+
+def exported(name: str, folder: Path) -> Path:
+    """The file that an architecture was written to, by PyTorch's exporter."""
+    import torch
+
+    torch.manual_seed(0)
+    module, inputs = made(name)
+    calibrate(module, inputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name.replace('/', '_')}.onnx"
+    with torch.no_grad():
+        torch.onnx.export(
+            module.eval(), tuple(inputs.values()), path, external_data=False, verbose=False
+        )
+    return path
 
 
 def verdict(name: str, device: str) -> dict[str, Any]:
