@@ -154,8 +154,9 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
             inputs[i] = _values(rng, op_type, i, room, group, _terms(op_type, draw))
     if crossed:
         inputs = _crossed(inputs)
-    if (op_type, group) == ("Pow", "limits") and inputs[1] is not None:
-        inputs[:2] = _powers(rng, draw)
+    base, exponent = (*inputs, None)[:2]
+    if (op_type, group) == ("Pow", "limits") and base is not None and exponent is not None:
+        inputs[:2] = _powers(base, exponent)
     if (op_type, group) == ("ReduceProd", "sums"):  # of all elements, two of which are not 1
         given = {n: v for n, v in draw.attributes.items() if n == "keepdims"}
         return dataclasses.replace(draw, inputs=inputs[:1], attributes=given)
@@ -279,14 +280,12 @@ def _two_factors(rng: np.random.Generator, array: Array) -> Array:
     return result
 
 
-def _powers(rng: np.random.Generator, draw: Draw) -> list[Array | None]:
-    """Bases and exponents of integers; powers beyond float32 that a float64 still holds."""
-    base, exponent = draw.inputs[0], draw.inputs[1]
-    assert base is not None and exponent is not None  # noqa: S101  # Pow has both
+def _powers(base: Array, exponent: Array) -> list[Array | None]:
+    """Each of some bases with each exponent; powers beyond float32 that a float64 still holds."""
     bits = min(52, np.iinfo(base.dtype).bits - 1)
-    bases, most = np.array([0, 1, 2, 3, 5, 7]), int(bits / math.log2(7))
-    whole = rng.integers(most // 2, most + 1, exponent.shape)
-    return [_filled(rng, base, bases.astype(base.dtype)), np.asarray(whole, exponent.dtype)]
+    most = int(bits / math.log2(7))
+    sides = np.meshgrid([0, 1, 2, 3, 5, 7], np.arange(most // 2, most + 1), indexing="ij")
+    return [np.asarray(sides[0], base.dtype), np.asarray(sides[1], exponent.dtype)]
 
 
 def _with_few(rng: np.random.Generator, array: Array, specials: tuple[float, ...]) -> Array:

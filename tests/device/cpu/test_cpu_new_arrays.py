@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import partita
-from partita.errors import CompileError, InputError
+from partita.errors import InferError, InputError
 from partita.runtime import input_binding
 
 
@@ -86,7 +86,7 @@ def test_whatever_else_comes_is_looked_at(name):
     wrong = WRONG[name]
     ((fits, _),) = arrays(1)
     if name == "another size":
-        with pytest.raises(CompileError, match="do not broadcast"):
+        with pytest.raises(InferError, match="do not broadcast"):
             running.infer({"x": fits, "y": wrong})
     elif name in ("another rank", "a number", "nothing"):
         with pytest.raises(InputError):

@@ -109,7 +109,7 @@ def _called_by_name(kernel: KernelDefinition) -> Any:
     return types.Function(template)
 
 
-def _remember_types(functions: Any) -> None:
+def remember_types(functions: Any) -> None:
     """Lets numba look up what it found a built-in function to return for the same types before.
 
     By itself it tries all that it knows of ``+`` for each of them anew, ranges and strings first.
@@ -144,7 +144,7 @@ def prepare() -> None:
     codegen = context.codegen()
     codegen._library_class = _Parts
     codegen.set_env = _nothing
-    _remember_types(types.Function)
+    remember_types(types.Function)
     context.create_cpython_wrapper = context.create_cfunc_wrapper = _nothing
 
 

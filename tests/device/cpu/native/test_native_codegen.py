@@ -20,7 +20,7 @@ def test_types_of_built_in_functions_are_found_once():
         def get_impl_key(self, signature):
             return "compiled for the caller" if signature.args == ("tuple",) else "+"
 
-    codegen._remember_types(Function)
+    codegen.remember_types(Function)
     function = Function()
     for args, named, times in [
         (("int", "int"), {}, 1),
