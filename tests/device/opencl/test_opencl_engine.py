@@ -20,7 +20,7 @@ from partita_opencl.drivers import program_cache
 from partita_opencl.drivers.program_cache import ProgramCache, ProgramKey
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.plugin import OpenClPlugin
-from partita_opencl.runtime import launch_batch
+from partita_opencl.runtime import driver_loops, launch_batch, shared_kernels
 
 from .comparison import build, check, compiled, core, expected, floats, int64s, single
 
@@ -443,15 +443,54 @@ def test_a_driver_that_writes_a_log_raises_no_warning(monkeypatch, recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("missing", ["function", "loop"])
-def test_kernels_are_enqueued_one_by_one_where_no_native_loop_is_to_be_had(monkeypatch, missing):
-    if missing == "loop":
-        monkeypatch.setattr(launch_batch, "native_loop", lambda: None)
-    else:
-        monkeypatch.setattr(launch_batch.ctypes, "CDLL", lambda _: object())
-        monkeypatch.setattr(launch_batch, "native_loop", launch_batch.native_loop.__wrapped__)
+@pytest.fixture(params=["function", "handles", "none"])
+def loops(request, monkeypatch):
+    """The native loops, which cannot be had for a reason, or can."""
+    find = driver_loops.driver_loops
+    if request.param == "function":
+        monkeypatch.setattr(driver_loops.ctypes, "CDLL", lambda _: object())
+        find = find.__wrapped__
+    elif request.param == "handles":
+        monkeypatch.setattr(driver_loops.struct, "calcsize", lambda _: 4)
+        find = find.__wrapped__
+    for module in (launch_batch, shared_kernels):
+        monkeypatch.setattr(module, "driver_loops", find)
+    return find()
+
+
+def test_kernels_are_enqueued_and_bound_with_and_without_native_loops(loops, request):
+    assert (loops is None) == ("none" not in request.node.name)
     model, feeds = residual_network()
     check(model, feeds)
+
+
+def test_arguments_that_the_driver_refuses_are_a_typed_error(loops):
+    import pyopencl as cl
+
+    device = find_device("")
+    source = "__kernel void add(__global float* x, float y) { x[get_global_id(0)] += y; }"
+    program = program_cache.built_program(
+        cl._cl._Program(device.context, source), "", device.handle
+    )
+    array = np.zeros(4, np.float32)
+    buffers = [device.pool.allocate(array.nbytes, array) for _ in range(3)]
+    kernels = [cl.Kernel(program, "add") for _ in range(2)]
+    queue = cl.CommandQueue(device.context, device.handle)
+    values = [[buffers[0], np.float32(1).tobytes()], [buffers[1], np.float32(2).tobytes()]]
+    arguments = shared_kernels.KernelArguments(kernels, values)
+    for buffer in buffers[1:]:
+        arguments.change(1, 0, buffer)
+        arguments.set_all()
+        for kernel in kernels:
+            cl.enqueue_nd_range_kernel(queue, kernel, (4,), (4,))
+    results = []
+    for buffer in buffers:
+        cl.enqueue_copy(queue, array, buffer)
+        results.append(array.tolist())
+    assert results == [[2.0] * 4, [2.0] * 4, [2.0] * 4]
+    values = [[buffers[0], np.float32(1).tobytes()], [buffers[1], np.float64(2).tobytes()]]
+    with pytest.raises(cl.Error, match="INVALID_ARG_SIZE"):
+        shared_kernels.KernelArguments(kernels, values).set_all()
 
 
 def test_a_kernel_that_the_driver_refuses_is_a_typed_error():

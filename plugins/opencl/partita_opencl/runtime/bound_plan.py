@@ -19,7 +19,7 @@ from partita_opencl.device.host_buffers import HostBuffers
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence
-from partita_opencl.runtime.shared_kernels import Argument, SharedKernels, set_arguments
+from partita_opencl.runtime.shared_kernels import Argument, KernelArguments, SharedKernels
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
@@ -106,7 +106,9 @@ class BoundPlan:
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._shared_kernels = kernels
         self._kernels = kernels.of(plan)
-        self._arguments = [self._arguments_of(number) for number in range(len(plan.steps))]
+        self._arguments = KernelArguments(
+            self._kernels, [self._arguments_of(number) for number in range(len(plan.steps))]
+        )
         self._launches = [
             (kernel, *plan.launch(step).sizes)
             for kernel, step in zip(self._kernels, plan.steps, strict=True)
@@ -233,7 +235,7 @@ class BoundPlan:
         ]
         if self._shared_kernels.user is not self:
             self._shared_kernels.user = None  # nobody's, if this fails on the way
-            set_arguments(self._kernels, self._arguments)
+            self._arguments.set_all()
             self._shared_kernels.user = self
         for describer in self._untold:
             cl.enqueue_nd_range_kernel(queue, describer, (1,), (1,))
@@ -341,7 +343,7 @@ class BoundPlan:
         if self._buffers.get(operand) is not buffer:
             self._buffers[operand] = buffer
             for number, position in self._uses.get(operand, ()):
-                self._arguments[number][position] = buffer
+                self._arguments.change(number, position, buffer)
                 if self._shared_kernels.user is self:
                     self._kernels[number].set_arg(position, buffer)
             for describer in self._described_by.get(operand, ()):
@@ -401,8 +403,8 @@ class BoundPlan:
 
     def _leave_copies_out(self) -> None:
         """Launches no copy from a buffer to itself."""
-        arguments = self._arguments
-        same = frozenset(n for n, x, y in self._copies if arguments[n][x] is arguments[n][y])
+        value = self._arguments.value
+        same = frozenset(n for n, x, y in self._copies if value(n, x) is value(n, y))
         if same != self._left_out:
             self._left_out = same
             kept = [launch for n, launch in enumerate(self._launches) if n not in same]

@@ -5,15 +5,21 @@ To make a kernel takes pyopencl a hundred times as long as to set its arguments.
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.runtime.driver_loops import RECORD_WORDS, driver_loops, take
 from partita_opencl.runtime.execution_plan import Plan
 
 Argument = Any
-"""A buffer, or the bytes of a number or vector."""
+"""A buffer, ``None`` in its place, or the bytes of a number or vector."""
 
 
 class SharedKernels:
@@ -44,16 +50,72 @@ class SharedKernels:
         return found
 
 
-def set_argument(kernel: Any, position: int, value: Argument) -> None:
-    """Sets an argument; from bytes in a hundredth of the time that ``set_arg`` takes for them."""
-    if isinstance(value, bytes):
-        kernel._set_arg_buf(position, value)
-    else:
-        kernel.set_arg(position, value)
+class KernelArguments:
+    """The arguments of some kernels, which others change in between; set anew by one native loop.
+
+    Args:
+        kernels: The kernels.
+        arguments: By kernel, a value for each position.
+    """
+
+    def __init__(self, kernels: Sequence[Any], arguments: Sequence[Sequence[Argument]]) -> None:
+        self._kernels = kernels
+        self._values = [list(values) for values in arguments]
+        self._starts = list(itertools.accumulate(map(len, self._values), initial=0))
+        values = list(itertools.chain.from_iterable(self._values))
+        sizes = [len(value) if isinstance(value, bytes) else _HANDLE for value in values]
+        self._places = list(itertools.accumulate((_up(size) for size in sizes), initial=0))
+        self._memory = np.zeros(self._places[-1], np.uint8)
+        self._records = np.zeros((len(values), RECORD_WORDS), np.uint64)
+        self._records[:, 0] = np.repeat(
+            np.array([kernel.int_ptr for kernel in kernels], np.uint64),
+            [len(values) for values in self._values],
+        )
+        self._records[:, 1] = [n for values in self._values for n in range(len(values))]
+        self._records[:, 2] = sizes
+        self._records[:, 3] = self._memory.ctypes.data + np.array(self._places[:-1], np.uint64)
+        for place, value in enumerate(values):
+            self._write(place, value)
+
+    def value(self, number: int, position: int) -> Argument:
+        """What a kernel has at a position."""
+        return self._values[number][position]
+
+    def change(self, number: int, position: int, value: Argument) -> None:
+        """Takes another buffer in the place of one, from the next time on that all are set."""
+        self._values[number][position] = value
+        self._write(self._starts[number] + position, value)
+
+    def set_all(self) -> None:
+        """Sets all arguments of all kernels.
+
+        Raises:
+            pyopencl.Error: The driver refuses one.
+        """
+        loops = driver_loops()
+        take(None if loops is None else loops.set_all, self._records, self._set)
+
+    def _set(self, place: int) -> None:
+        number = bisect.bisect_right(self._starts, place) - 1
+        position = place - self._starts[number]
+        kernel, value = self._kernels[number], self._values[number][position]
+        if isinstance(value, bytes):  # in a hundredth of the time that set_arg takes for them
+            kernel._set_arg_buf(position, value)
+        else:
+            kernel.set_arg(position, value)
+
+    def _write(self, place: int, value: Argument) -> None:
+        """Writes the bytes of a number, or the handle of a buffer."""
+        if not isinstance(value, bytes):
+            value = struct.pack("@Q", 0 if value is None else value.int_ptr)
+        start = self._places[place]
+        self._memory[start : start + len(value)] = np.frombuffer(value, np.uint8)
 
 
-def set_arguments(kernels: Sequence[Any], arguments: Sequence[Sequence[Argument]]) -> None:
-    """Sets all arguments of kernels, in their order."""
-    for kernel, values in zip(kernels, arguments, strict=True):
-        for position, value in enumerate(values):
-            set_argument(kernel, position, value)
+_HANDLE = 8
+_ALIGNED = 16
+"""Bytes of a buffer's handle, and of which the place of a value is a multiple."""
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
