@@ -1,11 +1,13 @@
 """Runs the conformance kit on deliberately broken plugins and prints which check caught which.
 
-    python benchmarks/broken_plugins.py            # those that the kit's tests use
-    python benchmarks/broken_plugins.py --unseen   # those written before its checks were read
+    python benchmarks/broken_plugins.py                        # those that the kit's tests use
+    python benchmarks/broken_plugins.py --unseen               # those of people who had not read it
+    python benchmarks/broken_plugins.py --sets blind_numerics  # those of one module
 
 Each of them is the correct device of ``tests/device/conformance`` with one realistic fault. Each
-runs in a process of its own, first the checks that its fault should show in, then others, until one
-fails. ``--all`` makes all checks, and prints those that none of the plugins fails.
+runs in a process of its own, first the checks that its fault should show in, then all others, until
+one fails: it is missed only if it passes the whole kit. ``--all`` goes on behind the first that
+fails, and prints the checks that none of the plugins fails.
 """
 
 from __future__ import annotations
@@ -19,52 +21,29 @@ import sys
 import time
 from pathlib import Path
 
-UNSEEN = [
-    f"unseen_{name}"
-    for name in [
-        "attributes",
-        "form",
-        "runs",
-        "values",
-        "contract",
-        "numerics",
-        "habits",
-        "engines",
-        "passes",
-        "kernels",
-        "remote",
-        "porting",
-        "serving",
-        "accelerators",
-        "network",
-        "tails",
-        "sessions",
-        "known",
-        "corners",
-        "lifetimes",
-        "lanes",
-        "changes",
-        "shortcuts",
-        "margins",
-    ]
-]
-"""Modules of broken plugins that were written before the kit's checks for them."""
 FOLDER = Path(__file__).parents[1] / "tests" / "device" / "conformance"
+UNSEEN = ("unseen_*", "blind_*")
+"""Modules of broken plugins whose authors had not read the kit's checks for them."""
 
 
-def plugins(unseen):
-    """The broken plugins, by where they are from."""
+def plugins(sets):
+    """The broken plugins of modules whose names match; without any, those of the kit's tests."""
     import broken_form
     import test_broken_devices as tests
 
-    if not unseen:
+    if not sets:
         return [*tests.FAULTS, *tests.ALONE]
+    modules = sorted({path.stem for pattern in sets for path in FOLDER.glob(f"{pattern}.py")})
     found = [
-        cls for module in map(importlib.import_module, UNSEEN) for cls in vars(module).values()
+        cls
+        for module in map(importlib.import_module, modules)
+        for cls in vars(module).values()
+        if isinstance(cls, type)
+        and issubclass(cls, broken_form.Broken)
+        and cls.__module__ == module.__name__
     ]
-    classes = [c for c in found if isinstance(c, type) and issubclass(c, broken_form.Broken)]
-    bases = {base for cls in classes for base in cls.__mro__[1:]}
-    return [c for c in dict.fromkeys(classes) if c not in bases]
+    frames = {base for cls in found for base in cls.__mro__[1:]}
+    return [cls for cls in found if cls not in frames]
 
 
 def caught_by(fault, everything, draws, innocent, pipe):
@@ -85,9 +64,9 @@ def caught_by(fault, everything, draws, innocent, pipe):
     chosen = Selection(("random/Exp/0", "random/Relu/0") if apart else (), draws=draws)
     runner = Isolated(target, chosen, 10) if apart else InProcess(target)
     hint = Selection(tuple(fault.suites), draws=draws)
-    checks = collect(chosen) if everything or apart else relevant(collect(chosen), fault)
-    checks = [check for check in checks if check.name not in innocent]
-    checks.sort(key=lambda check: not hint.takes(check.name))
+    checks = [check for check in collect(chosen) if check.name not in innocent]
+    first = {check.name for check in relevant(checks, fault)}
+    checks.sort(key=lambda check: (not hint.takes(check.name), check.name not in first))
     names = []
     try:
         for check in checks:
@@ -101,7 +80,7 @@ def caught_by(fault, everything, draws, innocent, pipe):
 
 
 def relevant(checks, fault):
-    """The checks that may notice a fault: of its operators, or else of form, and some others."""
+    """The checks that most likely see a fault: of its operators, or of form, and some others."""
     ops = {s.split("/")[1] for s in fault.suites if s.startswith("random/")} - {"*"}
     if ops:
         form = ("request", "query", "sharing", "chains")
@@ -142,7 +121,10 @@ def main():
     """Prints a line per broken plugin, the count, and the checks that caught nothing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="part of a broken plugin's module and name")
-    parser.add_argument("--unseen", action="store_true", help="those that the kit has not seen")
+    parser.add_argument("--sets", nargs="+", default=(), help="modules of broken plugins")
+    parser.add_argument(
+        "--unseen", action="store_const", dest="sets", const=UNSEEN, help="all that it had not seen"
+    )
     parser.add_argument("--all", action="store_true", help="make all checks of each")
     parser.add_argument("--draws", type=int, default=4, help="random models per operator (4)")
     parser.add_argument("--every", type=int, default=1, help="take each n-th only")
@@ -155,7 +137,7 @@ def main():
 
     node_cases()  # made once, for all children, as are the draws of all checks
     collect(Selection(draws=args.draws))
-    faults = [f for f in plugins(args.unseen) if args.only in f"{f.__module__}.{f.__name__}"][
+    faults = [f for f in plugins(args.sets) if args.only in f"{f.__module__}.{f.__name__}"][
         :: args.every
     ]
     from good_device import Good
