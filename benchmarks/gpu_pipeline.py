@@ -1,13 +1,17 @@
 """Many requests at a time on two devices that share a network, beside each of them alone.
 
     python benchmarks/gpu_pipeline.py [--devices OPENCL.0,OPENCL.1] [--requests 600] [--jobs 6]
-        [--rounds 5] [--json] [model ...]
+        [--rounds 5] [--context 1024] [--json] [model ...]
 
-Models: those of `cpu_networks` (default resnet50). All compute float32; inputs and outputs are on
-the host. Contestants, in turns in one process, requests a second: each device alone with the same
-number of requests in flight, HETERO with the first half of the operations pinned to one and the
-second half to the other, and HETERO where it chooses by measured costs (HETERO_SCHEDULE=COST), both
-with PERFORMANCE_HINT=THROUGHPUT. Printed: medians of the rounds, and over the faster device alone.
+Models: those of `cpu_networks` (default resnet50), in float32; or ``8B-f16``, a decoder of
+`random_decoders` with weights so stored, computed in float16. Inputs and outputs are on the host.
+Contestants, in turns in one process, requests a second: each device alone with the same number of
+requests in flight, HETERO with the first half of the operations pinned to one and the second half
+to the other, and HETERO where it chooses, both with PERFORMANCE_HINT=THROUGHPUT: by measured costs
+(HETERO_SCHEDULE=COST), for decoders by layers (HETERO_CONTEXT). A request of a decoder is one token
+of a sequence with a cache of its own, which is half full; the first device alone stands for both,
+so that weights are made fewer times. Printed: medians of the rounds, and over the faster device
+alone.
 """
 
 from __future__ import annotations
@@ -16,43 +20,87 @@ import argparse
 import json
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 from cpu_networks import BUILT
 from cpu_peers import PAUSE
 from neighbours import pin_alternately
+from random_decoders import decoder
 from throughput import THROUGHPUT, Batch, through
 
 import partita
 
-EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 HALVES = 2
 
 
-def contestants(name: str, devices: tuple[str, str], jobs: int) -> dict[str, Batch]:
+class Work(NamedTuple):
+    """A model and what its requests are given.
+
+    Attributes:
+        model: Makes it.
+        feeds: By input an array.
+        precision: What each device computes in.
+        placing: How HETERO is asked to choose.
+        is_large: Whether its weights take minutes to make.
+    """
+
+    model: Callable[[], partita.Model]
+    feeds: dict[str, np.ndarray[Any, Any]]
+    precision: dict[str, str]
+    placing: dict[str, Any]
+    is_large: bool = False
+
+
+def work(name: str, context: int) -> Work:
+    """A network of `cpu_networks`, or a token of a decoder."""
+    if name in BUILT:
+        proto, feeds = BUILT[name]()
+        exact = {"INFERENCE_PRECISION_HINT": "f32"}
+        return Work(
+            lambda: partita.Core().read_model(proto), feeds, exact, {"HETERO_SCHEDULE": "COST"}
+        )
+    size, weights = name.split("-")
+    feeds = {
+        "input_ids": np.zeros((1, 1), np.int64),
+        "seqlens_k": np.full(1, context // 2, np.int32),
+        "total_sequence_length": np.array(context // 2 + 1, np.int32),
+    }
+
+    def model() -> partita.Model:
+        made = decoder(size, weights, context)  # type: ignore[arg-type]  # checked there
+        made.reshape(
+            {p.name: [1 if d == "batch" else d for d in p.shape or ()] for p in made.inputs}
+        )
+        return made
+
+    halves = {"INFERENCE_PRECISION_HINT": "f16"}
+    return Work(model, feeds, halves, {"HETERO_CONTEXT": context}, is_large=True)
+
+
+def contestants(task: Work, devices: tuple[str, str], jobs: int) -> dict[str, Batch]:
     """All that take turns, by name."""
-    proto, feeds = BUILT[name]()
-    core = partita.Core()
-    found = {}
-    for device in devices:
-        compiled = core.compile_model(core.read_model(proto), device, EXACT)
-        found[device] = through(partita.AsyncInferQueue(compiled, jobs), feeds)
+    core, found = partita.Core(), {}
+    for device in devices[:1] if task.is_large else devices:
+        compiled = core.compile_model(task.model(), device, task.precision)
+        found[device] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
     both = f"HETERO:{','.join(devices)}"
-    properties = {"DEVICE_PROPERTIES": dict.fromkeys(devices, EXACT), **THROUGHPUT}
-    halves = core.read_model(proto)
+    properties = {"DEVICE_PROPERTIES": dict.fromkeys(devices, task.precision), **THROUGHPUT}
+    halves = task.model()
     pin_alternately(halves, HALVES, devices)
     for label, model, config in (
         ("two halves", halves, {"STRICT": True}),
-        ("COST", core.read_model(proto), {"HETERO_SCHEDULE": "COST"}),
+        ("chosen", task.model(), task.placing),
     ):
         compiled = core.compile_model(model, both, {**properties, **config})
-        found[label] = through(partita.AsyncInferQueue(compiled, jobs), feeds)
+        found[label] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
     return found
 
 
 def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) -> dict[str, Any]:
     """Requests a second of each contestant."""
-    batches = contestants(name, devices, options.jobs)
+    batches = contestants(work(name, options.context), devices, options.jobs)
     rates: dict[str, list[float]] = {label: [] for label in batches}
     for run in batches.values():
         run(options.jobs * 4)
@@ -63,7 +111,7 @@ def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) ->
             run(options.requests)
             rates[label].append(options.requests / (time.perf_counter() - start))
     found = {label: statistics.median(each) for label, each in rates.items()}
-    alone = max(found[device] for device in devices)
+    alone = max(found[device] for device in devices if device in found)
     over = {label: rate / alone for label, rate in found.items() if label not in devices}
     return {"model": name, "requests a second": found, "over the faster alone": over}
 
@@ -71,11 +119,14 @@ def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) ->
 def main() -> None:
     """Prints a line for every model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=["resnet50"], help=", ".join(BUILT))
+    parser.add_argument(
+        "models", nargs="*", default=["resnet50"], help=f"{', '.join(BUILT)}; 8B-f16"
+    )
     parser.add_argument("--devices", default="OPENCL.0,OPENCL.1", help="two, separated by a comma")
     parser.add_argument("--requests", type=int, default=600, help="in a round")
     parser.add_argument("--jobs", type=int, default=6, help="requests in flight")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--context", type=int, default=1024, help="tokens of a decoder's cache")
     parser.add_argument("--json", action="store_true", help="an object a line")
     options = parser.parse_args()
     first, second = options.devices.split(",")

@@ -10,6 +10,7 @@ onnxruntime-genai writes: ``GroupQueryAttention`` with past and present of one f
 from __future__ import annotations
 
 import argparse
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ WEIGHTS: tuple[Weights, ...] = ("q4", "q8", "f16", "f32")
 
 BLOCK = 32
 """Weights that share a scale."""
+
+PERIOD = 1_000_003
+"""Numbers after which those of a large matrix come again: a prime, so that no rows are alike."""
 
 CONTRIB = "com.microsoft"
 FLOAT, HALF, INT32, INT64, UINT8 = (
@@ -399,7 +403,9 @@ def _scales(bits: int, rows: int) -> Callable[[str, Sequence[int]], Array]:
 
 def _normal(deviation: float) -> Callable[[str, Sequence[int]], Array]:
     def make(name: str, shape: Sequence[int]) -> Array:
-        return _generator(name).standard_normal(tuple(shape), np.float32) * np.float32(deviation)
+        count = min(PERIOD, math.prod(shape))
+        numbers = _generator(name).standard_normal(count, np.float32) * np.float32(deviation)
+        return np.resize(numbers, tuple(shape))
 
     return make
 
