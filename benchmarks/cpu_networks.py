@@ -127,11 +127,22 @@ def mobilenetv2() -> tuple[bytes, Feeds]:
     return b.model((1, 3, 224, 224), b.dense(x, 1280, 1000))
 
 
-def encoder(layers: int = 4, tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
-    """Layers of a transformer encoder of BERT-base's sizes; takes embeddings."""
+def encoder(
+    layers: int = 4, tokens: int = 128, width: int = 768, heads: int = 12, symbol: str = ""
+) -> tuple[bytes, Feeds]:
+    """Layers of a transformer encoder of BERT-base's sizes; takes embeddings.
+
+    Args:
+        layers: How many.
+        tokens: Rows of the input.
+        width: Columns of the input.
+        heads: Heads of attention.
+        symbol: The name of the number of rows, where that may be another one in each request.
+    """
     b = Builder()
-    split = b.weight(np.array([1, tokens, heads, width // heads], np.int64))
-    join = b.weight(np.array([1, tokens, width], np.int64))
+    rows = -1 if symbol else tokens
+    split = b.weight(np.array([1, rows, heads, width // heads], np.int64))
+    join = b.weight(np.array([1, rows, width], np.int64))
     factor = b.weight(np.float32((width // heads) ** -0.5))
     half, one = b.weight(np.float32(0.5)), b.weight(np.float32(1))
     root = b.weight(np.float32(2**0.5))
@@ -153,7 +164,12 @@ def encoder(layers: int = 4, tokens: int = 128, width: int = 768, heads: int = 1
         gate = b.add("Add", b.add("Erf", b.add("Div", y, root)), one)
         y = b.add("Mul", b.add("Mul", y, gate), half)
         x = norm(b.add("Add", b.dense(y, 4 * width, width), x))
-    return b.model((1, tokens, width), x)
+    model, feeds = b.model((1, tokens, width), x)
+    if not symbol:
+        return model, feeds
+    proto = onnx.load_model_from_string(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = symbol
+    return proto.SerializeToString(), feeds
 
 
 def squeezenet() -> tuple[bytes, Feeds]:

@@ -1,7 +1,7 @@
 """Networks whose inputs change their shapes from call to call, beside onnxruntime and OpenVINO.
 
     python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--pin] [--json F]
-        [--opencl] [sequence] [batch] [lines] [pictures]
+        [--opencl] [sequence] [batch] [lines] [pictures] [encoder]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
 order that it has not seen (`new`), the same in two other orders (`seen`), and some of them again
@@ -12,15 +12,20 @@ peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours
 float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings and by
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
 output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
-the network pinned to device REFERENCE; with --opencl it is device OPENCL.
+the network pinned to device REFERENCE; with --opencl it is device OPENCL. A peer that is not
+installed is left out. All networks but ``encoder`` come from the zoo.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import importlib.util
 import json
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -28,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cpu_networks import encoder
 from cpu_peers import largest_error
 from models import cases
 
@@ -116,9 +122,13 @@ def opencl_call(path: Path) -> Call:
 def contestants(path: Path, threads: int, pin: bool, opencl: bool) -> dict[str, Callable[[], Call]]:
     """How each is compiled, by name."""
     exact = {"EXECUTION_MODE_HINT": "ACCURACY"}
+    peers = {"onnxruntime": onnxruntime_call, "OpenVINO": openvino_call}
     found: dict[str, Callable[[], Call]] = {
-        "onnxruntime": lambda: onnxruntime_call(path, threads),
-        "OpenVINO": lambda: openvino_call(path, threads),
+        **{
+            name: functools.partial(call, path, threads)
+            for name, call in peers.items()
+            if importlib.util.find_spec(name.lower())
+        },
         "Partita": lambda: partita_call(path, threads, {}),
         "Partita, exact": lambda: partita_call(path, threads, exact),
     }
@@ -163,12 +173,31 @@ def pictures(count: int, rng: np.random.Generator) -> Iterator[Feeds]:
         yield {"x": rng.standard_normal((1, 3, int(height), int(width)), dtype=np.float32)}
 
 
+def embeddings(count: int, rng: np.random.Generator) -> Iterator[Feeds]:
+    """The words of one sentence, as the first layer of a transformer takes them."""
+    for length in rng.permutation(np.linspace(8, 128, count, dtype=int)):
+        yield {"x": rng.standard_normal((1, int(length), 768), dtype=np.float32)}
+
+
 WORK: dict[str, tuple[str, Callable[[int, np.random.Generator], Iterator[Feeds]]]] = {
     "sequence": ("zoo:minilm-l3", sequences),
     "batch": ("zoo:minilm-l3", batches),
     "lines": ("zoo:ppocr-rec", lines),
     "pictures": ("zoo:ppocr-det", pictures),
+    "encoder": ("encoder", embeddings),
 }
+
+
+@contextlib.contextmanager
+def model_file(model: str) -> Iterator[Path]:
+    """The file of a network of the zoo, or of one that is built."""
+    if model != "encoder":
+        yield next(iter(cases([model]))).path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "encoder.onnx"
+        path.write_bytes(encoder(symbol="tokens")[0])
+        yield path
 
 
 def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted: Any) -> Any:
@@ -196,8 +225,17 @@ def measure(
 ) -> dict[str, Times]:
     """Lets all contestants take turns at one kind of work."""
     model, make = WORK[name]
-    path = next(iter(cases([model]))).path
-    made = contestants(path, threads, pin, opencl)
+    with model_file(model) as path:
+        return take_turns(contestants(path, threads, pin, opencl), make, rounds, count)
+
+
+def take_turns(
+    made: dict[str, Callable[[], Call]],
+    make: Callable[[int, np.random.Generator], Iterator[Feeds]],
+    rounds: int,
+    count: int,
+) -> dict[str, Times]:
+    """The times of each contestant at requests that are made anew in each round."""
     times = {label: Times() for label in made}
     for number in range(rounds):
         rng = np.random.default_rng(number)
@@ -221,11 +259,12 @@ def ratios(times: dict[str, Times]) -> dict[str, dict[str, float]]:
     for label in times:
         if label.startswith("Partita"):
             mine = median[label]
-            peers = {
-                kind: min(median[peer][kind] for peer in ("onnxruntime", "OpenVINO"))
+            peers = [median[peer] for peer in times if not peer.startswith("Partita")]
+            found[label] = {
+                kind: mine[kind] / min(peer[kind] for peer in peers)
                 for kind in ("new", "seen")
+                if peers
             }
-            found[label] = {kind: mine[kind] / peers[kind] for kind in peers}
             found[label]["seen / fixed"] = mine["seen"] / mine["fixed"]
     return found
 
