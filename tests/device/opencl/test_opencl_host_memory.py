@@ -17,6 +17,7 @@ from partita_opencl.device.device import find_device
 from partita_opencl.device.host_buffers import HostBuffers, page_locked
 from partita_opencl.device.host_memory import ALIGNMENT, aligned_bytes, works_in_host_memory
 from partita_opencl.runtime.launch_batch import KernelSequence
+from partita_opencl.runtime.request_buffers import RequestBuffers
 
 from .comparison import build, compiled, core, floats
 
@@ -169,10 +170,9 @@ def test_results_larger_than_the_largest_buffer_are_refused():
     first = find_device("")
     device = Device(0, first.handle, first.driver)
     device.limits = replace(device.limits, allocation_bytes=1000)
-    buffers = HostBuffers(device)
-    assert buffers.over("x", HostTensor(aligned(floats(300)))) is None
+    assert HostBuffers(device).over("x", HostTensor(aligned(floats(300)))) is None
     with pytest.raises(DeviceMemoryError, match="largest buffer"):
-        buffers.new(1200)
+        RequestBuffers(device).output(0, 1200)
 
 
 def test_a_driver_that_copies_is_found_out(monkeypatch):

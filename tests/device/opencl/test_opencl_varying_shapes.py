@@ -7,8 +7,9 @@ from onnx import numpy_helper, parser
 
 import partita
 from partita.lowering import specialize
+from partita_opencl.device.device import find_device
 from partita_opencl.drivers import program_cache
-from partita_opencl.runtime import device_model, runner
+from partita_opencl.runtime import device_model, request_buffers, runner
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N, 8] x) => (float[N, 8] y) {
@@ -61,6 +62,29 @@ def test_what_is_kept_of_shapes_has_a_bound_and_buffers_grow(most):
         np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
     kept = request.runner.bound_plans
     assert kept.nbytes <= most or len(kept) == 1
+
+
+def test_tensors_of_all_shapes_share_a_requests_buffers(monkeypatch):
+    """Of inputs that are not aligned, and of outputs, none is kept for its shape alone."""
+    made = counted(monkeypatch, request_buffers.RequestBuffers, "_new")
+    request, wanted = request_and_judge()
+    rng = np.random.default_rng(5)
+    flat = rng.standard_normal(4001 * 8 + 1).astype(np.float32)
+    for n in [4000, *rng.integers(1, 4000, 30)]:
+        x = flat[1 : 1 + 8 * n].reshape(n, 8)
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+    assert len(made) == 2, "one for the input, one for the output"
+
+
+def test_a_result_that_the_next_run_reads_is_not_written_over_meanwhile(monkeypatch):
+    monkeypatch.setitem(vars(find_device("")), "shares_host", False)
+    request, wanted = request_and_judge()
+    x = np.random.default_rng(7).standard_normal((40, 8)).astype(np.float32)
+    for n in (20, 40, 7):
+        (y,), due = request.runner.run([partita.HostTensor(x[:n])]), wanted(x[:n])
+        for _ in range(3):
+            np.testing.assert_allclose(y.numpy(), due, rtol=1e-3, atol=1e-4)
+            (y,), due = request.runner.run([y]), wanted(due)
 
 
 def test_a_new_size_builds_no_program_makes_no_kernel_and_is_no_new_class(monkeypatch):

@@ -12,7 +12,7 @@ from partita.contract.execution import MemoryRange
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.device import Device
-from partita_opencl.device.host_memory import aligned_bytes, buffer_over
+from partita_opencl.device.host_memory import buffer_over
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,6 @@ class HostBuffers:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._made: dict[Any, tuple[weakref.ref[Array], Any]] = {}
-        self._own: dict[int, tuple[Any, Array]] = {}
 
     def over(self, place: Any, tensor: Tensor, *, read_only: bool = False) -> Any:
         """A buffer over a host tensor's array; ``None`` if kernels cannot take it as it lies.
@@ -91,24 +90,3 @@ class HostBuffers:
         return tuple(
             MemoryRange(array.ctypes.data, array.nbytes) for array in arrays if array is not None
         )
-
-    def new(self, nbytes: int) -> Any:
-        """A buffer over an array of its own.
-
-        Raises:
-            DeviceMemoryError: It is larger than the device's largest buffer.
-        """
-        if nbytes > self._device.limits.allocation_bytes:
-            return self._device.pool.allocate(nbytes)
-        array = aligned_bytes(max(nbytes, ALIGNMENT))
-        buffer = buffer_over(self._device.context, array)
-        self._own[id(buffer)] = buffer, array
-        return buffer
-
-    def tensor(self, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor | None:
-        """What a buffer of :meth:`new` holds, in place; ``None`` for any other buffer."""
-        if id(buffer) not in self._own:
-            return None
-        array = self._own[id(buffer)][1]
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return HostTensor(array[:count].view(dtype).reshape(shape))

@@ -19,6 +19,7 @@ from partita_opencl.device.host_buffers import HostBuffers
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence
+from partita_opencl.runtime.request_buffers import RequestBuffers
 from partita_opencl.runtime.shared_kernels import Argument, KernelArguments, SharedKernels
 
 _LAUNCH_BYTES = 1024
@@ -55,8 +56,8 @@ class BoundPlan:
         name: The device's name, for messages.
         slots: Buffers for intermediate tensors, as many and as large as the plan says at least.
         kernels: The request's kernels.
-        in_place: By output the input that a run can write it over; neither has memory here until a
-            run needs some.
+        own: The request's buffers for inputs and outputs that kernels cannot reach.
+        in_place: By output the input that a run can write it over.
         reports: Two integers of host memory for what kernels report; of no other request.
     """
 
@@ -67,6 +68,7 @@ class BoundPlan:
         name: str,
         slots: Sequence[Any],
         kernels: SharedKernels,
+        own: RequestBuffers,
         in_place: Mapping[int, int],
         reports: Array,
     ) -> None:
@@ -89,20 +91,9 @@ class BoundPlan:
         )
         program = plan.program
         self._host = HostBuffers(device) if device.shares_host else None
-        self._own_inputs: dict[Operand, Any] = {}
+        self._own = own
         self._in_place = {o: i for o, i in in_place.items() if _is_over(program, o, i)}
-        self._own_outputs = [
-            None
-            if operand is None or operand.const is not None or index in self._in_place
-            else self._new(operand)
-            for index, operand in enumerate(program.outputs)
-        ]
         self._direct = [False] * len(program.outputs)  # written to where the caller wants it
-        for owner, buffer in zip(program.owned, self._own_outputs, strict=True):
-            if owner is not None and buffer is not None:
-                self._buffers[owner] = buffer
-        self._brought = {program.inputs[source] for source in self._in_place.values()}
-        self._brought |= {o for index in self._in_place if (o := program.owned[index]) is not None}
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._shared_kernels = kernels
         self._kernels = kernels.of(plan)
@@ -124,10 +115,8 @@ class BoundPlan:
 
     @property
     def kept_bytes(self) -> int:
-        """What keeping it costs, roughly: kernels, inputs and outputs of its own."""
-        outputs = zip(self.plan.program.outputs, self._own_outputs, strict=True)
-        own = [*self._own_inputs, *(o for o, buffer in outputs if o is not None and buffer)]
-        return sum(operand.nbytes for operand in own) + _LAUNCH_BYTES * len(self._launches)
+        """What keeping it costs, roughly: its launches; all memory is shared with other shapes."""
+        return _LAUNCH_BYTES * len(self._launches)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
@@ -206,12 +195,12 @@ class BoundPlan:
     def _prepare(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
     ) -> BoundTensors:
-        given = [None] * len(self._own_outputs) if outputs is None else outputs
+        given = [None] * len(self._direct) if outputs is None else outputs
         state = self._bind_in_place(given, inputs)
         uploads = []
         for index, operand in enumerate(self.plan.program.inputs):
             if operand.const is None and index not in state.values():
-                upload = self._bind_input(operand, inputs[index])
+                upload = self._bind_input(index, inputs[index])
                 if upload is not None:
                     uploads.append(upload)
         self._bind_outputs(given, inputs, state)
@@ -270,30 +259,14 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ memory
 
-    def _new(self, operand: Operand) -> Any:
-        if self._host is not None:
-            return self._host.new(operand.nbytes)
-        return self._device.pool.allocate(operand.nbytes)
-
     def _buffer(self, operand: Operand) -> Any:
-        """The buffer that an operand lies in."""
+        """The buffer that an operand lies in; ``None`` before a run brings it."""
         if operand.const is not None:
             return self.plan.constants.buffer(operand)
         root = operand.root
         found = self._buffers.get(root)
-        if found is None:
-            if root in self._brought:
-                return None  # a run gives it one before it launches anything
-            slot = self.plan.slots.get(root)
-            # An input has its own buffer until the first run binds one.
-            found = self._own_input(root) if slot is None else self._slots[slot]
-            self._buffers[root] = found
-        return found
-
-    def _own_input(self, operand: Operand) -> Any:
-        found = self._own_inputs.get(operand)
-        if found is None:
-            found = self._own_inputs[operand] = self._new(operand)
+        if found is None and root not in self._changing:
+            found = self._buffers[root] = self._slots[self.plan.slots[root]]
         return found
 
     def _arguments_of(self, number: int) -> list[Argument]:
@@ -322,8 +295,10 @@ class BoundPlan:
             operand: Operand = args[matrix.position]
             describer = cl.Kernel(self.plan.programs[how.program], "tensor_map")
             sizes = (matrix.columns, matrix.rows, matrix.pitch, matrix.high)
-            describer.set_args(buffer, self._buffer(operand), *map(np.int32, (number, *sizes)))
-            self._untold.append(describer)
+            described = self._buffer(operand)
+            describer.set_args(buffer, described, *map(np.int32, (number, *sizes)))
+            if described is not None:
+                self._untold.append(describer)
             if operand.const is None and operand.root in self._changing:
                 self._described_by.setdefault(operand.root, []).append(describer)
         return buffer
@@ -352,8 +327,9 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ inputs
 
-    def _bind_input(self, operand: Operand, tensor: Tensor) -> tuple[Any, Array] | None:
+    def _bind_input(self, index: int, tensor: Tensor) -> tuple[Any, Array] | None:
         """Gives kernels an input; returns the buffer and array of a copy to be made before them."""
+        operand = self.plan.program.inputs[index]
         if isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory:
             self._rebind(operand, tensor.buffer)
             return None
@@ -362,7 +338,7 @@ class BoundPlan:
             if in_place is not None:
                 self._rebind(operand, in_place)
                 return None
-        buffer = self._own_input(operand)
+        buffer = self._own.input(index, operand.nbytes)
         self._rebind(operand, buffer)
         array = tensor.numpy()
         return (buffer, array) if array.nbytes else None
@@ -421,13 +397,12 @@ class BoundPlan:
             if owner is not None and index not in state:
                 reached = self._reached(index, given[index], inputs)
                 self._direct[index] = reached is not None
-                self._rebind(owner, self._own_output(index) if reached is None else reached)
+                self._rebind(owner, self._own_output(index, owner) if reached is None else reached)
 
-    def _own_output(self, index: int) -> Any:
-        operand = self.plan.program.outputs[index]
-        if self._own_outputs[index] is None and operand is not None:
-            self._own_outputs[index] = self._new(operand)
-        return self._own_outputs[index]
+    def _own_output(self, index: int, operand: Operand) -> Any:
+        """A buffer of the request for an output, which no input of this run lies in."""
+        read = [self._buffers.get(brought) for brought in self.plan.program.inputs]
+        return self._own.output(index, operand.nbytes, read)
 
     def _reached(self, index: int, target: Tensor | None, inputs: Sequence[Tensor]) -> Any:
         """The buffer of a tensor that kernels can write to, or ``None``."""
@@ -468,15 +443,15 @@ class BoundPlan:
                 array = raw(target.numpy())
                 copies.append(cl.enqueue_copy(queue, array, buffer, is_blocking=False))
             return target
-        own = self._own_outputs[index]
-        if operand.const is None and self.plan.program.owned[index] is None:
+        lies_elsewhere = operand.const is None and self.plan.program.owned[index] is None
+        if target is None and lies_elsewhere:
+            own = self._own_output(index, operand)
             self._copy(queue, buffer, own, operand.nbytes)
             buffer = own
-        if target is None and self._host is not None:
-            in_place = self._host.tensor(buffer, operand.shape, operand.dtype)
+        if target is None:
+            in_place = self._own.tensor(buffer, operand.shape, operand.dtype)
             if in_place is not None:
                 return in_place
-        if target is None:
             return OpenClTensor(buffer, operand.shape, operand.dtype, self._device, self._name)
         if target.buffer is not buffer:  # type: ignore[attr-defined]  # a tensor of this device
             self._copy(queue, buffer, target.buffer, operand.nbytes)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import numpy as np
 from partita import BoundCall, DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
-from partita.errors import DeviceMemoryError, InferError
+from partita.errors import InferError
 from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
@@ -24,6 +24,7 @@ from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_call import OpenClBoundCall
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.execution_plan import Plan
+from partita_opencl.runtime.request_buffers import RequestBuffers, grown
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 
@@ -97,6 +98,7 @@ class OpenClRunner(Runner):
             compiled.shape_cache_bytes, lambda bound: bound.kept_bytes
         )
         self._kernels = SharedKernels()
+        self._own = RequestBuffers(self._device)
         self._slots: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
         self._reports = copied_array(self._device, (2,), np.dtype(np.int32))
@@ -224,6 +226,7 @@ class OpenClRunner(Runner):
         """Gives the buffers back and drops kernels and outputs."""
         self.bound_plans.clear()
         self._kernels = SharedKernels()
+        self._own.clear()
         for buffer in self._slots:
             self._device.pool.give(buffer)
         self._slots = []
@@ -235,7 +238,8 @@ class OpenClRunner(Runner):
             name = self._compiled.device
             in_place = self._compiled.in_place_outputs()
             found = BoundPlan(
-                plan, self._device, name, self._slots, self._kernels, in_place, self._reports
+                *(plan, self._device, name, self._slots),
+                *(self._kernels, self._own, in_place, self._reports),
             )
             self.bound_plans.add(id(plan), found)
         return found
@@ -253,11 +257,7 @@ class OpenClRunner(Runner):
             elif self._slots[number].size < size:
                 self.bound_plans.clear()
                 old = self._slots[number]
-                try:
-                    larger = pool.take(max(size, min(2 * old.size, most)))
-                except DeviceMemoryError:
-                    larger = pool.take(size)
-                self._slots[number] = larger
+                self._slots[number] = grown(pool.take, size, old.size, most)
                 pool.give(old)
 
 
