@@ -152,12 +152,13 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
         version = _version(node, versions)
         if version is None:
             continue
-        required, repeated = _required(str(node.op_type), version, str(node.domain))
+        required, first, repeated = _required(str(node.op_type), version, str(node.domain))
         for position, name in required[:1] if node.op_type in _LENIENT else required:
             if position >= len(node.inputs) or node.inputs[position] is None:
                 raise _refusal(node, f"lacks its input {position}, '{name}'")
-        if repeated and None in node.inputs:
-            raise _refusal(node, f"lacks its input {node.inputs.index(None)}, one of '{repeated}'")
+        if repeated and None in node.inputs[first:]:
+            place = node.inputs.index(None, first)
+            raise _refusal(node, f"lacks its input {place}, one of '{repeated}'")
 
 
 def _check_inputs_of_microsoft(node: ir.Node) -> None:
@@ -237,10 +238,13 @@ def _due_type(op_type: str, types: Mapping[str, tuple[str, bool]], name: str) ->
 
 
 @functools.cache
-def _required(op_type: str, version: int, domain: str) -> tuple[tuple[tuple[int, str], ...], str]:
+def _required(
+    op_type: str, version: int, domain: str
+) -> tuple[tuple[tuple[int, str], ...], int, str]:
     """By ONNX's definition, position and name of the inputs that must be there.
 
-    And the name of those of one type that there are any number of, none of which may be left out.
+    And the first position and the name of those that there are any number of, none of which may be
+    left out.
     """
     import onnx
 
@@ -251,12 +255,12 @@ def _required(op_type: str, version: int, domain: str) -> tuple[tuple[tuple[int,
         else:  # younger than the version that the model names: engines take it all the same
             schema = onnx.defs.get_schema(op_type, domain=place)
     except onnx.defs.SchemaError:
-        return (), ""
+        return (), 0, ""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     found = [(n, x.name) for n, x in enumerate(schema.inputs) if x.option == single]
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    repeated = [x.name for x in schema.inputs if x.option == variadic and x.is_homogeneous]
-    return tuple(found), repeated[0] if repeated else ""
+    repeated = [(n, x.name) for n, x in enumerate(schema.inputs) if x.option == variadic]
+    return (tuple(found), *(repeated[0] if repeated else (0, "")))
 
 
 @functools.cache

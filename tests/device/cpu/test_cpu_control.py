@@ -8,7 +8,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, parser
 
 import partita
-from partita.errors import InferCancelledError, InferError
+from partita.errors import InferCancelledError, InferError, PartitaError
 
 RNG = np.random.default_rng(3)
 
@@ -289,3 +289,24 @@ def test_a_loop_of_no_trip_count_or_condition(missing):
     compiled = partita.Core().compile_model(model, "CPU")
     with pytest.raises(InferError, match=rf"The {missing} of a Loop is of shape \[0\]"):
         compiled({"n": trips, "c": condition, "x": np.ones(2, np.float32)})
+
+
+SCANNED = """g (float[N] x, {kind} z) => (float[N] y) {{
+    y = Scan <body = b (float e, float f) => (float s) {{ s = Add(e, f) }},
+              num_scan_inputs = 2 {attributes}> (x, z)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("z", "kind", "attributes", "said"),
+    [
+        (np.float32(1), "float", "", "has axis 0, but its tensor has 0 dimensions"),
+        (floats(3), "float[M]", "", r"scans inputs of \[2, 3\] slices; all are to have as many"),
+        (floats(2), "float[M]", ", scan_input_axes = [0, 4]", "has axis 4"),
+        (floats(2), "float[M]", ", scan_input_directions = [1]", "2 of each are due"),
+    ],
+)
+def test_inputs_that_cannot_be_scanned_are_named(z, kind, attributes, said):
+    model = model_of(SCANNED.format(kind=kind, attributes=attributes))
+    with pytest.raises(PartitaError, match=rf"\(Scan\) .*{said}"):
+        partita.Core().compile_model(model, "CPU")([floats(2), z])

@@ -13,7 +13,13 @@ from onnx import parser
 
 import partita
 from partita import HostTensor
-from partita.errors import CompileError, InferError, PropertyError, UnsupportedOpError
+from partita.errors import (
+    CompileError,
+    DeviceMemoryError,
+    InferError,
+    PropertyError,
+    UnsupportedOpError,
+)
 from partita.lowering import lower_proto
 from partita_cpu.query import refusals
 from partita_cpu.runtime.bound_program import GraphRunner
@@ -421,3 +427,13 @@ def test_the_plugin_is_listed_without_importing_numba():
         "core.device_info('CPU'); sys.exit('numba' in sys.modules or 'onnx_ir' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_that_finds_no_room_says_so(monkeypatch):
+    def no_room(*args):
+        raise MemoryError("Unable to allocate 8 GiB")
+
+    request = compiled(CHAIN).create_infer_request()
+    monkeypatch.setattr(GraphRunner, "run", no_room)
+    with pytest.raises(DeviceMemoryError, match=r"Device CPU has no room to run: .* 8 GiB"):
+        request.infer([floats(3, 2)])

@@ -262,6 +262,18 @@ def test_inputs_that_must_be_there(op_type, inputs, said):
 
 @pytest.mark.parametrize(
     ("op_type", "inputs", "place"),
+    [("Scan", [""], 0), ("Scan", ["x", ""], 1), ("Loop", ["", "", ""], 2)],
+)
+def test_none_of_any_number_of_inputs_may_be_left_out(op_type, inputs, place):
+    count = {"num_scan_inputs": 1} if op_type == "Scan" else {}
+    body = helper.make_graph([node("Identity", ["x"], "c")], "b", [], [value("c", [2])])
+    model = model_of([node(op_type, inputs, "y", body=body, **count)], [value("x", [2])], ["y"])
+    with pytest.raises(ModelFormatError, match=rf"\({op_type}\) lacks its input {place}, one of"):
+        read_model(model)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "place"),
     [("QGemm", ["x", "", "x", "x", "x", "x"], 1), ("QLinearConcat", ["x", "x", "x", "x", ""], 4)],
 )
 def test_inputs_of_operators_of_onnxruntime_that_must_be_there(op_type, inputs, place):

@@ -60,8 +60,14 @@ class Axis:
         """Refuses what would lead beyond the input.
 
         Raises:
-            CompileError: A number is not finite or too small, or there is nothing to read.
+            CompileError: A number is not finite or too small, there is nothing to read, or places
+                would be so far apart that they could not be told from one another.
         """
+        if self.out > _FAR:
+            raise CompileError(
+                f"Resize cannot make {self.out} elements along an axis; {int(_FAR)} are the most. "
+                "Check its scales and sizes."
+            )
         bounds = all(map(math.isfinite, (self.start, self.end)))
         scales = 0 < self.scale < math.inf or self.out == 0
         if not (bounds and scales and self.out >= 0 and (self.size > 0 or self.out == 0)):

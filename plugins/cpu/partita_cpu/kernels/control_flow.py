@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Graph, Node, Operand, Value
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
 
 Body = Callable[[Sequence[Array]], list[Array]]
@@ -105,14 +106,15 @@ def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
         )
     states = len(operands) - inputs
     outputs = len(graph.outputs) - states
-    attrs = node.attrs
+    walked = _pairs(node, "scan_input_axes", "scan_input_directions", inputs)
+    _require_slices(node, operands[states:], [axis for axis, _ in walked])
     return b.dynamic(
         run_scan,
         (
             body,
             states,
-            _pairs(attrs, "scan_input_axes", "scan_input_directions", inputs),
-            _pairs(attrs, "scan_output_axes", "scan_output_directions", outputs),
+            walked,
+            _pairs(node, "scan_output_axes", "scan_output_directions", outputs),
             [_empty_scan(value) for value in graph.outputs[states:]],
             *operands,
             *body.captures,
@@ -121,6 +123,16 @@ def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
         + [value.dtype for value in graph.outputs[states:]],
         exec_type="loop",
     )
+
+
+def _require_slices(node: Node, scanned: Sequence[Operand], axes: Sequence[int]) -> None:
+    """Raises unless scanned inputs have their axes, and as many slices along each."""
+    lengths = [x.shape[axis_of(node, axis, x.ndim)] for x, axis in zip(scanned, axes, strict=True)]
+    if any(length != lengths[0] for length in lengths):
+        raise CompileError(
+            f"Operation '{node.name}' (Scan) scans inputs of {lengths} slices; all are to have as "
+            "many."
+        )
 
 
 def run_scan(
@@ -185,11 +197,12 @@ def _empty_scan(value: Value) -> Array:
     return np.empty((0, *dims), value.dtype or np.float32)
 
 
-def _pairs(attrs: dict[str, Any], axes: str, directions: str, count: int) -> list[tuple[int, bool]]:
-    return list(
-        zip(
-            attrs.get(axes) or [0] * count,
-            [bool(d) for d in attrs.get(directions) or [0] * count],
-            strict=True,
+def _pairs(node: Node, axes: str, directions: str, count: int) -> list[tuple[int, bool]]:
+    """An axis and a direction for each of as many tensors."""
+    along, backwards = (node.attrs.get(name) or [0] * count for name in (axes, directions))
+    if not len(along) == len(backwards) == count:
+        raise CompileError(
+            f"Operation '{node.name}' (Scan) has {len(along)} {axes} and {len(backwards)} "
+            f"{directions}; {count} of each are due."
         )
-    )
+    return list(zip(along, map(bool, backwards), strict=True))

@@ -12,7 +12,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.elementwise.cast import emit_cast, onnx_dtype
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, kernel
 
 FLOAT = 1
 """ONNX's number for float32."""
@@ -111,7 +111,12 @@ def _no_old_training(node: Node) -> Reason | None:
     return None
 
 
-@kernel("Dropout", dtypes={}, check=_no_old_training, folds=False)
+@kernel(
+    "Dropout",
+    dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: BOOL},
+    check=_no_old_training,
+    folds=False,
+)
 @through_float32
 def dropout(
     b: Builder,

@@ -6,12 +6,19 @@ from collections.abc import Callable, Sequence
 
 from partita import Runner, Tensor
 from partita.contract.runner import run_into
-from partita.errors import InferError, PartitaError
+from partita.errors import DeviceMemoryError, InferError, PartitaError
 from partita.lowering import Array
 from partita_cpu.runtime.call_table import NativeStretch, Stretch
 from partita_cpu.threads.call_queue import NativeCall
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.thread_pool import Rows
+
+
+def failure(error: Exception) -> InferError:
+    """What a run raises when a kernel has raised something that is no error of Partita."""
+    if isinstance(error, MemoryError):
+        return DeviceMemoryError(f"Device CPU has no room to run: {error}")
+    return InferError(f"Device CPU failed: {type(error).__name__}: {error}")
 
 
 class CpuBoundCall(NativeCall):
@@ -44,7 +51,7 @@ class CpuBoundCall(NativeCall):
         except PartitaError:
             raise
         except Exception as error:
-            raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
+            raise failure(error) from error
 
     def rows(self) -> Rows | None:
         """The rows of the one stretch, if there is but one and one thread walks it."""

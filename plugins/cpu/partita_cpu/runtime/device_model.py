@@ -26,7 +26,7 @@ from partita import (
 from partita.contract.call_queue import CallQueue
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
-from partita.errors import CompileError, InferError, PartitaError
+from partita.errors import CompileError, PartitaError
 from partita.lowering import (
     Array,
     Graph,
@@ -64,7 +64,7 @@ from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.tiled_activations import keep_tiles
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
-from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall
+from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
 from partita_cpu.runtime.bound_program import GraphRunner, Times
 from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.runtime.kernel_loading import begin, load_kernels
@@ -281,7 +281,7 @@ class CpuRunner(Runner):
         except PartitaError:
             raise
         except Exception as error:
-            raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
+            raise failure(error) from error
         if outputs is None:
             return [self._tensor(index, array) for index, array in enumerate(results)]
         return [

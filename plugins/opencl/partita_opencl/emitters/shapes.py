@@ -8,6 +8,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
+from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit
@@ -80,7 +81,7 @@ def _inference(node: Node) -> Reason | None:
     return None
 
 
-@operator("Dropout", types={0: MOVED}, check=_inference)
+@operator("Dropout", types={0: MOVED, 1: ALL_FLOATS, 2: BOOL}, check=_inference)
 def dropout(
     k: Kit, node: Node, x: Operand, ratio: Operand | None = None, mode: Operand | None = None
 ) -> Operand:

@@ -14,7 +14,7 @@ from single_op import (
     run_ours,
 )
 
-from partita.errors import CompileError
+from partita.errors import CompileError, PartitaError
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
 SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.3), (1, 1, 1, 2)]
@@ -202,3 +202,23 @@ def test_refusals():
         run_ours("Resize", [x.astype(np.uint8), None, scales_of(1, 1, 2, 2)], mode="cubic")
     with pytest.raises(CompileError, match="cannot sample an input"):
         run_ours("GridSample", [x, normal(2, 1, 2, 2, 3)], opset=20)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("constants", [(), (3,)], ids=["sizes of the request", "known sizes"])
+def test_more_elements_than_places_can_be_told_apart_are_refused(mode, constants):
+    """And nothing is allocated for them before."""
+    inputs = [normal(1, 1, 1), None, None, np.array([1, 2**31], np.int64)]
+    with pytest.raises(PartitaError, match="2147483648 elements along an axis; 1073741824 are the"):
+        run_ours("Resize", inputs, constants=constants, mode=mode)
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.bool_, np.float32, np.object_])
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("op_type", ["Resize", "Split"])
+def test_sizes_that_are_no_integers_are_named(op_type, constant, kind):
+    sizes = np.array([b"1", b"1"] if kind is np.object_ else [1, 1], kind)
+    inputs = [normal(1, 2), None, None, sizes] if op_type == "Resize" else [normal(2, 1), sizes]
+    place = len(inputs) - 1
+    with pytest.raises(PartitaError, match=rf"\({op_type}\).* input {place} is .*takes int32"):
+        run_ours(op_type, inputs, constants=(place,) if constant else ())

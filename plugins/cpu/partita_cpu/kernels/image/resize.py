@@ -34,7 +34,7 @@ from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.indexing import taken
 from partita_cpu.kernels.movement.rearrange import axis_of, ints
-from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, DTypes, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INDICES, DTypes, kernel
 
 _WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))
 """Integers that linear interpolation takes; it rounds towards zero, as onnxruntime does."""
@@ -137,7 +137,7 @@ def _check(node: Node) -> Reason | None:
     return None
 
 
-@kernel("Upsample", dtypes={0: ANY}, check=_check)
+@kernel("Upsample", dtypes={0: ANY, 1: ALL_FLOATS}, check=_check)
 @through_float32
 def upsample(b: Builder, node: Node, x: Operand, scales: Operand | None = None) -> Operand:
     """Resize of old opsets, by scales only."""
@@ -149,14 +149,19 @@ def upsample(b: Builder, node: Node, x: Operand, scales: Operand | None = None) 
     return _resampled(b, node, x, axes, "")
 
 
-@kernel("Resize", dtypes={0: ANY}, check=_check, until=10)
+@kernel("Resize", dtypes={0: ANY, 1: ALL_FLOATS}, check=_check, until=10)
 @through_float32
 def resize_10(b: Builder, node: Node, x: Operand, scales: Operand) -> Operand:
     """Resize of opset 10 is Upsample that may shrink."""
     return upsample(b, node, x, scales)  # type: ignore[no-any-return]  # wrapped emitters are untyped
 
 
-@kernel("Resize", dtypes={0: ANY}, check=_check, since=11)
+@kernel(
+    "Resize",
+    dtypes={0: ANY, 1: ALL_FLOATS, 2: ALL_FLOATS, 3: INDICES},
+    check=_check,
+    since=11,
+)
 @through_float32
 def resize(
     b: Builder,

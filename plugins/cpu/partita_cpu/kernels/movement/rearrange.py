@@ -149,7 +149,7 @@ def concat(b: Builder, node: Node, *parts: Operand) -> Operand:
     return y
 
 
-@kernel("Split", dtypes={0: MOVABLE})
+@kernel("Split", dtypes={0: MOVABLE, 1: INDICES})
 def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> tuple[Operand, ...]:
     """Pieces of given sizes, or as equal as possible with a shorter last one."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
