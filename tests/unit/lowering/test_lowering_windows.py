@@ -82,3 +82,34 @@ def test_sizes_by_scales(size, scale):
     scales = np.array([1, 1, scale], np.float32)
     none = np.zeros(0, np.float32)
     assert (scaled(size, scale),) == inferred("Resize", [[1, 1, size]], [none, scales])
+
+
+@given(
+    size=st.integers(0, 9),
+    kernel=st.integers(1, 7),
+    stride=st.integers(1, 3),
+    gap=st.integers(1, 9),
+    begin=st.integers(0, 30),
+    more=st.integers(0, 5),
+)
+def test_taps_that_are_reached(size, kernel, stride, gap, begin, more):
+    end = max((kernel - 1) * gap + 1 - size - begin, 0) + more
+    pads = {"pads": [begin, end], "strides": [stride], "dilations": [gap]}
+    window = resolve(node("Conv", **pads), (size,), (kernel,))
+    starts = np.arange(window.out[2]) * stride - begin
+    on_image = [
+        tap
+        for tap in range(kernel)
+        if ((starts + tap * gap >= 0) & (starts + tap * gap < size)).any()
+    ]
+    low, high = window.reached[2]
+    assert 0 <= low < high <= kernel
+    if on_image:
+        assert low <= on_image[0] and on_image[-1] < high
+    if stride == 1 and on_image:  # no window steps over the image
+        assert (low, high) == (on_image[0], on_image[-1] + 1)
+    kept = window.trimmed
+    again = resolve(
+        node("Conv", **{**pads, "pads": [kept.begin[2], kept.end[2]]}), (size,), (kept.kernel[2],)
+    )
+    assert again.out == window.out

@@ -15,7 +15,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
-from partita.lowering.shapes.symbolic_size import Size, integers
+from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, settled
 
 Triple = tuple[int, int, int]
 
@@ -86,17 +86,32 @@ class Window:
         What pools take of the input stays the same, but not how much padding is under a window.
         A window of 2**31 elements on a small image has few that count; kernels walk through all.
         """
-        first, taps = [], []
-        for size, kernel, stride, dilation, begin, out in zip(
-            self.size, self.kernel, self.stride, self.dilation, self.begin, self.out, strict=True
-        ):
-            last_start = (max(out, 1) - 1) * stride - begin
-            low = min(max(-(last_start // dilation), 0), kernel - 1)
-            high = min(max((size - 1 + begin) // dilation + 1, low + 1), kernel)
-            first.append(low)
-            taps.append(high - low)
-        begin = tuple(b - f * d for b, f, d in zip(self.begin, first, self.dilation, strict=True))
-        return replace(self, kernel=_triple(taps, 1), begin=_triple(begin, 0))
+        reached = self.reached
+        first = [low for low, _ in reached]
+        behind = [count - high for count, (_, high) in zip(self.kernel, reached, strict=True)]
+        return replace(
+            self,
+            kernel=_triple([high - low for low, high in reached], 1),
+            begin=self._less(self.begin, first),
+            end=self._less(self.end, behind),
+        )
+
+    @property
+    def reached(self) -> tuple[tuple[int, int], ...]:
+        """Of each dimension the first tap that some window has on the input, and behind the last.
+
+        At least one tap, though it may lie beside the input. Sizes for which they are others are
+        decided otherwise.
+        """
+        return tuple(
+            (settled(evaluated(_first_tap, *along)), settled(evaluated(_last_tap, *along)))
+            for along in map(self.along, range(3))
+        )
+
+    def _less(self, pads: Triple, taps: Sequence[int]) -> Triple:
+        """Padding without that of so many taps."""
+        numbers = zip(pads, taps, self.dilation, strict=True)
+        return _triple([pad - n * gap for pad, n, gap in numbers], 0)
 
     def along(self, axis: int) -> tuple[int, ...]:
         """All fields of one dimension, in their order."""
@@ -108,6 +123,17 @@ class Window:
         """What kernels read: size, kernel, stride, dilation, begin and out, one after another."""
         rows = (self.size, self.kernel, self.stride, self.dilation, self.begin, self.out)
         return integers([n for row in rows for n in row])
+
+
+def _first_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
+    """The first tap that lies on or behind the first element in the last window."""
+    return min(max(-(((max(out, 1) - 1) * stride - begin) // gap), 0), taps - 1)
+
+
+def _last_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
+    """The first one that lies behind the last element in the first window."""
+    low = _first_tap(size, taps, stride, gap, begin, end, out)
+    return min(max((size - 1 + begin) // gap + 1, low + 1), taps)
 
 
 def count_places(

@@ -143,6 +143,36 @@ def test_any_conv(case):
     check("Conv", [normal(1, *x), normal(2, *w)], **attributes)
 
 
+@st.composite
+def far_taps(draw):
+    """Windows with taps that lie beside the image wherever they are."""
+    rank, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    sizes = [draw(st.integers(1, 5)) for _ in range(rank)]
+    kernel = [draw(st.integers(1, 6)) for _ in range(rank)]
+    dilations = [draw(st.integers(1, 7)) for _ in range(rank)]
+    ends = []
+    for size, taps, gap in zip(sizes, kernel, dilations, strict=True):
+        least = max((taps - 1) * gap + 1 - size, 0)
+        begin = draw(st.integers(0, least + 6))
+        ends.append((begin, max(least - begin, 0) + draw(st.integers(0, 3))))
+    attributes = {
+        "group": groups,
+        "strides": [draw(st.integers(1, 3)) for _ in range(rank)],
+        "dilations": dilations,
+        "pads": [begin for begin, _ in ends] + [end for _, end in ends],
+    }
+    inputs, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    x = (draw(st.integers(1, 2)), groups * inputs, *sizes)
+    return x, (groups * outputs, inputs, *kernel), attributes
+
+
+@examples(100)
+@given(far_taps())
+def test_taps_that_lie_beside_the_image(case):
+    x, w, attributes = case
+    check("Conv", [normal(1, *x), normal(2, *w)], constants=(1,), **attributes)
+
+
 TRANSPOSE = [
     ((1, 3, 5, 6), (3, 4, 3, 3), {}),
     ((2, 3, 5, 6), (3, 4, 2, 2), {"strides": [2, 2]}),

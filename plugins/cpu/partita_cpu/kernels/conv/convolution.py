@@ -17,6 +17,7 @@ from partita.lowering import (
     Node,
     Operand,
 )
+from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
 from partita_cpu.kernels.conv.depthwise import (
     MAX_THREADS,
@@ -108,7 +109,7 @@ def conv(
     residual: Operand | None = None,
 ) -> Operand:
     """Convolution of 1 to 3 spatial dimensions, then bias, residual and activation."""
-    window = resolve(node, x.shape[2:], w.shape[2:])
+    window, w = without_padding(b, resolve(node, x.shape[2:], w.shape[2:]), w)
     groups = node.attrs.get("group", 1)
     c = Convolution(x.shape[0], x.shape[1], w.shape[0], groups, window)
     y = b.empty(c.out_shape, x.dtype)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve
 from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
@@ -220,7 +221,7 @@ def emit_windows(
 ) -> Operand:
     """The same with channels last."""
     x = last
-    window = resolve(node, x.shape[1:-1], w.shape[2:])
+    window, w = without_padding(b, resolve(node, x.shape[1:-1], w.shape[2:]), w)
     images, channels, outputs = x.shape[0], x.shape[-1], w.shape[0]
     shape = (images, *window.out_shape, outputs)
     rows, terms = images * window.pixels, window.taps * channels

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.jit.llvm_kernel import addresses
@@ -49,7 +50,7 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     if int(node.attrs.get("group", 1)) == 1:
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
         return emit_windows(b, node, x, w, x_zero, w_zero, result)
-    window = resolve(node, x.shape[1:3], w.shape[2:])
+    window, w = without_padding(b, resolve(node, x.shape[1:3], w.shape[2:]), w)
     channels = x.shape[3]
     y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
     if not y.size:

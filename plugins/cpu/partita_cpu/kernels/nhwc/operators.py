@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import (
     Window,
     resolve,
@@ -129,7 +130,7 @@ def conv(
         place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
     else:
         place, size = Place.of(node, x, target), x.shape[1:3]
-    window = resolve(node, size, w.shape[2:])
+    window, w = without_padding(b, resolve(node, size, w.shape[2:]), w)
     groups = int(node.attrs.get("group", 1))
     n, channels = x.shape[0], place.channels
     if channels != w.shape[1] * groups or w.shape[0] % groups:
@@ -187,7 +188,8 @@ def images_of(n: int, channels: int, outputs: int, groups: int, window: Window) 
 
 def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     """Whether a picture can be read as it is: its rows are laid out anew in any case."""
-    choice, window = choice_of(b), resolve(node, x.shape[2:], w.shape[2:])
+    choice = choice_of(b)
+    window, w = without_padding(b, resolve(node, x.shape[2:], w.shape[2:]), w)
     images = images_of(x.shape[0], x.shape[1], w.shape[0], 1, window)
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     storage = Storage(planar=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
@@ -66,7 +67,7 @@ def sum_convolutions(
     _, rows, width, channels = x.shape
     slices, outputs = int(node.attrs["slices"]), w.shape[0]
     height = rows // max(slices, 1)
-    window = resolve(node, (slices, height, width), w.shape[2:])
+    window, w = without_padding(b, resolve(node, (slices, height, width), w.shape[2:]), w)
     out, out_height, out_width = window.out
     y = b.empty((1, out * out_height, out_width, outputs), x.dtype)
     if not y.size:

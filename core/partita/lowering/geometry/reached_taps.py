@@ -1,0 +1,39 @@
+"""Weights of convolutions without those that meet nothing but padding.
+
+A window dilated by 24 on an image of 14 x 14 has one tap that is ever on the image, and a window
+that is larger than its image has some that never are. What they would add is zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering.builder import Builder
+from partita.lowering.geometry.windows import Window
+from partita.lowering.program import Array, Operand
+from partita.lowering.transformed_weights import Form
+
+
+def without_padding(b: Builder, window: Window, w: Operand) -> tuple[Window, Operand]:
+    """A convolution's window and weights without the taps that lie beside the input everywhere.
+
+    Args:
+        b: Keeps the smaller weights for other programs.
+        window: Resolved for the input at hand.
+        w: Weights (outputs, channels of a group, taps along each dimension).
+
+    Returns:
+        Both as given if there is no such tap, or if the weights are no constant.
+    """
+    reached = window.reached[3 - window.rank :]
+    taps = [high - low for low, high in reached]
+    if w.const is None or taps == list(w.shape[2:]):
+        return window, w
+
+    def kept(array: Array) -> Array:
+        places = (slice(None), slice(None), *(slice(low, high) for low, high in reached))
+        return np.ascontiguousarray(array[places])
+
+    form = Form(w.dtype, (*w.shape[:2], *taps))
+    key = ("reached", *(place for ends in reached for place in ends))
+    return window.trimmed, b.prepack(w, key, kept, form=form)

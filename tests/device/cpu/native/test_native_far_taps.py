@@ -1,0 +1,85 @@
+"""Convolutions whose windows reach far beyond their image, at every level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge import onnxruntime_results
+from onnx import TensorProto, helper, numpy_helper
+from sampling import examples
+
+import partita
+
+from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each test has a level)
+
+
+@st.composite
+def nets(draw):
+    """Attributes of a convolution, its group size, and the size of its image."""
+    kernel = draw(st.sampled_from([(3, 3), (1, 3), (3, 1), (5, 5), (2, 4), (9, 9)]))
+    dilations = [draw(st.sampled_from([1, 2, 5, 12, 24])) for _ in range(2)]
+    sizes, ends = [], []
+    for taps, gap in zip(kernel, dilations, strict=True):
+        sizes.append(draw(st.integers(1, 16)))
+        least = max((taps - 1) * gap + 1 - sizes[-1], 0)
+        begin = draw(st.sampled_from([least // 2, (taps - 1) * gap // 2, least, 0]))
+        ends.append((begin, max(least - begin, 0) + draw(st.integers(0, 2))))
+    return {
+        "kernel": kernel,
+        "strides": [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(2)],
+        "dilations": dilations,
+        "pads": [begin for begin, _ in ends] + [end for _, end in ends],
+        "group": draw(st.sampled_from([1, 1, 3, 24])),
+        "size": sizes,
+        "batch": draw(st.integers(1, 2)),
+    }
+
+
+@examples(30)
+@given(nets(), st.sampled_from(SETTINGS), st.booleans())
+def test_random_windows(drawn, config, residual):
+    drawn = dict(drawn)
+    size, kernel, group = drawn.pop("size"), drawn.pop("kernel"), drawn["group"]
+    net = Net(drawn.pop("batch"), 24, *size)
+    w = net.const(24, 24 // group, *kernel)
+    y = net.add("Conv", net.add("Relu", "x"), w, net.const(24), **drawn)
+    if residual:
+        y = net.add("Add", y, net.add("Sigmoid", y))
+    check(net, net.add("Relu", y), config=config, tolerance=4e-6 if config else 4e-5)
+
+
+@pytest.mark.parametrize("group", [1, 8])
+def test_padding_takes_no_memory(group):
+    """Of 3 x 3 taps one is on the image; a row of padding has a million elements."""
+    net = Net(1, 8, 5, 6)
+    w = net.const(8, 8 // group, 3, 3)
+    far = {"dilations": [1 << 20, 1 << 20], "pads": [1 << 20] * 4, "group": group}
+    check(net, net.add("Relu", net.add("Conv", "x", w, **far)), config=SETTINGS[0])
+
+
+@pytest.mark.parametrize("group", [1, 16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_quantized_windows(group, bias):
+    rng = np.random.default_rng(3)
+    w = rng.integers(-60, 61, (16, 16 // group, 3, 3)).astype(np.int8)
+    constants = {
+        "xs": np.float32(0.02), "xz": np.uint8(7), "w": w, "ws": np.float32(0.01),
+        "wz": np.int8(0), "ys": np.float32(0.3), "yz": np.uint8(120),
+        "b": rng.integers(-99, 99, 16).astype(np.int32),
+    }  # fmt: skip
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *(["b"] if bias else [])]
+    far = {"dilations": [9, 24], "pads": [9, 24, 9, 24], "group": group}
+    graph = helper.make_graph(
+        [helper.make_node("QLinearConv", names, ["y"], **far)],
+        "bytes",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (2, 16, 8, 11))],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = rng.integers(0, 256, (2, 16, 8, 11)).astype(np.uint8)
+    core = partita.Core()
+    found = core.compile_model(core.read_model(model), "CPU")({"x": x})[0]
+    np.testing.assert_array_equal(found, onnxruntime_results(model, {"x": x})[0])
