@@ -202,7 +202,7 @@ def test_what_is_not_per_channel_stays(chain, weights, expected):
         ("p = Pad(x, hw) y = Conv(p, w, b)", "Conv"),
         ("p = Pad(x, hw, nought) y = Conv <pads = [1, 0, 0, 1]> (p, w, b)", "Conv"),
         ('p = Pad(x, hw) c = Conv <auto_pad = "VALID"> (p, w, b) y = Relu(c)', "partita::Conv"),
-        ("p = Pad(x, hw) c = Conv(p, w, b) d = Conv(p, w) y = Add(c, d)", "Conv partita::Conv"),
+        ("p = Pad(x, hw) c = Conv(p, w, b) d = Conv(p, w) y = Mul(c, d)", "Conv Conv Mul"),
         (
             "p = Pad(x, hw) c = Conv(p, w, b) d = ReduceMax(p) y = Div(c, d)",
             "Pad Conv ReduceMax Div",
