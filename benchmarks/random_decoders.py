@@ -363,7 +363,8 @@ class _Builder:
         make: Callable[[str, Sequence[int]], Array],
     ) -> ir.Value:
         def made() -> ir.Tensor:
-            return ir.Tensor(make(name, shape).astype(dtype.numpy(), copy=False), name=name)
+            numbers = make(name, shape).astype(dtype.numpy(), copy=False)
+            return ir.Tensor(np.resize(numbers, tuple(shape)), name=name)
 
         return self._stored_as(name, ir.LazyTensor(made, dtype, ir.Shape(shape), name=name))
 
@@ -404,8 +405,7 @@ def _scales(bits: int, rows: int) -> Callable[[str, Sequence[int]], Array]:
 def _normal(deviation: float) -> Callable[[str, Sequence[int]], Array]:
     def make(name: str, shape: Sequence[int]) -> Array:
         count = min(PERIOD, math.prod(shape))
-        numbers = _generator(name).standard_normal(count, np.float32) * np.float32(deviation)
-        return np.resize(numbers, tuple(shape))
+        return _generator(name).standard_normal(count, np.float32) * np.float32(deviation)
 
     return make
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.system.array_conversion import converted
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.launches.steps import Chain, Counters, Described, Fault, Launch, Line, Sizes
 from partita_opencl.launches.work_sizes import Tuning
@@ -61,11 +62,10 @@ class Kit:
         What is larger than the largest half becomes infinite, as hardware converts.
         """
         if not self.tuning.bfloat:
-            with np.errstate(over="ignore"):
-                return array.astype(np.float16)
+            return converted(array, np.float16)
         import ml_dtypes
 
-        return array.astype(ml_dtypes.bfloat16).view(np.float16)
+        return converted(array, ml_dtypes.bfloat16).view(np.float16)
 
     def launch(
         self,

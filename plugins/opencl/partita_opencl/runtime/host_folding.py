@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 
 from partita.lowering import Array, Node, Operand, reference_fold
 from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.system.array_conversion import converted
+
+_FLOAT = 1
+"""ONNX's number of float32."""
 
 
 def fold(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array]:
@@ -16,11 +21,19 @@ def fold(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array]:
     small = small_result(node, operands)
     if small is not None:
         return [small]
+    first = arrays[0] if arrays else None
+    if node.kind == "Cast" and node.attrs.get("to") == _FLOAT and _is_half(first):
+        return [converted(first, np.float32)]
     if node.kind == "GatherElements":  # for large ones the evaluator takes minutes
         x, indices = arrays
         if x is not None and indices is not None:
             return [_gather_elements(node, x, indices)]
     return reference_fold(node, arrays)
+
+
+def _is_half(array: Array | None) -> TypeGuard[Array]:
+    """Whether an array is one of halves, as weights of gigabytes often are."""
+    return array is not None and array.dtype == np.float16
 
 
 def _gather_elements(node: Node, x: Array, indices: Array) -> Array:
