@@ -464,6 +464,13 @@ def test_kernels_are_enqueued_and_bound_with_and_without_native_loops(loops, req
     check(model, feeds)
 
 
+def test_loops_keep_their_machine_code():
+    """Threads that ask for the first loops at a time get some each, of which one is kept."""
+    kept = [driver_loops.driver_loops.__wrapped__().set_all for _ in range(4)]
+    gc.collect()
+    assert [set_all(0, 0) for set_all in kept] == [0] * 4
+
+
 def test_arguments_that_the_driver_refuses_are_a_typed_error(loops):
     import pyopencl as cl
 

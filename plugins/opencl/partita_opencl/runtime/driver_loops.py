@@ -53,10 +53,9 @@ def driver_loops() -> DriverLoops | None:
     if None in functions or struct.calcsize("P") != 8:
         _log.info("Kernels are enqueued one by one: handles are not of 64 bits.")
         return None
-    enqueue, set_argument = functions
+    engine, (enqueue, set_argument) = _engine(), functions
     return DriverLoops(
-        functools.partial(_compiled("enqueue_all", 4), enqueue),
-        functools.partial(_compiled("set_all", 3), set_argument),
+        _Loop(engine, "enqueue_all", 4, enqueue), _Loop(engine, "set_all", 3, set_argument)
     )
 
 
@@ -79,9 +78,27 @@ def take(
             start += 1
 
 
-@functools.cache
+class _Loop:
+    """A compiled loop over a function of the driver; it keeps its machine code.
+
+    Args:
+        engine: Holds the code.
+        name: The loop's name.
+        words: How many words it takes, the function's address with them.
+        function: That address.
+    """
+
+    def __init__(self, engine: Any, name: str, words: int, function: int | None) -> None:
+        word = ctypes.c_size_t
+        self._engine, self._function = engine, function
+        self._loop = ctypes.CFUNCTYPE(word, *[word] * words)(engine.get_function_address(name))
+
+    def __call__(self, *args: int) -> int:
+        return self._loop(self._function, *args)
+
+
 def _engine() -> Any:
-    """The engine that holds the machine code."""
+    """The engine that holds the machine code; once it goes, so does the code."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -93,9 +110,3 @@ def _engine() -> Any:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     return engine
-
-
-def _compiled(name: str, words: int) -> Callable[..., int]:
-    """A loop that takes so many words."""
-    word = ctypes.c_size_t
-    return ctypes.CFUNCTYPE(word, *[word] * words)(_engine().get_function_address(name))
