@@ -91,7 +91,8 @@ class _Loop:
     def __init__(self, engine: Any, name: str, words: int, function: int | None) -> None:
         word = ctypes.c_size_t
         self._engine, self._function = engine, function
-        self._loop = ctypes.CFUNCTYPE(word, *[word] * words)(engine.get_function_address(name))
+        made = ctypes.CFUNCTYPE(word, *[word] * words)(engine.get_function_address(name))
+        self._loop: Callable[..., int] = made
 
     def __call__(self, *args: int) -> int:
         return self._loop(self._function, *args)
