@@ -315,7 +315,7 @@ def test_pairs_that_stay_apart(level):
     net, between, y = pair()
     assert count(net, y) == 1
     assert count(net, y, between) == 0
-    assert count(net, net.add("Add", y, net.conv(between, 32, 16, 1))) == 0
+    assert count(net, net.add("Mul", y, net.conv(between, 32, 16, 1))) == 0
     for net, _, y in (pair("Sigmoid"), pair(strides=[2, 2]), pair(pads=[1, 1, 1, 1])):
         assert count(net, y) == 0
     # More weights than pixels: threads share columns, and each would weigh all pixels.
