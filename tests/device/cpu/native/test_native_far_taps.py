@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
+from partita_cpu.gemm.blocking import Images
+from partita_cpu.kernels.nhwc import row_groups
+from partita_cpu.llvm.levels import EVERY
 
 from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each test has a level)
 
@@ -48,6 +51,55 @@ def test_random_windows(drawn, config, residual):
     if residual:
         y = net.add("Add", y, net.add("Sigmoid", y))
     check(net, net.add("Relu", y), config=config, tolerance=4e-6 if config else 4e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("residual", [False, True])
+def test_rows_under_the_same_taps_are_a_step(level, batch, stride, residual, monkeypatch):  # noqa: F811
+    steps = []
+    emit = row_groups.emit_product
+    monkeypatch.setattr(row_groups, "emit_product", lambda *a: (steps.append(a[2]), emit(*a)))
+    net = Net(batch, 20, 15, 32)
+    far = {"dilations": [12, 9], "pads": [12, 9, 12, 9], "strides": [stride, 1]}
+    y = net.add("Conv", net.add("Relu", "x"), net.const(24, 20, 3, 3), net.const(24), **far)
+    if residual:
+        y = net.add("Add", y, net.conv("x", 20, 24, 1, strides=[stride, 1], pads=[0] * 4))
+    check(net, net.add("Relu", y), config=SETTINGS[0])
+    if stride == 1 and not EVERY[level].tiles:
+        assert len(steps) == 3 * batch
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 30), st.integers(2, 5)),
+    stride=st.integers(1, 3),
+    gap=st.integers(2, 20),
+    begin=st.integers(0, 40),
+    end=st.integers(0, 40),
+)
+def test_groups_of_rows(sizes, stride, gap, begin, end):
+    height, taps = sizes
+    room = height + begin + end - (taps - 1) * gap - 1
+    assume(room >= 0)
+    rows = room // stride + 1
+    images = Images(
+        *(1, height, 9, 4, 4, 1, (taps, 1), (stride, 1), (gap, 1), (begin, 0), (end, 0)),
+        *(rows, 9),
+    )
+    on_image = [
+        [t for t in range(taps) if 0 <= row * stride + t * gap - begin < height]
+        for row in range(rows)
+    ]
+    groups = row_groups.row_groups(images)
+    told = [list(range(*reached)) for _, count, reached in groups for _ in range(count)]
+    if groups:
+        assert told == on_image
+        assert [n for first, count, _ in groups for n in range(first, first + count)] == list(
+            range(rows)
+        )
+    else:
+        few = sum(map(len, on_image)) * row_groups.GAIN > taps * rows
+        assert few or not all(on_image)
 
 
 @pytest.mark.parametrize("group", [1, 8])

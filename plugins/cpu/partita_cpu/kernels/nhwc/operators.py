@@ -29,6 +29,7 @@ from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
+from partita_cpu.kernels.nhwc.row_groups import emit_by_rows
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.transpose import emit_turn
@@ -164,7 +165,8 @@ def conv(
     )
     choice = choice_of(b)
     op = LinearOp(w, bias, residual, activation)
-    if not emit_together(b, choice, images, x, op, y, storage):
+    product = b, choice, images, x, op, y, storage
+    if not emit_by_rows(*product) and not emit_together(*product):
         emit_product(b, choice, images, x, op, y, storage, scaling)
     return y
 

@@ -1,0 +1,111 @@
+"""Convolutions dilated so far that their windows lie beside the image in part, row by row.
+
+A window of 3 x 3 taps dilated by 12 on 14 rows has one row of taps on the image under most rows of
+the result, two at the edges. Rows of the result under which the same rows of taps lie on the image
+are a step of their own: it adds up lines of the image as tiles add up the slices of a volume, and
+neither copies nor multiplies padding above and below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partita.lowering import Builder, Operand
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.tile_kernels import Arithmetic
+
+GAIN = 1.3
+"""How many times fewer multiplications are worth the further steps."""
+
+MOST_STEPS = 32
+"""No more steps than these: each reads its part of the weights again."""
+
+
+def emit_by_rows(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    op: LinearOp,
+    y: Operand,
+    storage: Storage,
+) -> bool:
+    """Records what `emit_product` would, by rows of the result, if that is worth it.
+
+    It is for float32 alone, where tiles can add up lines that lie apart.
+    """
+    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
+    if not able or storage.planar or storage.scaled or storage.half_in or storage.half_out:
+        return False
+    groups = row_groups(images)
+    steps = [
+        (part, kept)
+        for image in range(images.batch)
+        for first, rows, taps in groups
+        for part, kept in [_part(images, storage, image, first, rows, taps)]
+    ]
+    if not 0 < len(steps) <= MOST_STEPS:
+        return False
+    cuts = (plan(part, choice.machine, Arithmetic.F32, choice.threads, k) for part, k in steps)
+    if any(cut.source is not Source.HALO for cut in cuts):
+        return False
+    for part, kept in steps:
+        emit_product(b, choice, part, x, op, y, kept)
+    return True
+
+
+def row_groups(images: Images) -> list[tuple[int, int, tuple[int, int]]]:
+    """First row, number of rows, and the rows of taps that lie on the image under them.
+
+    None if that is not worth it: if windows are not dilated, or lie on the image nearly everywhere.
+    """
+    down = images.kernel[0]
+    if down == 1 or images.dilation[0] == 1:
+        return []
+    reached = [_taps(images, row) for row in range(images.out_height)]
+    counts = [high - low for low, high in reached]
+    if min(counts, default=0) < 1 or sum(counts) * GAIN > down * len(counts):
+        return []
+    starts = [n for n, taps in enumerate(reached) if n == 0 or taps != reached[n - 1]]
+    ends = [*starts[1:], len(reached)]
+    return [(n, end - n, reached[n]) for n, end in zip(starts, ends, strict=True)]
+
+
+def _taps(images: Images, row: int) -> tuple[int, int]:
+    """The first row of taps that is on the image under a row of the result, and behind the last."""
+    top, gap = row * images.stride[0] - images.begin[0], images.dilation[0]
+    low = max(0, -(top // gap))
+    return low, min(images.kernel[0], (images.height - 1 - top) // gap + 1)
+
+
+def _part(
+    images: Images, storage: Storage, image: int, first: int, rows: int, taps: tuple[int, int]
+) -> tuple[Images, Storage]:
+    """Some rows of one image's result: rows of taps are slices, lines of the image lie in them."""
+    x_pitch, y_pitch = storage.x_pitch or images.channels, storage.y_pitch or images.outputs
+    line, (down, across), gap = images.width * x_pitch, images.kernel, images.dilation[0]
+    start = image * images.height + first * images.stride[0] - images.begin[0] + taps[0] * gap
+    part = replace(
+        images,
+        batch=1,
+        height=(rows - 1) * images.stride[0] + 1,
+        kernel=(1, across),
+        dilation=(1, images.dilation[1]),
+        begin=(0, images.begin[1]),
+        end=(0, images.end[1]),
+        out_height=rows,
+        slices=down,
+        covered=taps,
+        slice_step=gap * line,
+    )
+    result = (image * images.out_height + first) * images.out_width * y_pitch
+    kept = replace(
+        storage,
+        x_pitch=x_pitch,
+        x_first=storage.x_first + start * line,
+        y_pitch=y_pitch,
+        y_first=storage.y_first + result,
+    )
+    return part, kept
