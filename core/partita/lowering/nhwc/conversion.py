@@ -71,6 +71,7 @@ class ChannelsLast:
             "AveragePool": self._window,
             "GlobalAveragePool": self.follow,
             "GlobalMaxPool": self.follow,
+            "ReduceMean": self._mean,
             "Concat": self._concat,
             **dict.fromkeys(having(Trait.ELEMENTWISE), self._elementwise),
             f"{DOMAIN}::ToChannelsFirst": self._port_in,
@@ -266,6 +267,18 @@ class ChannelsLast:
         if not self.is_image(node.inputs[0]) or any(node.outputs[1:]):
             return False
         return self.follow(node)
+
+    def _mean(self, node: Node) -> bool:
+        """The mean over all pixels, where the result is an image again."""
+        axes, given, x = node.attrs.get("axes"), node.input(1), node.inputs[0]
+        if given is not None and given.const is not None:
+            axes = given.const.reshape(-1).tolist()
+        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
+            return False
+        if x is None or not self.is_last(x) or not node.attrs.get("keepdims", 1):
+            return False
+        self.replace(node, [self.bring(x, node)], "GlobalAveragePool", DOMAIN)
+        return True
 
     def _concat(self, node: Node) -> bool:
         rank_axis = int(node.attrs.get("axis", 1)) % 4

@@ -48,7 +48,6 @@ class _Walk(ChannelsLast):
         self.rules |= {
             "Conv": self._conv,
             "partita::Conv": self._conv,
-            "ReduceMean": self._mean,
             "partita::Narrow": self._narrow,
             "partita::Widen": self._widen,
         }
@@ -97,20 +96,6 @@ class _Walk(ChannelsLast):
         shape = (None if value is None else self.shape(value)) or (0, 0)
         elements = math.prod((*shape[:1], *shape[2:], filled(shape[1])))
         return elements > _MOST_ELEMENTS
-
-    def _mean(self, node: Node) -> bool:
-        """The mean over all pixels, where the result is an image again."""
-        axes = node.attrs.get("axes")
-        given = node.input(1)
-        if given is not None and given.const is not None:
-            axes = given.const.reshape(-1).tolist()
-        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
-            return False
-        x = node.inputs[0]
-        if x is None or not self.is_last(x) or not node.attrs.get("keepdims", 1):
-            return False
-        self.replace(node, [self.bring(x, node)], "GlobalAveragePool", DOMAIN)
-        return True
 
     def _narrow(self, node: Node) -> bool:
         """Waits for a reader: one that takes channels last reads what the caller gave."""

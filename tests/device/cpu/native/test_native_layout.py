@@ -120,6 +120,17 @@ def test_bfloat16_where_it_is_asked_for(level):
     assert kinds[y] == narrowest(level)
 
 
+@pytest.mark.parametrize("axes", [[-1, -2], [2, 3]])
+def test_means_over_images_need_no_turning(axes):
+    net = Net(2, 16, 9, 11)
+    a = net.add("Relu", net.conv("x", 16, 24))
+    pooled = net.add("ReduceMean", a, axes=axes, keepdims=1)
+    gate = net.add("Sigmoid", net.conv(pooled, 24, 24, 1))
+    y = net.conv(net.add("Mul", a, gate), 24, 10, 1)
+    kinds = check(net, y, tolerance=1e-5)
+    assert not any(name.startswith("permute") and pooled in name for name in kinds)
+
+
 @pytest.mark.parametrize("activation", ["HardSwish", "Sigmoid", "LeakyRelu", "HardSigmoid"])
 def test_activations_and_a_gate(activation):
     net = Net(1, 16, 9, 11)
