@@ -10,7 +10,9 @@ import numpy as np
 from partita_conformance.judging.requirements import ConformanceError
 
 _TOLERANCES = {"float16": (4e-3, 2e-3), "bfloat16": (2**-6, 2e-2), "float64": (1e-6, 1e-9)}
-BFLOAT16 = _TOLERANCES["bfloat16"][0]
+TWO_STEPS = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""Of half precision, as a relative tolerance: what right answers of several rounded operations may
+differ by. Each may be more than half a step off the exact one; ONNX's are up to one and a half."""
 _SINGLE, _SINGLE_OF_MODELS = 1e-4, 1e-3
 """Of float32: of few operations, which half precision inside exceeds, and of whole models."""
 OF_LARGEST = 3e-5

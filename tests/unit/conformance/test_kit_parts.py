@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -18,6 +19,7 @@ from partita_conformance.draws.casts import casts
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.expectations import Expectations, ExpectationsError
 from partita_conformance.inputs.models import networks, samples
+from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -40,6 +42,7 @@ from partita_conformance.runs.running import (
     run_expected,
 )
 from partita_conformance.suites.numerics.suite_hetero import sandwich
+from partita_conformance.suites.numerics.suite_operators import operator_checks
 
 
 def load(tmp_path, text):
@@ -204,6 +207,33 @@ def test_rounding_of_sums_is_allowed_and_more_is_not():
     compare([want + np.float32(1e-3)], [want], "x")
     with pytest.raises(ConformanceError):
         compare([want + np.float32(1e-1)], [want], "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "status"),
+    [
+        ("attention_4d_causal_fp16_expanded", 2, PASSED),
+        ("attention_4d_causal_fp16_expanded", 3, FAILED),
+        ("attention_4d_causal_fp16", 2, FAILED),
+    ],
+)
+def test_stored_answers_of_many_operations_in_half_precision_are_two_steps_wide(
+    name, steps, status
+):
+    known = node_cases()[name]
+    ((inputs, _),) = known.runs
+    due = [np.ones(3, np.float16)]
+    (made,) = operator_checks({name: replace(known, runs=[(inputs, due)])})
+    off = [np.full(3, 1 + steps * 2.0**-10, np.float16)]
+
+    class Off:
+        inputs = ()
+
+        def __call__(self, feeds):
+            return SimpleNamespace(to_tuple=lambda: off)
+
+    bench = SimpleNamespace(decline_unless_taken=lambda proto: None, compile=lambda proto: Off())
+    assert attempt(made, bench)[0] == status
 
 
 def test_what_must_raise_is_told_apart():

@@ -123,7 +123,10 @@ def are_listed(bench: Bench) -> None:
 
 @check("properties")
 def set_ones_reach_the_compiled_model(bench: Bench) -> None:
-    """What set_property sets, a model compiled later has; another core does not."""
+    """What set_property sets, a model compiled later has; another core does not.
+
+    A hint may come to something else, if :meth:`~partita.CompiledModel.explain` notes why.
+    """
     sample = bench.sample("plain")
     for name in writable(bench.plugin.properties_type):
         if name in _FREE:
@@ -133,8 +136,14 @@ def set_ones_reach_the_compiled_model(bench: Bench) -> None:
         for value in _other_values(field.annotation, default)[:1]:
             core = bench.new_core()
             core.set_property(bench.device, {name: value})
-            have = bench.compile(sample.proto, core=core).get_property(name)
-            require(have == value, f"{name} was set to {value!r}; the compiled model has {have!r}.")
+            compiled = bench.compile(sample.proto, core=core)
+            have = compiled.get_property(name)
+            wish = name.endswith("_HINT") and any(name in x for x in compiled.explain().notes)
+            require(
+                have == value or wish,
+                f"{name} was set to {value!r}; the compiled model has {have!r}"
+                f"{', and explain() has no note of it' if name.endswith('_HINT') else ''}.",
+            )
             other = bench.compile(sample.proto, core=bench.new_core()).get_property(name)
             require(other == default, f"{name} set on one core shows on another: {other!r}.")
 

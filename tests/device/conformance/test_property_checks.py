@@ -1,0 +1,55 @@
+"""The kit's suite ``properties``: a hint may come to something else, if the device says why."""
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from good_device import Good, GoodCompiled, GoodProperties
+from pydantic import Field
+
+from partita_conformance.bench.bench import Target
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import InProcess
+
+
+class Limited(GoodCompiled):
+    """Computes in f32 whatever it is asked for."""
+
+    def extra_properties(self):
+        return {self.plugin.wish: "f32"}
+
+    def explain(self):
+        return replace(super().explain(), notes=[self.plugin.note])
+
+
+class Silent(Good):
+    wish, note = "PRECISION_HINT", ""
+    compiled_type = Limited
+
+    class properties_type(GoodProperties):
+        PRECISION_HINT: Literal["f32", "bf16"] = Field("f32", description="A wish.")
+        PRECISION: Literal["f32", "bf16"] = Field("f32", description="An order.")
+
+
+class Candid(Silent):
+    note = "PRECISION_HINT=bf16 computes f32 here: no instructions for it."
+
+
+class Disobedient(Silent):
+    wish, note = "PRECISION", "PRECISION=bf16 computes f32 here: no instructions for it."
+
+
+@pytest.mark.parametrize(
+    ("plugin", "fault"),
+    [
+        (Candid, ""),
+        (Silent, "PRECISION_HINT was set to 'bf16'; the compiled model has 'f32'"),
+        (Disobedient, "PRECISION was set to 'bf16'; the compiled model has 'f32'"),
+    ],
+)
+def test_a_hint_that_is_not_followed_is_explained(plugin, fault):
+    name = f"{plugin.__module__}:{plugin.__name__}"
+    (check,) = collect(Selection(("properties/set_ones_reach_the_compiled_model",)))
+    outcome = InProcess(Target("GOOD", name)).run(check)
+    assert outcome.bad == bool(fault)
+    assert outcome.detail.startswith(fault)
