@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -109,6 +110,19 @@ def test_a_cpu_answers_while_the_gpu_compiles_and_then_requests_move(clock):
     assert cpu.runs == before
     assert reason(compiled) == ("G", ov.ReasonCode.CHEAPER_BY)
     assert "G 1e+03 ms, C 2e+03 ms" in str(compiled.explain()["a"].reason)
+
+
+def test_a_model_that_was_dropped_is_not_compiled_for_other_devices(clock):
+    core, gpu, cpu = two(clock)
+    gate = threading.Event()
+    for _ in range(4):  # all threads
+        choice.threads.submit(gate.wait, 60)
+    compiled = core.compile_model(CHAIN, "AUTO:G,C")
+    del compiled
+    gc.collect()
+    gate.set()
+    choice.threads.close()
+    assert (len(cpu.compiled), len(gpu.compiled)) == (1, 0)
 
 
 def test_it_stays_on_the_cpu_if_that_is_faster(clock):

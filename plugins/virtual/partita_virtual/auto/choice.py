@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,22 @@ class Choice:
     device: str
     compiled: DeviceModel
     reason: Reason
+
+
+def _later(method: Callable[..., None], *args: Any) -> None:
+    """Calls a method in the background, unless nobody holds its object any more by then.
+
+    Models that are compiled and dropped, one after another, would leave compiles behind that others
+    wait for, and the end of the process.
+    """
+    held = weakref.WeakMethod(method)
+
+    def call() -> None:
+        found = held()
+        if found is not None:
+            found(*args)
+
+    threads.submit(call)
 
 
 class Chooser:
@@ -85,7 +102,7 @@ class Chooser:
         if not self._rivals:
             return
         if properties.ENABLE_STARTUP_FALLBACK:
-            threads.submit(self._compile_rivals)
+            _later(self._compile_rivals)
         else:
             self._compile_rivals()
 
@@ -168,7 +185,7 @@ class Chooser:
             is_first, self._shapes = self._shapes is None, shapes
             ready = bool(self._contenders)
         if is_first and ready:
-            threads.submit(self._measure, shapes)
+            _later(self._measure, shapes)
 
     def _measure(self, shapes: Shapes) -> None:
         """Lets the fastest device take over."""
