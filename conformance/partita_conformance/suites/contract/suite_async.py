@@ -15,6 +15,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import require
+from partita_conformance.suites.feeding import host_tensors
 
 
 @check("async", values=True)
@@ -123,7 +124,7 @@ def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
     runner = compiled.device_model.create_runner()
     feeds = sample.feeds(2)
     expected = bench.expected(sample.proto, feeds)
-    inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+    inputs = host_tensors(compiled, feeds)
     for turn in range(6):
         given = [partita.HostTensor(np.full_like(array, 9)) for array in expected]
         with concurrent.futures.ThreadPoolExecutor(1) as other:
@@ -151,7 +152,7 @@ def cancelling_nothing_does_nothing(bench: Bench) -> None:
         result = request.infer(feeds).to_tuple()
         compare(result, expected, f"{sample.name} after a cancelled request had no run")
         runner.cancel()
-        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        inputs = host_tensors(compiled, feeds)
         results = [tensor.numpy() for tensor in runner.run(inputs)]
         compare(results, expected, f"{sample.name} after a cancelled runner had no run")
 

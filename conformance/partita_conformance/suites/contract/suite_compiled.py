@@ -20,6 +20,7 @@ from partita_conformance.judging.requirements import (
     require,
     require_raises,
 )
+from partita_conformance.suites.feeding import host_tensors
 
 
 @check("compiled")
@@ -215,7 +216,7 @@ def requests_end_alone(bench: Bench) -> None:
     device_model = compiled.device_model
     runners = [device_model.create_runner() for _ in range(3)]
     feeds = sample.feeds(6)
-    inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+    inputs = host_tensors(compiled, feeds)
     expected = bench.expected(sample.proto, feeds)
     for runner in list(runners):
         results = [tensor.numpy() for tensor in runner.run(inputs)]

@@ -20,6 +20,7 @@ from partita_conformance.judging.requirements import (
     require,
     require_raises,
 )
+from partita_conformance.suites.feeding import host_tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +63,7 @@ def _require_typed(compiled: Any, bad: dict[str, Array], what: str) -> None:
     """Fails the check unless the runner itself says with a typed error what cannot be computed."""
     runner = compiled.device_model.create_runner()
     try:
-        runner.run([partita.HostTensor(bad[port.name]) for port in compiled.inputs])
+        runner.run(host_tensors(compiled, bad))
     except PartitaError as error:
         require(str(error).strip(), f"{what}: the runner's {type(error).__name__} says nothing.")
     except Exception as error:

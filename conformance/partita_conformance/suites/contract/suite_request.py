@@ -14,6 +14,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse, samples
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.feeding import host_tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +72,7 @@ def some_outputs_may_be_given(bench: Bench) -> None:
             partita.HostTensor(np.full_like(array, 55)) if wanted else None
             for array, wanted in zip(expected, mask, strict=True)
         ]
-        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        inputs = host_tensors(compiled, feeds)
         have = [tensor.numpy() for tensor in runner.run(inputs, given)]
         compare(have, expected, f"{sample.name}, outputs given: {list(mask)}")
     runner.close()
@@ -421,7 +422,7 @@ def given_outputs_are_written_or_declined(bench: Bench) -> None:
         expected = bench.expected(sample.proto, feeds)
         given = [partita.HostTensor(np.full_like(array, 9)) for array in expected]
         for offered in (given, [given[0], None], [None, None]):
-            inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+            inputs = host_tensors(compiled, feeds)
             outputs = runner.run(inputs, offered)
             compare([t.numpy() for t in outputs], expected, f"{sample.name}, outputs given")
     runner.close()
@@ -436,10 +437,10 @@ def results_are_kept_apart_from_given_outputs(bench: Bench) -> None:
     feeds = sample.feeds(55)
     expected = bench.expected(sample.proto, feeds)
     given = [partita.HostTensor(np.zeros_like(array)) for array in expected]
-    first = runner.run([partita.HostTensor(feeds[p.name]) for p in compiled.inputs], given)
+    first = runner.run(host_tensors(compiled, feeds), given)
     kept = [tensor.numpy().copy() for tensor in given]
     later = sample.feeds(56)
-    inputs = [partita.HostTensor(later[p.name]) for p in compiled.inputs]
+    inputs = host_tensors(compiled, later)
     for others in (None, [partita.HostTensor(np.zeros_like(array)) for array in expected]):
         results = runner.run(inputs, others)
         compare([t.numpy() for t in results], bench.expected(sample.proto, later), sample.name)

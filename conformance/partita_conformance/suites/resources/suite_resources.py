@@ -31,6 +31,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import parse, stranger
 from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.feeding import host_tensors
 
 _FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
 _TURNS, _FEW = 16, 6
@@ -205,7 +206,7 @@ def inputs_are_let_go_after_the_run(bench: Bench) -> None:
     runner = compiled.device_model.create_runner()
     for seed in range(3):
         feeds = sample.feeds(seed)
-        tensors = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        tensors = host_tensors(compiled, feeds)
         runner.run(tensors)
         refs = [weakref.ref(array) for array in feeds.values()]
         del feeds, tensors

@@ -14,6 +14,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.feeding import host_tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -92,7 +93,7 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
         for output in outputs:
             if output.flags.writeable:
                 output[...] = 99
-        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        inputs = host_tensors(compiled, feeds)
         again = _arrays(runner.run(inputs))
         compare(again, expected, f"{sample.name}, after its outputs were overwritten")
         anew = _arrays(bench.compile(sample.proto).device_model.create_runner().run(inputs))
@@ -109,7 +110,7 @@ def models_and_requests_do_not_share(bench: Bench) -> None:
     inputs = [sample.feeds(90 + i) for i in range(3)]
     kept = []
     for runner, feeds in zip(runners, inputs, strict=True):
-        tensors = [partita.HostTensor(feeds[port.name]) for port in first.inputs]
+        tensors = host_tensors(first, feeds)
         kept.append(_arrays(runner.run(tensors)))
     for i, (outputs, feeds) in enumerate(zip(kept, inputs, strict=True)):
         what = f"{sample.name}, request {i} after others ran"
@@ -152,7 +153,7 @@ def outputs_may_lie_anywhere(bench: Bench) -> None:
         for offset in (0, 4, 8, 20, 32):
             what = f"{sample.name}, outputs at address 64 n + {offset}"
             given = [partita.HostTensor(_moved(np.full_like(a, 9), offset)) for a in expected]
-            inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+            inputs = host_tensors(compiled, feeds)
             compare(_arrays(runner.run(inputs, given)), expected, what)
             for index, array in enumerate(expected):
                 block = np.full(array.nbytes + 128, 77, np.uint8)
@@ -302,7 +303,7 @@ def outputs_are_plain_arrays(bench: Bench) -> None:
         feeds = Sample("", proto).feeds(2)
         runner = compiled.device_model.create_runner()
         expected = bench.expected(proto, feeds)
-        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        inputs = host_tensors(compiled, feeds)
         for tensor, due in zip(runner.run(inputs), expected, strict=True):
             array = tensor.numpy()
             what = f"The output of '{text.partition('{')[2]}'"
