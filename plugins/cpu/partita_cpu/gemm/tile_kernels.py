@@ -13,6 +13,7 @@ from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import activations
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import WINDOW_PIXELS
+from partita_cpu.llvm.tiles import dot_pairs
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
@@ -251,6 +252,17 @@ def block_kernels(level: Level, variant: Variant) -> Array:
     known = llvm_kernel.addresses(level, "_blocks")
     for rows in row_counts(level):
         table[rows] = known[f"{variant.name}_{rows}"]
+    return table
+
+
+@functools.cache
+def pair_kernels(level: Level, has_terms: bool) -> Array:
+    """The kernels for such weights made int16 by number of rows; 0 where there is none."""
+    table = np.zeros(MAX_ROWS + 1, np.int64)
+    for rows in dot_pairs.row_counts(level):
+        table[rows] = llvm_kernel.addresses(level, "_blocks")[
+            dot_pairs.kernel_name(rows, has_terms)
+        ]
     return table
 
 

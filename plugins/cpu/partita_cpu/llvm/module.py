@@ -21,6 +21,7 @@ from partita_cpu.llvm.tiles import (
     amx_int8,
     dot_blocks,
     dot_int8,
+    dot_pairs,
     fma,
     fp16_weights,
     unpack_blocks,
@@ -50,7 +51,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part == "_blocks":
-        made = dot_blocks.functions(level)
+        made = dot_blocks.functions(level) + dot_pairs.functions(level)
         return made + unpack_blocks.functions() if level.tiles else made
     if part == "_pairs":
         return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []

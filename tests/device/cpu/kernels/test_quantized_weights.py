@@ -106,6 +106,20 @@ def test_all_kinds_of_weights(zeros, halves, bits, size):
         assert_near(product(x, weights), exact(x, weights))
 
 
+@pytest.mark.parametrize("zeros", KINDS)
+@pytest.mark.parametrize(
+    ("bits", "halves", "size"), [(4, True, 32), (8, False, 16), (4, True, 256)]
+)
+def test_many_rows_and_terms(zeros, bits, halves, size):
+    """More terms than are unpacked at a time, and more rows than share what was."""
+    weights = Weights(1, 1500, 37, size, bits, zeros, halves)
+    x = normal(2, 430, 1500)
+    x[7, 3] = np.inf
+    got, expected = product(x, weights), exact(np.delete(x, 7, 0), weights)
+    assert not np.isfinite(got[7]).any()
+    assert_near(np.delete(got, 7, 0), expected)
+
+
 @examples(30)
 @given(
     rows=st.integers(1, 300),

@@ -10,8 +10,15 @@ from sampling import examples
 
 from partita_cpu.gemm.packed_lhs import MatrixSizes, laid_size, lay_rows, thread_bytes
 from partita_cpu.gemm.product_records import Epilogue
-from partita_cpu.gemm.tile_kernels import Arithmetic, block_kernels, laid_kernels, unpack_kernel
+from partita_cpu.gemm.tile_kernels import (
+    Arithmetic,
+    block_kernels,
+    laid_kernels,
+    pair_kernels,
+    unpack_kernel,
+)
 from partita_cpu.jit import isa
+from partita_cpu.kernels.quantized_weights.pair_products import UNPACKED_FLOATS, multiply_pairs
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
@@ -28,6 +35,7 @@ from partita_cpu.kernels.quantized_weights.tile_products import (
     unpacked_table,
 )
 from partita_cpu.llvm.levels import AMX, AVX2
+from partita_cpu.llvm.tiles import dot_pairs
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Zeros
 from partita_cpu.machine_model import MachineModel
 
@@ -91,7 +99,7 @@ def beside(guarded, numbers, kind):
     return guarded.array(np.ascontiguousarray(panels).reshape(-1).view(np.uint8))
 
 
-def run_rows(problem, level, threads, shares):
+def run_rows(problem, level, threads, shares, pairs=False):
     guarded, sizes = problem.guarded, problem.sizes._replace(shares=shares)
     x = guarded.array(problem.x).reshape(-1)
     quantized = x
@@ -103,10 +111,14 @@ def run_rows(problem, level, threads, shares):
     y = guarded.array(np.full((sizes.rows, sizes.columns), 7, np.float32))
     bias = guarded.array(problem.bias)
     arrays = BlockArrays(problem.w, problem.scales, problem.zeros, bias, y.reshape(-1))
-    floats = np.full(threads * scratch_floats(sizes.size), np.nan, np.float32)
-    kernels = block_kernels(level, problem.variant)
+    each = scratch_floats(sizes.size) + pairs * UNPACKED_FLOATS
+    floats = guarded.array(np.full(threads * each, np.nan, np.float32))
+    multiply, kernels = multiply_blocks, block_kernels(level, problem.variant)
+    if pairs:
+        has_terms = problem.variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+        multiply, kernels = multiply_pairs, pair_kernels(level, has_terms)
     for tid in range(threads):
-        multiply_blocks(x, quantized, arrays, kernels, sizes, floats, tid, threads)
+        multiply(x, quantized, arrays, kernels, sizes, floats, tid, threads)
     return y
 
 
@@ -128,6 +140,39 @@ def test_rows(level, variant, rows, terms, columns, size, threads, seed, data):
     shares = data.draw(st.integers(1, threads))
     problem.check(run_rows(problem, level, threads, shares), 1e-4)
     guarded.release()
+
+
+PAIRED = [level for level in LEVELS if dot_pairs.row_counts(level)]
+
+
+@pytest.mark.parametrize("level", PAIRED)
+@pytest.mark.parametrize("variant", VARIANTS, ids=[variant.name for variant in VARIANTS])
+@examples(8)
+@given(
+    rows=st.integers(1, 40),
+    terms=st.integers(1, 1300),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32, 64, 128, 256]),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_rows_by_unpacked_weights(level, variant, rows, terms, columns, size, threads, seed, data):
+    guarded = Guarded()
+    problem = Problem(guarded, seed, variant, rows, terms, columns, size)
+    shares = data.draw(st.integers(1, threads))
+    problem.check(run_rows(problem, level, threads, shares, pairs=True), 1e-4)
+    guarded.release()
+
+
+@pytest.mark.parametrize("level", PAIRED)
+def test_unpacked_weights_leave_rows_that_are_not_finite_exact(level, guarded):
+    problem = Problem(guarded, 0, VARIANTS[0], 40, 600, 20, 32)
+    plain = run_rows(problem, level, 2, 1, pairs=True)
+    problem.x[17, 5] = INF
+    y = run_rows(problem, level, 2, 1, pairs=True)
+    assert not np.isfinite(y[17]).any()
+    np.testing.assert_array_equal(np.delete(y, 17, 0), np.delete(plain, 17, 0))
 
 
 def run_tiles(problem, arithmetic, threads):

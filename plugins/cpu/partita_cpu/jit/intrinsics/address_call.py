@@ -69,6 +69,9 @@ call_dots = calling(*[_I64] * 8)
 call_blocks = calling(*[_I64] * 12)
 """Calls one for weights quantized in blocks; see `dot_blocks.PARAMETERS`."""
 
+call_pairs = calling(*[_I64] * 13)
+"""Calls one for such weights made int16; see `dot_pairs.PARAMETERS`."""
+
 call_unpack = calling(*[_I64] * 5, _F32, _I64)
 """Unpacks such weights; see `unpack_blocks.PARAMETERS`."""
 

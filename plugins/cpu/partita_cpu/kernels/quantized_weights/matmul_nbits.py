@@ -23,10 +23,17 @@ from partita_cpu.gemm.tile_kernels import (
     block_exec_type,
     block_kernels,
     laid_kernels,
+    pair_kernels,
     unpack_kernel,
 )
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
+from partita_cpu.kernels.quantized_weights.pair_products import MANY_ROWS as PAIR_ROWS
+from partita_cpu.kernels.quantized_weights.pair_products import (
+    UNPACKED_FLOATS,
+    chunk_rows,
+    multiply_pairs,
+)
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
@@ -44,6 +51,7 @@ from partita_cpu.kernels.quantized_weights.tile_products import (
     unpacked_table,
 )
 from partita_cpu.llvm.levels import PORTABLE
+from partita_cpu.llvm.tiles.dot_blocks import Zeros
 from partita_cpu.machine_model import MachineModel
 
 _TAKEN = F32 | HALVES
@@ -147,6 +155,9 @@ def _emit(
         _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
         return
     machine = MachineModel(PORTABLE) if known is None else known.machine
+    if native is not None and pair_kernels(machine.level, False)[1] and rows >= PAIR_ROWS:
+        _emit_pairs(b, native, x, panels, sizes, bias, y)
+        return
     quantized = b.flat(x) if native is None else _quantized_rows(b, x, panels, sizes, rows)
     of_row = row_bytes(sizes.terms, sizes.size)
     most = max(1, machine.l2_bytes(ROWS_SHARE) // of_row // MOST_ROWS) * MOST_ROWS
@@ -161,6 +172,32 @@ def _emit(
         _floats_of_threads(b, threads, sizes),
         work=rows * sizes.terms * sizes.columns // 4,
         exec_type=block_exec_type(machine.level, sizes.bits),
+    )
+
+
+def _emit_pairs(
+    b: Builder,
+    choice: Choice,
+    x: Operand,
+    panels: Panels,
+    sizes: BlockSizes,
+    bias: Operand,
+    y: Operand,
+) -> None:
+    rows, threads, variant = math.prod(x.shape[:-1]), choice.threads, panels.variant
+    across = evaluated(_shares, rows, sizes.panels, threads, float(sizes.columns))
+    has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+    floats = threads * (scratch_floats(sizes.size) + UNPACKED_FLOATS)
+    b.call(
+        multiply_pairs,
+        b.flat(x),
+        _quantized_rows(b, x, panels, sizes, rows),
+        BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
+        b.constant(pair_kernels(choice.level, has_terms)),
+        _row_sizes(panels, sizes, rows, chunk_rows(choice.machine, sizes.size), across),
+        b.empty((floats,), np.float32),
+        work=rows * sizes.terms * sizes.columns // 8,
+        exec_type=block_exec_type(choice.level, sizes.bits),
     )
 
 

@@ -205,7 +205,6 @@ def multiply_blocks(
         return
     top, bottom = top * MOST_ROWS, min(bottom * MOST_ROWS, sizes.rows)
     own = address(floats) + 4 * tid * floats_of_thread(sizes.size)
-    whole = _row_bytes(sizes)
     for start in range(top, bottom, sizes.chunk):
         stop = min(start + sizes.chunk, bottom)
         for number in range(first, last):
@@ -217,16 +216,26 @@ def multiply_blocks(
                     end = min(row + FLOAT_ROWS, stop)
                     multiply_floats(x, arrays, sizes, panel, own, row, end)
     if native:
-        for row in range(top, bottom):
-            if sizes_at(address(quantized) + (row + 1) * whole - 8, 2)[0]:
-                continue
-            for number in range(first, last):
-                panel = panel_of(arrays, sizes, number)
-                multiply_floats(x, arrays, sizes, panel, own, row, row + 1)
+        repeat_unusual(x, quantized, arrays, sizes, own, (top, bottom, first, last))
+
+
+@loop
+def repeat_unusual(
+    x: Any, quantized: Any, arrays: BlockArrays, sizes: RowSizes, own: int, share: Any
+) -> None:
+    """Computes rows of a share anew that hold infinity or NaN, which 16 bits do not."""
+    top, bottom, first, last = share
+    whole = row_bytes_of(sizes)
+    for row in range(top, bottom):
+        if sizes_at(address(quantized) + (row + 1) * whole - 8, 2)[0]:
+            continue
+        for number in range(first, last):
+            multiply_floats(x, arrays, sizes, panel_of(arrays, sizes, number), own, row, row + 1)
 
 
 @loop(inline=True)
-def _row_bytes(sizes: RowSizes) -> Any:
+def row_bytes_of(sizes: RowSizes) -> Any:
+    """`row_bytes`, for kernels."""
     blocks = -(-sizes.terms // sizes.size)
     return 2 * blocks * sizes.size + 8 * blocks + 8
 
@@ -260,7 +269,7 @@ def _multiply_quantized(
     stop: int,
 ) -> None:
     """Some rows times a panel, by kernels for several rows."""
-    whole, blocks = _row_bytes(sizes), -(-sizes.terms // sizes.size)
+    whole, blocks = row_bytes_of(sizes), -(-sizes.terms // sizes.size)
     row = start
     while row < stop:
         count = min(stop - row, MOST_ROWS)

@@ -243,7 +243,9 @@ class _DotBlocks:
                 factor = self._factor(f.at(self._at_row(rows, row), 4 * pair))
                 for v in self._vectors:
                     place_of_sum = chosen + row * len(self._vectors) + v
-                    sums[place_of_sum] = self._add(sums[place_of_sum], factor, weights[v])
+                    sums[place_of_sum] = add_pairs(
+                        f, self._level, sums[place_of_sum], factor, weights[v]
+                    )
         return [f.at(w, size), *[f.at(row, 2 * STEP) for row in rows], *sums]
 
     def _factor(self, pointer: str) -> str:
@@ -260,12 +262,13 @@ class _DotBlocks:
             words = f.let(f"and {kind} {words}, {f.splat(wide, 'i16', str((1 << bits) - 1))}")
         return words
 
-    def _add(self, total: str, x: str, w: str) -> str:
-        """A sum and the products of a pair in each lane."""
-        f, ints, of, level = self._f, self._ints, self._shorts, self._level
-        if _adds_up(level):
-            return f.let(f"call {ints} {_dot(level)}({ints} {total}, {of} {x}, {of} {w})")
-        return f.let(f"add {ints} {total}, {pair_sums(f, level, x, w)}")
+
+def add_pairs(f: Function, level: Level, total: str, x: str, w: str) -> str:
+    """Sums of int32 and the products of a pair of 16 bits in each lane."""
+    ints, of = f"<{level.lanes} x i32>", f"<{2 * level.lanes} x i16>"
+    if _adds_up(level):
+        return f.let(f"call {ints} {_dot(level)}({ints} {total}, {of} {x}, {of} {w})")
+    return f.let(f"add {ints} {total}, {pair_sums(f, level, x, w)}")
 
 
 def column_numbers(f: Function, lanes: int, pointer: str, size: int) -> str:
