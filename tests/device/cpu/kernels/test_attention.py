@@ -91,6 +91,72 @@ def test_lengths_of_a_static_cache(causal):
     check_reference([*heads(), None, None, None, lengths], opset=24, is_causal=causal)
 
 
+def attention_over_valid_keys(q, k, v, lengths, mask=None, causal=0, left=-1, cap=0.0):
+    """Each query by itself, in float64; (B, heads, S, size)."""
+    group, queries = q.shape[1] // k.shape[1], q.shape[2]
+    y = np.zeros((*q.shape[:3], v.shape[3]))
+    for batch, head, s in np.ndindex(*q.shape[:3]):
+        here = lengths[batch] - queries + s
+        last = min(lengths[batch], here + 1) if causal else lengths[batch]
+        first = max(here - left, 0) if left >= 0 else 0
+        if last <= first:
+            continue
+        keys, values = (x[batch, head // group, first:last].astype(np.float64) for x in (k, v))
+        scores = keys @ q[batch, head, s].astype(np.float64) / np.sqrt(q.shape[3])
+        scores = cap * np.tanh(scores / cap) if cap else scores
+        if mask is not None:
+            scores = scores + np.broadcast_to(mask, (*q.shape[:3], k.shape[2]))[
+                batch, head, s, first:last
+            ].astype(np.float64)
+        shares = np.exp(scores - scores.max())
+        y[batch, head, s] = shares / shares.sum() @ values
+    return y
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize(
+    ("causal", "left", "cap"), [(0, -1, 0.0), (1, -1, 0.0), (1, 2, 0.0), (1, -1, 1.5)]
+)
+@pytest.mark.parametrize("masked", [None, (1, 1), (2, 4)])
+def test_places_behind_the_valid_length_are_not_read(queries, kv_heads, causal, left, cap, masked):
+    places, lengths = 300, np.array([290, 41], np.int64)
+    q = normal(1, 2, 4, queries, 8)
+    k, v = normal(2, 2, kv_heads, places, 8), normal(3, 2, kv_heads, places, 6)
+    mask = None if masked is None else normal(4, *masked, queries, places)
+    expected = attention_over_valid_keys(q, k, v, lengths, mask, causal, left, cap)
+    for batch, length in enumerate(lengths):
+        k[batch, :, length:] = v[batch, :, length:] = np.nan
+    attributes = {"is_causal": causal, "left_window_size": left, "softcap": cap, "opset": 24}
+    if left < 0:
+        del attributes["left_window_size"]
+    inputs = [q, k, v, mask, None, None, lengths]
+    (y,) = run_ours("Attention", inputs, **attributes)
+    np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[0, 2], [-9, 1 << 40], [1, 5]])
+def test_lengths_that_are_short_or_cannot_be(lengths):
+    q, k, v = heads(kv_heads=2)
+    within = np.clip(lengths, 0, 5)
+    for causal in (0, 1):
+        inputs = [q, k, v, None, None, None, np.array(lengths, np.int64)]
+        (y,) = run_ours("Attention", inputs, opset=24, is_causal=causal)
+        expected = attention_over_valid_keys(q, k, v, within, causal=causal)
+        np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
+
+
+def test_queries_side_by_side_over_a_static_cache():
+    lengths, (_, k, v) = np.array([3, 5], np.int64), heads(kv_heads=2)
+    q = normal(1, 2, 3, 32)
+    inputs = [q, k, v, None, None, None, lengths]
+    attributes = {"q_num_heads": 4, "kv_num_heads": 2, "is_causal": 1}
+    (y,) = run_ours("Attention", inputs, opset=24, **attributes)
+    laid = q.reshape(2, 3, 4, 8).swapaxes(1, 2)
+    expected = attention_over_valid_keys(laid, k, v, lengths, causal=1)
+    np.testing.assert_allclose(y, expected.swapaxes(1, 2).reshape(2, 3, -1), 1e-4, 1e-5)
+
+
 def test_attention_of_halves():
     inputs = [x.astype(np.float16) for x in heads()]
     (got,) = run_ours("Attention", inputs, opset=23)

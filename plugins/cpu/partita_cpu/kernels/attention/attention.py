@@ -11,7 +11,14 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.result_shapes import broadcast
-from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
+from partita_cpu.kernels.attention.attention_rows import (
+    NO_STAGE,
+    Heads,
+    Masking,
+    attend,
+    check_sizes,
+)
+from partita_cpu.kernels.attention.valid_keys import attend_valid_keys
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
@@ -122,7 +129,12 @@ def attention(
     )
     stage = int(attrs.get("qk_matmul_output_mode", 0)) if _is_used(node, 3) else NO_STAGE
     cap = float(attrs.get("softcap", 0.0))
-    y, scores = attend(b, queries, keys, values, masking, attrs.get("scale"), cap, stage)
+    check_sizes(b, queries, keys, values, masking)
+    scores: Operand | None = None
+    of_scores = attrs.get("scale"), cap, stage
+    y = attend_valid_keys(b, queries, keys, values, masking, *of_scores)
+    if y is None:
+        y, scores = attend(b, queries, keys, values, masking, *of_scores)
     if q.ndim == 3:
         y = b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
     return y, keys.tensor, values.tensor, scores

@@ -198,7 +198,7 @@ def attend(
         CompileError: Their shapes do not fit each other.
     """
     batch, s, t = q.tensor.shape[0], q.length, k.length
-    _check_sizes(b, q, k, v, masking)
+    check_sizes(b, q, k, v, masking)
     scores = b.empty((batch, q.count, s, t), q.tensor.dtype)
     seen = b.empty(scores.shape, scores.dtype) if stage != NO_STAGE else None
     out = (batch, s, q.count, v.size) if q.last else (batch, q.count, s, v.size)
@@ -217,7 +217,12 @@ def attend(
     return y, seen
 
 
-def _check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> None:
+def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> None:
+    """Refuses shapes that do not fit each other.
+
+    Raises:
+        CompileError: They do not.
+    """
     same = q.tensor.shape[0] == k.tensor.shape[0] == v.tensor.shape[0]
     fits = same and k.count == v.count and k.length == v.length and k.size == q.size
     mask, lengths = masking.mask, masking.lengths

@@ -12,8 +12,6 @@ from partita.contract.query import Reason
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_attribute, refused_input
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
-from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
@@ -21,34 +19,15 @@ from partita_cpu.kernels.attention.cache_append import (
     Tokens,
     append_kernel,
 )
-from partita_cpu.kernels.attention.cache_attention import (
-    Cache,
-    Results,
-    Terms,
-    attend_kernel,
-    join_parts,
-    scratch_floats,
-)
+from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
-from partita_cpu.kernels.attention.cache_prefill import (
-    Kernels,
-    Target,
-    prefill_floats,
-    prefill_kernel,
-    tile_size,
-)
 from partita_cpu.kernels.attention.cache_spans import spans_of
+from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel, with_inputs
 
 _INT32 = frozenset({np.dtype(np.int32)})
 _NO_LIMIT = 1 << 62
-_LEAST_KEYS = 256
-"""Keys are cut in parts for more threads only if each part can have as many."""
-
-_MANY_QUERIES = 24
-"""From so many on, of all heads of a group, tiles of matrix products are faster."""
-
 _QUERIES_OF_ALL = F32 | HALVES
 
 
@@ -246,52 +225,14 @@ def _attend(
     y: Operand,
 ) -> None:
     """Records the attention of queries over the cache."""
-    choice = native_choice(b.options)
-    threads = 1 if choice is None else choice.threads
-    parts = evaluated(_parts, threads, sizes.batch, sizes.kv_heads, sizes.queries, sizes.places)
     group = sizes.heads // sizes.kv_heads
-    nothing = b.constant(np.zeros(1, np.float32))
-    bias, sinks = inputs.bias, inputs.sinks
-    table = [sizes.batch, sizes.kv_heads, group, sizes.queries, sizes.size, sizes.size]
-    table += [sizes.places, parts, 1, int(node.attrs.get("local_window_size", -1))]
-    table += [int(bias is not None), *_bias_strides(bias)]
-    sinking = sinks is not None or bool(node.attrs.get("smooth_softmax", 0))
-    table += [int(sinking), int(sinks is not None)]
-    terms = Terms(*(nothing if x is None else b.flat(x) for x in (bias, sinks)))
-    rows = sizes.batch * sizes.heads * sizes.queries
-    work = 2 * rows * sizes.size * sizes.places
-    given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
-    cap = float(node.attrs.get("softcap", 0.0))
-    if choice is not None and not b.folding and group * sizes.queries >= _MANY_QUERIES:
-        table += tile_size(choice.level)
-        floats = prefill_floats(sizes.size, sizes.size, *tile_size(choice.level))
-        scratch = b.empty((threads * floats,), np.float32)
-        tiles = b.constant(tile_kernels(choice.level, Arithmetic.F32))
-        kernels = Kernels(tiles, b.constant(np.zeros(1, np.int64)))
-        known = b.constant(integers(table))
-        target = Target(b.flat(y), scratch)
-        b.call(prefill_kernel, *given, target, kernels, known, cap, work=work)
-        return
-    partial = b.empty((rows * parts * (sizes.size + 2),), np.float32)
-    results, known = Results(b.flat(y), partial), b.constant(integers(table))
-    scratch = b.empty((threads * scratch_floats(sizes.size),), np.float32)
-    b.call(attend_kernel, *given, results, scratch, known, cap, work=work)
-    if settled(parts) > 1:
-        b.call(join_parts, terms, results, known)
-
-
-def _parts(threads: int, batch: int, kv_heads: int, queries: int, places: int) -> int:
-    """In how many parts keys are cut, so that there is work for all threads."""
-    units = batch * kv_heads * queries
-    if threads == 1 or units % threads == 0 or units >= 4 * threads:
-        return 1
-    return max(1, min(-(-2 * threads // max(units, 1)), places // _LEAST_KEYS))
-
-
-def _bias_strides(bias: Operand | None) -> tuple[Number, Number, Number, Number]:
-    """Elements from one batch, head and query of a bias to the next; how many keys it has."""
-    if bias is None:
-        return (0, 0, 0, 0)
-    batch, heads, queries, keys = bias.shape
-    by_batch = 0 if batch == 1 else heads * queries * keys
-    return by_batch, 0 if heads == 1 else queries * keys, keys, keys
+    of_heads = sizes.batch, sizes.kv_heads, group, sizes.queries
+    scoring = Scoring(
+        inputs.bias,
+        inputs.sinks,
+        sinking=inputs.sinks is not None or bool(node.attrs.get("smooth_softmax", 0)),
+        window=int(node.attrs.get("local_window_size", -1)),
+        cap=float(node.attrs.get("softcap", 0.0)),
+    )
+    counts = Counts(*of_heads, sizes.size, sizes.size, sizes.places)
+    attend_places(b, counts, spans, queries, cache, scoring, y)

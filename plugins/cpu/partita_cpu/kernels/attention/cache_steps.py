@@ -1,0 +1,143 @@
+"""Records attention over the valid part of a cache, by the kernels for few or for many queries."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.lowering import Builder, Operand
+from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.kernels.attention.cache_attention import (
+    Cache,
+    Results,
+    Terms,
+    attend_kernel,
+    join_parts,
+    scratch_floats,
+)
+from partita_cpu.kernels.attention.cache_prefill import (
+    Kernels,
+    Target,
+    prefill_floats,
+    prefill_kernel,
+    tile_size,
+)
+
+_LEAST_KEYS = 256
+"""Keys are cut in parts for more threads only if each part can have as many."""
+
+_MANY_QUERIES = 24
+"""From so many on, of all heads of a group, tiles of matrix products are faster."""
+
+
+class Counts(NamedTuple):
+    """Sizes of an attention.
+
+    Attributes:
+        batch: Batches.
+        kv_heads: Heads of keys and values.
+        group: Heads of queries that share one of these.
+        queries: Of a batch and head.
+        size: Of a key.
+        outputs: Size of a value.
+        places: Of the cache.
+    """
+
+    batch: Number
+    kv_heads: int
+    group: int
+    queries: Number
+    size: int
+    outputs: int
+    places: Number
+
+
+class Scoring(NamedTuple):
+    """What happens to scores.
+
+    Attributes:
+        bias: Added to them, (B or 1, heads or 1, queries, keys).
+        sinks: What the softmax of each head has besides them.
+        sinking: Whether it has something besides them; 0 where there are no `sinks`.
+        causal: Whether a query sees no later keys.
+        window: Most keys that a query sees; -1 for all.
+        cap: Their bound through tanh; 0 for none.
+    """
+
+    bias: Operand | None = None
+    sinks: Operand | None = None
+    sinking: bool = False
+    causal: bool = True
+    window: int = -1
+    cap: float = 0.0
+
+
+def attend_places(
+    b: Builder,
+    counts: Counts,
+    spans: Operand,
+    queries: Operand,
+    cache: Cache,
+    scoring: Scoring,
+    y: Operand,
+) -> None:
+    """Records the attention of queries over the keys that spans tell.
+
+    Args:
+        b: The builder.
+        counts: Sizes.
+        spans: Keys of each batch before its queries and with them; see `cache_spans`.
+        queries: Scaled, (B, KV_HEADS, queries, GROUP, SIZE), float32.
+        cache: Keys and values, of any type that a cache may have.
+        scoring: What happens to scores.
+        y: The result, (B, queries, heads, OUTPUTS), float32.
+    """
+    choice = native_choice(b.options)
+    threads = 1 if choice is None else choice.threads
+    parts = evaluated(_parts, threads, counts.batch, counts.kv_heads, counts.queries, counts.places)
+    nothing = b.constant(np.zeros(1, np.float32))
+    bias, sinks = scoring.bias, scoring.sinks
+    table = [*counts, parts, int(scoring.causal), scoring.window]
+    table += [int(bias is not None), *_bias_strides(bias)]
+    table += [int(scoring.sinking), int(sinks is not None)]
+    terms = Terms(*(nothing if x is None else b.flat(x) for x in (bias, sinks)))
+    rows = counts.batch * counts.kv_heads * counts.group * counts.queries
+    size, outputs = counts.size, counts.outputs
+    work = rows * (size + outputs) * counts.places
+    given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
+    if choice is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
+        table += tile_size(choice.level)
+        floats = prefill_floats(size, outputs, *tile_size(choice.level))
+        scratch = b.empty((threads * floats,), np.float32)
+        tiles = b.constant(tile_kernels(choice.level, Arithmetic.F32))
+        kernels = Kernels(tiles, b.constant(np.zeros(1, np.int64)))
+        known = b.constant(integers(table))
+        target = Target(b.flat(y), scratch)
+        b.call(prefill_kernel, *given, target, kernels, known, scoring.cap, work=work)
+        return
+    partial = b.empty((rows * parts * (outputs + 2),), np.float32)
+    results, known = Results(b.flat(y), partial), b.constant(integers(table))
+    scratch = b.empty((threads * scratch_floats(outputs),), np.float32)
+    b.call(attend_kernel, *given, results, scratch, known, scoring.cap, work=work)
+    if settled(parts) > 1:
+        b.call(join_parts, terms, results, known)
+
+
+def _parts(threads: int, batch: int, kv_heads: int, queries: int, places: int) -> int:
+    """In how many parts keys are cut, so that there is work for all threads."""
+    units = batch * kv_heads * queries
+    if threads == 1 or units % threads == 0 or units >= 4 * threads:
+        return 1
+    return max(1, min(-(-2 * threads // max(units, 1)), places // _LEAST_KEYS))
+
+
+def _bias_strides(bias: Operand | None) -> tuple[Number, Number, Number, Number]:
+    """Elements from one batch, head and query of a bias to the next; how many keys it has."""
+    if bias is None:
+        return (0, 0, 0, 0)
+    batch, heads, queries, keys = bias.shape
+    by_batch = 0 if batch == 1 else heads * queries * keys
+    return by_batch, 0 if heads == 1 else queries * keys, keys, keys

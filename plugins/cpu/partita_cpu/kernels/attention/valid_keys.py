@@ -1,0 +1,113 @@
+"""Attention of the standard over a cache of fixed capacity, of which lengths tell the valid part.
+
+TensorScatter brings new keys and values into such a cache, and `nonpad_kv_seqlen` of Attention says
+how many there are. Scores of places behind them are not computed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.symbolic_size import integers
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking
+from partita_cpu.kernels.attention.cache_attention import Cache
+from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
+from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+
+(BATCHES, KV_HEADS, GROUP, QUERIES, SIZE, BY_BATCH, BY_QUERY, BY_HEAD, KEYS) = range(9)
+"""What the table of `lay_queries` holds. BY: elements of the queries from one to the next."""
+
+
+@loop
+def lay_queries(
+    q: Array,
+    lengths: Array,
+    laid: Array,
+    spans: Array,
+    table: Array,
+    scale: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """Scaled queries, those of heads with the same keys side by side; spans of the keys.
+
+    Args:
+        q: Queries, flat.
+        lengths: Keys of each batch; numbers that cannot be are brought to what can.
+        laid: Receives (B, KV_HEADS, S, GROUP, SIZE), flat.
+        spans: Receives int64 of (B, 2): keys before the queries and with them. With fewer keys
+            than queries the first number is negative, and the first queries see none.
+        table: As above.
+        scale: Factor of the queries.
+        tid: This thread.
+        nt: All threads; they share batches and heads.
+    """
+    group, count, size = table[GROUP], table[QUERIES], table[SIZE]
+    if tid == 0:
+        for batch in range(table[BATCHES]):
+            after = min(max(lengths[batch], 0), table[KEYS])
+            spans[2 * batch], spans[2 * batch + 1] = after - count, after
+    units = table[BATCHES] * table[KV_HEADS]
+    factor = np.float32(scale)
+    for unit in range(units * tid // nt, units * (tid + 1) // nt):
+        batch, head = unit // table[KV_HEADS], unit % table[KV_HEADS]
+        for s in range(count):
+            for g in range(group):
+                start = batch * table[BY_BATCH] + s * table[BY_QUERY]
+                start += (head * group + g) * table[BY_HEAD]
+                place = ((unit * count + s) * group + g) * size
+                source, target = q[start : start + size], laid[place : place + size]
+                for i in range(size):
+                    target[i] = source[i] * factor
+
+
+def attend_valid_keys(
+    b: Builder,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    masking: Masking,
+    scale: float | None,
+    cap: float,
+    stage: int,
+) -> Operand | None:
+    """As `attention_rows.attend`; ``None`` where its kernels are not for such an attention.
+
+    They are for float32, keys and values that lie head by head, masks with a row for each query and
+    a number for each key, and windows of what came before.
+    """
+    lengths, mask = masking.lengths, masking.mask
+    batch, queries = q.tensor.shape[0], q.length
+    plain = stage == NO_STAGE and not (k.last or v.last) and q.tensor.dtype == np.float32
+    behind = masking.is_causal or masking.left == masking.right == -1
+    if lengths is None or masking.past or not plain or not behind:
+        return None
+    if not q.tensor.size or not k.tensor.size or not v.tensor.size or q.count % k.count:
+        return None
+    if mask is not None and (mask.ndim != 4 or mask.shape[2:] != (queries, k.length)):
+        return None
+    group, of_batches = q.count // k.count, (batch, k.count)
+    laid = b.empty((*of_batches, queries, group, q.size), np.float32)
+    spans = b.empty((batch, 2), np.int64)
+    counts = Counts(*of_batches, group, queries, q.size, v.size, k.length)
+    b.call(
+        lay_queries,
+        *(b.flat(x) for x in (q.tensor, lengths, laid, spans)),
+        b.constant(integers([*counts[:5], *q.strides, k.length])),
+        float(1 / math.sqrt(q.size) if scale is None else scale),
+    )
+    made = b.empty((batch, queries, q.count, v.size), np.float32)
+    window = masking.left + 1 if masking.left >= 0 else -1
+    scoring = Scoring(mask, causal=masking.is_causal, window=window, cap=cap)
+    attend_places(b, counts, spans, laid, Cache(k.tensor, v.tensor), scoring, made)
+    if q.last:
+        return made
+    y = b.empty((batch, q.count, queries, v.size), np.float32)
+    source = strides_of(made.shape)
+    source[1], source[2] = source[2], source[1]
+    copy_box(b, made, y, y.shape, source, strides_of(y.shape))
+    return y
