@@ -76,8 +76,9 @@ def _settle(node: onnx.NodeProto, sizes: Sequence[int]) -> bool:
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
-    """The dimensions of all values whose rank is known."""
-    return {
+    """The dimensions of all values whose rank is known, constants among them."""
+    constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    return constants | {
         info.name: [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
         for info in (*graph.input, *graph.value_info, *graph.output)
         if (kind := info.type.tensor_type).HasField("shape")

@@ -36,7 +36,7 @@ from partita_reference.rounding import (
     widened,
     widened_original,
 )
-from partita_reference.texts import StringNormalizer
+from partita_reference.texts import StringNormalizer, TfIdfVectorizer
 from partita_reference.windows import AveragePool, ConvTranspose, GlobalLpPool, LpPool, MaxPool
 
 
@@ -287,6 +287,7 @@ CORRECTED: list[type[OpRun]] = [
     Slice,
     Softmax,
     StringNormalizer,
+    TfIdfVectorizer,
     Unique,
     Unsqueeze,
     *BY_TYPE,

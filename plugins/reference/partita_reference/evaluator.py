@@ -200,11 +200,10 @@ class ReferenceRunner(Runner):
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
             self._infos = self._as_one_record(elapsed)
-        arrays = [_as_output(r, p.dtype) for r, p in zip(results, self._ports, strict=True)]
-        for i, array in enumerate(arrays):  # values of one memory, e.g. of Reshape and its input
-            if any(np.may_share_memory(array, other) for other in arrays[:i]):
-                arrays[i] = array.copy()
-        return [HostTensor(array) for array in arrays]
+        return [
+            HostTensor(_as_output(result, port.dtype))
+            for result, port in zip(results, self._ports, strict=True)
+        ]
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """The whole run as one record: the evaluator does not time its nodes."""
@@ -229,12 +228,17 @@ class ReferenceRunner(Runner):
 
 
 def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    """The evaluator returns scalars and wider types here and there; the port says what is due."""
+    """A copy: what the evaluator returns may be a constant, an input or part of another result.
+
+    Scalars and wider types, which it returns here and there, become what the port says is due.
+    """
     if isinstance(result, dict):
         raise InferError("Maps cannot be outputs; tensors, sequences and optional values can.")
-    array = np.asarray(boxed(result))
-    if dtype is None:
-        return array
-    if array.dtype != dtype:
-        array = array.astype(dtype)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    if result is None or isinstance(result, (list, tuple)):
+        return np.asarray(boxed(None if result is None else [_copied(item) for item in result]))
+    return np.array(result, dtype or None, order="C")
+
+
+def _copied(item: Any) -> Any:
+    """An element of a sequence in memory of its own."""
+    return item if item is None else np.array(item, order="C")

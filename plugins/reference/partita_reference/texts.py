@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_tfidf_vectorizer import TfIdfVectorizer as OriginalTfIdfVectorizer
 
 _CHANGES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper}
 
@@ -28,3 +29,14 @@ class StringNormalizer(OpRun):
         kept = [changed(text) for text in x.reshape(-1) if seen(text) not in stopped]
         shape = (*x.shape[:-1], -1)
         return (np.array(kept or [""], dtype=object).reshape(shape),)
+
+
+class TfIdfVectorizer(OriginalTfIdfVectorizer):
+    """The original fails where weights are left out, which are ones then."""
+
+    def output_result(self, B: int, frequencies: list[int]) -> np.ndarray[Any, Any]:  # noqa: N803  # onnx
+        """Counts and weights as a tensor."""
+        if self.weights_ is None:
+            self.weights_ = []  # what the original takes for ones
+        result: np.ndarray[Any, Any] = super().output_result(B, frequencies)
+        return result

@@ -9,10 +9,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, weight
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import partita
 from partita.errors import CompileError, InferError, UnsupportedOpError
+from partita.tensors.sequence_values import unboxed
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -220,3 +221,33 @@ def test_an_output_that_is_left_out_is_no_input_that_is_left_out(core):
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     found = core.compile_model(model, "REFERENCE")(x)["y"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_outputs_lie_in_no_constant(core):
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] w, float[2] c, float[2] v) <float[2] w = {1, 2}> {
+      c = Constant <value_floats = [3.0, 4.0]> ()
+      v = Identity(w)
+    }""")
+    compiled = core.compile_model(proto, "REFERENCE").device_model
+    runners = [compiled.create_runner() for _ in range(2)]
+    tensor = partita.HostTensor(np.zeros(2, np.float32))
+    first, second = ([t.numpy() for t in runner.run([tensor])] for runner in runners)
+    for array in first:
+        array[...] = 9
+    for array, due in zip(second, ([1, 2], [3, 4], [1, 2]), strict=True):
+        np.testing.assert_array_equal(array, due)
+    np.testing.assert_array_equal(runners[0].run([tensor])[1].numpy(), [3, 4])
+
+
+def test_sequences_hold_tensors_of_their_own(core):
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (seq(float[2]) s) <float[2] w = {1, 2}> { s = SequenceConstruct(w, x) }""")
+    runner = core.compile_model(proto, "REFERENCE").device_model.create_runner()
+    tensor = partita.HostTensor(np.zeros(2, np.float32))
+    for _ in range(2):
+        (box,) = (t.numpy() for t in runner.run([tensor]))
+        constant, given = unboxed(box)
+        np.testing.assert_array_equal(constant, [1, 2])
+        constant[...] = given[...] = 9
+    np.testing.assert_array_equal(tensor.numpy(), 0)

@@ -1,8 +1,9 @@
-"""StringNormalizer of device REFERENCE, as ONNX describes it."""
+"""StringNormalizer and TfIdfVectorizer of device REFERENCE, as ONNX describes them."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -37,3 +38,27 @@ def test_string_normalizer(given, due, rows):
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
     (found,) = partita.Core().compile_model(proto, "REFERENCE")({"x": x}).to_tuple()
     assert found.tolist() == ([due] if rows else due)
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+def test_vectorizer_without_weights(mode):
+    node = helper.make_node(
+        "TfIdfVectorizer",
+        ["x"],
+        ["y"],
+        mode=mode,
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=1,
+        ngram_counts=[0, 2],
+        ngram_indexes=[0, 1, 2],
+        pool_int64s=[2, 3, 2, 4],
+    )
+    x = np.array([2, 3, 2, 2, 4], np.int64)
+    value = helper.make_tensor_value_info("x", TensorProto.INT64, [5])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
+    graph = helper.make_graph([node], "words", [value], [result])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    (due,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (found,) = partita.Core().compile_model(proto, "REFERENCE")({"x": x}).to_tuple()
+    np.testing.assert_array_equal(found, due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import partita
 from partita.model.pool_shapes import settle_rounding
@@ -38,6 +38,15 @@ def test_sizes_are_those_of_another_engine(attributes, opset):
     assert model.outputs[0].shape == want[0].shape
     (pool,) = (node for node in model.ir.graph if node.op_type == "MaxPool")
     assert pool.attributes["ceil_mode"].as_int() == 1  # the model itself stays as it is
+
+
+def test_sizes_of_a_constant_are_those_of_another_engine():
+    proto = two_pools(13, CASES["one axis of two"], "2,3,14,15")
+    x = np.zeros((2, 3, 14, 15), np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(x, "x"))
+    del proto.graph.input[:]
+    (want,) = ort.InferenceSession(proto.SerializeToString()).run(None, {})
+    assert partita.Core().read_model(proto).outputs[0].shape == want.shape
 
 
 def test_sizes_that_are_not_known_stay_so():
