@@ -1,4 +1,4 @@
-"""Running an exported model in a process that knows nothing else of it."""
+"""Running a model, or an exported one, in a process that knows nothing else of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,36 @@ from partita_conformance.judging.requirements import ConformanceError
 _LIMIT_S = 100
 
 
-def run_elsewhere(target: Target, blob: bytes, feeds: Mapping[str, Any]) -> list[Any]:
-    """What a new process computes with a blob that it imports.
+class Elsewhere(NamedTuple):
+    """What came of a run in another process.
+
+    Attributes:
+        results: The outputs.
+        printed: What it wrote to its standard output.
+    """
+
+    results: list[Any]
+    printed: str
+
+
+def run_elsewhere(
+    target: Target, content: bytes, feeds: Mapping[str, Any], exported: bool = True
+) -> Elsewhere:
+    """What a new process computes with a model.
+
+    Args:
+        target: The device.
+        content: A blob that it imports, or an ONNX model that it compiles.
+        feeds: The inputs.
+        exported: Whether it is a blob.
 
     Raises:
         ConformanceError: It does not come to an end, or raises; the message has its last words.
     """
+    what = "blob" if exported else "model"
     with tempfile.TemporaryDirectory(prefix="partita-conformance-") as name:
         folder = Path(name)
-        (folder / "blob").write_bytes(blob)
+        (folder / what).write_bytes(content)
         (folder / "target").write_text(json.dumps([target.device, target.plugin]))
         np.savez(folder / "feeds.npz", **feeds)
         command = [sys.executable, "-m", __name__, name]
@@ -38,24 +59,28 @@ def run_elsewhere(target: Target, blob: bytes, feeds: Mapping[str, Any]) -> list
                 command, env=found, capture_output=True, text=True, timeout=_LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise ConformanceError("Another process does not get done with the blob.") from error
+            raise ConformanceError(f"Another process does not get done with the {what}.") from error
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise ConformanceError(f"Another process cannot use the blob: {said[0]}")
+            raise ConformanceError(f"Another process cannot use the {what}: {said[0]}")
         with np.load(folder / "results.npz") as results:
-            return [results[key] for key in results.files]
+            return Elsewhere([results[key] for key in results.files], done.stdout)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The other process: imports, runs and writes the results beside what it was given."""
+    """The other process: makes the model, runs it twice and writes results beside what it got."""
     (name,) = arguments
     folder = Path(name)
     device, plugin = json.loads((folder / "target").read_text())
     core = Target(device, plugin).open()
     with np.load(folder / "feeds.npz") as feeds:
         inputs = dict(feeds)
-    compiled = core.import_model((folder / "blob").read_bytes(), device)
-    results = compiled(inputs).to_tuple()
+    blob, model = folder / "blob", folder / "model"
+    if blob.exists():
+        compiled = core.import_model(blob.read_bytes(), device)
+    else:
+        compiled = core.compile_model(core.read_model(model.read_bytes()), device)
+    results = [compiled(inputs).to_tuple() for _ in range(2)][-1]
     np.savez(folder / "results.npz", *results)
     return 0
 

@@ -33,7 +33,7 @@ def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array
         [node],
         f"random_{op_type}",
         infos,
-        [_output(op_type, name, infos) for name in outputs],
+        [_output(op_type, name, draw) for name in outputs],
         constants,
     )
     imports = [helper.make_opsetid("", draw.opset)]
@@ -43,12 +43,13 @@ def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array
     return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds
 
 
-def _output(op_type: str, name: str, inputs: list[onnx.ValueInfoProto]) -> onnx.ValueInfoProto:
+def _output(op_type: str, name: str, draw: Draw) -> onnx.ValueInfoProto:
     """What is known of an output before inference: nothing, unless ONNX infers nothing."""
-    value = helper.make_empty_tensor_value_info(name)
-    if op_type == "GroupNormalization":
-        value.type.CopyFrom(inputs[0].type)
-    return value
+    first = draw.inputs[0]
+    if op_type == "GroupNormalization" and first is not None:
+        element = helper.np_dtype_to_tensor_dtype(first.dtype)
+        return helper.make_tensor_value_info(name, element, first.shape)
+    return helper.make_empty_tensor_value_info(name)
 
 
 def draw(op_type: str, number: int, attempt: int = 0, wide: bool = False) -> Draw:

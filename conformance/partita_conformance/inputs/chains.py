@@ -145,6 +145,23 @@ _TEXTS: Mapping[str, str] = {
     " a = QuantizeLinear(x, step, point) b = DequantizeLinear(a, step, point)"
     " c = MatMul(b, matrix) d = QuantizeLinear(c, step, point)"
     " y = DequantizeLinear(d, step, point)",
+    "quantized again with another point": "float[2,3] x => uint8[2,3] y, uint8[2,3] z:"
+    " a = QuantizeLinear(x, step, point) b = DequantizeLinear(a, step, point)"
+    " y = QuantizeLinear(b, step, origin) c = DequantizeLinear(a, step, point)"
+    " z = QuantizeLinear(c, half, point)",
+    "rectified and quantized": "float[2,3] x => uint8[2,3] y, uint8[2,3] z:"
+    " a = Relu(x) y = QuantizeLinear(a, step, point) b = Clip(x, low, high)"
+    " z = QuantizeLinear(b, step, point)",
+    "quantized and compared": "float[2,3] x, float[2,3] z => uint8[2,3] y, float[3,2] w:"
+    " a = QuantizeLinear(x, step, point) b = QuantizeLinear(z, step, origin)"
+    " c = DequantizeLinear(a, step, point) d = DequantizeLinear(b, step, origin)"
+    " e = Max(c, d) y = QuantizeLinear(e, step, point) f = Transpose(a)"
+    " w = DequantizeLinear(f, step, point)",
+    "products of matrices in either order": "float[3,3] x, float[3,3] z => float[3,3] y,"
+    " float[3,3] w, float[3,3] v, float[3,3] u: y = MatMul(x, z) w = MatMul(z, x)"
+    " v = Gemm <transA = 1> (x, z) u = Gemm <transA = 1> (z, x)",
+    "squeezed of what turns out to be one": "float[N,3,M] x => float[] y, float[] z:"
+    " y = Squeeze(x) a = Relu(x) z = Squeeze(a)",
     "sizes that are computed": "float[N,6] x => float[M,3] y:"
     " s = Shape(x) n = Gather(s, zero) t = Mul(n, two) u = Concat <axis = 0> (t, three)"
     " y = Reshape(x, u)",
@@ -203,9 +220,13 @@ _WEIGHTS: Mapping[str, Array] = {
     "column": np.array([[2], [-0.5], [3]], np.float32),
     "step": np.array(0.125, np.float32),
     "point": np.array(117, np.uint8),
+    "origin": np.array(3, np.uint8),
 }
 """What the models read beside their inputs."""
 
+
+_SIZES = {"squeezed of what turns out to be one": {"N": 1, "M": 4}}
+"""Sizes of dimensions with names, where they are not the usual ones."""
 
 _OF_ELEMENTS = {
     "Add",
@@ -280,6 +301,6 @@ def chains() -> list[Sample]:
         words = set("".join(c if c.isalnum() else " " for c in body).split())
         weights = {n: array for n, array in _WEIGHTS.items() if n in words}
         proto = parse(f"chain ({inputs}) => ({outputs}) {{ {body} }}", weights)
-        found.append(Sample(name, proto, {"N": 4, "M": 8, "K": 3}))
+        found.append(Sample(name, proto, _SIZES.get(name, {"N": 4, "M": 8, "K": 3})))
     many = {"more than a thousand in a row": _deep(), "hundreds side by side": _broad()}
     return [*found, *(Sample(name, proto) for name, proto in many.items())]

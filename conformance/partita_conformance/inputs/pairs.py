@@ -1,4 +1,8 @@
-"""Models of two operations out of one table, each with each: what a pass may take for one."""
+"""Models of two operations out of one table, each with each: what a pass may take for one.
+
+All those of a table that begin alike stand side by side in one model, each with an input of its
+own; in another one, all operations of the table read what the first one makes.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +59,11 @@ def _one(value: float) -> Callable[[Sequence[int]], Constants]:
     return lambda shape: (np.array(value, np.float32),)
 
 
+def _before_the_last(shape: Sequence[int], more: int) -> Constants:
+    """Widths of padding at the begin of the last axis."""
+    return (_whole(*[0] * (len(shape) - 1), more, *[0] * len(shape)),)
+
+
 _FAR = np.iinfo(np.int64).max
 STEPS: Mapping[str, Step] = {
     "every other": Step("Slice", {}, lambda s: (_whole(0), _whole(_FAR), _whole(0), _whole(2))),
@@ -63,8 +72,17 @@ STEPS: Mapping[str, Step] = {
     "padded": Step(
         "Pad", {}, lambda s: (_whole(*[0] * (2 * len(s) - 1), 1), np.array(0.5, np.float32))
     ),
+    "the middle": Step("Slice", {}, lambda s: (_whole(1), _whole(3), _whole(len(s) - 1))),
+    "padded with zeros": Step(
+        "Pad", {}, lambda s: (_whole(*[0] * (len(s) - 1), 1, *[0] * len(s)),)
+    ),
+    "cropped": Step("Pad", {}, lambda s: (_whole(*[0] * (len(s) - 1), -1, *[0] * len(s)),)),
     "turned": Step("Transpose"),
+    "turned round": Step("Transpose", {"perm": [1, 2, 0]}),
+    "shares of columns": Step("Softmax", {"axis": -1}),
+    "shares of rows": Step("Softmax", {"axis": 0}),
     "limited": Step("Clip", {}, lambda s: (*_one(-0.5)(s), *_one(0.8)(s))),
+    "limited higher": Step("Clip", {}, lambda s: (*_one(1.1)(s), *_one(1.9)(s))),
     "at least": Step("Clip", {}, _one(0.2)),
     "least": Step("Min", {}, _one(0.5)),
     "greatest": Step("Max", {}, _one(-0.3)),
@@ -80,9 +98,12 @@ STEPS: Mapping[str, Step] = {
     "a root": Step("Sqrt"),
     "a power of e": Step("Exp"),
     "the sum of rows": Step("ReduceSum", {"keepdims": 1}, lambda s: (_whole(0),)),
+    "the sum of rows alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_whole(0),)),
+    "the sum of columns alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_whole(1),)),
     "the greatest of columns": Step("ReduceMax", {"axes": [-1], "keepdims": 0}),
     "the mean of columns": Step("ReduceMean", {"axes": [-1], "keepdims": 1}),
     "flat but for the last": Step("Reshape", {}, lambda s: (_whole(-1, s[-1]),)),
+    "the first rows kept": Step("Reshape", {}, lambda s: (_whole(0, -1),)),
     "one more axis": Step("Unsqueeze", {}, lambda s: (_whole(1),)),
     "joined": Step("Concat", {"axis": -1}, lambda s: (_numbers(*s),)),
     "chosen": Step("Gather", {"axis": -1}, lambda s: (_whole(s[-1] - 1, 0, 0),)),
@@ -91,6 +112,34 @@ STEPS: Mapping[str, Step] = {
     "a matrix times": Step("MatMul", {}, before=lambda s: (_numbers(s[-2], s[-2]),)),
 }
 """Operations by what they make of a value."""
+
+
+def _square(shape: Sequence[int]) -> Constants:
+    return (_numbers(4, 4),)
+
+
+_MATRIX = (4, 4)
+_GEMM = {"alpha": 0.5, "beta": 2.0}
+MATRIX_STEPS: Mapping[str, Step] = {
+    "times a matrix": Step("MatMul", {}, _square),
+    "a matrix times": Step("MatMul", {}, before=_square),
+    "times a matrix and more": Step("Gemm", _GEMM, lambda s: (_numbers(4, 4), _numbers(4))),
+    "times a turned matrix": Step("Gemm", {"transB": 1}, _square),
+    "turned and times a matrix": Step("Gemm", {"transA": 1}, _square),
+    "turned": Step("Transpose", {"perm": [1, 0]}),
+    "plus a number": Step("Add", {}, _one(0.7)),
+    "plus a row": Step("Add", {}, _row),
+    "plus a column": Step("Add", {}, _column),
+    "plus a matrix": Step("Add", {}, _square),
+    "times a number": Step("Mul", {}, _one(-1.5)),
+    "times a row": Step("Mul", {}, _row),
+    "times a column": Step("Mul", {}, _column),
+    "over a number": Step("Div", {}, _one(0.6)),
+    "taken from a row": Step("Sub", {}, before=_row),
+    "rectified": Step("Relu"),
+    "levelled": Step("LayerNormalization", {}, lambda s: (_numbers(4), _numbers(4) - 1)),
+}
+"""Operations on matrices of four rows and columns, which stay so."""
 
 
 def _channels(shape: Sequence[int]) -> Constants:
@@ -111,49 +160,109 @@ IMAGE_STEPS: Mapping[str, Step] = {
     "negative": Step("Neg"),
     "plus channels": Step("Add", {}, _channels),
     "times channels": Step("Mul", {}, _channels),
+    "plus rows": Step("Add", {}, lambda s: (_numbers(s[2], 1),)),
+    "plus columns": Step("Add", {}, lambda s: (_numbers(s[3]),)),
+    "times columns": Step("Mul", {}, lambda s: (_numbers(s[3]),)),
     "normalized": Step("BatchNormalization", {}, lambda s: (_numbers(s[1]),) * 4),
     "convolved": Step("Conv", {"pads": [1, 1, 1, 1]}, _kernel(0, 3)),
     "convolved by points": Step("Conv", {}, _kernel(0, 1)),
     "convolved by channels": Step("Conv", {"pads": [1, 1, 1, 1], "group": 4}, _kernel(1, 3)),
     "the greatest around": Step("MaxPool", _TO_THE_RIGHT),
     "the mean around": Step("AveragePool", _TO_THE_RIGHT),
+    "the greatest of every other": Step(
+        "MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}
+    ),
+    "the mean of windows": Step("AveragePool", {"kernel_shape": [2, 2]}),
     "the mean of channels": Step("GlobalAveragePool"),
     "padded": Step(
         "Pad", {}, lambda s: (_whole(0, 0, 1, 0, 0, 0, 0, 1), np.array(0.5, np.float32))
     ),
+    "padded with zeros": Step("Pad", {}, lambda s: (_whole(0, 0, 1, 0, 0, 0, 0, 1),)),
+    "cropped": Step("Pad", {}, lambda s: (_whole(0, 0, 0, 0, 0, 0, -1, -1),)),
     "larger": Step(
         "Resize",
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"},
         lambda s: (np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)),
     ),
     "turned": Step("Transpose", {"perm": [0, 1, 3, 2]}),
+    "channels last": Step("Transpose", {"perm": [0, 2, 3, 1]}),
     "shared by channels": Step("Softmax", {"axis": 1}),
 }
 """Operations on images of four channels."""
 
 
-def image_pairs(first: str) -> Iterator[Sample]:
-    """The models of an operation on images and each other one behind it."""
-    for second in IMAGE_STEPS.values():
-        start, weights = _node(IMAGE_STEPS[first], _IMAGE, "x", "a")
-        shape = _sizes(_model([start], weights, "a", _IMAGE))
-        end, more = _node(second, shape, "a", "y")
-        model = _model([start, end], [*weights, *more], "y", _IMAGE)
-        yield Sample(f"an image {first}, then {second.op}", model)
+class Table(NamedTuple):
+    """Operations that are tried each behind each.
+
+    Attributes:
+        steps: They, by what they make.
+        shape: Of the first value.
+        article: What stands before the name of a step in the name of a check.
+    """
+
+    steps: Mapping[str, Step]
+    shape: Sequence[int]
+    article: str = ""
 
 
-def pairs(first: str) -> Iterator[Sample]:
-    """The models of an operation and each other one behind it, which take ``float[4,4,4] x``."""
-    shape = _shape_behind(STEPS[first])
-    for second, step in STEPS.items():
-        if len(shape) < 2 or (step.outputs > 1 and shape[-1] % step.outputs):
-            continue
-        start, weights = _node(STEPS[first], _SHAPE, "x", "a")
-        end, more = _node(step, shape, "a", "y")
-        yield Sample(f"{first}, then {second}", _model([start, end], [*weights, *more], "y"))
+TABLES = (
+    Table(STEPS, _SHAPE),
+    Table(MATRIX_STEPS, _MATRIX, "a matrix "),
+    Table(IMAGE_STEPS, _IMAGE, "an image "),
+)
+
+
+def seconds(table: Table, first: str) -> list[str]:
+    """The operations that take what an operation makes."""
+    shape = _shape_behind(table, first)
+    return [name for name, step in table.steps.items() if _fits(step, shape)]
+
+
+def side_by_side(table: Table, first: str, chosen: Sequence[str]) -> Sample:
+    """A model of an operation and each chosen one behind it, each pair with its own input.
+
+    Outputs have the names of the second operations.
+    """
+    shape = _shape_behind(table, first)
+    nodes, weights, inputs = [], [], []
+    for number, second in enumerate(chosen):
+        start, some = _node(table.steps[first], table.shape, f"x{number}", f"a{number}_")
+        end, more = _node(table.steps[second], shape, f"a{number}_", second)
+        nodes += [start, end]
+        weights += [*some, *more]
+        inputs.append(f"x{number}")
+    proto = _model(nodes, weights, inputs, chosen, table.shape)
+    return Sample(f"{table.article}{first}, then", proto)
+
+
+def from_one(table: Table, first: str, chosen: Sequence[str]) -> Sample:
+    """A model in which each chosen operation reads the value that the first one makes."""
+    shape = _shape_behind(table, first)
+    start, weights = _node(table.steps[first], table.shape, "x", "a")
+    nodes = [start]
+    for second in chosen:
+        end, more = _node(table.steps[second], shape, "a", second)
+        nodes.append(end)
+        weights += more
+    proto = _model(nodes, weights, ["x"], chosen, table.shape)
+    return Sample(f"{table.article}{first}, which others read, then", proto)
+
+
+def of_two(first: str) -> Iterator[Sample]:
+    """Models of an operation on what another one makes of each of two values."""
     yield _of_two(first, "two of them in a row", "Concat", {"axis": 0})
     yield _of_two(first, "two of them side by side", "Concat", {"axis": -1})
     yield _of_two(first, "two of them multiplied", "Mul", {})
+
+
+def _fits(step: Step, shape: Sequence[int]) -> bool:
+    """Whether an operation takes a value of a shape."""
+    if len(shape) < 2 or (step.outputs > 1 and shape[-1] % step.outputs):
+        return False
+    if "kernel_shape" in step.given and len(step.given) == 1:  # which reaches over no edge
+        return all(n >= k for n, k in zip(shape[2:], step.given["kernel_shape"], strict=True))
+    order = step.given.get("perm")
+    return order is None or len(order) == len(shape)
 
 
 def _of_two(first: str, text: str, op: str, given: Mapping[str, Any]) -> Sample:
@@ -161,14 +270,13 @@ def _of_two(first: str, text: str, op: str, given: Mapping[str, Any]) -> Sample:
     one, weights = _node(STEPS[first], _SHAPE, "x", "a")
     other, more = _node(STEPS[first], _SHAPE, "z", "b")
     both = helper.make_node(op, ["a", "b"], ["y"], **given)
-    proto = _model([one, other, both], [*weights, *more], "y")
-    proto.graph.input.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, _SHAPE))
-    return Sample(f"{first}, then {text}", proto)
+    proto = _model([one, other, both], [*weights, *more], ["x", "z"], ["y"], _SHAPE)
+    return Sample(f"{first}, then {text},", proto)
 
 
-def _shape_behind(step: Step) -> tuple[int, ...]:
-    node, weights = _node(step, _SHAPE, "x", "a")
-    return _sizes(_model([node], weights, "a"))
+def _shape_behind(table: Table, first: str) -> tuple[int, ...]:
+    node, weights = _node(table.steps[first], table.shape, "x", "a")
+    return _sizes(_model([node], weights, ["x"], ["a"], table.shape))
 
 
 def _sizes(model: onnx.ModelProto) -> tuple[int, ...]:
@@ -186,16 +294,17 @@ def _node(
         new = [tensor.name for tensor in made]
         names = [*new, *names] if side == "before" else [*names, *new]
     outputs = [*(f"{result}{i}" for i in range(step.outputs - 1)), result]
-    return helper.make_node(step.op, names, outputs, name=f"to_{result}", **step.given), weights
+    return helper.make_node(step.op, names, outputs, name=f"to {result}", **step.given), weights
 
 
 def _model(
     nodes: Sequence[onnx.NodeProto],
     weights: Sequence[onnx.TensorProto],
-    output: str,
-    shape: Sequence[int] = _SHAPE,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    shape: Sequence[int],
 ) -> onnx.ModelProto:
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "pair", [x], [y], weights)
+    given = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in inputs]
+    made = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in outputs]
+    graph = helper.make_graph(nodes, "pair", given, made, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -23,9 +23,13 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
     suite_properties,
     suite_query,
     suite_request,
+    suite_sequences,
     suite_state,
+    suite_weights,
 )
 from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it enters a check)
+from partita_conformance.suites.numerics.suite_again import again_checks, known_checks
+from partita_conformance.suites.numerics.suite_beside import beside_checks
 from partita_conformance.suites.numerics.suite_chains import chain_checks
 from partita_conformance.suites.numerics.suite_decoder import decoder_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
@@ -100,6 +104,9 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         *kind_checks(selection.draws),
         *decoder_checks(selection.draws),
         *sweep_checks(selection.draws),
+        *again_checks(),
+        *beside_checks(),
+        *known_checks(),
         *case_checks(cases),
         *operator_checks(cases),
     ]

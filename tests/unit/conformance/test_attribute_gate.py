@@ -16,8 +16,8 @@ from partita_conformance.draws.operators import GENERATORS
 from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import ConformanceError
-from partita_conformance.suites.contract.suite_ports import CONSTANTS
-from partita_conformance.suites.contract.suite_request import SEQUENCES
+from partita_conformance.suites.contract.suite_sequences import SEQUENCES
+from partita_conformance.suites.contract.suite_weights import CONSTANTS
 from partita_conformance.suites.numerics.suite_chance import ASKED
 from partita_conformance.suites.numerics.suite_sweep import UNREAD, attributes_of, telling
 

@@ -74,7 +74,7 @@ def comes_back_in_another_process(bench: Bench) -> None:
     sample = bench.sample("plain")
     blob = _export(bench)
     feeds = sample.feeds(9)
-    results = run_elsewhere(bench.target, blob, feeds)
+    results = run_elsewhere(bench.target, blob, feeds).results
     compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
 
 

@@ -12,7 +12,7 @@ import partita
 from partita.errors import ModelError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Sample, networks, parse, samples
+from partita_conformance.inputs.models import Array, Sample, networks, parse, samples
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -169,6 +169,53 @@ def models_differ_by_their_attributes(bench: Bench) -> None:
             compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
     if not tried:
         raise NotApplicableError("the device takes none of the models")
+
+
+_OF_OPSETS = (
+    ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", 11, 13),
+    ("g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax <axis = 1> (x) }", 11, 13),
+    ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }", 11, 13),
+    (
+        "g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = AveragePool"
+        " <kernel_shape = [3,3], strides = [2,2], pads = [0,0,1,1], ceil_mode = 1> (x) }",
+        11,
+        19,
+    ),
+    (
+        "g (float[1,3,4,4] x) => (float[3,1,2,2] y) { y = RoiAlign"
+        " <output_height = 2, output_width = 2> (x, boxes, images) }",
+        10,
+        16,
+    ),
+)
+"""Models, and two opsets in which they compute something else."""
+
+
+@check("compiled", values=True)
+def models_differ_by_their_opset(bench: Bench) -> None:
+    """Of models that have all but the opset in common, each computes what its own one says."""
+    boxes = np.array([[0, 0, 3, 3], [1, 0, 2, 3], [0, 1, 3, 2]], np.float32)
+    weights: dict[str, Array] = {"boxes": boxes, "images": np.zeros(3, np.int64)}
+    tried = 0
+    for text, *opsets in _OF_OPSETS:
+        protos = []
+        for opset in opsets:
+            proto = parse(text, weights if "boxes" in text else None)
+            proto.opset_import[0].version = opset
+            protos.append(proto)
+        if any(bench.refusals(proto) for proto in protos):
+            continue
+        tried += 1
+        feeds = Sample("", protos[0]).feeds(8)
+        for order in (protos, protos[::-1]):
+            core = bench.new_core()  # whose plugin has seen neither
+            models = [bench.compile(proto, core=core) for proto in order]
+            for proto, compiled in zip(order, models, strict=True):
+                opset = proto.opset_import[0].version
+                what = f"{text.rpartition('{')[2]} of opset {opset} beside another one"
+                compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models in both opsets")
 
 
 _SQUARES = (

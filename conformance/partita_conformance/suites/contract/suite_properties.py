@@ -161,6 +161,29 @@ def of_one_compile_stay_there(bench: Bench) -> None:
     require(with_it.get_property("PERF_COUNT") is True, "Another compile changed PERF_COUNT.")
 
 
+@check("properties")
+def models_count_each_for_itself(bench: Bench) -> None:
+    """Counters come of models compiled with PERF_COUNT, and of those alone, whichever was last."""
+    sample = bench.sample("plain")
+    alone = bench.compile(sample.proto, {"PERF_COUNT": True}).create_infer_request()
+    alone.infer(sample.feeds())
+    if not list(alone.get_profiling_info()):
+        raise NotApplicableError("the device has no counters")
+    for turn in ((True, False), (False, True), (True, False, True, False)):
+        requests = [
+            bench.compile(sample.proto, {"PERF_COUNT": count}).create_infer_request()
+            for count in turn
+        ]
+        for count, request in zip(turn, requests, strict=True):
+            request.infer(sample.feeds())
+            have = len(list(request.get_profiling_info()))
+            require(
+                bool(have) == count,
+                f"A model compiled with PERF_COUNT={count} has {have} counters beside others, "
+                f"compiled with {turn}.",
+            )
+
+
 @check("properties", values=True)
 def do_not_change_results(bench: Bench) -> None:
     """Whatever threads, streams or hints are set, the numbers stay right."""

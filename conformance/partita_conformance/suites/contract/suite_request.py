@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import partita
-from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse, samples
@@ -216,51 +215,6 @@ def inputs_that_decide_are_read_anew(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the models")
 
 
-SEQUENCES = (
-    "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y) { y = SequenceInsert(s, x) }",
-    "g (seq(float[2,3]) s, float[2,3] x, int64 i) => (seq(float[2,3]) y) {"
-    " y = SequenceInsert(s, x, i) }",
-    "g (seq(float[2,3]) s, int64 i) => (seq(float[2,3]) y) { y = SequenceErase(s, i) }",
-    "g (seq(float[2,3]) s, int64 i) => (float[2,3] y) { y = SequenceAt(s, i) }",
-    "g (seq(float[2,3]) s) => (int64 y) { y = SequenceLength(s) }",
-    "g (seq(float[2,3]) s) => (float[A,3] y) { y = ConcatFromSequence <axis = 0> (s) }",
-    "g (seq(float[2,3]) s) => (float[A,2,3] y) {"
-    " y = ConcatFromSequence <axis = 0, new_axis = 1> (s) }",
-    "g (seq(float[2,3]) s) => (float[2,A,3] y) {"
-    " y = ConcatFromSequence <axis = -2, new_axis = 1> (s) }",
-)
-
-
-@check("request", values=True)
-def sequences_are_only_read(bench: Bench) -> None:
-    """Sequences that are inputs hold the same tensors after a run as before."""
-    tried = 0
-    for text in SEQUENCES:
-        proto = parse(text)
-        if bench.refusals(proto):
-            continue
-        tried += 1
-        compiled = bench.compile(proto)
-        for place in (1, -1, 0, -2):  # counted from the end, too
-            _read_only(bench, proto, compiled, place, text.partition("{")[2])
-    if not tried:
-        raise NotApplicableError("the device takes no sequences")
-
-
-def _read_only(bench: Bench, proto: Any, compiled: Any, place: int, what: str) -> None:
-    """Runs a model of a sequence of three twice, and looks at its tensors."""
-    given = [np.full((2, 3), number, np.float32) for number in range(3)]
-    more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(place, np.int64)}
-    names = {value.name for value in proto.graph.input}
-    feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
-    for _ in range(2):
-        have = [unboxed(array) for array in compiled(feeds).to_tuple()]
-        compare(have, [unboxed(array) for array in bench.expected(proto, feeds)], what)
-        for number, array in enumerate(given):
-            require(bool(np.all(array == number)), f"{what}: a run writes to the sequence.")
-        require(len(given) == 3, f"{what}: a run changes the sequence that it is given.")
-
-
 @check("request", values=True)
 def inputs_of_any_layout(bench: Bench) -> None:
     """Arrays with gaps, reversed, transposed or of the other byte order give the same results."""
@@ -329,6 +283,45 @@ def one_array_for_two_inputs(bench: Bench) -> None:
         _agree(bench, sample, feeds, result, "one array for both inputs")
         return
     raise NotApplicableError("the device takes none of the models of two inputs")
+
+
+def _overlapping() -> dict[str, tuple[Array, Array]]:
+    """Two inputs that lie in one block, by how."""
+    block = np.arange(1, 13, dtype=np.float32)
+    return {
+        "of the same bytes in other shapes": (block.reshape(3, 4), block.reshape(4, 3)),
+        "of which one begins the other": (block.reshape(3, 4), block[:4].reshape(4, 1)),
+        "that overlap": (block[:8].reshape(2, 4), block[4:].reshape(4, 2)),
+        "of which one ends the other": (block.reshape(3, 4), block[8:].reshape(4, 1)),
+        "of the same bytes and one shape": (block[:9].reshape(3, 3), block[:9].reshape(3, 3)),
+    }
+
+
+@check("request", values=True)
+def inputs_may_share_their_memory(bench: Bench) -> None:
+    """Inputs that lie in the same bytes, or some of them, have each its own shape and elements."""
+    tried = 0
+    for text in (
+        "g (float[A,B] a, float[B,C] b) => (float[A,C] y) { y = MatMul(a, b) }",
+        "g (float[A,B] a, float[B,C] b) => (float[A,B] y, float[B,C] z) { y = Neg(a) z = Abs(b) }",
+    ):
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        compiled = bench.compile(proto)
+        request, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
+        for what, (a, b) in _overlapping().items():
+            feeds = {"a": a, "b": b}
+            due = bench.expected(proto, {name: array.copy() for name, array in feeds.items()})
+            results = runner.run([partita.HostTensor(a), partita.HostTensor(b)])
+            compare([tensor.numpy() for tensor in results], due, f"inputs {what}")
+            for _ in range(3):
+                have = request.infer(feeds, share_inputs=True).to_tuple()
+                compare(have, due, f"inputs {what}, of a request")
+        runner.close()
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
 
 
 @check("request", values=True)

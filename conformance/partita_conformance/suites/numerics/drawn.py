@@ -97,6 +97,15 @@ def compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence
     """
     with np.errstate(all="ignore"):
         have = request.infer(feeds).to_tuple()
+    compare_results(op, one, have, expected)
+
+
+def compare_results(op: str, one: Draw, have: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Compares what a device gives for a draw with what is right.
+
+    Raises:
+        ConformanceError: It is something else.
+    """
     shapes = [None if a is None else (str(a.dtype), a.shape) for a in one.inputs]
     what = f"{op} {one.attributes} of {shapes}"
     for index, (given, due) in enumerate(zip(have, expected, strict=True)):

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
+from partita_conformance.inputs.bodies import bodies, turns
 from partita_conformance.inputs.chains import chains, special_feeds
 from partita_conformance.inputs.models import Sample
-from partita_conformance.inputs.pairs import IMAGE_STEPS, STEPS, image_pairs, pairs
+from partita_conformance.inputs.numbers import numbers
+from partita_conformance.inputs.pairs import (
+    STEPS,
+    TABLES,
+    Table,
+    from_one,
+    of_two,
+    seconds,
+    side_by_side,
+)
 from partita_conformance.inputs.shared_weights import FAMILIES, shared
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import DeclinedError, NotApplicableError
+from partita_conformance.judging.requirements import NotApplicableError
 from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 
 
@@ -22,12 +32,16 @@ def chain_checks() -> list[Check]:
     """A check per model that invites a compiler to rewrite it, and per kind of several models."""
     runs: dict[str, tuple[Callable[[Bench], None], str]] = {
         sample.name: (functools.partial(_run, sample), f"operations together: {sample.name}")
-        for sample in chains()
+        for sample in (*chains(), *numbers())
     }
-    for prefix, made, steps in (("", pairs, STEPS), ("an image ", image_pairs, IMAGE_STEPS)):
-        for first in steps:
-            what = f"two operations, of which the first makes: {prefix}{first}"
-            runs[f"{prefix}{first} and then"] = functools.partial(_run_pairs, made, first), what
+    for sample in bodies():
+        what = f"operations with bodies, and sequences: {sample.name}"
+        runs[sample.name] = functools.partial(_run_turns, sample), what
+    for table in TABLES:
+        for first in table.steps:
+            name = f"{table.article}{first}"
+            what = f"two operations, of which the first makes: {name}"
+            runs[f"{name} and then"] = functools.partial(_run_pairs, table, first), what
     for name in FAMILIES:
         what = f"operations that read one {name}, which none of them may change for the others"
         runs[f"a {name} that many read"] = functools.partial(_run_shared, name), what
@@ -48,23 +62,24 @@ def _run_shared(name: str, bench: Bench) -> None:
         raise NotApplicableError(f"the device takes no operation on a {name}")
 
 
-def _run_pairs(made: Callable[[str], Iterator[Sample]], first: str, bench: Bench) -> None:
-    declined: DeclinedError | None = None
-    taken = 0
-    for sample in made(first):
-        try:
-            compiled = claimed_compiles(bench, sample.proto)
-        except DeclinedError as reason:
-            declined = reason
-            continue
-        taken += 1
-        feeds = sample.feeds(taken)
+def _run_pairs(table: Table, first: str, bench: Bench) -> None:
+    chosen = seconds(table, first)
+    if len(chosen) < 2 or bench.refusals(side_by_side(table, first, chosen).proto):
+        pairs = {second: side_by_side(table, first, [second]).proto for second in chosen}
+        chosen = [second for second, proto in pairs.items() if not bench.refusals(proto)]
+    samples = list(of_two(first)) if table.steps is STEPS else []
+    samples = [sample for sample in samples if not bench.refusals(sample.proto)]
+    if chosen:
+        samples = [side_by_side(table, first, chosen), from_one(table, first, chosen), *samples]
+    if not samples:
+        raise NotApplicableError("the device takes none of the models")
+    for turn, sample in enumerate(samples):
+        feeds = sample.feeds(turn)
         with np.errstate(all="ignore"):
             expected = bench.expected(sample.proto, feeds)
-            have = compiled(feeds).to_tuple()
-        compare(have, expected, sample.name, 1e-4)
-    if declined is not None and not taken:
-        raise declined
+            have = bench.compile(sample.proto)(feeds).to_tuple()
+        for value, one, due in zip(sample.proto.graph.output, have, expected, strict=True):
+            compare([one], [due], f"{sample.name} {value.name}", 1e-4)
 
 
 def _run(sample: Sample, bench: Bench) -> None:
@@ -75,3 +90,10 @@ def _run(sample: Sample, bench: Bench) -> None:
             expected = bench.expected(sample.proto, feeds)
             have = request.infer(feeds).to_tuple()
         compare(have, expected, sample.name, 1e-4)
+
+
+def _run_turns(sample: Sample, bench: Bench) -> None:
+    request = claimed_compiles(bench, sample.proto).create_infer_request()
+    for number, feeds in enumerate(turns(sample)):
+        what = f"{sample.name}, run {number + 1}"
+        compare(request.infer(feeds).to_tuple(), bench.expected(sample.proto, feeds), what, 1e-4)

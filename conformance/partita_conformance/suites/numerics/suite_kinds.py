@@ -31,7 +31,8 @@ _FOUND = 2
 """Draws of which some dimension can be longer, and of how many they are looked for."""
 _SIZED = frozenset(("Split", "Compress", "GridSample", "RoiAlign", "NonMaxSuppression", "Scan"))
 """Operators some of whose sizes are fixed, or go with elements, at which no judge looks."""
-_CHANCE = frozenset(("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"))
+CHANCE = frozenset(("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"))
+"""Operators whose results are no function of their inputs."""
 
 
 def kind_checks(count: int) -> list[Check]:
@@ -57,7 +58,7 @@ def kind_checks(count: int) -> list[Check]:
             "float",
         )
         for op in GENERATORS
-        if op not in _CHANCE | _SIZED
+        if op not in CHANCE | _SIZED
     ]
     return rest + shapes
 

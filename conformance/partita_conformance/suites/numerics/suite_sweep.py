@@ -65,7 +65,7 @@ def sweep_checks(count: int) -> list[Check]:
                 what = f"{op} of {element}"
                 checks.append(draw_check(f"types/{op}/{element}/{number}", op, make, what, element))
             if groups_of(op, element) or op in _CASTS or (op in SQUARES and element in HALVES):
-                make = functools.partial(_valued, op, element)
+                make = functools.partial(valued, op, element)
                 what = f"{op} of values of {element} that break things"
                 checks.append(draw_check(f"values/{op}/{element}", op, make, what, element))
         for variable, element in variables(op, first):
@@ -336,7 +336,8 @@ def _roomy(op: str) -> Draw:
     return max((draw(op, 0, n, wide=op in ROUNDED) for n in range(_TYPED)), key=room)
 
 
-def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
+def valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
+    """Draws of an element type of values that break things, each with the name of its group."""
     if op in _CASTS:
         return casts(op, element)
     usual = [typed(op, one, element) for one in (_roomy(op), *_of_another_kind(op))]

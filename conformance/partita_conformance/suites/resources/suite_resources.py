@@ -29,7 +29,9 @@ import numpy as np
 import partita
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.bench.elsewhere import run_elsewhere
 from partita_conformance.inputs.models import parse, stranger
+from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
 
@@ -369,3 +371,14 @@ def the_process_is_left_alone(bench: Bench) -> None:
     changed = [what for what, value in before.items() if after[what] != value]
     require(not changed, f"Compiling or running changes {', '.join(changed)}.")
     require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")
+
+
+@check("resources", values=True)
+def standard_output_is_the_applications(bench: Bench) -> None:
+    """A process that finds the device, compiles and runs prints nothing, beside Python either."""
+    sample = bench.sample("plain")
+    feeds = sample.feeds(4)
+    content = sample.proto.SerializeToString()
+    results, printed = run_elsewhere(bench.target, content, feeds, exported=False)
+    compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
+    require(not printed, f"The device writes {printed[:80]!r} to standard output.")

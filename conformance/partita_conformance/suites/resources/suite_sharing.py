@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,12 +23,21 @@ _WEIGHTS: dict[str, Array] = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5,
     "s": np.array([3, 2], np.int64),
     "n": np.array([1, 1], np.int64),
+    "truth": np.array(1, np.int64),
 }
 _TEXTS = {
     "Identity": "g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
     "Identity of a weight": "g (float[2,3] x) => (float[2,3] y, float[2,3] z) {"
     " y = Identity(w) z = Add(x, w) }",
     "a weight": "g (float[2,3] x) => (float[2,3] w, float[2,3] z) { z = Add(x, w) }",
+    "a weight alone": "g (float[2,3] x) => (float[2,3] w, float[2,3] x) { }",
+    "a constant": "g (float[2,3] x) => (float[2] y, float[2,3] z) {"
+    " y = Constant <value_floats = [0.5, -2.0]> () z = Neg(x) }",
+    "folded constants": "g (float[2,3] x) => (float[2,3] y, float[3,2] z, float[2,3] u) {"
+    " y = Neg(w) z = Reshape(w, s) u = Add(x, w) }",
+    "a choice of constants": "g (float[2,3] x) => (float[2,3] y) { t = Cast <to = 9> (truth)"
+    " y = If (t) <then_branch = p () => (float[2,3] b) { b = Identity(w) },"
+    " else_branch = q () => (float[2,3] c) { c = Neg(w) }> }",
     "an input": "g (float[2,3] x) => (float[2,3] x, float[2,3] z) { z = Neg(x) }",
     "Reshape": "g (float[2,3] x) => (float[3,2] y) { y = Reshape(x, s) }",
     "Flatten": "g (float[2,3] x) => (float[1,6] y) { y = Flatten <axis = 0> (x) }",
@@ -56,7 +66,7 @@ def _models(bench: Bench) -> list[Sample]:
     """
     samples = []
     for name, text in _TEXTS.items():
-        read = {name: array for name, array in _WEIGHTS.items() if re.search(rf"\b{name}\)", text)}
+        read = {n: a for n, a in _WEIGHTS.items() if re.search(rf"\b{n}[),]", text)}
         sample = Sample(name, parse(text, read))
         if not bench.refusals(sample.proto):
             samples.append(sample)
@@ -91,8 +101,8 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
             array[...] = -77
         compare(outputs, expected, f"{sample.name}, after its inputs were overwritten")
         for output in outputs:
-            if output.flags.writeable:
-                output[...] = 99
+            require(output.flags.writeable, f"{sample.name}: an output cannot be written to.")
+            output[...] = 99
         inputs = host_tensors(compiled, feeds)
         again = _arrays(runner.run(inputs))
         compare(again, expected, f"{sample.name}, after its outputs were overwritten")
@@ -104,7 +114,11 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
 @check("sharing", values=True)
 def models_and_requests_do_not_share(bench: Bench) -> None:
     """Results of several requests and models that one thread runs in turn stay as they were."""
-    sample = bench.sample("plain")
+    for sample in (bench.sample("plain"), *_models(bench)):
+        _do_not_share(bench, sample)
+
+
+def _do_not_share(bench: Bench, sample: Sample) -> None:
     first = bench.compile(sample.proto)
     runners = [c.device_model.create_runner() for c in (first, first, bench.compile(sample.proto))]
     inputs = [sample.feeds(90 + i) for i in range(3)]
@@ -112,6 +126,12 @@ def models_and_requests_do_not_share(bench: Bench) -> None:
     for runner, feeds in zip(runners, inputs, strict=True):
         tensors = host_tensors(first, feeds)
         kept.append(_arrays(runner.run(tensors)))
+    for one, other in itertools.combinations(kept, 2):
+        for output, another in itertools.product(one, other):
+            require(
+                not np.shares_memory(output, another),
+                f"{sample.name}: outputs of two requests share memory.",
+            )
     for i, (outputs, feeds) in enumerate(zip(kept, inputs, strict=True)):
         what = f"{sample.name}, request {i} after others ran"
         compare(outputs, bench.expected(sample.proto, feeds), what)
@@ -246,6 +266,26 @@ _BORDERED = (
     "g (float[1,2,N,M] x, float[1,2,M,N] z) => (float[1,2,N,N] y) { y = MatMul(x, z) }",
     "g (float[1,2,N,M] x) => (float[P,Q] y) { y = Flatten <axis = 2> (x) }",
 )
+_ROWED = tuple(
+    f"g (float[N,M] x) => ({kind} y) {{ y = {op} }}"
+    for kind, op in (
+        ("float[A,M]", "ReduceSum <keepdims = 1> (x, first)"),
+        *(
+            ("float[A,M]", f"{name} <axes = [0]> (x)")
+            for name in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2")
+        ),
+        ("float[M]", "ReduceSum <keepdims = 0> (x, first)"),
+        ("float", "ReduceSum <keepdims = 0> (x)"),
+        ("int64[A,M]", "ArgMax <axis = 0> (x)"),
+        ("float[N,M]", "Softmax <axis = 0> (x)"),
+        ("float[N,M]", "CumSum(x, rows)"),
+        ("float[B,M]", "Slice(x, first, k)"),
+        ("float[C,D]", "Concat <axis = 0> (x, x)"),
+        ("float[M,M]", "Gemm <transA = 1> (x, x)"),
+        ("float[N,N]", "Gemm <transB = 1> (x, x)"),
+    )
+)
+"""Operations over the rows of a matrix, however many there are."""
 _BORDERS: dict[str, Array] = {
     "w": np.arange(54, dtype=np.float32).reshape(3, 2, 3, 3) % 7 - 3,
     "d": np.arange(18, dtype=np.float32).reshape(2, 1, 3, 3) % 5 - 2,
@@ -253,6 +293,9 @@ _BORDERS: dict[str, Array] = {
     "p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
     "a": np.array([3], np.int64),
     "c": np.array(3, np.int64),
+    "first": np.array([0], np.int64),
+    "rows": np.array(0, np.int64),
+    "k": np.array([2], np.int64),
 }
 
 
@@ -260,8 +303,8 @@ _BORDERS: dict[str, Array] = {
 def what_larger_runs_left_is_not_read(bench: Bench) -> None:
     """Windows, borders and rows of a small image hold nothing of a larger one that came before."""
     tried = 0
-    for text in _BORDERED:
-        read = {n: a for n, a in _BORDERS.items() if re.search(rf"[( ]{n}\)", text)}
+    for text in (*_BORDERED, *_ROWED):
+        read = {n: a for n, a in _BORDERS.items() if re.search(rf"\b{n}[,)]", text)}
         proto = parse(text, read)
         if bench.refusals(proto):
             continue
@@ -295,22 +338,28 @@ def outputs_are_plain_arrays(bench: Bench) -> None:
         "g (uint8[2,3] x) => (float[2,3] y) { y = Cast <to = 1> (x) }",
         "g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }",
     )
-    for text in texts:
+    for text in (*texts, *_FREE):
         proto = parse(text)
         if bench.refusals(proto):
             continue
         compiled = bench.compile(proto)
-        feeds = Sample("", proto).feeds(2)
         runner = compiled.device_model.create_runner()
-        expected = bench.expected(proto, feeds)
-        inputs = host_tensors(compiled, feeds)
-        for tensor, due in zip(runner.run(inputs), expected, strict=True):
-            array = tensor.numpy()
-            what = f"The output of '{text.partition('{')[2]}'"
-            require(type(array) is np.ndarray, f"{what} is a {type(array).__name__}.")
-            require(tensor.dtype == array.dtype == due.dtype, f"{what} is of {array.dtype}.")
-            require(array.dtype.isnative, f"{what} is not in this machine's byte order.")
-            require(tuple(tensor.shape) == array.shape == due.shape, f"{what}: {array.shape}.")
-            require(array.flags.c_contiguous, f"{what} is not C-contiguous.")
-            require(array.flags.writeable, f"{what} cannot be written to.")
+        for n, m in ((4, 6), (4, 3), (2, 6), (4, 6)) if text in _FREE else ((2, 3),):
+            feeds = Sample("", proto).feeds(2, N=n, M=m, K=n)
+            _require_plain(bench, proto, runner, feeds, f"The output of '{text.partition('{')[2]}'")
         runner.close()
+
+
+def _require_plain(
+    bench: Bench, proto: Any, runner: partita.Runner, feeds: dict[str, Array], what: str
+) -> None:
+    """Runs a runner, and looks at the arrays that it gives."""
+    inputs = [partita.HostTensor(array) for array in feeds.values()]
+    for tensor, due in zip(runner.run(inputs), bench.expected(proto, feeds), strict=True):
+        array = tensor.numpy()
+        require(type(array) is np.ndarray, f"{what} is a {type(array).__name__}.")
+        require(tensor.dtype == array.dtype == due.dtype, f"{what} is of {array.dtype}.")
+        require(array.dtype.isnative, f"{what} is not in this machine's byte order.")
+        require(tuple(tensor.shape) == array.shape == due.shape, f"{what}: {array.shape}.")
+        require(array.flags.c_contiguous, f"{what} is not C-contiguous.")
+        require(array.flags.writeable, f"{what} cannot be written to.")

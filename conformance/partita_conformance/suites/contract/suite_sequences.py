@@ -1,0 +1,81 @@
+"""Further checks of suite ``request``: sequences as inputs and results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.tensors.sequence_values import boxed, unboxed
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import parse
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require
+
+SEQUENCES = (
+    "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y) { y = SequenceInsert(s, x) }",
+    "g (seq(float[2,3]) s, float[2,3] x, int64 i) => (seq(float[2,3]) y) {"
+    " y = SequenceInsert(s, x, i) }",
+    "g (seq(float[2,3]) s, int64 i) => (seq(float[2,3]) y) { y = SequenceErase(s, i) }",
+    "g (seq(float[2,3]) s, int64 i) => (float[2,3] y) { y = SequenceAt(s, i) }",
+    "g (seq(float[2,3]) s) => (int64 y) { y = SequenceLength(s) }",
+    "g (seq(float[2,3]) s) => (float[A,3] y) { y = ConcatFromSequence <axis = 0> (s) }",
+    "g (seq(float[2,3]) s) => (float[A,2,3] y) {"
+    " y = ConcatFromSequence <axis = 0, new_axis = 1> (s) }",
+    "g (seq(float[2,3]) s) => (float[2,A,3] y) {"
+    " y = ConcatFromSequence <axis = -2, new_axis = 1> (s) }",
+)
+
+
+@check("request", values=True)
+def sequences_are_only_read(bench: Bench) -> None:
+    """Sequences that are inputs hold the same tensors after a run as before."""
+    tried = 0
+    for text in SEQUENCES:
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        compiled = bench.compile(proto)
+        for place in (1, -1, 0, -2):  # counted from the end, too
+            _read_only(bench, proto, compiled, place, text.partition("{")[2])
+    if not tried:
+        raise NotApplicableError("the device takes no sequences")
+
+
+@check("request", values=True)
+def sequences_may_change_their_length(bench: Bench) -> None:
+    """A request is given longer and shorter sequences in turn, and gives as many tensors back."""
+    tried = 0
+    for text in SEQUENCES:
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        request = bench.compile(proto).create_infer_request()
+        names = {value.name for value in proto.graph.input}
+        more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(0, np.int64)}
+        for turn, count in enumerate((3, 1, 4, 2)):
+            given = [np.full((2, 3), 10 * turn + n, np.float32) for n in range(count)]
+            feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
+            have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
+            due = [unboxed(array) for array in bench.expected(proto, feeds)]
+            what = f"{text.partition('{')[2]} of {count} tensors in run {turn + 1}"
+            compare(have, due, what)
+    if not tried:
+        raise NotApplicableError("the device takes no sequences")
+
+
+def _read_only(bench: Bench, proto: Any, compiled: Any, place: int, what: str) -> None:
+    """Runs a model of a sequence of three twice, and looks at its tensors."""
+    given = [np.full((2, 3), number, np.float32) for number in range(3)]
+    more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(place, np.int64)}
+    names = {value.name for value in proto.graph.input}
+    feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
+    for _ in range(2):
+        have = [unboxed(array) for array in compiled(feeds).to_tuple()]
+        compare(have, [unboxed(array) for array in bench.expected(proto, feeds)], what)
+        for number, array in enumerate(given):
+            require(bool(np.all(array == number)), f"{what}: a run writes to the sequence.")
+        require(len(given) == 3, f"{what}: a run changes the sequence that it is given.")

@@ -1,0 +1,138 @@
+"""Suites ``again`` and ``known``: runs of an operator one after another, and of known inputs.
+
+``again`` runs one runner on some numbers, others and the first ones again, and gives it tensors for
+its outputs that hold something already. ``known`` computes draws of which all inputs are constants,
+as compilers do before any run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import partita
+from partita.errors import PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import Check
+from partita_conformance.draws.cover import nth, order
+from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.operators import GENERATORS, draw, model_of
+from partita_conformance.draws.values import groups_of
+from partita_conformance.draws.vary import element_types
+from partita_conformance.judging.requirements import NotApplicableError
+from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.numerics.drawn import compare_results, draw_check
+from partita_conformance.suites.numerics.suite_kinds import CHANCE
+from partita_conformance.suites.numerics.suite_operators import claimed_compiles
+from partita_conformance.suites.numerics.suite_sweep import valued
+
+_KNOWN = ("float", "int64")
+"""Element types of constants: those of weights, and of sizes and places."""
+
+
+def again_checks() -> list[Check]:
+    """The checks of ``again``, one per operator."""
+    return [
+        Check(
+            f"again/{op}",
+            functools.partial(_run, op),
+            True,
+            f"{op} on other numbers and the first ones again, into tensors that are given",
+            op,
+            nth(op, 0).element_type,
+        )
+        for op in GENERATORS
+        if op not in CHANCE
+    ]
+
+
+def known_checks() -> list[Check]:
+    """The checks of ``known``, one per operator and element type."""
+    checks = []
+    for op in GENERATORS:
+        if op in CHANCE:
+            continue
+        what = f"{op} of inputs that are all constants"
+        checks.append(draw_check(f"known/{op}", op, functools.partial(_usual, op), what))
+        for element in element_types(op, draw(op, 0)):
+            if element in _KNOWN and groups_of(op, element):
+                make = functools.partial(_known, op, element)
+                checks.append(draw_check(f"known/{op}/{element}", op, make, what, element))
+    return checks
+
+
+def _usual(op: str, _: Bench) -> list[tuple[str, Draw]]:
+    return [("", _of_constants(nth(op, number))) for number in range(2)]
+
+
+def _known(op: str, element: str, bench: Bench) -> list[tuple[str, Draw]]:
+    return [(word, _of_constants(one)) for word, one in valued(op, element, bench)]
+
+
+def _of_constants(one: Draw) -> Draw:
+    return dataclasses.replace(one, constant=range(len(one.inputs)))
+
+
+def _run(op: str, bench: Bench) -> None:
+    """Runs a draw, and one of fewer inputs if there is any, whose defaults hold nothing either."""
+    first = nth(op, 0)
+    if not all(isinstance(array, np.ndarray) for array in first.inputs if array is not None):
+        raise NotApplicableError(f"{op} is not of tensors alone")
+    fewest = min((draw(op, 0, attempt) for attempt in order(op)), key=_given)
+    for one in (first, fewest) if _given(fewest) < _given(first) else (first,):
+        _repeat(op, one, bench)
+
+
+def _given(one: Draw) -> int:
+    """How many inputs there are."""
+    return sum(array is not None for array in one.inputs)
+
+
+def _repeat(op: str, one: Draw, bench: Bench) -> None:
+    proto, feeds = model_of(op, one)
+    turns = [feeds]
+    other = {name: _changed(array) for name, array in feeds.items()}
+    if _expected(bench, proto, other) is not None:
+        turns += [other, feeds]
+    compiled = claimed_compiles(bench, proto)
+    runner = compiled.device_model.create_runner()
+    for given in (False, True):
+        for numbers in turns:
+            expected = _expected(bench, proto, numbers)
+            if expected is None:
+                raise NotApplicableError("no judge can compute it")
+            inputs = host_tensors(compiled, numbers)
+            outputs = [partita.HostTensor(_filled(array)) for array in expected]
+            with np.errstate(all="ignore"):
+                results = runner.run(inputs, outputs if given else None)
+                have = [tensor.numpy() for tensor in results]
+            compare_results(op, one, have, expected)
+    runner.close()
+
+
+def _expected(bench: Bench, proto: Any, feeds: Mapping[str, Array]) -> Sequence[Any] | None:
+    """The right outputs; ``None`` where nobody can say."""
+    try:
+        with np.errstate(all="ignore"):
+            return bench.expected(proto, feeds)
+    except PartitaError:
+        return None
+
+
+def _changed(array: Array) -> Array:
+    """The numbers in another order; integers, which may be places, stay as they are."""
+    if array.dtype.kind in "iuO":
+        return array
+    return np.roll(array.reshape(-1), 1).reshape(array.shape)
+
+
+def _filled(array: Array) -> Array:
+    """An array of the same form that holds what no result should keep."""
+    filler: Any = {"b": True, "O": "what was there"}.get(array.dtype.kind)
+    if filler is None:
+        filler = 101 if array.dtype.kind in "iu" else np.nan
+    return np.full(array.shape, filler, array.dtype)
