@@ -27,7 +27,12 @@ from partita_reference.decoder import DECODER
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
-from partita_reference.quantization import MatMulInteger, bounded_quantization
+from partita_reference.quantization import (
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    bounded_quantization,
+)
 from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
@@ -279,6 +284,8 @@ CORRECTED: list[type[OpRun]] = [
     PRelu,
     Pad,
     Pow,
+    QLinearConv,
+    QLinearMatMul,
     RNN,
     Resize,
     RoiAlign,

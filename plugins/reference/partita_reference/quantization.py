@@ -1,4 +1,4 @@
-"""Quantization, where ``onnx.reference`` loses what is beyond int32 or takes rows for columns."""
+"""Quantization, where ``onnx.reference`` overflows, rounds late or takes rows for columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import onnx.defs
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
+from onnx.reference.ops.op_conv import _conv_implementation
+from onnx.reference.ops.op_qlinear_conv import QLinearConv as OriginalQLinearConv
 
 Array = np.ndarray[Any, Any]
 
@@ -53,3 +55,66 @@ class MatMulInteger(OpRun):
         if b_zero_point is not None:
             right = right - b_zero_point.astype(np.int32)
         return (np.matmul(left, right),)
+
+
+def _requantized(total: Array, factor: Array, zero: Array) -> Array:
+    """Sums of products in a narrow type: the quotient is rounded before the zero point is added."""
+    limits = np.iinfo(zero.dtype)
+    quotient = np.rint(total * factor.astype(np.float64))
+    return np.asarray(np.clip(quotient + zero, limits.min, limits.max).astype(zero.dtype))
+
+
+def _of_rows(array: Array) -> Array:
+    """Scales or zero points of rows, one of each row or one of all."""
+    return array[:, None] if array.ndim == 1 else array
+
+
+class QLinearMatMul(OpRun):
+    """The original rounds after it has added the zero point, and takes rows for columns."""
+
+    def _run(
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero_point: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero_point: Array,
+        y_scale: Array,
+        y_zero_point: Array,
+    ) -> tuple[Array]:
+        left = a.astype(np.int32) - _of_rows(a_zero_point).astype(np.int32)
+        right = b.astype(np.int32) - b_zero_point.astype(np.int32)
+        factor = _of_rows(a_scale) * b_scale / _of_rows(y_scale)
+        return (_requantized(np.matmul(left, right), factor, _of_rows(y_zero_point)),)
+
+
+class QLinearConv(OriginalQLinearConv):
+    """The original rounds after it has added the zero point; its rows are of two dimensions."""
+
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero_point: Array,
+        w: Array,
+        w_scale: Array,
+        w_zero_point: Array,
+        y_scale: Array,
+        y_zero_point: Array,
+        B: Array | None = None,  # noqa: N803  # ONNX's name, by which the evaluator gives it
+        **given: Any,
+    ) -> tuple[Array]:
+        def by_channel(array: Array, place: int) -> Array:
+            """One number of each channel, or of all, beside the axis of channels."""
+            shape = [-1 if axis == place else 1 for axis in range(w.ndim)]
+            return array.reshape(shape) if array.size > 1 else array.reshape(())
+
+        names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+        windows = [given.get(name) or getattr(self, name) for name in names]
+        inputs = x.astype(np.int32) - x_zero_point.astype(np.int32)
+        weights = w.astype(np.int32) - by_channel(w_zero_point, 0).astype(np.int32)
+        convolve: Any = _conv_implementation
+        total = convolve(inputs, weights, B, *windows).astype(np.int32)
+        factor = x_scale * by_channel(w_scale, 1) / y_scale
+        return (_requantized(total, np.asarray(factor), y_zero_point),)

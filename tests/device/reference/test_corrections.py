@@ -244,6 +244,42 @@ def test_integer_products_with_a_zero_point_of_each_row_and_column():
     np.testing.assert_array_equal(got, due)
 
 
+def test_quantized_products_round_before_they_add_an_odd_zero_point():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(110, 117, (9, 7), np.uint8), rng.integers(88, 93, (7, 8), np.uint8)
+    f, u = np.float32, np.uint8
+    scales = [np.array(0.25, f), np.array(113, u), b, np.array(2, f), np.array(90, u)]
+    arrays = [a, *scales, np.array(1, f), np.array(117, u)]
+    np.testing.assert_array_equal(*both("QLinearMatMul", 10, arrays, TensorProto.UINT8))
+
+
+def test_quantized_products_have_a_scale_and_zero_point_of_each_row():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (3, 7), np.uint8), rng.integers(0, 256, (7, 3), np.uint8)
+    rows, zeros = np.array([0.25, 0.5, 1], np.float32), np.array([1, 200, 30], np.uint8)
+    one, none = np.array(256, np.float32), np.array(7, np.uint8)
+    feeds = dict(zip("abcdefgh", (a, rows, zeros, b, one, none, one * 64, none), strict=True))
+    proto = one_node("QLinearMatMul", 10, feeds, TensorProto.UINT8)
+    got = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
+    sums = (a.astype(np.int64) - zeros[:, None]) @ (b.astype(np.int64) - 7)
+    due = np.clip(np.rint(sums * rows[:, None] / 64) + 7, 0, 255)
+    np.testing.assert_array_equal(got, due)
+
+
+@pytest.mark.parametrize("spatial", [(9,), (6, 7), (3, 4, 5)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_quantized_convolutions_round_before_they_add_an_odd_zero_point(spatial, bias):
+    rng = np.random.default_rng(0)
+    x = rng.integers(110, 117, (2, 2, *spatial), np.uint8)
+    w = rng.integers(-2, 3, (4, 1, *[2] * len(spatial)), np.int8)
+    f = np.float32
+    arrays = [x, np.array(0.5, f), np.array(113, np.uint8), w, np.array([1, 2, 0.5, 1], f)]
+    arrays += [np.zeros(4, np.int8), np.array(1, f), np.array(117, np.uint8)]
+    arrays += [np.array([1, -3, 5, 2], np.int32)] if bias else []
+    given = {"group": 2, "pads": [1] * 2 * len(spatial)}
+    np.testing.assert_array_equal(*both("QLinearConv", 10, arrays, TensorProto.UINT8, **given))
+
+
 def test_means_of_windows_with_nan():
     x = np.array([[[1, np.nan, 3, 4, np.inf, 6]]], np.float32)
     given = {"kernel_shape": [2], "pads": [1, 1], "count_include_pad": 0}
