@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -23,7 +23,9 @@ def order(op_type: str) -> Sequence[int]:
 
     Those that show nothing new are left out, but for the first few.
     """
-    left = {attempt: _pairs(draw(op_type, 0, attempt)) for attempt in range(ATTEMPTS)}
+    drawn = [draw(op_type, 0, attempt) for attempt in range(ATTEMPTS)]
+    names = {name for one in drawn for name in one.attributes}
+    left = {attempt: _pairs(one, names) for attempt, one in enumerate(drawn)}
     found: list[int] = []
     seen: set[Hashable] = set()
     while left:
@@ -47,13 +49,20 @@ def newest_opset(op_type: str) -> int:
     return max(draw(op_type, 0, attempt).opset for attempt in order(op_type))
 
 
-def _pairs(one: Draw) -> frozenset[Hashable]:
-    return frozenset(itertools.combinations_with_replacement(sorted(_traits(one)), 2))
+def _pairs(one: Draw, names: Set[str]) -> frozenset[Hashable]:
+    return frozenset(itertools.combinations_with_replacement(sorted(_traits(one, names)), 2))
 
 
-def _traits(one: Draw) -> Iterator[str]:
-    """What kind of a draw it is: ranks, inputs that are there, orders, attributes' choices."""
+def _traits(one: Draw, names: Set[str]) -> Iterator[str]:
+    """What kind of a draw it is: ranks, orders, attributes' choices, and what is left out of it.
+
+    Args:
+        one: The draw.
+        names: The attributes that draws of the operator have.
+    """
     yield f"opset {one.opset}"
+    yield f"{len(one.inputs)} inputs"
+    yield from (f"no {name}" for name in names - one.attributes.keys())
     for i, array in enumerate(one.inputs):
         yield f"input {i} {None if array is None else array.ndim}"
         for axis in () if array is None else [k for k, n in enumerate(array.shape) if n == 1]:

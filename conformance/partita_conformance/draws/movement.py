@@ -143,6 +143,8 @@ def pad(rng: Rng) -> Draw:
         pads[int(rng.integers(len(pads)))] = -1
     inputs: list[Array | None] = [floats(rng, shape), pads]
     if mode == "edge" and rng.random() < 0.4:
+        if rng.random() < 0.5:  # more than once around
+            pads[int(rng.integers(len(pads)))] = 2 * max(shape) + 1
         return Draw(inputs, {"mode": "wrap"}, [1], opset=19)
     if mode == "constant" and rng.random() < 0.7:
         inputs.append(np.array(1.5, np.float32))
@@ -207,6 +209,8 @@ def one_hot(rng: Rng) -> Draw:
     """Draws a model of one hot."""
     indices = ints(rng, -4, 4, tuple(random_shape(rng, 1, 2)))
     values = np.array([0.5, 2.0], np.float32)
+    if rng.random() < 0.3:
+        values = np.array([-7, 2**53 + 1], np.int64)
     return Draw(
         [indices, np.array(4, np.int64), values],
         {"axis": random_axis(rng, indices.ndim + 1)},

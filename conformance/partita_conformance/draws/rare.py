@@ -43,6 +43,13 @@ def qlinear_conv(rng: Rng) -> Draw:
         inputs.append(integers(rng, -most, most, 2 * group, dtype=np.int32))
     if most > 900:
         inputs[6] = scalar(2.0**-1, np.float32)
+    elif rng.random() < 0.3:  # quotients that are whole numbers and halves, beside an odd zero
+        inputs[0] = integers(rng, 110, 117, *x.shape, dtype=np.uint8)
+        inputs[3] = integers(rng, -2, 3, *w.shape, dtype=np.int8)
+        inputs[1], inputs[4] = scalar(0.5, np.float32), np.full_like(scale, 1)
+        inputs[5] = np.zeros_like(zero)
+        inputs[6:8] = scalar(1, np.float32), scalar(117, np.uint8)
+        inputs[8:] = [bias // 30 for bias in inputs[8:] if bias is not None]
     return Draw(inputs, given, range(1, len(inputs)))
 
 
@@ -98,6 +105,26 @@ def stft(rng: Rng) -> Draw:
     window = np.asarray(rng.uniform(0.2, 1, 8), np.float32) if rng.random() < 0.6 else None
     signal = floats(rng, [2, 30, 1])
     return Draw([signal, scalar(int(rng.integers(3, 6))), window, scalar(8)], given, [1, 2, 3])
+
+
+def dft(rng: Rng) -> Draw:
+    """Draws DFT along an axis: of real or complex numbers, cut off or filled up, either way."""
+    axis = one_of(rng, None, 1, 2, -3)
+    length = one_of(rng, None, scalar(4), scalar(9))
+    x = floats(rng, [2, 5, 6, one_of(rng, 1, 2)])
+    given = one_of(rng, {}, {"inverse": 1}, {"onesided": 1} if x.shape[-1] == 1 else {"inverse": 1})
+    inputs: list[Array | None] = [x, length, None if axis is None else scalar(axis)]
+    while inputs[-1] is None:
+        inputs.pop()
+    return Draw(inputs, given, [1, 2], opset=20)
+
+
+def mel_weights(rng: Rng) -> Draw:
+    """Draws MelWeightMatrix, of edges that are far from the middle between two frequencies."""
+    bins, length, rate = one_of(rng, (5, 32, 8192), (8, 64, 16000), (3, 16, 1000))
+    low, high = rate * np.array([one_of(rng, 0.0, 0.02), one_of(rng, 0.3, 0.5)], np.float32)
+    inputs = [*map(scalar, (bins, length, rate)), scalar(low, np.float32), scalar(high, np.float32)]
+    return Draw(inputs, {}, range(5))
 
 
 def tensor_scatter(rng: Rng) -> Draw:
@@ -158,6 +185,8 @@ def _running_sum(shape: list[int]) -> onnx.GraphProto:
 
 
 _WORDS = ("Monday", "monday", "a", "A", "", "b c", "\u00e9t\u00e9", "d,e,,f", ",", "aa1", "1")
+_ELSEWHERE = ("\u00c9cu", "\u0436\u0443k", "\u0416", "\u03c9")
+"""Words of letters beside those of English, of either case."""
 
 
 def words(rng: Rng, *shape: int) -> Array:
@@ -173,7 +202,7 @@ def normalizer(rng: Rng) -> Draw:
     }
     if rng.random() < 0.8:
         given["stopwords"] = ["monday", "A"]
-    x = np.append(words(rng, 5), np.array(["Monday", "kept", "A"], object))
+    x = np.append(words(rng, 5), np.array(["Monday", "kept", "A", *_ELSEWHERE], object))
     return Draw([x if rng.random() < 0.7 else x[None]], given)
 
 

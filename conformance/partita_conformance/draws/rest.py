@@ -313,14 +313,34 @@ def roi_align(rng: Rng) -> Draw:
 
 def suppression(rng: Rng) -> Draw:
     """Draws NonMaxSuppression."""
-    a = np.asarray(rng.uniform(0, 3, [1, 8, 2]), np.float32)
-    boxes = np.concatenate([a, a + rng.uniform(1, 3, [1, 8, 2])], 2).astype(np.float32)
+    batch = int(rng.integers(1, 3))
+    a = np.asarray(rng.uniform(0, 3, [batch, 8, 2]), np.float32)
+    boxes = np.concatenate([a, a + rng.uniform(1, 3, [batch, 8, 2])], 2).astype(np.float32)
     limits = [scalar(7), scalar(0.3, np.float32), scalar(0.2, np.float32)]
-    scores = np.asarray(rng.random([1, 2, 8]), np.float32)
+    scores = np.asarray(rng.random([batch, 2, 8]), np.float32)
     scores[..., ::2] = limits[2]  # which is not above the threshold
     given = {"center_point_box": int(rng.integers(2))}
     count = one_of(rng, 3, 3, 2, 1, 0)  # boxes per class are none unless a limit is given
+    if rng.random() < 0.3:
+        boxes = np.stack([rng.permutation(_OVERLAPPING) for _ in range(batch)])
+        limits[1] = scalar(0.5, np.float32)
+        if given["center_point_box"]:
+            low, high = (
+                np.minimum(boxes[..., :2], boxes[..., 2:]),
+                np.maximum(*np.split(boxes, 2, 2)),
+            )
+            boxes = np.concatenate([(low + high) / 2, high - low], 2)[..., [1, 0, 3, 2]]
     return Draw([boxes, scores, *limits[:count]], given, [2, 3, 4])
+
+
+_OVERLAPPING = np.array(
+    [
+        *([0, 0, 2, 2], [0, 0, 2, 1], [2, 1, 0, 2], [0, 2, 1, 0]),
+        *([4, 0, 6, 2], [6, 2, 5, 0], [4, 0, 6, 2], [7, 7, 7, 9]),
+    ],
+    np.float32,
+)
+"""Boxes by any two opposite corners, some of which share half their area, or all of it."""
 
 
 def matmul_integer(rng: Rng) -> Draw:
@@ -359,13 +379,19 @@ def qlinear_matmul(rng: Rng) -> Draw:
     one, two = [scalar(0.02, f), scalar(113, u)], [scalar(0.03, f), scalar(90, u)]
     if rng.random() < 0.3:  # of each column
         two = [np.array([1, 2, 3, 4, 5], f) / 128, integers(rng, 80, 99, 5, dtype=u)]
+    elif rng.random() < 0.4:  # quotients that are whole numbers and halves, beside an odd zero
+        a, b = integers(rng, 110, 117, 3, 7, dtype=u), integers(rng, 88, 93, 7, 5, dtype=u)
+        one[0], two[0] = scalar(0.25, f), scalar(2, f)
+        inputs = [a, *one, b, *two, scalar(1, f), scalar(117, u)]
+        return Draw(inputs, constant=[1, 2, 3, 4, 5, 6, 7])
     return Draw([a, *one, b, *two, scalar(0.05, f), scalar(118, u)], constant=[1, 2, 3, 4, 5, 6, 7])
 
 
 def dynamic_quantize(rng: Rng) -> Draw:
     """Draws DynamicQuantizeLinear."""
     x = floats(rng, random_shape(rng)) * 3
-    return Draw([one_of(rng, x, np.abs(x) + 1, -np.abs(x) - 1)], outputs=3)
+    halves = np.arange(-75, 436) / np.float32(4)  # of a scale of a half, and an odd zero
+    return Draw([one_of(rng, x, np.abs(x) + 1, -np.abs(x) - 1, halves)], outputs=3)
 
 
 def unique(rng: Rng) -> Draw:
@@ -416,6 +442,10 @@ def rotary(rng: Rng) -> Draw:
         given["rotary_embedding_dim"] = 4
     if rng.random() < 0.3:
         x, given["num_heads"] = floats(rng, [2, 4, 24]), 3
+    if rng.random() < 0.4:  # rows of the tables by the position of each token
+        tables = [floats(rng, [9, turned // 2]) for _ in range(2)]
+        given["rotary_embedding_dim"] = turned
+        return Draw([x, *tables, integers(rng, 0, 9, 2, 4)], given, opset=23)
     tables = [floats(rng, [2, 4, turned // 2]) for _ in range(2)]
     return Draw([x, *tables], given, opset=23)
 

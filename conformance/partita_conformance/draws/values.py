@@ -63,8 +63,11 @@ _SQUASHED = {"LSTM", "GRU", "RNN"}
 _COPIED = {"TensorScatter", "MaxUnpool"}
 _EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
 """Operators that must not overflow where their results do not."""
-_MASKED = {"Softmax", "LogSoftmax"}
-"""Operators of which a row of -inf alone has an answer, which is NaN."""
+_SEARCHES = {"ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "TopK"}
+_SEARCHES |= {"ArgMax", "ArgMin", "Hardmax"}
+"""Operators that look for the largest or least element, and have to start somewhere."""
+_MASKED = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
+"""Operators of which a row of -inf alone has an answer, which is NaN or -inf."""
 HALVES = ("float16", "bfloat16")
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
@@ -92,6 +95,8 @@ def groups_of(op_type: str, element: str) -> list[str]:
     if element == "string":
         return ["short texts", "long texts"] if op_type in EACH else []
     whole = "int" in element
+    ends = ["lowest", "highest"] if op_type in _SEARCHES else []
+    long = ["long sums"] if op_type in LONG_SUMS and element in HALVES else []
     if op_type == "DequantizeLinear":
         return ["wide"] if element in ("int16", "uint16", "int32") else []
     if op_type == "QuantizeLinear":
@@ -104,7 +109,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
             groups.remove("denormal")  # which arithmetic may flush to zero
         if op_type not in ELEMENTWISE - {"Pow"} and "scales" in groups:
             groups.remove("scales")  # which tell where one series ends and the next begins
-        return [group for group in groups if op_type not in UNTOLD.get(group, ())]
+        return [one for one in groups if op_type not in UNTOLD.get(one, ())] + ends + long
     if whole:
         return ["sums"] if op_type in _FACTORS else []
     sums = ["few special"] if op_type in _SUMS | CENTRED | _WINDOWED else []
@@ -113,14 +118,13 @@ def groups_of(op_type: str, element: str) -> list[str]:
     halves = ["tall"] if op_type in CENTRED and element == "float16" else []
     weights = ["infinite weights"] if op_type in ("MatMul", "Gemm") else []
     spread = ["spread"] if op_type in _EXPONENTIAL else []
-    masked = ["masked"] if op_type in _MASKED else []
-    long = ["long sums"] if op_type in LONG_SUMS and element in HALVES else []
+    masked = ["lowest"] if op_type in _MASKED else []
     return sums + centred + halves + weights + spread + masked + long
 
 
 _DIVISORS = {("Div", 1), ("Mod", 1)}
 """Inputs that must not be zero, nor -1 beside the smallest number, which has no answer."""
-_FIXED = {"Clip", "Pad", "OneHot"}
+_FIXED = {"Clip", "OneHot"}
 """Operators whose constants have no answer if they are special."""
 _BOUNDED = {("BitShift", 1), ("Pow", 1), ("QuantizeLinear", 1)}
 """Inputs whose limits have no answer; powers of floats have."""
@@ -157,6 +161,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
     base, exponent = (*inputs, None)[:2]
     if (op_type, group) == ("Pow", "limits") and base is not None and exponent is not None:
         inputs[:2] = _powers(base, exponent)
+    if op_type == "MaxPool" and group in ("lowest", "highest"):
+        return dataclasses.replace(draw, inputs=inputs, outputs=1)  # places of equals are not said
     if (op_type, group) == ("ReduceProd", "sums"):  # of all elements, two of which are not 1
         given = {n: v for n, v in draw.attributes.items() if n == "keepdims"}
         return dataclasses.replace(draw, inputs=inputs[:1], attributes=given)
@@ -219,8 +225,8 @@ def _values(
         return np.asarray(array * np.asarray(1000 if i == 0 else 1, array.dtype))
     if group == "infinite weights":
         return _with_few(rng, array, (0.0, 0.0, 0.0) if i == 0 else (np.inf,) if i == 1 else ())
-    if group == "masked":
-        return np.full_like(array, -np.inf)
+    if group in ("lowest", "highest"):
+        return _end(array, group == "highest") if i == 0 else array
     if group == "spread":
         return _filled(rng, array, np.array(_SPREAD).astype(array.dtype))
     pool = np.array(_FLOATS[group])
@@ -231,6 +237,14 @@ def _values(
     # Powers of one and of what signals that it is no number, libraries disagree about.
     more = nans(array.dtype) if group == "special" and op_type != "Pow" else numbers[:0]
     return _filled(rng, array, np.concatenate([numbers, more]))
+
+
+def _end(array: Array, high: bool) -> Array:
+    """Nothing but one end of a type's range: an infinity, or the integer that goes furthest."""
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(array.dtype)
+        return np.full_like(array, limits.max if high else limits.min)
+    return np.full_like(array, np.inf if high else -np.inf)
 
 
 def _limits(dtype: np.dtype[Any]) -> Array:

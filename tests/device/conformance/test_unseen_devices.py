@@ -240,6 +240,18 @@ CAUGHT = {
     ("blind_graphs", "HoistsConstantsOfBranchesByName"): ["chains/branches_with_weights*"],
     ("blind_graphs", "OverwritesCarriedValuesInOrder"): ["chains/a_loop_whose_values*"],
     ("blind_graphs", "KeepsBuffersOfCarriedValues"): ["chains/a_loop_whose_value_grows"],
+    ("blind_numerics", "ZeroPointAddedBeforeRounding"): ["values/QuantizeLinear/float"],
+    ("blind_numerics", "ZeroPointSubtractedInEightBits"): ["values/DequantizeLinear/*int8"],
+    ("blind_numerics", "PaddingIsZeroNotTheZeroPoint"): ["random/ConvInteger/*"],
+    ("blind_numerics", "MeanOfHalvesOverflows"): ["values/Mean/float16"],
+    ("blind_numerics", "GreatestStartsAtLowestFinite"): ["values/ReduceMax/float"],
+    ("blind_numerics", "InverseDividesByTheOldLength"): ["random/DFT/*"],
+    ("blind_numerics", "CaseOfAsciiLettersOnly"): ["random/StringNormalizer/*"],
+    ("blind_numerics", "ClipWithCrossedLimitsGivesTheLower"): ["values/Clip/float"],
+    ("blind_numerics", "BoxesAtTheThresholdAreSuppressed"): ["random/NonMaxSuppression/*"],
+    ("blind_numerics", "PositionsOfTheFirstBatch"): ["random/RotaryEmbedding/*"],
+    ("blind_numerics", "TailOfTheSumAddedTwice"): ["sizes/ReduceSum/long"],
+    ("blind_numerics", "SineReducesByShortPi"): ["values/Sin/float"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -52,6 +52,7 @@ _DRAWS: Mapping[str, Callable[[], Draw]] = {
     "ReduceLogSum": _one(_ROWS),
     "ReduceLogSumExp": _one(0 * _ROWS),
     "ReduceMean": _one(_LARGE * _ROWS),
+    "Mean": lambda: Draw([_LARGE * _ones(7), 2 * _LARGE * _ones(7), _LARGE * _ones(7)]),
     "CumSum": _one(_ROWS, np.array(1, np.int64)),
     "Softmax": _one(_first(_LOG_MANY, 0)),
     "LogSoftmax": _one(_first(_LOG_MANY, 0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -16,9 +16,11 @@ from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 _COUNT = 20_000
 _SHAPE = (_COUNT // 4, 4)
 _DOUBLE = TensorProto.DOUBLE
-_FAIR = np.log(np.tile(np.array([[0.2, 0.5, 0.3]], np.float32), (2, 1)))
+_FAIR = np.log(np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]], np.float32))
+_CHANCES = np.array([0.3, 0.1, 0.8, 0.5])
+Number: TypeAlias = float | np.ndarray[Any, Any]
 
-ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, float, float]] = {
+ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, Number, Number]] = {
     "RandomNormal": (
         {"shape": _SHAPE, "mean": 3.0, "scale": 2.0, "dtype": _DOUBLE, "seed": 1.0},
         None,
@@ -41,16 +43,19 @@ ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, flo
     ),
     "Bernoulli": (
         {"dtype": TensorProto.INT32, "seed": 1.0},
-        np.full(_SHAPE, 0.3, np.float32),
-        *(np.int32, 0.3, 0.21**0.5),
+        np.tile(_CHANCES.astype(np.float32), (_SHAPE[0], 1)),
+        *(np.int32, _CHANCES, np.sqrt(_CHANCES * (1 - _CHANCES))),
     ),
     "Multinomial": (
         {"sample_size": _COUNT // 2, "dtype": TensorProto.INT64, "seed": 1.0},
         _FAIR,
-        *(np.int64, 1.1, 0.7),
+        *(np.int64, np.array([1.1, 0.5]), np.sqrt([0.49, 0.45])),
     ),
 }
-"""Operator to attributes, input, and the type, mean and deviation of its results."""
+"""Operator to attributes, input, and the type, mean and deviation of its results.
+
+Those of Bernoulli are of each column, those of Multinomial of each row.
+"""
 
 
 @check("chance", values=True)
@@ -67,9 +72,13 @@ def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
         require(y.dtype == dtype, f"{op} with {given} gives {y.dtype}.")
         due = (2, _COUNT // 2) if op == "Multinomial" else _SHAPE
         require(y.shape == due, f"{op} with {given} gives the shape {y.shape}.")
-        found, spread = float(np.mean(y)), float(np.std(y))
-        close = abs(found - mean) < 0.06 * deviation and abs(spread / deviation - 1) < 0.06
-        require(close, f"{op} with {given} has mean {found:.3f} and deviation {spread:.3f}.")
+        along = 1 if op == "Multinomial" else 0
+        found, spread = np.mean(y, along), np.std(y, along)
+        close = (np.abs(found - mean) < 0.06 * deviation) & (np.abs(spread / deviation - 1) < 0.06)
+        told = f"means {found.round(3)} and deviations {spread.round(3)}"
+        require(bool(close.all()), f"{op} with {given} has {told}.")
+        low, high = given.get("low", -np.inf), given.get("high", np.inf)
+        require(bool(np.all((y >= low) & (y <= high))), f"{op} with {given} leaves its range.")
     if not tried:
         raise NotApplicableError("the device makes no random numbers")
 

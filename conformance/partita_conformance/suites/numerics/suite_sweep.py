@@ -28,6 +28,7 @@ from partita_conformance.draws.large.rows import ROWS
 from partita_conformance.draws.large.squares import SQUARES, squares
 from partita_conformance.draws.large.tails import TAILS
 from partita_conformance.draws.operators import GENERATORS, draw
+from partita_conformance.draws.quantized import quantized
 from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import HALVES, groups_of, revalued, subnormal
 from partita_conformance.draws.vary import (
@@ -64,7 +65,7 @@ def sweep_checks(count: int) -> list[Check]:
                 make = functools.partial(_typed, op, element, number)
                 what = f"{op} of {element}"
                 checks.append(draw_check(f"types/{op}/{element}/{number}", op, make, what, element))
-            if groups_of(op, element) or op in _CASTS or (op in SQUARES and element in HALVES):
+            if groups_of(op, element) or _own(op, element):
                 make = functools.partial(valued, op, element)
                 what = f"{op} of values of {element} that break things"
                 checks.append(draw_check(f"values/{op}/{element}", op, make, what, element))
@@ -326,6 +327,16 @@ def _shaped(op: str, draws: Callable[[str], list[Draw]], _: Bench) -> list[tuple
 _CASTS = ("Cast", "CastLike")
 
 
+def _own(op: str, element: str) -> list[tuple[str, Draw]]:
+    """Draws of values of an operator's own, beside groups that several are tried with."""
+    if op in _CASTS:
+        return casts(op, element)
+    if op in SQUARES and element in HALVES:
+        like = typed(op, draw(op, 0), element).inputs[0]
+        return [("squares", one) for one in squares(op, like)]
+    return quantized(op, element)
+
+
 def _roomy(op: str) -> Draw:
     """The largest draw with more than one row and column: shares of one element say little."""
 
@@ -338,12 +349,9 @@ def _roomy(op: str) -> Draw:
 
 def valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     """Draws of an element type of values that break things, each with the name of its group."""
-    if op in _CASTS:
-        return casts(op, element)
     usual = [typed(op, one, element) for one in (_roomy(op), *_of_another_kind(op))]
     drawn = [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
-    if op in SQUARES and element in HALVES:
-        drawn += [("squares", one) for one in squares(op, usual[0].inputs[0])]
+    drawn += _own(op, element)
     if (op, element) == ("Mul", "float16"):
         drawn.append(("subnormal", subnormal(usual[0])))
     return drawn
@@ -353,8 +361,17 @@ def _of_another_kind(op: str) -> list[Draw]:
     """A second draw of operators of which one says too little.
 
     For those that may have a scale for each row or one for all, of the latter; for TopK, of the
-    least elements, where it was of the largest, or the other way round.
+    least elements, where it was of the largest, or the other way round; for Clip, of a lower limit
+    above the upper one, which then is every result; for Pad, with a value to fill up with.
     """
+    if op == "Pad":
+        x = _roomy(op).inputs[0]
+        assert x is not None  # noqa: S101  # Pad has it
+        sides = np.array([1] * 2 * x.ndim, np.int64)
+        return [Draw([x, sides, np.array(1 / 3, np.float32)], {}, (1, 2))]
+    if op == "Clip":
+        limits = np.array(0.8, np.float32), np.array(-0.5, np.float32)
+        return [Draw([_roomy(op).inputs[0], *limits], {}, (1, 2))]
     if op == "TopK":
         one = _roomy(op)
         most = one.attributes.get("largest", 1)
