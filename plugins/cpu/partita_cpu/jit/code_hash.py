@@ -6,10 +6,12 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from partita_cpu.jit import translation
 from partita_cpu.jit.deferred_numba import Intrinsic, Later, implementations
 from partita_cpu.jit.kernel_definition import KernelDefinition
 from partita_cpu.jit.record_arguments import described
@@ -25,6 +27,15 @@ def fingerprint(function: Any) -> str:
     names by what it calls included. Lines and file names do not count.
     """
     return read_code(function).digest()
+
+
+@functools.cache
+def translator_digest() -> str:
+    """A digest of what makes machine code of kernels, which is not imported for that."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(translation.__path__[0]).glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def extent(function: Any) -> int:

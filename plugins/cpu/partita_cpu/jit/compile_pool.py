@@ -29,6 +29,8 @@ from partita.storage.cache_folder import cache_root
 from partita.system.processor_time import group_seconds
 from partita.system.processors import usable_processors
 from partita_cpu.jit import disk_cache
+from partita_cpu.jit.isa import cap
+from partita_cpu.llvm.levels import PORTABLE
 from partita_cpu.system import this_system
 
 MOST = 8
@@ -66,6 +68,10 @@ class Job(NamedTuple):
         return {"file": self.file, "cache": str(cache_root() or ""), **self.what}
 
 
+_READY = Job("ready", {"kernel": "", "kinds": ()})
+"""Names no kernel: whoever takes it has imported what all jobs need."""
+
+
 Report = Callable[[int], None]
 """Is told again and again how many jobs are done."""
 
@@ -84,6 +90,15 @@ def order(jobs: Sequence[Job]) -> None:
         current_staff = None
         with contextlib.suppress(OSError):
             current_staff = _Staff(jobs)
+
+
+def call_up() -> None:
+    """Has processes get ready for jobs that will come, on a machine's first day; does not wait.
+
+    They import the compiler while this process still imports what it needs itself.
+    """
+    if disk_cache.is_new() and cap() is not PORTABLE:
+        order([_READY])
 
 
 def wait(files: Collection[str], report: Report | None = None) -> None:

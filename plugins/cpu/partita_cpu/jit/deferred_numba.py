@@ -14,6 +14,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,8 +30,18 @@ class Later:
         return getattr(importlib.import_module(self._name), attribute)
 
 
+class _Types(Later):
+    """Numba's types, or those of another compiler that calls them by the same names."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        other = _other_types.get()
+        return super().__getattr__(attribute) if other is None else getattr(other, attribute)
+
+
+_other_types: ContextVar[Any] = ContextVar("other types", default=None)
+
 ir: Any = Later("llvmlite.ir")
-types: Any = Later("numba.core.types")
+types: Any = _Types("numba.core.types")
 cgutils: Any = Later("numba.core.cgutils")
 
 implementations: dict[Any, Callable[..., Any]] = {}
@@ -69,6 +80,16 @@ def afresh() -> Iterator[None]:
 def compiles_afresh() -> bool:
     """Whether :func:`afresh` is in force."""
     return bool(_afresh)
+
+
+@contextlib.contextmanager
+def types_from(module: Any) -> Iterator[None]:
+    """Lets `types` be another compiler's, in this thread."""
+    token = _other_types.set(module)
+    try:
+        yield
+    finally:
+        _other_types.reset(token)
 
 
 def _when_compiling(act: Callable[[], object]) -> None:

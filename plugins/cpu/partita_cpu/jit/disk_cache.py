@@ -17,6 +17,9 @@ from partita.system.processor_identity import processor_identity
 
 _DIGEST_BYTES = 32
 
+_FEW = 3
+"""What is known of the processor, and kernels, of which every model needs more than two."""
+
 
 def read(name: str, key: str) -> bytes | None:
     """What was kept under a name and a key, if it is there and whole."""
@@ -44,6 +47,12 @@ def keeps() -> bool:
     """Whether files can be kept at all."""
     folder = _folder()
     return folder is not None and os.access(folder, os.W_OK | os.X_OK)
+
+
+def is_new() -> bool:
+    """Whether files can be kept, and hardly anything was yet: no code for this machine."""
+    folder = _folder()
+    return folder is not None and len([*folder.iterdir()]) < _FEW
 
 
 def there(file: str) -> bool:

@@ -7,6 +7,7 @@ nor number, or allocates), numba's own function serves, and numba is imported.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -18,7 +19,13 @@ import numpy as np
 from partita.errors import InferError
 from partita.lowering.program import flattened
 from partita_cpu.jit import compile_pool, disk_cache
-from partita_cpu.jit.code_hash import extent, fingerprint, is_ours, units_of
+from partita_cpu.jit.code_hash import (
+    extent,
+    fingerprint,
+    is_ours,
+    translator_digest,
+    units_of,
+)
 from partita_cpu.jit.compile_pool import Job
 from partita_cpu.jit.deferred_numba import types
 from partita_cpu.jit.foreign_call import invoke
@@ -179,11 +186,16 @@ def _unit(symbol: str) -> int:
 
 def file_and_entry(kernel: KernelDefinition, kinds: Kinds) -> tuple[str, str]:
     """Name and key of a compiled kernel on disk."""
-    return kernel.__qualname__, f"{FORMAT} {fingerprint(kernel)} {kinds}"
+    key = f"{FORMAT} {translator_digest()} {fingerprint(kernel)} {kinds}"
+    return kernel.__qualname__, key
 
 
 def _made(kernel: KernelDefinition, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
-    """The image of a kernel, or that there is none."""
+    """The image of a kernel, or that there is none; numba makes what is not translated."""
+    from partita_cpu.jit.translation import object_code
+
+    with contextlib.suppress(object_code.UntranslatableError):
+        return image_of(object_code.object_of(kernel, kinds), [object_code.ENTRY]).pack()
     share = () if kernel.apart else (types.int64, types.int64)
     made = object_of(kernel, kernel.types_for((*map(type_of, kinds), *share)))
     if made is None:

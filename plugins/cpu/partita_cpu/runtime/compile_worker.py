@@ -70,13 +70,16 @@ def _start(work: Callable[[], None]) -> None:
 
 
 def _learn() -> None:
-    """Imports what all copies need; that takes longer than most jobs."""
+    """Imports what all copies need; that takes longer than most jobs.
+
+    Numba is not among it: a copy imports it when it finds a kernel that is for numba alone.
+    """
     sys.modules["scipy"] = None  # type: ignore[assignment]  # numba asks for it, kernels do not
-    from partita_cpu.jit import codegen
+    from partita_cpu.jit.translation import object_code
     from partita_cpu.kernels.operator_table import TABLE
 
     TABLE.load()
-    codegen.prepare()
+    object_code.prepare()
 
 
 def _serve(jobs: socket.socket) -> None:

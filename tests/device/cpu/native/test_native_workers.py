@@ -43,7 +43,7 @@ SOFTMAX = """
         return bool(np.allclose(y, 1 / 3))
 
     def compiled_here():
-        return "numba" in sys.modules
+        return "partita_cpu.jit.translation.object_code" in sys.modules
     """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.jit.deferred_numba import cgutils, intrinsic, ir, register_jitable, types
+from partita_cpu.jit.deferred_numba import intrinsic, ir, register_jitable, types
 
 _I64, _F32 = "int64", "float32"
 
@@ -17,6 +17,13 @@ def address(array: Any) -> Any:
     return np.int64(array.ctypes.data)
 
 
+def unpacked(builder: Any, given: Any, count: int) -> list[Any]:
+    """The items of a tuple: one value of numba's, a list of `partita_cpu.jit.translation`."""
+    if isinstance(given, list):
+        return given
+    return [builder.extract_value(given, index) for index in range(count)]
+
+
 def calling(*kinds: str, returns: str = "void") -> Any:
     """Makes a function of an address, and a tuple of what to call it with; by numba's types."""
 
@@ -25,7 +32,7 @@ def calling(*kinds: str, returns: str = "void") -> Any:
         result = getattr(types, returns)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            values = cgutils.unpack_tuple(builder, args[1], len(kinds))
+            values = unpacked(builder, args[1], len(kinds))
             nothing = result == types.void
             kind_of_result = ir.VoidType() if nothing else context.get_value_type(result)
             kind = ir.FunctionType(kind_of_result, [value.type for value in values])
