@@ -226,12 +226,13 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     table = np.zeros(SLOTS, np.int64)
     if not level.native:
         return table
-    known = llvm_kernel.addresses(level)
+    known = llvm_kernel.addresses(level, "_bytes")
     table[MOST_DOTS] = most_rows(level)
     for rows in range(1, most_rows(level) + 1):
         table[DOTS + rows] = known[f"dot_bytes_{rows}"]
     table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
     if level.tiles:
+        known = llvm_kernel.addresses(level)
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step // 2).ctypes.data
@@ -275,7 +276,7 @@ def unpack_kernel(level: Level, variant: Variant, planes: int) -> Array:
 @functools.cache
 def byte_window_kernels(level: Level, kind: str) -> Array:
     """The depthwise kernels for ``"int8"`` or ``"uint8"`` by number of pixels; else 0."""
-    known = llvm_kernel.addresses(level)
+    known = llvm_kernel.addresses(level, "_bytes")
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
         table[pixels] = known[f"weigh_{kind}_{pixels}"]

@@ -36,12 +36,12 @@ _ENDS = ("floats", "levels")
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
-PARTS = ("", "_weigh", "_weigh_halves", "_pairs", "_f16", "_blocks")
+PARTS = ("", "_bytes", "_weigh", "_weigh_halves", "_pairs", "_f16", "_blocks")
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
 Those for depthwise convolutions of images, of float32 and of bfloat16, and those for products of
-bfloat16 by vectors take as long to compile as all the others; those for float16 and for weights
-quantized in blocks are seldom asked for.
+bfloat16 by vectors take as long to compile as all the others; those for float16, for networks of
+bytes and for weights quantized in blocks are seldom asked for.
 """
 
 
@@ -53,6 +53,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_blocks":
         made = dot_blocks.functions(level) + dot_pairs.functions(level)
         return made + unpack_blocks.functions() if level.tiles else made
+    if part == "_bytes":
+        return _byte_functions(level)
     if part == "_pairs":
         return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []
     if part:
@@ -74,19 +76,26 @@ def functions(level: Level, part: str = "") -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
-    for rows in range(1, dot_int8.most_rows(level) + 1):
-        made.append(dot_int8.dot_bytes(f"dot_bytes_{rows}", rows, level))
-    made += [epilogue_int8.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
     if level.masks_halves:
         made.append(strided_copy.copy_runs("copy_runs"))
         for kind in ("int8", "uint8"):
             signed = kind == "int8"
             made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
-    for kind in ("int8", "uint8"):
-        signed = kind == "int8"
-        made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
     if level.dots_bfloat16:
         made += _bfloat16_functions(level)
+    return made
+
+
+def _byte_functions(level: Level) -> list[Function]:
+    """Products and depthwise convolutions of bytes."""
+    made = [
+        dot_int8.dot_bytes(f"dot_bytes_{rows}", rows, level)
+        for rows in range(1, dot_int8.most_rows(level) + 1)
+    ]
+    made += [epilogue_int8.finish_bytes(f"bytes_{n}", level.lanes, n == "levels") for n in _ENDS]
+    for kind in ("int8", "uint8"):
+        signed = kind == "int8"
+        made += [weigh_bytes(f"weigh_{kind}_{n}", n, level.lanes, signed) for n in WINDOW_PIXELS]
     return made
 
 

@@ -111,10 +111,10 @@ def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == X86_64])
 def test_products_use_the_instruction_that_the_level_has(level):
-    assembly = compiled(level, "", TRIPLES[X86_64][0])
+    assembly = "".join(compiled(level, part, TRIPLES[X86_64][0]) for part in ("", "_bytes"))
     if module.functions(level, "_pairs"):
         assembly += compiled(level, "_pairs", TRIPLES[X86_64][0])
-    dots = [f.name for f in module.functions(level) if f.name.startswith("dot_bytes_")]
+    dots = [f.name for f in module.functions(level, "_bytes") if f.name.startswith("dot_bytes_")]
     assert dots
     for name in dots:
         body = of(assembly, name)

@@ -139,6 +139,13 @@ def loops(a: Array, y: Array, tid: int, nt: int) -> None:
         value = a[i : i + 2]
         y[3 + i] = np.float64(value[1]) + i
     y[6] = i
+    for kind in (2, 4, 8):
+        if kind == 4:
+            continue
+        y[7] = 100 * y[7] + kind
+        if y[7] > left and kind > 2:
+            break
+        y[8] += kind
 
 
 @loop
@@ -250,7 +257,7 @@ CASES = {
         ),
     ),
     "filled": (filled, lambda: (np.full(1, 4, np.float32), np.zeros(9))),
-    "loops": (loops, lambda: (np.arange(16, dtype=np.float32), np.zeros(7))),
+    "loops": (loops, lambda: (np.arange(16, dtype=np.float32), np.zeros(9))),
     "choices": (choices, lambda: (np.array([-3, 0, 1, 5, 6, 8]), np.zeros((6, 6), np.int64))),
     "functions": (
         functions,

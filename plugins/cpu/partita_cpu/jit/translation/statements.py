@@ -212,6 +212,9 @@ class Body:
         self._loop(node, enter, lambda: None)
 
     def _for(self, node: ast.For) -> None:
+        if not isinstance(node.iter, ast.Call):
+            self._each(node, items_of(self._expressions.value(node.iter)))
+            return
         start, stop, step = self._expressions.range_of(node.iter)
         counter = self._expressions.room(start.kind)
         self._builder.store(start.number, counter)
@@ -238,6 +241,29 @@ class Body:
             self._builder.store(self._builder.add(at, step.number, flags=flags), counter)
 
         self._loop(node, enter, following)
+
+    def _each(self, node: ast.For, items: Sequence[Value]) -> None:
+        """A loop over a tuple: its body once for each item."""
+        if node.orelse:
+            raise UntranslatableError("a loop with 'else'")
+        behind = self._builder.append_basic_block("behind")
+        exits: list[Names] = []
+        for item in items:
+            loop = _Loop(self._builder.append_basic_block("next"), behind, exits=exits)
+            self._set(node.target, item)
+            self._loops.append(loop)
+            self._all(node.body)
+            self._loops.pop()
+            if self._live():
+                loop.turns.append(dict(self._names.current))
+                self._builder.branch(loop.following)
+            self._go_on(loop.following, loop.turns)
+            if not self._live():
+                break
+        else:
+            exits.append(dict(self._names.current))
+            self._builder.branch(behind)
+        self._go_on(behind, exits)
 
     def _loop(
         self,
