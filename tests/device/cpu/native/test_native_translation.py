@@ -6,6 +6,9 @@ import ast
 import itertools
 import math
 import operator
+import subprocess
+import sys
+import textwrap
 from typing import Any, NamedTuple
 
 import numba
@@ -318,6 +321,25 @@ def test_results_are_of_the_kind_that_numba_says(name):
 def test_what_every_program_needs_is_translated():
     for kernel, args in (*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS):
         assert "define" in text_of(kernel, kinds_of(args))
+
+
+def test_numba_is_not_imported_for_what_is_translated():
+    code = """
+        import sys
+        from partita_cpu.gemm import packing
+        from partita_cpu.jit.kernel_definition import kinds_of
+        from partita_cpu.jit.translation import object_code
+        from partita_cpu.kernels.operator_table import TABLE
+        from partita_cpu.scalar.activations import activate_floats
+
+        TABLE.load()
+        pack, args = packing.CALLS[0]
+        for kernel, kinds in (pack, kinds_of(args)), (activate_floats, activate_floats.apart):
+            assert object_code.object_of(kernel, kinds).startswith(b"\\x7fELF")
+        print("numba" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
 
 
 @loop
