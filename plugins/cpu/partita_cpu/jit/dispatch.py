@@ -145,13 +145,11 @@ def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
         kernel_name: The kernel's qualified name.
         kinds: Kinds of its arguments.
     """
-    from partita_cpu.jit.codegen import object_of
-
     for kernel in list(kernels):
         if kernel.__qualname__ == kernel_name:
             place = file_and_entry(kernel, kinds)
             if disk_cache.file_name(*place) == file:
-                disk_cache.write(*place, _made(kernel, kinds, object_of))
+                disk_cache.write(*place, _made(kernel, kinds, _object_alone))
                 return
 
 
@@ -205,6 +203,13 @@ def _made(kernel: KernelDefinition, kinds: Kinds, object_of: Callable[..., Any])
         return image_of(code, [name]).pack()
     except ImageError:
         return _NEVER
+
+
+def _object_alone(kernel: KernelDefinition, signature: tuple[Any, ...]) -> Any:
+    """As :func:`partita_cpu.jit.codegen.object_of`, whose module imports numba."""
+    from partita_cpu.jit.codegen import object_of
+
+    return object_of(kernel, signature)
 
 
 def _object_of(kernel: KernelDefinition, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:

@@ -6,6 +6,7 @@ import ast
 import itertools
 import math
 import operator
+import os
 import subprocess
 import sys
 import textwrap
@@ -323,23 +324,31 @@ def test_what_every_program_needs_is_translated():
         assert "define" in text_of(kernel, kinds_of(args))
 
 
-def test_numba_is_not_imported_for_what_is_translated():
+def test_numba_is_not_imported_for_what_is_translated(tmp_path):
     code = """
         import sys
         from partita_cpu.gemm import packing
+        from partita_cpu.jit import disk_cache, dispatch
         from partita_cpu.jit.kernel_definition import kinds_of
-        from partita_cpu.jit.translation import object_code
         from partita_cpu.kernels.operator_table import TABLE
         from partita_cpu.scalar.activations import activate_floats
 
         TABLE.load()
         pack, args = packing.CALLS[0]
         for kernel, kinds in (pack, kinds_of(args)), (activate_floats, activate_floats.apart):
-            assert object_code.object_of(kernel, kinds).startswith(b"\\x7fELF")
+            file = disk_cache.file_name(*dispatch.file_and_entry(kernel, kinds))
+            dispatch.make_for(file, kernel.__qualname__, kinds)
+            assert disk_cache.there(file)
         print("numba" in sys.modules)
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PARTITA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "False\n", done.stderr
 
 
 @loop
