@@ -105,7 +105,7 @@ def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
         found = re.findall(rf"^\s+(?=.*?(?:{pattern})).*$", assembly, re.MULTILINE)
         if sign not in allowed(level):
             assert not found, f"{sign}: {found[:3]}"
-        elif part == "" and sign != "newer":
+        elif part == ("_bytes" if sign == "vnni" else "") and sign != "newer":
             assert found, f"{level} has no {sign}"
 
 
