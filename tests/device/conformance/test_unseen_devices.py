@@ -212,6 +212,7 @@ CAUGHT = {
     ("blind_runtime", "ShorterSequencesKeepTheirTail"): ["request/sequences_may*"],
     ("blind_runtime", "GreetsOnStandardOutput"): ["resources/standard*"],
     ("blind_runtime", "KeepsPropertiesInThePlugin"): ["properties/models_count*"],
+    ("blind_runtime", "MakesIdentifiersOfNames"): ["ports/names_stay_apart"],
     ("blind_runtime", "CutsTextsAtNul"): ["values/Identity/string"],
     ("blind_graphs", "TakesAnyConstantAfterConvForItsBias"): ["chains/an_image_convolved_and_then"],
     ("blind_graphs", "FusesReluIntoValuesThatOthersRead"): ["chains/an_image_convolved_and_then"],
