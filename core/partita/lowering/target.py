@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from partita.lowering.builder import Builder, Emitter
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Operand, Program
+from partita.lowering.program import Array, Operand, Program, Step
 from partita.lowering.transformed_weights import Prepacked
 
 MOST_KEPT_BYTES = 1 << 27
@@ -43,6 +43,10 @@ class Target:
         copy: Records a copy of an operand, so that outputs that are inputs, constants or repeated
             are made by steps like others; returns the copy, or ``None`` for a type that it does not
             take. ``None``: whoever runs the program copies them.
+        complete: Makes the steps of a program final, such as by fusing them; called with them and
+            the operands that outputs lie in. ``None``: they are.
+        arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
+            :attr:`Program.offsets` is empty.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
@@ -54,3 +58,5 @@ class Target:
     most_kept_bytes: int = MOST_KEPT_BYTES
     arrange: Callable[[Program], Any] | None = None
     copy: Callable[[Builder, Operand], Operand | None] | None = None
+    complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
+    arena: bool = True

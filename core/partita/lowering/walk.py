@@ -338,15 +338,17 @@ class Walk:
     def finish(self) -> Program:
         """The program of all that was emitted."""
         outputs = self._outputs()
-        for step in self._builder.steps:
+        steps, complete = self._builder.steps, self._target.complete
+        if complete is not None:
+            steps = complete(steps, {o.root for o in outputs if o is not None})
+        for step in steps:
             for arg in step.args:
                 if isinstance(arg, Operand) and arg.const is not None:
                     arg.const = plain(arg.const)
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = _own(outputs, self._inputs)
-        steps = self._builder.steps
-        offsets, total = _place(steps, owned, crossing)
+        offsets, total = _place(steps, owned, crossing) if self._target.arena else ({}, 0)
         return Program(
             inputs=tuple(self._inputs),
             outputs=outputs,

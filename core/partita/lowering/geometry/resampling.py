@@ -7,14 +7,16 @@ round to another neighbour.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.program import Array
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
 
 F32 = np.float32
 
@@ -140,14 +142,38 @@ class Axis:
         return (x < 0) | (x > self.size - 1)
 
 
+class AxisSizes(NamedTuple):
+    """What :class:`Axis` takes; its numbers may stand for others."""
+
+    size: int
+    out: int
+    scale: float
+    transform: str = "asymmetric"
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_identity(self) -> bool:
+        """As of an axis; decided where numbers stand for others."""
+        return settled(evaluated(_is_identity, *self)) != 0
+
+
+def _is_identity(*axis: Any) -> bool:
+    return Axis(*axis).is_identity
+
+
 def scaled(size: int, scale: float) -> int:
-    """The size of an axis of the output, as ONNX infers it.
+    """The size of an axis of the output, as ONNX infers it; the input's may stand for others.
 
     Raises:
         CompileError: The scale is no positive number.
     """
     if not 0 < scale < math.inf:
         raise CompileError(f"Resize has a scale of {scale}; scales are positive numbers.")
+    return evaluated(_scaled, size, scale)  # type: ignore[no-any-return]
+
+
+def _scaled(size: int, scale: float) -> int:
     return math.floor(size * float(F32(scale)))
 
 
@@ -156,9 +182,15 @@ def fitted(
 ) -> tuple[list[int], list[float]]:
     """Output sizes and scales, with one scale for all axes unless stretching is allowed.
 
+    Numbers may stand for others.
+
     Raises:
         CompileError: A size is negative.
     """
+    if holds_sizes([*shape, *sizes]):
+        found = evaluated(_flat_fitted, policy, *shape, *sizes)
+        numbers = [evaluated(operator.getitem, found, n) for n in range(2 * len(shape))]
+        return numbers[: len(shape)], numbers[len(shape) :]
     if any(size < 0 for size in sizes):
         raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
     if policy == "stretch":
@@ -166,6 +198,12 @@ def fitted(
     ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [math.floor(scale * n + 0.5) for n in shape], [float(scale)] * len(shape)
+
+
+def _flat_fitted(policy: str, *sizes: int) -> tuple[float, ...]:
+    half = len(sizes) // 2
+    outs, factors = fitted(sizes[:half], sizes[half:], policy)
+    return *outs, *factors
 
 
 def nearest(axis: Axis, mode: str) -> Array:

@@ -6,6 +6,7 @@ A program for other sizes costs the expressions and a copy of the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ class RecordedProgram:
             step
             if isinstance(step, Step)
             else Step(
-                step.fn,
+                filled[step.fn],
                 step.args(filled),
                 step.op,
                 step.shares,
@@ -109,9 +110,9 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 class _StepForm(NamedTuple):
-    """A step whose arguments depend on sizes."""
+    """A step whose function or arguments depend on sizes."""
 
-    fn: Callable[..., Any]
+    fn: int
     args: Callable[[Sequence[Any]], tuple[Any, ...]]
     op: OpRecord
     shares: bool
@@ -188,16 +189,14 @@ class _Form:
         """A step, itself if it does not depend on sizes.
 
         Raises:
-            CompileError: It does, and not by its arguments.
+            CompileError: It does in a way that is not known here.
         """
-        if holds_sizes(step.fn):
-            raise CompileError(f"Step '{step.fn}' holds sizes.")
-        places = self.places(step.args)
-        fixed = all(map(self._is_fixed, places)) and not holds_sizes(step.work)
+        fn, places = self.place(step.fn), self.places(step.args)
+        fixed = all(map(self._is_fixed, [fn, *places])) and not holds_sizes(step.work)
         if fixed and not step.results:
             return step
         work, results = self.place(step.work), self.places(step.results)
-        return _StepForm(step.fn, _getter(places), step.op, step.shares, work, results)
+        return _StepForm(fn, _getter(places), step.op, step.shares, work, results)
 
     def places(self, things: Iterable[Any]) -> list[int]:
         """Where things are."""
@@ -223,8 +222,12 @@ class _Form:
         elif type(thing) in (tuple, list):
             kind, take = type(thing), _getter(self.places(thing))
             found = self._derive(lambda filled: kind(take(filled)))
+        elif is_dataclass(thing) and not isinstance(thing, type):
+            make = type(thing)
+            these = _getter(self.places(getattr(thing, field.name) for field in fields(thing)))
+            found = self._derive(lambda filled: make(*these(filled)))
         else:
-            raise CompileError(f"A step has an argument of type {type(thing)} that holds sizes.")
+            raise CompileError(f"A step has something of type {type(thing)} that holds sizes.")
         self._known[id(thing)] = found, thing
         return found
 

@@ -58,7 +58,7 @@ def predicted(node: Node, operands: Operands) -> Sequence[Operand] | None:
 def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
     if node.op_type in _BOOL:
         return np.dtype(np.bool_)
-    if node.op_type == "Cast":
+    if node.op_type in ("Cast", "Narrow", "Widen"):
         return None if node.outputs[0] is None else node.outputs[0].dtype
     if node.op_type in ("ArgMax", "ArgMin"):
         return _INT64
@@ -133,7 +133,7 @@ def _constant(operand: Operand | None) -> list[int] | None:
         "RMSNormalization",
     ),
     *(f"partita::{name}" for name in ("Gelu", "HardSigmoid", "HardSwish", "Mish", "Silu")),
-    "partita::LayerNormalization",
+    *("partita::LayerNormalization", "partita::Narrow", "partita::Widen"),
 )
 def _same(node: Node, operands: Any) -> Sequence[int]:
     return operands[0].shape  # type: ignore[no-any-return]  # of an operand

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
+    AxisSizes,
     antialiased,
     cubic,
     fitted,
@@ -143,7 +144,7 @@ def upsample(b: Builder, node: Node, x: Operand, scales: Operand | None = None) 
     """Resize of old opsets, by scales only."""
     factors = node.attrs["scales"] if scales is None else b.value(scales).ravel().tolist()
     axes = [
-        Sizes(n, evaluated(scaled, n, f), float(np.float32(f)))
+        AxisSizes(n, scaled(n, f), float(np.float32(f)))
         for n, f in zip(x.shape, factors, strict=True)
     ]
     return _resampled(b, node, x, axes, "")
@@ -184,49 +185,25 @@ def resize(
                 "which tf_crop_and_resize needs."
             )
         region = b.value(roi).astype(np.float64).ravel().tolist()
-    axes = [Sizes(n, n, 1.0) for n in x.shape]
+    axes = [AxisSizes(n, n, 1.0) for n in x.shape]
     if scales is not None and scales.size:
         factors = [float(f) for f in b.value(scales).ravel()]
-        outs = [evaluated(scaled, x.shape[a], f) for a, f in zip(along, factors, strict=True)]
+        outs = [scaled(x.shape[a], f) for a, f in zip(along, factors, strict=True)]
     elif sizes is not None:
         policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-        outs, factors = _fitted([x.shape[a] for a in along], ints(b, sizes), policy)
+        outs, factors = fitted([x.shape[a] for a in along], ints(b, sizes), policy)
     else:
         raise CompileError(f"Operation '{node.name}' (Resize) has neither scales nor sizes.")
     for k, axis in enumerate(along):
         bounds = region[k], region[k + len(along)]
-        axes[axis] = Sizes(x.shape[axis], outs[k], factors[k], transform, *bounds)
+        axes[axis] = AxisSizes(x.shape[axis], outs[k], factors[k], transform, *bounds)
     rounding = attrs.get("nearest_mode", "round_prefer_floor")
     return _resampled(b, node, x, axes, rounding)
 
 
-def _fitted(
-    shape: Sequence[int], sizes: Sequence[int], policy: str
-) -> tuple[list[int], list[float]]:
-    """As `fitted`, for sizes that may stand for others."""
-    found = evaluated(_flat_fitted, policy, *shape, *sizes)
-    numbers = [evaluated(operator.getitem, found, n) for n in range(2 * len(shape))]
-    return numbers[: len(shape)], numbers[len(shape) :]
-
-
-def _flat_fitted(policy: str, *sizes: int) -> tuple[float, ...]:
-    half = len(sizes) // 2
-    outs, factors = fitted(sizes[:half], sizes[half:], policy)
-    return *outs, *factors
-
-
-class Sizes(NamedTuple):
-    """What `Axis` takes; numbers may stand for others."""
-
-    size: int
-    out: int
-    scale: float
-    transform: str = "asymmetric"
-    start: float = 0.0
-    end: float = 1.0
-
-
-def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Sizes], rounding: str) -> Operand:
+def _resampled(
+    b: Builder, node: Node, x: Operand, axes: Sequence[AxisSizes], rounding: str
+) -> Operand:
     """`x` with each axis resampled, those that shrink first."""
     mode = node.attrs.get("mode", "nearest")
     if mode != "nearest" and x.dtype.kind != "f":
@@ -235,7 +212,7 @@ def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Sizes], roundi
             b.call_numpy(_settle, wide)
         return emit_cast(b, wide, x.dtype)
     y = x
-    order = [k for k, axis in enumerate(axes) if not settled(evaluated(_is_identity, *axis))]
+    order = [k for k, axis in enumerate(axes) if not axis.is_identity]
     order.sort(key=lambda k: (evaluated(_growth, axes[k].out, axes[k].size), -k))
     for k in order:
         if mode == "nearest":
@@ -245,10 +222,6 @@ def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Sizes], roundi
     if any(axis.transform == CROPPING for axis in axes):
         y = _extrapolated(b, node, y, [Axis(*axis).outside() for axis in axes])
     return y if y is not x else b.view(x, x.shape)
-
-
-def _is_identity(*axis: Any) -> bool:
-    return Axis(*axis).is_identity
 
 
 def _growth(out: int, size: int) -> float:
@@ -264,7 +237,7 @@ def _settle(y: Array) -> None:
     y += np.copysign(_JUST_BELOW, y)
 
 
-def _taps(node: Node, mode: str, axis: Sizes, kind: Any) -> Any:
+def _taps(node: Node, mode: str, axis: AxisSizes, kind: Any) -> Any:
     """An axis' table for the attributes of a node: (out, taps) elements and as many weights."""
     attrs: dict[str, Any] = node.attrs
     outside = bool(attrs.get("exclude_outside", 0))
