@@ -57,6 +57,13 @@ class ProgramKey:
     options: tuple[tuple[str, str | int | None], ...] = ()
     generated: str = ""
 
+    def __post_init__(self) -> None:
+        """Computes the hash once: a plan looks for the programs of all its launches."""
+        object.__setattr__(self, "_hash", hash((self.file, self.options, self.generated)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]  # a frozen class has it
+
     def source(self) -> str:
         """The whole OpenCL C source."""
         text = _file("prelude.cl") + _INCLUDE.sub(lambda m: _file(m[1]), _file(self.file))

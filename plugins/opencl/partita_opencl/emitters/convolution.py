@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from partita_opencl.tuning.product_tiles import DEEP, MATRIX_DEEP
 
 LARGEST_IMAGE = 2**31 - 1
 """Elements of one image, with its padding, that kernels address by an int."""
+
+Triple = tuple[int, ...]
+"""Numbers along x, y and z."""
 
 _MOST_TAPS = 32
 """Taps of which a kernel keeps a bit each."""
@@ -47,6 +51,10 @@ class _Conv:
     def depth(self) -> int:
         """Terms of each sum."""
         return self.channels // self.groups * math.prod(self.window.size)
+
+    def along_taps(self, image: Sequence[int]) -> tuple[Any, ...]:
+        """What the taps follow from, for windows over an image of these sizes."""
+        return self.channels // self.groups, self.window.size, self.window.dilation, *image
 
     @property
     def pixels(self) -> int:
@@ -157,14 +165,13 @@ def _conv_tiles(
     if window.is_pointwise:
         tiles(k, product, packed, x, out, epilogue, a_step=step)
         return
-    table = _taps(sizes, window.image)
     options: dict[str, None] = {"IM2COL": None}
     if by_channels:
-        # The taps of channel 0, and one more that is read, though not used, at the end.
-        table = np.concatenate([table[:taps], table[:1]])
         options["CHANNELS"] = None
+    rows = taps + 1 if by_channels else product.depth
+    make = _taps_of_a_channel if by_channels else _taps
     extra: tuple[Argument, ...] = (
-        k.constant(table),
+        k.builder.computed((rows, 4), np.int32, make, *sizes.along_taps(window.image)),
         int4(window.image, channels),
         int4(window.out),
         int4(window.stride),
@@ -197,7 +204,7 @@ def _conv_lanes(
     )
     epilogue = Epilogue(bias, (0, 1), sizes.groups, residual, activation_of(node))
     extra: tuple[Argument, ...] = (
-        k.constant(np.ascontiguousarray(_taps(sizes, window.image)[:, 0])),
+        k.builder.computed((product.depth,), np.int32, _offsets, *sizes.along_taps(window.image)),
         int4(window.image, sizes.channels // sizes.groups),
         int4(window.out),
         int4(window.stride),
@@ -235,17 +242,26 @@ def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
     return k.view(transpose(k, k.view(w, shape), order), (groups, depth, shape[1]))
 
 
-def _taps(sizes: _Conv, image: Sequence[int]) -> Array:
+def _taps(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
     """Per term of the sums: offset in the image, then z, y, x of the tap (int32, depth by 4)."""
-    window = sizes.window
-    channel = np.arange(sizes.channels // sizes.groups, dtype=np.int64)
+    channel = np.arange(channels, dtype=np.int64)
     x, y, z = (
-        np.arange(size, dtype=np.int64) * step
-        for size, step in zip(window.size, window.dilation, strict=True)
+        np.arange(count, dtype=np.int64) * step for count, step in zip(size, dilation, strict=True)
     )
     c, z, y, x = np.meshgrid(channel, z, y, x, indexing="ij")
     offset = ((c * image[2] + z) * image[1] + y) * image[0] + x
     return np.stack([offset, z, y, x], axis=-1).reshape(-1, 4).astype(np.int32)
+
+
+def _offsets(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
+    """Per term of the sums its offset in the image."""
+    return _taps(channels, size, dilation, *image)[:, 0]
+
+
+def _taps_of_a_channel(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
+    """Those of the first channel, and one more that is read, though not used, at the end."""
+    taps = _taps(1, size, dilation, *image)
+    return np.concatenate([taps, taps[:1]])
 
 
 def _depthwise(

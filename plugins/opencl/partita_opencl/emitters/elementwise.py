@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast as broadcast_shapes
 from partita_opencl.emitters.operator_table import (
     BOOL,
     COMPUTED,
@@ -37,7 +38,7 @@ def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
         CompileError: They do not broadcast.
     """
     try:
-        return np.broadcast_shapes(*(x.shape for x in operands))
+        return broadcast_shapes(*(x.shape for x in operands))
     except ValueError as error:
         node = k.builder.node
         shapes = " and ".join(str(list(x.shape)) for x in operands)

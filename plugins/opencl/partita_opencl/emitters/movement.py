@@ -10,7 +10,9 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.shapes.shape_rules import check_box
+from partita.lowering.shapes.symbolic_size import holds_sizes, whole
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 
@@ -112,7 +114,7 @@ def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
     planes = _swapped_planes(x.shape, order)
     if planes is not None and k.tuning.fits(_TILE, _TILE_STEP):
         count, rows, columns = planes
-        groups = count * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
+        groups = count * -(-rows // _TILE) * -(-columns // _TILE)
         k.launch(
             "transpose.cl",
             "transpose_planes",
@@ -269,7 +271,7 @@ def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple
     """Cuts a tensor along an axis."""
     axis = axis_of(node, x.ndim)
     if sizes is not None:
-        parts = [int(n) for n in k.value(sizes).reshape(-1)]
+        parts = [whole(n) for n in k.value(sizes).reshape(-1)]
     elif node.attrs.get("split"):
         parts = list(node.attrs["split"])
     else:
@@ -331,15 +333,24 @@ def _slice(
     shape, x_steps, x_start = list(x.shape), row_major(x.shape), 0
     for start, end, axis, stride in zip(starts, ends, axes, strides, strict=True):
         dim = axis % x.ndim
-        chosen = range(x.shape[dim])[slice(start, _end(end, stride, x.shape[dim]), stride)]
-        shape[dim] = len(chosen)
-        x_start += (chosen.start if len(chosen) else 0) * x_steps[dim]
+        first, shape[dim] = _chosen(x.shape[dim], start, end, stride)
+        x_start += first * x_steps[dim]
         x_steps[dim] *= stride
     if tuple(shape) == x.shape and all(stride == 1 for stride in strides):
         return x
     y = k.empty(shape, x.dtype)
     copy_box(k, x, y, shape, x_steps, row_major(shape), x_start=x_start)
     return y
+
+
+def _chosen(size: int, start: int, end: int, stride: int) -> tuple[int, int]:
+    """The first element that a slice takes of a dimension, and how many it takes."""
+    if stride == 1 and holds_sizes((size, start, end)):
+        first, last = (n + size if n < 0 else n for n in (start, end))
+        first, last = (min(max(n, 0), size) for n in (first, last))
+        return (first, last - first) if last > first else (0, 0)
+    chosen = range(size)[slice(start, _end(end, stride, size), stride)]
+    return (chosen.start if len(chosen) else 0), len(chosen)
 
 
 def _end(end: int, stride: int, size: int) -> int | None:
@@ -350,14 +361,14 @@ def _end(end: int, stride: int, size: int) -> int | None:
 @operator("Expand", types={0: MOVED, 1: INDICES}, values=(1,))
 def expand_op(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
     """Broadcasts to a shape (both ways)."""
-    wanted = [int(n) for n in k.value(shape).reshape(-1)]
-    return expand(k, x, np.broadcast_shapes(x.shape, tuple(wanted)))
+    wanted = [whole(n) for n in k.value(shape).reshape(-1)]
+    return expand(k, x, broadcast(x.shape, tuple(wanted)))
 
 
 @operator("Tile", types={0: MOVED, 1: INDICES}, values=(1,), since=6)
 def tile(k: Kit, node: Node, x: Operand, repeats: Operand) -> Operand:
     """Repeats a tensor along each dimension."""
-    counts = [int(n) for n in k.value(repeats).reshape(-1)]
+    counts = [whole(n) for n in k.value(repeats).reshape(-1)]
     shape = [s * n for s, n in zip(x.shape, counts, strict=True)]
     y = k.empty(shape, x.dtype)
     box = [n for pair in zip(counts, x.shape, strict=True) for n in pair]
@@ -383,7 +394,7 @@ def pad(
     axes: Operand | None = None,
 ) -> Operand:
     """Adds borders, or cuts them off where a pad is negative."""
-    amounts = [int(n) for n in k.value(pads).reshape(-1)]
+    amounts = [whole(n) for n in k.value(pads).reshape(-1)]
     named = range(x.ndim) if axes is None else k.value(axes).reshape(-1).tolist()
     along = [one_axis(node, n, x.ndim) for n in named]
     before, after = [0] * x.ndim, [0] * x.ndim

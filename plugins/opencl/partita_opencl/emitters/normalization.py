@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.movement import axis_of, expand
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, is_half
@@ -138,7 +139,7 @@ def short_rows(
     """
     columns = scale.size
     rows = x.size // columns
-    warps = min(_WARPS, 1 << (rows // k.tuning.limits.compute_units).bit_length())
+    warps = settled(evaluated(_warps, rows, k.tuning.limits.compute_units))
     y = k.empty(x.shape, dtype or x.dtype)
     flags = {"SINGLE": not is_half(y.dtype), "SINGLE_ROWS": not is_half(x.dtype)}
     flags["BOTH"] = wide is not None
@@ -147,7 +148,7 @@ def short_rows(
     k.launch(
         "normalize_short.cl",
         "normalize_short",
-        k.tuning.groups(math.ceil(rows / warps), warps * 32),
+        k.tuning.groups(-(-rows // warps), warps * 32),
         x,
         single(k, scale),
         shift,
@@ -161,6 +162,11 @@ def short_rows(
         **{name: None for name, on in flags.items() if on},
     )
     return y
+
+
+def _warps(rows: int, units: int) -> int:
+    """Warps of a group for so many rows and compute units."""
+    return min(_WARPS, 1 << (rows // units).bit_length())
 
 
 def single(k: Kit, x: Operand) -> Operand:

@@ -34,6 +34,7 @@ from partita.lowering.kernel_table import (
     KernelTable,
 )
 from partita.lowering.nhwc.conversion import DOMAIN
+from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita_opencl.launches.emitter_kit import Kit
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.passes.half_precision import narrowed
@@ -146,6 +147,12 @@ class BoundEmitter:
         return self.entry.emit(kit, node, *operands)
 
 
+def _is_known(operand: Operand) -> bool:
+    """Whether the host has the elements, not sizes among them that stand for others."""
+    const = operand.const
+    return const is not None and not (const.dtype.hasobject and holds_sizes(const))
+
+
 def emitter_for(
     tuning: Tuning, device: str, fitness: Callable[[str], Fitness]
 ) -> Callable[[Node, Sequence[Operand | None]], BoundEmitter]:
@@ -171,7 +178,7 @@ def emitter_for(
             )
         # What fusion makes is no ONNX operator, which the host could evaluate.
         folds = entry.folds and not node.domain
-        constant = folds and all(o is None or o.const is not None for o in operands)
+        constant = folds and all(o is None or _is_known(o) for o in operands)
         reason = None
         if not constant:
             reason = entry.refuse(node, [None if o is None else o.dtype for o in operands])

@@ -79,7 +79,7 @@ def reduce_middle(k: Kit, kind: Reduction, x: Operand, dtype: np.dtype[Any]) -> 
     results = outer * inner
     chunks = 1
     if depth > _CHUNK and results < 16 * k.tuning.limits.compute_units:
-        chunks = math.ceil(depth / _CHUNK)
+        chunks = -(-depth // _CHUNK)
     if chunks == 1:
         _pass(k, kind, x, y, 1, depth, True, True, depth)
     else:
@@ -254,7 +254,7 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     if inner == 1:
         items = k.tuning.items_for(depth)
         rows = max(1, k.tuning.row_items // items)
-        groups = math.ceil(outer / rows)
+        groups = -(-outer // rows)
         k.launch(
             "softmax.cl",
             "softmax_rows",

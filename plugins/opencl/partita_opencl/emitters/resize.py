@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
+    AxisSizes,
     cubic,
     fitted,
     linear,
     nearest,
     scaled,
 )
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i64, ints, raw_ctype
@@ -82,7 +85,7 @@ def resize(
         outs = [scaled(size, scale) for size, scale in zip(shape, factors, strict=True)]
     bounds = zip(region[: len(axes)].tolist(), region[len(axes) :].tolist(), strict=True)
     resampled = {
-        axis: Axis(size, out, factor, transformation, *ends)
+        axis: AxisSizes(size, out, factor, transformation, *ends)
         for axis, size, out, factor, ends in zip(axes, shape, outs, factors, bounds, strict=True)
     }
     return _resample(k, node, x, resampled, attrs.get("nearest_mode", "round_prefer_floor"))
@@ -119,13 +122,15 @@ def upsample_by_attribute(k: Kit, node: Node, x: Operand) -> Operand:
 
 def _resize_simply(k: Kit, node: Node, x: Operand, scales: Sequence[float]) -> Operand:
     axes = {
-        axis: Axis(size, scaled(size, scale), scale)
+        axis: AxisSizes(size, scaled(size, scale), scale)
         for axis, (size, scale) in enumerate(zip(x.shape, scales, strict=True))
     }
     return _resample(k, node, x, axes, "")
 
 
-def _resample(k: Kit, node: Node, x: Operand, given: dict[int, Axis], nearest_mode: str) -> Operand:
+def _resample(
+    k: Kit, node: Node, x: Operand, given: dict[int, AxisSizes], nearest_mode: str
+) -> Operand:
     """Resamples the outer dimensions one by one, then the last two together."""
     axes = {number: axis for number, axis in given.items() if not axis.is_identity}
     for number, axis in axes.items():
@@ -140,12 +145,18 @@ def _resample(k: Kit, node: Node, x: Operand, given: dict[int, Axis], nearest_mo
     return x
 
 
-def _same(size: int) -> Axis:
-    return Axis(size, size, 1.0)
+def _same(size: int) -> AxisSizes:
+    return AxisSizes(size, size, 1.0)
 
 
 def _planes(
-    k: Kit, node: Node, x: Operand, axis: int, rows: Axis, columns: Axis, nearest_mode: str
+    k: Kit,
+    node: Node,
+    x: Operand,
+    axis: int,
+    rows: AxisSizes,
+    columns: AxisSizes,
+    nearest_mode: str,
 ) -> Operand:
     """Records one resampling of (planes, rows, columns)."""
     attrs = node.attrs
@@ -160,25 +171,42 @@ def _planes(
     outside = float(attrs.get("extrapolation_value", 0.0))
     if attrs.get("mode", "nearest") == "nearest":
         fill = k.constant(_filled(node, outside, x.dtype))
-        places = [k.constant(_pick(s, nearest_mode)) for s in (rows, columns)]
+        places = [
+            k.builder.computed((s.out, 1), np.int32, _pick, nearest_mode, *s)
+            for s in (rows, columns)
+        ]
         arguments: tuple[Argument, ...] = (x, y, *places, fill, size, i64(planes))
         k.launch("resize.cl", "resize", sizes, *arguments, T=raw_ctype(x.dtype), PICK=None)
         return y
-    tables = [_table(s, node) for s in (rows, columns)]
+    how = (
+        node.attrs.get("mode") == "linear",
+        node.number("cubic_coeff_a", -0.75),
+        bool(node.attrs.get("exclude_outside", 0)),
+    )
+    taps = [1 if s.is_identity else 2 if how[0] else 4 for s in (rows, columns)]
+    tables = [evaluated(_table, *how, *s) for s in (rows, columns)]
+
+    def part(number: int, kind: Any) -> list[Operand]:
+        shapes = [(s.out, count) for s, count in zip((rows, columns), taps, strict=True)]
+        return [
+            k.builder.computed(shape, kind, getitem, table, number)
+            for shape, table in zip(shapes, tables, strict=True)
+        ]
+
     k.launch(
         "resize.cl",
         "resize",
         sizes,
         x,
         y,
-        *(k.constant(places) for places, _ in tables),
-        *(k.constant(weights) for _, weights in tables),
+        *part(0, np.int32),
+        *part(1, np.float32),
         f32(outside),
         size,
         i64(planes),
         T="float",
-        ROW_TAPS=tables[0][0].shape[1],
-        COLUMN_TAPS=tables[1][0].shape[1],
+        ROW_TAPS=taps[0],
+        COLUMN_TAPS=taps[1],
     )
     return y
 
@@ -201,19 +229,25 @@ def _filled(node: Node, outside: float, dtype: np.dtype[Any]) -> Array:
     return np.full(1, outside, dtype)
 
 
-def _pick(axis: Axis, nearest_mode: str) -> Array:
+def _pick(nearest_mode: str, *sizes: Any) -> Array:
+    axis = Axis(*sizes)
     return _marked(axis, nearest(axis, nearest_mode)[:, None])
 
 
-def _table(axis: Axis, node: Node) -> tuple[Array, Array]:
+def _table(is_linear: bool, a: float, inside: bool, *sizes: Any) -> tuple[Array, Array]:
+    """For each place of the result, places of the input and their weights.
+
+    Args:
+        is_linear: Whether they are those of linear interpolation, not of cubic one.
+        a: The coefficient of cubic interpolation.
+        inside: Whether weights of places outside of the input count as zeros.
+        sizes: Of the axis.
+    """
+    axis = Axis(*sizes)
     if axis.is_identity:
         places = np.arange(axis.size, dtype=np.int32)[:, None]
         return places, np.ones((axis.size, 1), np.float32)
-    if node.attrs.get("mode") == "linear":
-        places, weights = linear(axis)
-    else:
-        a = node.number("cubic_coeff_a", -0.75)
-        places, weights = cubic(axis, a, bool(node.attrs.get("exclude_outside", 0)))
+    places, weights = linear(axis) if is_linear else cubic(axis, a, inside)
     return _marked(axis, places), weights.astype(np.float32)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
-from partita_opencl.emitters.movement import one_axis
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integers, whole
+from partita_opencl.emitters.movement import expand, one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit
 
@@ -17,7 +19,7 @@ from partita_opencl.launches.emitter_kit import Kit
 @operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)
 def reshape(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
     """The same elements with other dimensions."""
-    wanted = [int(n) for n in k.value(shape).reshape(-1)]
+    wanted = [whole(n) for n in k.value(shape).reshape(-1)]
     if not node.attrs.get("allowzero", 0):
         wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
     return k.view(x, _resolved(wanted, x.size))
@@ -93,13 +95,13 @@ def dropout(
 def shape_of(k: Kit, node: Node, x: Operand) -> Operand:
     """The dimensions, known with the shapes."""
     start, end = node.attrs.get("start", 0), node.attrs.get("end")
-    return k.constant(np.array(x.shape[start:end], np.int64))
+    return k.constant(integers(x.shape[start:end]))
 
 
 @operator("Size", types=MOVED)
 def size_of(k: Kit, node: Node, x: Operand) -> Operand:
     """The number of elements, known with the shapes."""
-    return k.constant(np.array(x.size, np.int64))
+    return k.view(k.constant(integers([x.size])), ())
 
 
 @operator("ConstantOfShape", "Range", types=COMPUTED, values=(0, 1, 2))
@@ -108,7 +110,24 @@ def computed_on_host(
 ) -> Operand:
     """What follows from shapes and constants alone is computed by the host, once per shape."""
     operands = [x for x in (a, b, c) if x is not None]
+    if any(holds_sizes(x.const) for x in operands):
+        return _computed_by_sizes(k, node, operands)
     return k.constant(reference_fold(node, [k.value(x) for x in operands])[0])
+
+
+def _computed_by_sizes(k: Kit, node: Node, operands: Sequence[Operand]) -> Operand:
+    """The same for sizes that stand for others."""
+    if node.op_type == "ConstantOfShape":
+        shape = [whole(n) for n in k.value(operands[0]).reshape(-1)]
+        value = np.asarray(node.attrs.get("value", np.float32(0))).reshape(-1)[:1]
+        return expand(k, k.constant(value.reshape((1,) * len(shape))), shape)
+    first, last, step = (k.value(x).item() for x in operands)
+    count = evaluated(_count, first, last, step)
+    return k.builder.computed((count,), operands[0].dtype, np.arange, first, last, step)
+
+
+def _count(first: int, last: int, step: int) -> int:
+    return len(range(first, last, step))
 
 
 @operator("EyeLike", types={})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
-from partita.lowering import Array, Node
+from partita.lowering import Node
 from partita.lowering.geometry.windows import resolve
 from partita_opencl.launches.emitter_kit import ints
 
@@ -77,6 +78,6 @@ def window_of(node: Node, image: Sequence[int], size: Sequence[int]) -> Window:
     )
 
 
-def int4(values: Sequence[int], last: int = 0) -> Array:
+def int4(values: Sequence[int], last: int = 0) -> Any:
     """Three values and a fourth one as an ``int4``."""
     return ints(*values, last)

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.array_conversion import converted
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.launches.steps import Chain, Counters, Described, Fault, Launch, Line, Sizes
-from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.launches.work_sizes import Tuning, has_items
 from partita_opencl.tuning.database import C, choose
+
+Options = tuple[tuple[str, str | int | None], ...]
+"""Macros with their values."""
 
 Argument = Operand | np.generic | Array | Fault | Counters | Described
 """What a step takes: an operand, a scalar, or a small array for an OpenCL vector."""
@@ -73,9 +77,9 @@ class Kit:
         kernel: str,
         sizes: Sizes,
         *args: Argument,
-        **options: str | int | None,
+        **options: Any,
     ) -> None:
-        """Records a kernel call, unless it has no items."""
+        """Records a kernel call, unless it has no items; see :meth:`launch_generated`."""
         self.launch_generated("", file, kernel, sizes, *args, **options)
 
     def launch_copy(
@@ -90,7 +94,7 @@ class Kit:
 
         It is left out where a run has one buffer for both.
         """
-        if 0 not in sizes[0]:
+        if has_items(sizes):
             launch = Launch(self._program("", file, args, options), kernel, sizes, None, (0, 1))
             self.builder.call_numpy(launch, *args, exec_type=kernel)
 
@@ -102,11 +106,27 @@ class Kit:
         sizes: Sizes,
         *args: Argument,
         product: object = None,
-        **options: str | int | None,
+        chosen: Any = (),
+        **options: Any,
     ) -> None:
-        """Records a call of a kernel of whose file a part is generated; see :class:`Launch`."""
-        if 0 not in sizes[0]:
-            launch = Launch(self._program(generated, file, args, options), kernel, sizes, product)
+        """Records a call of a kernel of whose file a part is generated; see :class:`Launch`.
+
+        Args:
+            generated: The part; it may stand for others.
+            file: The file.
+            kernel: The kernel's name.
+            sizes: Global and local size.
+            args: Its arguments.
+            product: What is computed, for passes that look for certain kernels.
+            chosen: Macros that depend on sizes; where these stand for others, one
+                :func:`~partita.lowering.shapes.symbolic_size.evaluated` for all macros, so that
+                other ones are no decision.
+            options: The other macros.
+        """
+        if has_items(sizes):
+            launch = Launch(
+                self._program(generated, file, args, options, chosen), kernel, sizes, product
+            )
             self.builder.call_numpy(launch, *args, exec_type=kernel)
 
     def _program(
@@ -115,6 +135,7 @@ class Kit:
         file: str,
         args: Sequence[Argument],
         options: dict[str, str | int | None],
+        chosen: Options = (),
     ) -> ProgramKey:
         """The program of a kernel, with the options that its operands ask for."""
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
@@ -124,7 +145,10 @@ class Kit:
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
         options.update(self.tuning.form.options)
-        return ProgramKey(file, tuple(options.items()), generated)
+        program: ProgramKey = evaluated(
+            _program_of, file, tuple(options.items()), generated, chosen
+        )  # or what stands for several
+        return program
 
     def chain(self, out: Operand, lines: Sequence[Line], *inputs: Operand | np.generic) -> None:
         """Records an element-wise computation, which may be fused with its neighbours."""
@@ -170,15 +194,38 @@ def raw_ctype(dtype: np.dtype[Any]) -> str:
     return _SIZED[dtype.itemsize]
 
 
-i32, i64, f32 = np.int32, np.int64, np.float32
-"""Of an ``int``, a ``long`` and a ``float`` argument."""
+def _program_of(file: str, options: Options, generated: str, chosen: Options) -> ProgramKey:
+    return ProgramKey(file, (*options, *chosen), generated)
 
 
-def ints(*values: int) -> Array:
+def i32(value: Any) -> Any:
+    """An ``int`` argument, which may stand for others, as a size may."""
+    return evaluated(np.int32, value)
+
+
+def i64(value: Any) -> Any:
+    """A ``long`` argument."""
+    return evaluated(np.int64, value)
+
+
+def f32(value: Any) -> Any:
+    """A ``float`` argument."""
+    return evaluated(np.float32, value)
+
+
+def ints(*values: int) -> Any:
     """An ``int2``, ``int4`` or ``int8`` argument."""
+    return evaluated(_ints, *values)
+
+
+def longs(*values: int) -> Any:
+    """A ``long8`` argument."""
+    return evaluated(_longs, *values)
+
+
+def _ints(*values: int) -> Array:
     return np.array(values, np.int32)
 
 
-def longs(*values: int) -> Array:
-    """A ``long8`` argument."""
+def _longs(*values: int) -> Array:
     return np.array(values, np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from partita.lowering.shapes.symbolic_size import Size, evaluated
 from partita_opencl.device.limits import Limits
 from partita_opencl.launches.steps import Sizes
 from partita_opencl.properties import Tiling
@@ -104,6 +105,9 @@ class Tuning:
 
     def grid(self, x: int, y: int = 1, z: int = 1) -> Sizes:
         """Items for all of x; for y and z as many as allowed, kernels step over the rest."""
+        return evaluated(Tuning._grid, self, x, y, z)  # type: ignore[no-any-return]
+
+    def _grid(self, x: int, y: int, z: int) -> Sizes:
         most = _power_of_two_up_to(min(256, self.limits.group_items))
         if not self.local_tiles:
             # Few distinct sizes: the driver compiles each kernel anew for each of them.
@@ -132,6 +136,13 @@ class Tuning:
     def groups(self, count: int, items: int) -> Sizes:
         """``count`` work-groups of ``items`` items in one dimension."""
         return (count * items,), (items,)
+
+
+def has_items(sizes: Sizes) -> bool:
+    """Whether a launch has any; whatever stands for others decides so for them."""
+    if isinstance(sizes, Size):
+        return bool(evaluated(has_items, sizes))
+    return 0 not in sizes[0]
 
 
 def _up(value: int, multiple: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,10 @@ from partita.lowering import (
     Array,
     Graph,
     Node,
+    Operand,
     Program,
     Specializer,
+    Step,
     Target,
     fold_constants,
     fuse,
@@ -36,7 +38,7 @@ from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
 from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
-from partita_opencl.launches.steps import Chain
+from partita_opencl.launches.steps import Chain, Launch
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.passes.decoder_fusion import fuse_decoder
 from partita_opencl.passes.half_precision import HALF, compute_in_half, half_ports
@@ -44,7 +46,8 @@ from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
-from partita_opencl.runtime.execution_plan import Constants, Plan
+from partita_opencl.runtime import block_run, elementwise_fusion, persistent_kernel
+from partita_opencl.runtime.execution_plan import Constants, Plan, Slots
 from partita_opencl.runtime.host_folding import fold
 from partita_opencl.runtime.runner import OpenClRunner
 from partita_opencl.trials.device_trials import DeviceTrials
@@ -158,7 +161,26 @@ class OpenClModel(DeviceModel):
             fold=fold,
             refine=self._refine if self._refines else None,
             most_kept_bytes=self._most_kept_bytes,
+            arrange=Slots.of,
+            complete=self._launches,
+            arena=False,
         )
+
+    def _launches(self, steps: Sequence[Step], outputs: Collection[Operand]) -> list[Step]:
+        """What is launched: chains fused, products of runs joined.
+
+        Raises:
+            CompileError: There are element-wise steps, and the device does not compute such.
+        """
+        self._require_chains(steps)
+        tuning, kept = self.tuning, set(outputs)
+        if self.fuse_chains:
+            steps = elementwise_fusion.fuse(steps, kept)
+        launches = [elementwise_fusion.launch(step, tuning) for step in steps]
+        if tuning.resident_groups:
+            launches = persistent_kernel.join(launches, kept, tuning)
+            launches = block_run.join(launches, tuning)
+        return [_final(step) for step in launches]
 
     def _specializer(self, toolkit: Target) -> Specializer:
         """Programs of the graph in the precision that was asked for."""
@@ -215,8 +237,7 @@ class OpenClModel(DeviceModel):
             # A plan holds its program, so that no other program can have the same id.
             found = self.plans.get(id(program))
             if found is None:
-                self._require_chains(program)
-                found = Plan(program, self.target, self.tuning, self._weights, self.fuse_chains)
+                found = Plan(program, self.target, self._weights)
                 self.plans.add(id(program), found)
             return found
 
@@ -258,10 +279,10 @@ class OpenClModel(DeviceModel):
         forms = list(Form)
         return replace(found, form=max(found.form, self._least_form, key=forms.index))
 
-    def _require_chains(self, program: Program) -> None:
-        """Raises if a program has element-wise steps and the device does not compute such."""
+    def _require_chains(self, steps: Sequence[Step]) -> None:
+        """Raises if there are element-wise steps and the device does not compute such."""
         reason = self._fitness("elementwise").reason
-        if reason and any(isinstance(step.fn, Chain) for step in program.steps):
+        if reason and any(isinstance(step.fn, Chain) for step in steps):
             raise CompileError(
                 f"Model '{self.model.name}' has element-wise steps, which device '{self.device}' "
                 f"does not compute: {reason}. Run it on another device."
@@ -277,6 +298,7 @@ class OpenClModel(DeviceModel):
         )
         with self._lock:
             self.tuning = replace(self.tuning, resident_groups=0)
+            self.specializer = self._specializer(self._toolkit())
             self.plans.clear()
 
     def _refine(self, graph: Graph, shapes: Shapes) -> None:
@@ -301,6 +323,14 @@ class OpenClModel(DeviceModel):
             made_ahead(self.inputs, self.laid_out, self.plan)
         except DeviceMemoryError as error:
             raise CompileError(f"Model '{self.model.name}' is too large: {error}") from error
+
+
+def _final(step: Step) -> Step:
+    """A launch without what passes look for: made for other sizes, it would be made in vain."""
+    launch = step.fn
+    if not isinstance(launch, Launch) or launch.product is None:
+        return step
+    return replace(step, fn=replace(launch, product=None))
 
 
 def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Operand, Step
+from partita.lowering.shapes.symbolic_size import Size, evaluated
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.launches.emitter_kit import ctype_of, i64, ints, is_computed, is_half, longs
 from partita_opencl.launches.steps import Chain, Launch, Line
@@ -159,6 +160,8 @@ def _scalar(x: Any, tuning: Tuning) -> Any:
     """A constant of one element becomes a kernel argument by value."""
     if isinstance(x, Operand) and x.const is not None and x.size == 1:
         element = x.const.reshape(-1)[:1]
+        if type(element[0]) is Size:
+            return evaluated(x.dtype.type, element[0])
         if is_half(x.dtype) and tuning.bfloat:
             return (element.view(np.uint16).astype(np.uint32) << 16).view(np.float32)[0]
         if is_half(x.dtype):

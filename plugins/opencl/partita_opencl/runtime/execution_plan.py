@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
+from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
-from partita_opencl.launches.work_sizes import Tuning
-from partita_opencl.runtime import block_run, elementwise_fusion, persistent_kernel
 from partita_opencl.trials import rehearsal
 
 
@@ -86,9 +85,7 @@ class Plan:
     Args:
         program: The toolkit's program.
         device: What its kernels are made for.
-        tuning: How work is cut.
         weights: The compiled model's constants.
-        fuse: Whether to fuse chains.
 
     Raises:
         LaunchError: The driver fails at a kernel.
@@ -106,22 +103,15 @@ class Plan:
         programs: The compiled OpenCL programs by key.
     """
 
-    def __init__(
-        self, program: Program, device: Device, tuning: Tuning, weights: Constants, fuse: bool
-    ) -> None:
+    def __init__(self, program: Program, device: Device, weights: Constants) -> None:
         self.program = program
-        outputs = {o.root for o in program.outputs if o is not None}
-        steps: Sequence[Step] = program.steps
-        if fuse:
-            steps = elementwise_fusion.fuse(steps, outputs)
-        self.steps = [elementwise_fusion.launch(step, tuning) for step in steps]
-        if tuning.resident_groups:
-            self.steps = persistent_kernel.join(self.steps, outputs, tuning)
-            self.steps = block_run.join(self.steps, tuning)
+        self.steps = program.steps
         rehearsal.require(device, self.steps)
-        external = {o for o in program.owned if o is not None} | set(program.inputs)
         limits = device.limits
-        self.slots, self.sizes = _plan(self.steps, external, outputs)
+        recorded = program.recorded
+        slots = Slots.of(program) if recorded is None else recorded.made
+        self.slots = slots.places(self.steps)
+        self.sizes = slots.bytes_for(() if recorded is None else recorded.numbers)
         if self.sizes and max(self.sizes) > limits.allocation_bytes:
             raise DeviceMemoryError(
                 f"Device 'OPENCL.{device.id}' cannot hold an intermediate tensor of "
@@ -165,16 +155,50 @@ class Plan:
         return sum(self.sizes)
 
 
+class Slots(NamedTuple):
+    """Which tensors of a program lie in the same memory, one after another.
+
+    Attributes:
+        first: By tensor a step that has it, the position among the step's arguments, and its slot.
+        sizes: Bytes of the slots, in a recorded program as sizes that stand for others.
+    """
+
+    first: Sequence[tuple[int, int, int]]
+    sizes: Sequence[Any]
+
+    @classmethod
+    def of(cls, program: Program) -> Slots:
+        """Those of a program; of a recorded one for all its sizes."""
+        outputs = {o.root for o in program.outputs if o is not None}
+        external = {o for o in program.owned if o is not None} | set(program.inputs)
+        slots, sizes = _plan(program.steps, external, outputs)
+        first: dict[Operand, tuple[int, int, int]] = {}
+        for number, step in enumerate(program.steps):
+            for position, arg in enumerate(step.args):
+                if isinstance(arg, Operand) and arg.root in slots:
+                    first.setdefault(arg.root, (number, position, slots[arg.root]))
+        return cls(list(first.values()), sizes)
+
+    def places(self, steps: Sequence[Step]) -> dict[Operand, int]:
+        """The slot of each tensor, in the program or one that is made of it for other sizes."""
+        return {steps[number].args[position].root: slot for number, position, slot in self.first}
+
+    def bytes_for(self, numbers: Sequence[Any]) -> list[int]:
+        """The sizes, as numbers."""
+        return [numbers[size.place] if type(size) is Size else size for size in self.sizes]
+
+
 def _plan(
     steps: Sequence[Step], external: set[Operand], outputs: set[Operand]
-) -> tuple[dict[Operand, int], list[int]]:
+) -> tuple[dict[Operand, int], list[Any]]:
     """A slot for every intermediate tensor, by liveness; outputs live on after the last step.
 
     A slot is a buffer of its own that tensors use one after another. One arena with sub-buffers
     would be a little smaller, but a driver of NVIDIA (580.159) crashes when sub-buffers that
     kernels have used are released.
 
-    Greedy: the largest tensor first, each into the smallest slot that is free while it lives.
+    Greedy: the largest tensor first, each into the smallest slot that is free while it lives. Where
+    sizes stand for others, tensors that share a slot now do so for all of them.
     """
     lives: dict[Operand, list[int]] = {}
     for number, step in enumerate(steps):
@@ -185,9 +209,9 @@ def _plan(
     for operand in outputs & lives.keys():
         lives[operand][1] = len(steps)
     slots: dict[Operand, int] = {}
-    sizes: list[int] = []
     taken: list[list[list[int]]] = []
-    for operand in sorted(lives, key=lambda o: (-o.nbytes, lives[o][0])):
+    sizes: list[dict[tuple[bool, int], Any]] = []
+    for operand in sorted(lives, key=lambda o: (-present(o.nbytes), lives[o][0])):
         first, last = lives[operand]
         free = [
             number
@@ -196,8 +220,13 @@ def _plan(
         ]
         number = free[-1] if free else len(sizes)  # later slots are smaller
         if not free:
-            sizes.append(operand.nbytes)
+            sizes.append({})
             taken.append([])
         taken[number].append([first, last])
+        sizes[number].setdefault(same_number(operand.nbytes), operand.nbytes)
         slots[operand] = number
-    return slots, sizes
+    return slots, [_largest(list(different.values())) for different in sizes]
+
+
+def _largest(sizes: Sequence[Any]) -> Any:
+    return sizes[0] if len(sizes) == 1 else evaluated(max, *sizes)

@@ -63,9 +63,11 @@ class KernelArguments:
         self._values = [list(values) for values in arguments]
         self._starts = list(itertools.accumulate(map(len, self._values), initial=0))
         values = list(itertools.chain.from_iterable(self._values))
-        sizes = [len(value) if isinstance(value, bytes) else _HANDLE for value in values]
-        self._places = list(itertools.accumulate((_up(size) for size in sizes), initial=0))
-        self._memory = np.zeros(self._places[-1], np.uint8)
+        written = [_bytes_of(value) for value in values]
+        sizes = np.array([len(text) for text in written], np.uint64)
+        padded = [text.ljust(-(-len(text) // _ALIGNED) * _ALIGNED, b"\0") for text in written]
+        self._places = list(itertools.accumulate(map(len, padded), initial=0))
+        self._memory = np.array(bytearray().join(padded), np.uint8)
         self._records = np.zeros((len(values), RECORD_WORDS), np.uint64)
         self._records[:, 0] = np.repeat(
             np.array([kernel.int_ptr for kernel in kernels], np.uint64),
@@ -74,8 +76,6 @@ class KernelArguments:
         self._records[:, 1] = [n for values in self._values for n in range(len(values))]
         self._records[:, 2] = sizes
         self._records[:, 3] = self._memory.ctypes.data + np.array(self._places[:-1], np.uint64)
-        for place, value in enumerate(values):
-            self._write(place, value)
 
     def value(self, number: int, position: int) -> Argument:
         """What a kernel has at a position."""
@@ -105,17 +105,16 @@ class KernelArguments:
             kernel.set_arg(position, value)
 
     def _write(self, place: int, value: Argument) -> None:
-        """Writes the bytes of a number, or the handle of a buffer."""
-        if not isinstance(value, bytes):
-            value = struct.pack("@Q", 0 if value is None else value.int_ptr)
-        start = self._places[place]
-        self._memory[start : start + len(value)] = np.frombuffer(value, np.uint8)
+        start, text = self._places[place], _bytes_of(value)
+        self._memory[start : start + len(text)] = np.frombuffer(text, np.uint8)
 
 
-_HANDLE = 8
 _ALIGNED = 16
-"""Bytes of a buffer's handle, and of which the place of a value is a multiple."""
+"""Bytes of which the place of a value is a multiple."""
 
 
-def _up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
+def _bytes_of(value: Argument) -> bytes:
+    """A number's bytes as they are, or the handle of a buffer."""
+    if isinstance(value, bytes):
+        return value
+    return struct.pack("@Q", 0 if value is None else value.int_ptr)

@@ -65,6 +65,12 @@ def trying(rank: int) -> Iterator[Trial]:
             _running.remove(trial)
 
 
+def is_trying() -> bool:
+    """Whether choices of a certain rank are tried now."""
+    with _lock:
+        return bool(_running)
+
+
 def choose(device: str, operation: str, key: str, ranked: Sequence[C]) -> C:
     """The choice for a product.
 

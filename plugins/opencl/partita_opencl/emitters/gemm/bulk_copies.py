@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from partita.lowering import Activation, Operand
+from partita.lowering.shapes.symbolic_size import evaluated
+from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.launches.emitter_kit import Kit, f32, i32, is_half
+from partita_opencl.launches.emitter_kit import Kit, Options, f32, i32, is_half
 from partita_opencl.launches.steps import Described, Matrix
 from partita_opencl.tuning.product_tiles import Cut, StreamTile
 
@@ -20,6 +22,28 @@ def slab_count(tile: StreamTile, parts: int, room: int) -> int:
     """Parts of a warp's results that are in local memory at a time; a divisor of all."""
     fitting = 1 + (room - tile.local_bytes) // (tile.items // 32 * _SLAB_BYTES)
     return max(n for n in range(1, parts + 1) if parts % n == 0 and n <= max(1, fitting))
+
+
+def _together(tile: StreamTile, limits: Limits) -> int:
+    """Groups that a compute unit has local memory for."""
+    return max(1, limits.kernel_local_bytes // tile.local_bytes)
+
+
+def _group_count(tiles: int, limits: Limits, tile: StreamTile) -> int:
+    return min(tiles, limits.compute_units * _together(tile, limits))
+
+
+def _multiplier(tile: StreamTile, half_kind: str) -> str:
+    return multiplier(tile.wide, half_kind)
+
+
+def _macros(tile: StreamTile, limits: Limits, size: int) -> Options:
+    """What the kernel is told of the tile; ``size`` is that of a result in halves."""
+    options = {name: value for name, value in tile.options().items() if name != "BULK"}
+    options["STAGES"] = tile.stages
+    room = limits.kernel_local_bytes // _together(tile, limits)
+    options["SLABS"] = slab_count(tile, tile.wide * size // 64, room)
+    return tuple(options.items())
 
 
 def bulk_product(
@@ -52,29 +76,25 @@ def bulk_product(
     x, w, bias, residual, out = operands
     limits = k.tuning.limits
     size = 1 if is_half(out.dtype) else 2
-    parts = tile.wide * size // 64
-    options = {name: value for name, value in tile.options().items() if name != "BULK"}
-    options |= {"ACTIVATION": int(activation.code), "STAGES": tile.stages}
-    together = max(1, limits.kernel_local_bytes // tile.local_bytes)
-    options["SLABS"] = slab_count(tile, parts, limits.kernel_local_bytes // together)
+    options: dict[str, int | None] = {"ACTIVATION": int(activation.code)}
     flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
     names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
     describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))
     result = (width * size, rows[0], width * size, _SLAB_ROWS)
     matrices = [
-        Matrix(0, rows[1], rows[0], rows[2], tile.high),
-        Matrix(1, depth, columns, depth, tile.wide),
+        Matrix(0, rows[1], rows[0], rows[2], evaluated(getattr, tile, "high")),
+        Matrix(1, depth, columns, depth, evaluated(getattr, tile, "wide")),
         Matrix(4, *result),
     ]
     if residual is not None:
         matrices.append(Matrix(3, *result))
     k.launch_generated(
-        multiplier(tile.wide, k.tuning.half_kind) if limits.is_nvidia else "",
+        evaluated(_multiplier, tile, k.tuning.half_kind) if limits.is_nvidia else "",
         "product_bulk.cl",
         "product_bulk",
         k.tuning.groups(
-            min(how.tiles, limits.compute_units * together),
-            tile.items + _COPYING * limits.is_nvidia,
+            evaluated(_group_count, how.tiles, limits, tile),
+            evaluated(getattr, tile, "items") + _COPYING * limits.is_nvidia,
         ),
         x,
         w,
@@ -91,6 +111,7 @@ def bulk_product(
         f32(activation.alpha),
         f32(activation.beta),
         product=product,
+        chosen=evaluated(_macros, tile, limits, size),
         **options,
         **{name: None for name, on in flags.items() if on},
     )

@@ -10,6 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.bf16_triples import is_triple, triple_product
 from partita_opencl.emitters.gemm.matrix_units import (
@@ -205,7 +206,7 @@ def _batched(k: Kit, a: Operand, b: Operand) -> tuple[tuple[int, ...], Operand, 
     rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     a_batch, b_batch = a.shape[:-2], b.shape[:-2]
     try:
-        batch = np.broadcast_shapes(a_batch, b_batch)
+        batch = broadcast(a_batch, b_batch)
     except ValueError as error:
         raise CompileError(
             f"Operation '{k.builder.node.name}' (MatMul) cannot broadcast the batches of shapes "

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
 from partita_opencl.emitters.gemm.bulk_copies import bulk_product
-from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
-from partita_opencl.launches.steps import Counters
+from partita_opencl.emitters.gemm.products import chosen_cut, handed_over
+from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
 from partita_opencl.passes.nhwc import filled
 from partita_opencl.tuning.product_tiles import (
     STREAM_DEEP,
     Cut,
     StreamTile,
+    Tile,
     cut_whole,
-    ranked,
     tiles_for,
 )
 
@@ -183,7 +186,26 @@ def normalizes(k: Kit, stream: Stream) -> bool:
     if stream.rows > _MOST_NORMALIZED:
         return False
     tiles = tiles_for(k.tuning.limits, warpgroups=k.tuning.warpgroups)
-    return cut_whole(k.tuning.limits, tiles, stream.rows, stream.columns, stream.depth) is not None
+    return bool(settled(evaluated(getattr, _whole(k, tiles, stream), "found")))
+
+
+class _Whole(NamedTuple):
+    """A cut, if one was found."""
+
+    found: bool
+    cut: Cut | None
+
+
+def _whole(k: Kit, tiles: Sequence[Tile], stream: Stream) -> _Whole:
+    """The cut whose groups keep all terms in local memory; may stand for others."""
+    sizes = stream.rows, stream.columns, stream.depth
+    return evaluated(_find_whole, k.tuning.limits, tuple(tiles), *sizes)  # type: ignore[no-any-return]
+
+
+def _find_whole(limits: Limits, tiles: Sequence[Tile], *sizes: int) -> _Whole:
+    rows, columns, depth = sizes
+    found = cut_whole(limits, tiles, rows, columns, depth)
+    return _Whole(found is not None, found)
 
 
 def stream_product(
@@ -205,16 +227,14 @@ def stream_product(
     """
     operands = _Operands(x, w, bias, residual, out)
     how = _chosen(k, stream, operands, norm)
-    tile = how.tile
-    if not isinstance(tile, StreamTile):
-        raise TypeError(f"{tile!r} does not stream")
+    tile: Any = how.tile
     product = Streamed(
         stream,
         activation,
         residual is not None,
         norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
     )
-    if tile.bulk:
+    if settled(evaluated(getattr, tile, "bulk")):
         of_rows = stream.rows, stream.channels, stream.pitch
         sizes = stream.depth, stream.columns, of_rows, stream.width
         bulk_product(k, how, tile, *sizes, operands, activation, product)
@@ -242,9 +262,10 @@ def _chosen(k: Kit, stream: Stream, operands: _Operands, norm: Norm | None) -> C
         bulk = bulk and not is_half(out.dtype) and stream.filters % 4 == 0
     tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups, bulk=bulk)
     sizes = (stream.rows, stream.columns, stream.depth, stream.groups)
-    whole = None if norm is None else cut_whole(limits, tiles, *sizes[:3])
-    key = f"stream {stream.taps[0]}x{stream.taps[1]} {sizes}"
-    return whole or k.choose(key, ranked(limits, tiles, *sizes))
+    if norm is not None:
+        whole = evaluated(getattr, _whole(k, tiles, stream), "cut")
+        return Cut(*(evaluated(getattr, whole, field.name) for field in fields(Cut)))
+    return chosen_cut(k, f"stream {stream.taps[0]}x{stream.taps[1]}", tiles, sizes)
 
 
 def _launch(
@@ -253,30 +274,23 @@ def _launch(
     """Records the launch of ``product_stream``."""
     x, w, bias, residual, out = operands
     stream, activation, limits = product.stream, product.activation, k.tuning.limits
-    steps = how.per_split // tile.deep
-    at_once = steps <= tile.stages or norm is not None
-    stages = steps if at_once else tile.stages
-    flags = _flags(stream, how, tile, operands, norm)
-    room = limits.kernel_local_bytes - replace(tile, stages=stages).local_bytes
+    steps = how.per_split // STREAM_DEEP
+    flags = _flags(stream, how, operands, norm)
     early = residual is not None and how.splits == 1 and not stream.ragged
-    flags |= {"AT_ONCE": at_once, "EARLY": early and tile.result_bytes <= room}
-    options: dict[str, int | None] = {**tile.options(), "ACTIVATION": int(activation.code)}
-    options["STAGES"] = stages
+    given = steps, stream.channels, norm is not None, early
+    macros = evaluated(_stream_macros, tile, limits.kernel_local_bytes, *given)
+    options: dict[str, int | None] = {"ACTIVATION": int(activation.code)}
     more: tuple[Argument, ...] = ()
     if how.splits > 1:
-        elements = how.tiles * how.splits * tile.high * tile.wide
-        more = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+        more = handed_over(k, how)
     if norm is not None:
         options["NORMALIZE"] = math.ceil(stream.depth / _NORMALIZED)
         more = norm.out, norm.scale, norm.shift, f32(norm.epsilon)
-    generated = (
-        multiplier(tile.wide, k.tuning.half_kind) if tile.warpgroup and limits.is_nvidia else ""
-    )
     k.launch_generated(
-        generated,
+        evaluated(_multiplier, tile, k.tuning.half_kind) if limits.is_nvidia else "",
         "product_stream.cl",
         "product_stream",
-        k.tuning.groups(how.tiles * how.splits, tile.items),
+        k.tuning.groups(how.tiles * how.splits, evaluated(getattr, tile, "items")),
         x,
         w,
         bias,
@@ -295,20 +309,48 @@ def _launch(
         i32(steps),
         *more,
         product=product,
+        chosen=macros,
         **options,
         **{name: None for name, on in flags.items() if on},
     )
 
 
-def _flags(
-    stream: Stream, how: Cut, tile: StreamTile, operands: _Operands, norm: Norm | None
-) -> dict[str, bool]:
+def _multiplier(tile: StreamTile, half_kind: str) -> str:
+    """The code by which the tile's warps multiply together, if they do."""
+    return multiplier(tile.wide, half_kind) if tile.warpgroup else ""
+
+
+def _stream_macros(
+    tile: StreamTile, local_bytes: int, steps: int, channels: int, whole: bool, early: bool
+) -> Options:
+    """What ``product_stream`` is told of the tile.
+
+    Args:
+        tile: The tile.
+        local_bytes: What a kernel may have.
+        steps: Of a part of the sums.
+        channels: Of the input.
+        whole: Whether all of a row is in local memory at a time.
+        early: Whether residuals are read early if there is room.
+    """
+    at_once = steps <= tile.stages or whole
+    stages = steps if at_once else tile.stages
+    room = local_bytes - replace(tile, stages=stages).local_bytes
+    flags = {
+        "AT_ONCE": at_once,
+        "EARLY": early and tile.result_bytes <= room,
+        "EXACT": channels % tile.deep == 0,
+    }
+    options = {**tile.options(), "STAGES": stages}
+    return (*options.items(), *((name, None) for name, on in flags.items() if on))
+
+
+def _flags(stream: Stream, how: Cut, operands: _Operands, norm: Norm | None) -> dict[str, bool]:
     """Which parts of ``product_stream`` are compiled."""
     residual, single = operands.residual, not is_half(operands.out.dtype)
     return {
         "TAPS": stream.has_taps,
         "DENSE": stream.is_dense,
-        "EXACT": stream.channels % tile.deep == 0,
         "RESIDUAL": residual is not None,
         "LOOSE": stream.ragged,
         "SINGLE": single,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import getitem
 
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
+from partita_opencl.device.limits import Limits
 from partita_opencl.emitters.movement import transpose
-from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
+from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
 from partita_opencl.launches.steps import Counters
 from partita_opencl.launches.work_sizes import Form
-from partita_opencl.tuning.product_tiles import ranked, tiles_for
+from partita_opencl.tuning.database import choose, is_trying
+from partita_opencl.tuning.product_tiles import Cut, Tile, ranked, tiles_for
 
 _VECTOR_ROWS = 4
 """Products of at most so many rows stream the second matrix once."""
@@ -126,23 +130,14 @@ def tiles(
     fitting = tiles_for(limits, matrix=matrix)
     if k.tuning.form is Form.NARROW:
         fitting = [min(fitting, key=lambda tile: tile.high * tile.wide)]
-    options_of = ranked(limits, fitting, rows, columns, depth, batches, unit=unit)
     half = "half " if is_half(out.dtype) else ""
-    how = k.choose(f"{half}tile {unit} {(rows, columns, depth, batches)}", options_of)
-    flags: dict[str, bool] = {"A_PACKED": a_step > 0, "WHOLE": depth % how.tile.deep == 0}
-    if matrix:
-        flags["A_EIGHTS"] = (a_step or depth) % 8 == 0
-        flags["B_EIGHTS"] = columns % 8 == 0
-        flags["PAIRS"] = columns % 2 == 0
-    else:
-        flags["A_QUADS"] = (a_step or depth) % 4 == 0
-        flags["B_QUADS"] = columns % 4 == 0
+    how = chosen_cut(k, f"{half}tile {unit}", fitting, (rows, columns, depth, batches), unit)
+    flags: dict[str, bool] = {"A_PACKED": a_step > 0}
     target = out
     parts: tuple[Argument, ...] = ()
     summed_later = False
     if how.splits > 1 and limits.hands_over:
-        elements = how.tiles * how.splits * how.tile.high * how.tile.wide
-        parts = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+        parts = handed_over(k, how)
         flags["HAND_OVER"] = True
         flags["NVIDIA"] = limits.is_nvidia
     elif how.splits > 1:
@@ -151,7 +146,7 @@ def tiles(
     k.launch(
         "product_matrix.cl" if matrix else "product_tile.cl",
         "product_matrix" if matrix else "product_tile",
-        k.tuning.groups(how.tiles * how.splits, how.tile.items),
+        k.tuning.groups(how.tiles * how.splits, evaluated(getattr, how.tile, "items")),
         a,
         b,
         *epilogue.buffers(a),
@@ -166,13 +161,66 @@ def tiles(
         i32(a_step),
         *parts,
         *extra,
-        **how.tile.options(),
+        chosen=evaluated(_tile_macros, how.tile, matrix, a_step or depth, columns, depth),
         **epilogue.options(how.splits if summed_later else 1),
         **{name: None for name, on in flags.items() if on},
         **options,
     )
     if summed_later:
         add_splits(k, product, target, how.splits, out, epilogue)
+
+
+def chosen_cut(
+    k: Kit, kind: str, tiles: Sequence[Tile], sizes: tuple[int, int, int, int], unit: int = 0
+) -> Cut:
+    """How a product is cut; for sizes that stand for others, with a tile and numbers that do.
+
+    Args:
+        k: The kit.
+        kind: What the database calls such products.
+        tiles: The tiles to choose from.
+        sizes: Rows, columns, depth and batches.
+        unit: See :func:`partita_opencl.tuning.product_tiles.ranked`.
+    """
+    limits = k.tuning.limits
+    if is_trying() or not holds_sizes(sizes):
+        rows, columns, depth, batches = map(settled, sizes)
+        found = ranked(limits, tiles, rows, columns, depth, batches, unit=unit)
+        return k.choose(f"{kind} {(rows, columns, depth, batches)}", found)
+    found = evaluated(_best_cut, k.tuning.device, kind, limits, tuple(tiles), unit, *sizes)
+    names = ("tile", "tiles", "splits", "per_split")
+    return Cut(*(evaluated(getattr, found, name) for name in names))
+
+
+def _best_cut(
+    device: str, kind: str, limits: Limits, tiles: Sequence[Tile], unit: int, *sizes: int
+) -> Cut:
+    rows, columns, depth, batches = sizes
+    found = ranked(limits, tiles, rows, columns, depth, batches, unit=unit)
+    return choose(device, "", f"{kind} {sizes}", found)
+
+
+def handed_over(k: Kit, how: Cut) -> tuple[Argument, ...]:
+    """The kernels' memory for parts of sums, the counters of those that are done, the parts."""
+    elements = how.tiles * how.splits * evaluated(_results_of, how.tile)
+    return k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+
+
+def _results_of(tile: Tile) -> int:
+    return tile.high * tile.wide
+
+
+def _tile_macros(tile: Tile, matrix: bool, a_step: int, columns: int, depth: int) -> Options:
+    """What the kernels for tiles are told of the tile, and of what divides the sizes."""
+    flags = {"WHOLE": depth % tile.deep == 0}
+    if matrix:
+        flags["A_EIGHTS"] = a_step % 8 == 0
+        flags["B_EIGHTS"] = columns % 8 == 0
+        flags["PAIRS"] = columns % 2 == 0
+    else:
+        flags["A_QUADS"] = a_step % 4 == 0
+        flags["B_QUADS"] = columns % 4 == 0
+    return (*tile.options().items(), *((name, None) for name, on in flags.items() if on))
 
 
 def lanes(
@@ -203,8 +251,8 @@ def lanes(
         b = transpose(k, matrices, (0, 2, 1))
     rows = 1 if product.rows == 1 else _LANE_ROWS
     global_size = (
-        math.ceil(product.rows / rows),
-        math.ceil(product.columns / lanes),
+        -(-product.rows // rows),
+        -(-product.columns // lanes),
         min(product.batches, _MOST_BATCHES),
     )
     k.launch(
@@ -248,14 +296,14 @@ def _multiply_vectors(
 ) -> None:
     wide, high = 32, 4 if k.tuning.limits.is_cpu else 8
     width = 4 if product.columns % 4 == 0 else 1
-    groups = math.ceil(product.columns / (wide * width))
+    groups = -(-product.columns // (wide * width))
     splits, per_split = split_depth(k, groups, product.depth, high)
     rows = 1 if product.rows == 1 else _VECTOR_ROWS
     target = out if splits == 1 else k.empty((splits, out.size), np.float32)
     k.launch(
         "product_vector.cl",
         "product_vector",
-        ((groups * wide, splits * high, math.ceil(product.rows / rows)), (wide, high, 1)),
+        ((groups * wide, splits * high, -(-product.rows // rows)), (wide, high, 1)),
         a,
         b,
         *epilogue.buffers(a),
@@ -276,7 +324,12 @@ def _multiply_vectors(
 
 def split_depth(k: Kit, groups: int, depth: int, step: int) -> tuple[int, int]:
     """In how many parts to cut sums so that all compute units have work, and the parts' length."""
-    wanted = 4 * k.tuning.limits.compute_units // max(1, groups)
+    found = evaluated(_split_depth, k.tuning.limits.compute_units, groups, depth, step)
+    return settled(evaluated(getitem, found, 0)), evaluated(getitem, found, 1)
+
+
+def _split_depth(units: int, groups: int, depth: int, step: int) -> tuple[int, int]:
+    wanted = 4 * units // max(1, groups)
     splits = max(1, min(wanted, depth // (8 * step), 32))
     per_split = math.ceil(math.ceil(depth / splits) / step) * step
     return math.ceil(depth / per_split), per_split

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering import Array, Node, Operand
+from partita.lowering import Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints
 from partita_opencl.passes.nhwc import UNIT
@@ -69,8 +71,8 @@ def attention(
     out = k.empty(shapes[0], q.dtype)
     if not out.size:
         return out
-    warps = min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
-    blocks = batch * heads * math.ceil(rows / (warps * _ROWS))
+    warps = settled(evaluated(_warps, rows))
+    blocks = batch * heads * -(-rows // (warps * _ROWS))
     on_units = k.tuning.limits.is_nvidia
     sizes = k.tuning.groups(blocks, warps * 32)
     filled = math.ceil(elements / 16) * 16
@@ -103,13 +105,17 @@ def attention(
     return out
 
 
-def _steps(x: Operand, offset: int) -> Array:
+def _warps(rows: int) -> int:
+    return min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
+
+
+def _steps(x: Operand, offset: int) -> Any:
     """Strides of batch, head and row in (batch, row, head, element), and where elements start."""
     _, rows, heads, elements = x.shape
     return ints(rows * heads * elements, elements, heads * elements, offset)
 
 
-def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Array:
+def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any:
     """Strides of the mask along batch, head, row and key; 0 along what it repeats."""
     if mask is None:
         return ints(0, 0, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -260,7 +260,7 @@ def _tensors(inputs: Inputs) -> tuple[Argument, ...]:
     return inputs.lengths, inputs.total, inputs.cosines or unused, inputs.sines or unused
 
 
-def _turns(inputs: Inputs) -> Argument:
+def _turns(inputs: Inputs) -> Any:
     """Positions that there are angles for."""
     return i32(0 if inputs.cosines is None else inputs.cosines.shape[0])
 
