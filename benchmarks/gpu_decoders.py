@@ -1,6 +1,7 @@
 """One token after another on a graphics card: device OPENCL beside PyTorch, taking turns.
 
     python benchmarks/gpu_decoders.py [--size 1B] [--weights f16,q4] [--context 1024] [--tokens 64]
+        [--without block_tiles,cache_attention]
 
 The decoder has random weights (`random_decoders.py`), a cache of ``--context`` tokens that is half
 full, and a batch of one. PyTorch computes the same layers in float16 with a static cache, its own
@@ -8,20 +9,24 @@ attention and normalization, replayed as a CUDA graph; it has no product of 4-bi
 its float16 is the peer of every row. Calls of both bring all logits to the host, in float32, to
 memory that the next call overwrites. Prints medians in milliseconds per token, tokens per second,
 and the bytes that a token must read (weights, and the filled half of the cache) over that time.
+``--without`` prints what tokens take without the kernels of a name, one name after another: the
+difference is what these kernels and their launches take.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from random_decoders import SIZES, Architecture, decoder, work_of_a_token
 
 import partita
+from partita_opencl.runtime import launch_batch
 
 Call = Callable[[], Any]
 
@@ -121,6 +126,25 @@ def our_call(size: str, weights: str, context: int, device: str) -> Call:
     return call
 
 
+@contextlib.contextmanager
+def without(kernel: str) -> Iterator[None]:
+    """Tokens whose results are wrong: launches of one kernel are left out."""
+    whole = launch_batch.KernelSequence.enqueue
+    others: dict[int, launch_batch.KernelSequence] = {}
+
+    def enqueue(sequence: launch_batch.KernelSequence, queue: Any) -> None:
+        if id(sequence) not in others:
+            left = [call for call in sequence._calls if call[0].function_name != kernel]
+            others[id(sequence)] = launch_batch.KernelSequence(left)
+        whole(others[id(sequence)], queue)
+
+    launch_batch.KernelSequence.enqueue = enqueue  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        launch_batch.KernelSequence.enqueue = whole  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -133,6 +157,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--device", default="GPU")
+    parser.add_argument("--without", default="", help="kernels that are left out, one by one")
     arguments = parser.parse_args()
     sizes, kinds = SIZES[arguments.size], arguments.weights.split(",")
     calls = {
@@ -158,6 +183,16 @@ def main() -> None:
         nbytes = work_of_a_token(model, context, context // 2).bytes_read
         rate = f"{1 / seconds:8.1f} tokens/s {nbytes / seconds / 1e9:8.0f} GB/s"
         print(f"  {name:26} {seconds * 1e3:8.3f} ms {rate}")
+    for kernel in filter(None, arguments.without.split(",")):
+        for kind in kinds:
+            taken = []
+            with without(kernel):
+                for _ in range(arguments.tokens):
+                    began = time.perf_counter()
+                    calls[f"Partita {kind}"]()
+                    taken.append(time.perf_counter() - began)
+            name = f"{kind} without {kernel}"
+            print(f"  {name:26} {statistics.median(taken) * 1e3:8.3f} ms")
 
 
 if __name__ == "__main__":

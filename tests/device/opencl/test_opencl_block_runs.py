@@ -43,16 +43,31 @@ def test_architectures(tmp_path, architecture):
     Decoder(tmp_path, "Q4_1", architecture, **F16).check(6e-3)
 
 
-def chain(rows, sizes, bits=4, bias=False):
-    """A model of products one after another, and what feeds it."""
+def chain(rows, sizes, bits=4, bias=False, zeros=False, block=32, halves=False):
+    """A model of products one after another, and what feeds it.
+
+    Args:
+        rows: Of the first tensor.
+        sizes: Its columns, and those of each product.
+        bits: Of a weight.
+        bias: Whether something is added to columns.
+        zeros: Whether each block has a zero of its own, in 4 bits.
+        block: Weights that share a scale.
+        halves: Whether float16 holds the scales.
+    """
     nodes, weights = [], []
     for number, (depth, columns) in enumerate(itertools.pairwise(sizes)):
-        blocks = -(-depth // 32)
-        data = integers(columns, blocks, 4 * bits, low=0, high=256, dtype=np.uint8)
+        blocks = -(-depth // block)
+        data = integers(columns, blocks, block * bits // 8, low=0, high=256, dtype=np.uint8)
         scales = floats(columns, blocks, seed=number) * np.float32(2.0 ** (1 - bits) * depth**-0.5)
+        if halves:
+            scales = scales.astype(np.float16).astype(np.float32)
         arrays = {f"w{number}.data": data, f"w{number}.scales": scales}
+        if zeros:
+            pairs = (columns, -(-blocks // 2))
+            arrays[f"w{number}.zeros"] = integers(*pairs, low=0, high=256, dtype=np.uint8)
         found = [numpy_helper.from_array(x, name) for name, x in arrays.items()]
-        attrs = {"K": depth, "N": columns, "bits": bits, "block_size": 32}
+        attrs = {"K": depth, "N": columns, "bits": bits, "block_size": block}
         names = [f"y{number}", *(array.name for array in found)]
         if bias:
             found.append(numpy_helper.from_array(floats(columns, seed=5), f"b{number}"))

@@ -37,44 +37,6 @@ enum { COLUMN_COUNT, DEPTH_OF, UNITS, BLOCKS, BIASED, ADDS, GATED, ACTIVATES, NO
 #define WARPS (ITEMS / 32)
 #define EIGHTS (ELEMENTS / 8)
 
-#ifdef NVIDIA
-#define FRESH(p) ((volatile __global const REAL*)(p))
-#else
-#define FRESH(p) (p)
-#endif
-
-// What another item of the warp has.
-float from_lane(const float v, const int lane, __local float* shared, const int tid) {
-#ifdef NVIDIA
-  float other;
-  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;"
-      : "=f"(other) : "f"(v), "r"(lane));
-  return other;
-#else
-  shared[tid] = v;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  const float other = shared[tid / 32 * 32 + lane % 32];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return other;
-#endif
-}
-
-// Eight neighbours that another group may have written.
-void fresh8(float* v, __global const REAL* p) {
-#if defined(HALF) && defined(NVIDIA)
-  float4 bits;
-  GET_FRESH4(bits, (__global const float4*)p);
-  unpack8(v, as_uint4(bits));
-#elif defined(NVIDIA)
-  float4 low, high;
-  GET_FRESH4(low, (__global const float4*)p);
-  GET_FRESH4(high, (__global const float4*)p + 1);
-  vstore8((float8)(low, high), 0, v);
-#else
-  GET8(v, p, 0);
-#endif
-}
-
 #define WEIGHTS(n) , __global const uint4* restrict w##n, __global const SCALES* restrict scales##n, \
     __global const OFFSET_TYPE* restrict offsets##n, __global const REAL* restrict bias##n, \
     __global const float* restrict factors##n
@@ -176,18 +138,8 @@ void block_run(
     #pragma unroll
     for (int d = 0; d < DEEP; d++)
       if (d < steps) FETCH(&coming[d], here, d * 32 + lane)
-    if (number > 0) {
-      if (tid == 0) {
-        int looks = 0, count = 0;
-        do LOOK(count, counters + (number - 1) * LINE)
-        while (count < groups && ++looks < MOST_LOOKS);
-        word = looks >= MOST_LOOKS;
-        if (word) *stall = 1;
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      ORDER();
-      stalled = word != 0;
-    }
+    if (number > 0)
+      stalled = !all_came(counters + (number - 1) * LINE, groups, stall, &word, tid);
     if (!stalled) {
       __global const REAL* a = tensors[record[X]];
       __global const REAL* residual = tensors[record[RESIDUAL]];
@@ -284,11 +236,5 @@ void block_run(
       barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL lets all items signal
     }
   }
-  // The last group leaves zeros behind: nobody waits any more.
-  if (tid == 0 && !stalled) {
-    int before;
-    COUNT(before, counters + PRODUCTS * LINE)
-    if (before == groups - 1)
-      for (int i = 0; i <= PRODUCTS; i++) counters[i * LINE] = 0;
-  }
+  if (!stalled) leave_zeros(counters, PRODUCTS, groups, tid);
 }

@@ -98,6 +98,23 @@ void cache_attention(
 
   // Row r of the group is head r % group of those that share the keys, of token r / group.
   const int first = tile * ROWS;
+  int begin = 0;
+  const int end = min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1);
+#ifdef WINDOW
+  begin = max(0, min(end, before + first / group - WINDOW + 1));
+#endif
+  const int share = ((end - begin + SPLITS - 1) / SPLITS + KEYS - 1) / KEYS * KEYS;
+  begin = min(end, begin + split * share);
+  const int stop = min(end, begin + share);
+#ifdef NVIDIA
+  // The first keys and values come nearer while queries are turned.
+  #pragma unroll
+  for (int a = 0; a < AT_ONCE; a++) {
+    const size_t at = (size_t)max(0, min(begin + a * KEYS + set, stop - 1)) * SIZE + d0;
+    asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(keys + at)));
+    asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(values + at)));
+  }
+#endif
   for (int i = tid; i < ROWS * SIZE; i += ITEMS) {
     const int r = first + i / SIZE, token = r / group;
     const size_t from = ((size_t)row * tokens + token) * step.x + start.x;
@@ -110,15 +127,6 @@ void cache_attention(
   for (int r = 0; r < ROWS; r++)
     #pragma unroll
     for (int i = 0; i < WIDTH; i++) query[r][i] = queries[r * SIZE + d0 + i];
-
-  int begin = 0;
-  const int end = min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1);
-#ifdef WINDOW
-  begin = max(0, min(end, before + first / group - WINDOW + 1));
-#endif
-  const int share = ((end - begin + SPLITS - 1) / SPLITS + KEYS - 1) / KEYS * KEYS;
-  begin = min(end, begin + split * share);
-  const int stop = min(end, begin + share);
 
   float top[ROWS], weight[ROWS], sums[ROWS][WIDTH];
   #pragma unroll
@@ -190,20 +198,25 @@ void cache_attention(
   }
 
   #pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    maxima[set * ROWS + r] = top[r];  // the same from all items of a set
-    weights[set * ROWS + r] = weight[r];
-  }
+  for (int r = 0; r < ROWS; r++) maxima[set * ROWS + r] = top[r];  // the same from all items of a set
   barrier(CLK_LOCAL_MEM_FENCE);
+  float highest[ROWS];
   #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    float highest = NEVER, whole = 0.0f;
-    for (int s = 0; s < KEYS; s++) highest = fmax(highest, maxima[s * ROWS + r]);
-    for (int s = 0; s < KEYS; s++) whole += weights[s * ROWS + r] * exp(maxima[s * ROWS + r] - highest);
-    const float less = exp(top[r] - highest);
+    highest[r] = NEVER;
+    for (int s = 0; s < KEYS; s++) highest[r] = fmax(highest[r], maxima[s * ROWS + r]);
+    const float less = exp(top[r] - highest[r]);
     #pragma unroll
-    for (int i = 0; i < WIDTH; i++) scratch[set * SIZE + d0 + i] = sums[r][i] * less;
+    for (int i = 0; i < WIDTH; i++) sums[r][i] *= less;
+    weights[set * ROWS + r] = weight[r] * less;
+  }
+  #pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    #pragma unroll
+    for (int i = 0; i < WIDTH; i++) scratch[set * SIZE + d0 + i] = sums[r][i];
     barrier(CLK_LOCAL_MEM_FENCE);
+    float whole = 0.0f;
+    for (int s = 0; s < KEYS; s++) whole += weights[s * ROWS + r];
     const int token = (first + r) / group;
     const size_t result = ((size_t)row * tokens + token) * heads * group + head * group +
                           (first + r) % group;
@@ -215,7 +228,7 @@ void cache_attention(
 #else
       partial_sums[(result * SPLITS + split) * (SIZE + 2) + d] = sum;
       if (d == 0) {
-        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE] = highest;
+        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE] = highest[r];
         partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE + 1] = token < valid ? whole : 0.0f;
       }
 #endif
@@ -233,18 +246,31 @@ void cache_attention(
   }
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
   DEVICE_FENCE();
+  // What the sums of each part count, of each row.
+  __local float tops[ROWS * SPLITS], counts[ROWS * SPLITS];
+  for (int i = tid; i < ROWS * SPLITS && is_last; i += ITEMS) {
+    const int r = first + i / SPLITS, token = min(r / group, tokens - 1);
+    const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
+    tops[i] = partial_sums[(result * SPLITS + i % SPLITS) * (SIZE + 2) + SIZE];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = tid; i < ROWS * SPLITS && is_last; i += ITEMS) {
+    float highest = NEVER;
+    for (int s = 0; s < SPLITS; s++) highest = fmax(highest, tops[i / SPLITS * SPLITS + s]);
+    counts[i] = exp(tops[i] - highest);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
   for (int i = tid; i < ROWS * SIZE && is_last; i += ITEMS) {
     const int r = first + i / SIZE, token = r / group, d = i % SIZE;
     if (token >= tokens) break;
     const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
     __global const float* of_row = partial_sums + result * SPLITS * (SIZE + 2);
-    float highest = NEVER, whole = 0.0f, sum = 0.0f;
-    for (int s = 0; s < SPLITS; s++) highest = fmax(highest, of_row[s * (SIZE + 2) + SIZE]);
+    float whole = 0.0f, sum = 0.0f;
+    #pragma unroll
     for (int s = 0; s < SPLITS; s++) {
-      __global const float* part = of_row + s * (SIZE + 2);
-      const float less = exp(part[SIZE] - highest);
-      whole += less * part[SIZE + 1];
-      sum += less * part[d];
+      const float less = counts[i / SIZE * SPLITS + s];
+      whole = fma(less, of_row[s * (SIZE + 2) + SIZE + 1], whole);
+      sum = fma(less, of_row[s * (SIZE + 2) + d], sum);
     }
     PUT_TOKEN(y, result * SIZE + d, whole > 0.0f ? sum / whole : 0.0f);
   }

@@ -153,6 +153,23 @@ float sum_over_warp(const float v, __local float* partial, const int tid) {
   return sum;
 }
 #endif
+
+// What another item of the warp has.
+float from_lane(const float v, const int lane, __local float* shared, const int tid) {
+#ifdef NVIDIA
+  float other;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;"
+      : "=f"(other) : "f"(v), "r"(lane));
+  return other;
+#else
+  barrier(CLK_LOCAL_MEM_FENCE);  // others may still read what is there
+  shared[tid] = v;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const float other = shared[tid / 32 * 32 + lane % 32];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return other;
+#endif
+}
 #endif
 
 // The codes of partita.lowering.activation.

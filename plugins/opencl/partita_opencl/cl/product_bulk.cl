@@ -12,6 +12,7 @@
 
 #define BAND 8
 #include "streaming.cl"
+#include "copy_engine.cl"
 
 // SIZE: of a result in halves, as the copy engine counts them.
 #ifdef SINGLE
@@ -34,7 +35,6 @@
 
 #ifdef NVIDIA
 #define SERVANTS 32  // items of the warp that asks for tiles
-#define WARP_BARRIER() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
 #define SLAB_WRITTEN() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define THERE_AT(stage) (SHARED(barriers) + (stage) * 16)
 #define READ_AT(stage) (THERE_AT(stage) + 8)
@@ -44,11 +44,6 @@
 #define W_MAP MAP_OF(1)
 #define Y_MAP MAP_OF(2)
 #define RESIDUAL_MAP MAP_OF(3)
-#define INIT(at, count) \
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at), "r"(count) : "memory")
-#define ARRIVE(at) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory")
-#define EXPECT(at, bytes) asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" \
-    :: "r"(at), "r"(bytes) : "memory")
 #define KNOW(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" \
     :: "l"(map) : "memory")
 #define BRING(to, map, column, row, at) \
@@ -61,12 +56,6 @@
     asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 #define SENT(later) asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(later) : "memory")
 
-void await(const uint at, const uint parity) {
-  uint done;
-  do asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; "
-         "selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(at), "r"(parity) : "memory");
-  while (!done);
-}
 #else
 #define SERVANTS 0
 #define EACH_RESULT(move) \

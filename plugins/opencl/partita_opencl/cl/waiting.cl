@@ -23,3 +23,51 @@
 #define LOOK(v, p) { v = atomic_add(p, 0); }
 #define COUNT(old, p) { old = atomic_inc(p); }
 #endif
+
+#ifdef NVIDIA
+#define FRESH(p) ((volatile __global const REAL*)(p))
+#else
+#define FRESH(p) (p)
+#endif
+
+// Eight neighbours that another group may have written.
+void fresh8(float* v, __global const REAL* p) {
+#if defined(HALF) && defined(NVIDIA)
+  float4 bits;
+  GET_FRESH4(bits, (__global const float4*)p);
+  unpack8(v, as_uint4(bits));
+#elif defined(NVIDIA)
+  float4 low, high;
+  GET_FRESH4(low, (__global const float4*)p);
+  GET_FRESH4(high, (__global const float4*)p + 1);
+  vstore8((float8)(low, high), 0, v);
+#else
+  GET8(v, p, 0);
+#endif
+}
+
+// Waits until all groups have counted; whether they did. All items of the group come here together.
+bool all_came(
+    __global int* counter, const int groups, __global int* stall, __local int* word, const int tid
+) {
+  if (tid == 0) {
+    int looks = 0, count = 0;
+    do LOOK(count, counter)
+    while (count < groups && ++looks < MOST_LOOKS);
+    *word = looks >= MOST_LOOKS;
+    if (*word) *stall = 1;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  ORDER();
+  return *word == 0;
+}
+
+// Zeros in the place of `count` counters, by the last group, when nobody waits any more; the counter
+// behind them tells which one that is.
+void leave_zeros(__global int* counters, const int count, const int groups, const int tid) {
+  if (tid != 0) return;
+  int before;
+  COUNT(before, counters + count * LINE)
+  if (before == groups - 1)
+    for (int i = 0; i <= count; i++) counters[i * LINE] = 0;
+}

@@ -66,13 +66,18 @@ class ProgramKey:
 
     def source(self) -> str:
         """The whole OpenCL C source."""
-        text = _file("prelude.cl") + _INCLUDE.sub(lambda m: _file(m[1]), _file(self.file))
+        text = _file("prelude.cl") + _with_includes(self.file)
         return text.replace(MARK, self.generated) if self.generated else text
 
     def build_options(self) -> list[str]:
         """Compiler options; -w, since warnings about unused helpers help nobody."""
         macros = [f"-D{name}" if v is None else f"-D{name}={v}" for name, v in self.options]
         return ["-cl-std=CL1.2", "-w", *macros]
+
+
+def _with_includes(name: str) -> str:
+    """The text of a .cl file, with that of the files that it names."""
+    return _INCLUDE.sub(lambda m: _with_includes(m[1]), _file(name))
 
 
 class ProgramCache:

@@ -12,7 +12,16 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.array_conversion import converted
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.launches.steps import Chain, Counters, Described, Fault, Launch, Line, Sizes
+from partita_opencl.launches.steps import (
+    Chain,
+    Counters,
+    Described,
+    Fault,
+    Launch,
+    Line,
+    Sizes,
+    Stall,
+)
 from partita_opencl.launches.work_sizes import Tuning, has_items
 from partita_opencl.tuning.database import C, choose
 
@@ -104,7 +113,7 @@ class Kit:
         file: str,
         kernel: str,
         sizes: Sizes,
-        *args: Argument,
+        *args: Argument | Stall | None,
         product: object = None,
         chosen: Any = (),
         **options: Any,
@@ -133,7 +142,7 @@ class Kit:
         self,
         generated: str,
         file: str,
-        args: Sequence[Argument],
+        args: Sequence[Argument | Stall | None],
         options: dict[str, str | int | None],
         chosen: Options = (),
     ) -> ProgramKey:

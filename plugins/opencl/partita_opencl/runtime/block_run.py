@@ -15,7 +15,8 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Operand, Step
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.emitters.gemm.block_products import FewRows
+from partita_opencl.emitters.gemm import block_tiles
+from partita_opencl.emitters.gemm.block_tiles import FewRows, Placed
 from partita_opencl.launches.emitter_kit import Argument, f32, is_half
 from partita_opencl.launches.steps import STALL, Counters, Launch, Stall
 from partita_opencl.launches.work_sizes import Tuning
@@ -65,34 +66,43 @@ def join(steps: Sequence[Step], tuning: Tuning) -> list[Step]:
     return result
 
 
-def _product(step: Step) -> FewRows | None:
+def _placed(step: Step) -> Placed | None:
+    """The product that a step computes, if it is one of few rows."""
     found = step.fn.product if isinstance(step.fn, Launch) else None
-    return found if isinstance(found, FewRows) else None
+    if not isinstance(found, FewRows):
+        return None
+    return Placed(found, *(block_tiles.ends(step) if found.weights.tiled else step.args[:7:6]))
 
 
 def _continues(run: Sequence[Step], step: Step) -> bool:
     """Whether a step can follow others, or begin: weights, rows and activations must be alike."""
-    product = _product(step)
-    if product is None or product.weights.form.depth % 8 or product.weights.form.bits == _HALVES:
+    placed = _placed(step)
+    if placed is None:
+        return False
+    product = placed.product
+    if product.weights.form.depth % 8 or product.weights.form.bits == _HALVES:
         return False
     bias = product.epilogue.bias
     if bias is not None and bias.size != product.weights.form.columns:
         return False
-    products = [found for before in run if (found := _product(before)) is not None]
+    others = [found for before in run if (found := _placed(before)) is not None]
+    products = [other.product for other in others]
     kinds = {one.epilogue.activation for one in (*products, product)} - {NO_ACTIVATION}
-    if len(kinds) > 1 or _row_bytes([*products, product], step) > _LOCAL_BYTES:
+    if len(kinds) > 1:
+        return False
+    if not product.weights.tiled and _row_bytes([*others, placed]) > _LOCAL_BYTES:
         return False
     return all(
         one.rows == product.rows and one.weights.options() == product.weights.options()
         for one in products
-    ) and all(before.args[0].dtype == step.args[0].dtype for before in run)
+    ) and all(other.x.dtype == placed.x.dtype for other in others)
 
 
-def _row_bytes(products: Sequence[FewRows], step: Step) -> int:
+def _row_bytes(run: Sequence[Placed]) -> int:
     """Local memory that the longest rows take, as ``STRIDE`` in the kernel has it."""
-    halves = is_half(step.args[0].dtype)
+    halves = is_half(run[0].x.dtype)
     sizes = []
-    for product in products:
+    for product, _, _ in run:
         form = product.weights.form
         stride = form.elements + ((8 if form.elements > 8 else 0) if halves else 4)
         totals = 4 * form.parts if product.weights.offsets is not None else 0
@@ -103,15 +113,32 @@ def _row_bytes(products: Sequence[FewRows], step: Step) -> int:
 
 def _joined(run: Sequence[Step], tuning: Tuning) -> Step:
     """The launch that computes all."""
-    products = [found for step in run if (found := _product(step)) is not None]
-    first, last = products[0], run[-1]
-    groups, items = min(tuning.resident_groups, tuning.limits.compute_units), _ITEMS
+    placed = [found for step in run if (found := _placed(step)) is not None]
+    last = run[-1]
+    if not isinstance(last.fn, Launch):
+        raise TypeError(f"{last.fn!r} is no launch")
+    shared = ("HALF", "BFLOAT", "NVIDIA", *tuning.form.options)
+    common = {name: value for name, value in last.fn.program.options if name in shared}
+    file, kernel, launch_of = f"{KERNEL}.cl", KERNEL, _launch_of
+    if placed[0].product.weights.tiled:
+        file, kernel, launch_of = block_tiles.FILE, block_tiles.KERNEL, block_tiles.launch_of
+    made = launch_of(placed, tuning)
+    key = ProgramKey(file, tuple((made.options | common).items()))
+    names = tuple(dict.fromkeys(name for step in run for name in step.op.origins))
+    op = replace(last.op, origins=names, exec_type=kernel)
+    return replace(last, fn=Launch(key, kernel, made.sizes), args=made.args, op=op)
+
+
+def _launch_of(run: Sequence[Placed], tuning: Tuning) -> block_tiles.RunLaunch:
+    """One launch of ``block_run.cl``."""
+    groups = min(tuning.resident_groups, tuning.limits.compute_units)
+    products = [placed.product for placed in run]
     tensors: dict[Operand, int] = {}
     records = np.zeros((len(run), _RECORD), np.int32)
     weights: list[Argument | Stall | None] = []
-    for number, (step, product) in enumerate(zip(run, products, strict=True)):
+    for number, (product, x, y) in enumerate(run):
         bias, residual = product.epilogue.bias, product.epilogue.residual
-        at = [tensors.setdefault(x, len(tensors)) for x in (step.args[0], step.args[6])]
+        at = [tensors.setdefault(tensor, len(tensors)) for tensor in (x, y)]
         at.append(at[0] if residual is None else tensors.setdefault(residual, len(tensors)))
         fields = [*_fields(product), *at]
         records[number, : len(fields)] = fields
@@ -122,21 +149,16 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> Step:
     kinds = [product.epilogue.activation for product in products]
     activation = next((kind for kind in kinds if kind != NO_ACTIVATION), NO_ACTIVATION)
     options: dict[str, str | int | None] = {
-        "ITEMS": items,
-        "ROWS": first.rows,
+        "ITEMS": _ITEMS,
+        "ROWS": products[0].rows,
         "COLUMNS": _COLUMNS,
         "DEEP": _DEEP,
         "PRODUCTS": len(run),
         "DEPTH": max(product.weights.form.depth for product in products),
         "ACTIVATION": int(activation.code),
         "NORMALIZE": None,
-        **first.weights.options(),
+        **products[0].weights.options(),
     }
-    launch = last.fn
-    if not isinstance(launch, Launch):
-        raise TypeError(f"{launch!r} is no launch")
-    shared = ("HALF", "BFLOAT", "NVIDIA", *tuning.form.options)
-    options |= {name: value for name, value in launch.program.options if name in shared}
     args = (
         Operand(records.shape, records.dtype, records),
         Counters((len(run) + 1) * _LINE),
@@ -146,10 +168,7 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> Step:
         *(*tensors, *unused),
         *weights,
     )
-    key = ProgramKey("block_run.cl", tuple(options.items()))
-    names = tuple(dict.fromkeys(name for step in run for name in step.op.origins))
-    op = replace(last.op, origins=names, exec_type=KERNEL)
-    return replace(last, fn=Launch(key, KERNEL, ((groups * items,), (items,))), args=args, op=op)
+    return block_tiles.RunLaunch(((groups * _ITEMS,), (_ITEMS,)), args, options)
 
 
 def _fields(product: FewRows) -> list[int]:

@@ -8,7 +8,7 @@ engine brings (TMA): a driver may take one of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,8 +29,9 @@ _TOLERANCE = 2e-3
 
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
-    *("tensor_map.cl", "attention.cl", "waiting.cl"),
-    *("block_run.cl", "block_weights.cl", "block_columns.cl"),
+    *("tensor_map.cl", "attention.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
+    *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "tile_sums.cl"),
+    *("tiled_weights.cl", "copy_engine.cl"),
 )
 """The sources that a verdict depends on."""
 
@@ -73,7 +74,8 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
         case Units.RESIDENT:
             return [_run_fault, _block_run_fault]
         case Units.COPY_ENGINE:
-            return [partial(_copy_engine_fault, tile) for tile in tiles if tile.bulk]
+            bulk = [tile for tile in tiles if tile.bulk]
+            return [*(partial(_copy_engine_fault, tile) for tile in bulk), _tiles_fault]
         case Units.WARPGROUP:
             wide = [tile for tile in tiles if tile.warpgroup and not tile.bulk]
             return [partial(_products_fault, tile) for tile in wide]
@@ -93,8 +95,13 @@ def _run_fault(device_id: str) -> str:
     return "" if error < _TOLERANCE else f"a run of products is off by {error:.2g}"
 
 
+def _tiles_fault(device_id: str) -> str:
+    error = _block_run_error(device_id, (520,))
+    return "" if error < _TOLERANCE else f"a product of a row by 4 bits is off by {error:.2g}"
+
+
 def _block_run_fault(device_id: str) -> str:
-    error = _block_run_error(device_id)
+    error = _block_run_error(device_id, (520, 4608, 96, 40))
     return "" if error < _TOLERANCE else f"a run of products of few rows is off by {error:.2g}"
 
 
@@ -275,14 +282,19 @@ def brought_error(device_id: str, rows: int = 9001) -> float:
     return _compare(device_id, nodes, {"x": x}, weights, wanted)
 
 
-def _block_run_error(device_id: str) -> float:
-    """Relative error of a row by four matrices of 4 bits, one after another; the worst of runs."""
+def _block_run_error(device_id: str, sizes: Sequence[int]) -> float:
+    """Relative error of a row by matrices of 4 bits, one after another; the worst of runs.
+
+    Args:
+        device_id: The device.
+        sizes: Columns of the matrices.
+    """
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(3)
     x: Array = rng.standard_normal((1, 2048)).astype(np.float32)
     nodes, weights, wide = [], [], x.astype(np.float64)
-    for number, columns in enumerate((520, 4608, 96, 40)):
+    for number, columns in enumerate(sizes):
         depth = wide.shape[1]
         blocks = -(-depth // 32)
         data: Array = rng.integers(0, 256, (columns, blocks, 16), np.uint8)
@@ -290,7 +302,8 @@ def _block_run_error(device_id: str) -> float:
         arrays = {f"data{number}": data, f"scales{number}": scales}
         weights += [numpy_helper.from_array(array, name) for name, array in arrays.items()]
         attrs = {"K": depth, "N": columns, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
-        ends = ["x" if number == 0 else f"x{number}", "y" if number == 3 else f"x{number + 1}"]
+        last = number == len(sizes) - 1
+        ends = ["x" if number == 0 else f"x{number}", "y" if last else f"x{number + 1}"]
         nodes.append(helper.make_node("MatMulNBits", [ends[0], *arrays], ends[1:], **attrs))
         numbers = np.stack([data & 15, data >> 4], -1).reshape(columns, blocks, 32) - 8.0
         matrix = (numbers * scales[..., None]).reshape(columns, -1)[:, :depth]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,14 +10,22 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering import NO_ACTIVATION, Array, Node, Operand
+from partita.lowering import NO_ACTIVATION, Node, Operand
 from partita_opencl.emitters.elementwise import broadcast, convert
+from partita_opencl.emitters.gemm import block_tiles
+from partita_opencl.emitters.gemm.block_tiles import FewRows, Placed
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights, unpacked
+from partita_opencl.emitters.gemm.joined_weights import (
+    joined,
+    joined_blocks,
+    joined_halves,
+    require_sizes,
+    stream_of,
+    weights_of,
+)
 from partita_opencl.emitters.gemm.matrix_units import (
     MOST_ROWS,
-    Stream,
     packed_bias,
-    packed_filters,
     stream_product,
 )
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, multiply
@@ -41,26 +48,6 @@ _STAGED = 4096
 """Elements of all rows that are in local memory at a time."""
 
 _LARGE = 2**31 - 1
-
-
-class FewRows(NamedTuple):
-    """What a launch of ``block_product.cl`` computes, for those who put several of them in one.
-
-    Attributes:
-        weights: Its weights.
-        rows: Rows of both sides.
-        epilogue: What becomes of the sums; the bias is of columns.
-        factors: A constant row of float32 that normalized rows are multiplied by, or ``None``.
-        epsilon: Added to the mean square.
-        gated: Whether the activation of one column is multiplied by the next.
-    """
-
-    weights: BlockWeights
-    rows: int
-    epilogue: Epilogue
-    factors: Operand | None
-    epsilon: float
-    gated: bool
 
 
 def _check(node: Node) -> Reason | None:
@@ -96,40 +83,13 @@ def matmul_nbits(
 ) -> Operand:
     """Rows times the transpose of weights that are written column by column."""
     form = BlockForm.of(node)
-    _require_sizes(node, form, a, data, scales, zeros, bias)
-    weights = BlockWeights.pack(k, form, data, scales, zeros)
+    require_sizes(node, form, a, data, scales, zeros, bias)
+    weights = weights_of(k, node, a, form, ([data], [scales], [zeros]))
     out = k.empty((*a.shape[:-1], form.columns), a.dtype)
     bias = None if bias is None else convert(k, bias, a.dtype)
     epilogue = Epilogue(bias, (0, 1), 1, None, activation_of(node))
     block_product(k, weights, a, out, epilogue)
     return out
-
-
-def _require_sizes(
-    node: Node,
-    form: BlockForm,
-    a: Operand,
-    data: Operand,
-    scales: Operand,
-    zeros: Operand | None,
-    bias: Operand | None,
-) -> None:
-    """Raises if tensors are not as large as the attributes say."""
-    count = form.columns * form.blocks
-    bytes_of_zeros = form.columns * math.ceil(form.blocks * form.bits / 8)
-    wrong = ""
-    if not a.shape or a.shape[-1] != form.depth:
-        wrong = f"input of shape {list(a.shape)} for K {form.depth}"
-    elif data.nbytes != form.columns * form.column_bytes:
-        wrong = f"weights of shape {list(data.shape)} and type {data.dtype}"
-    elif scales.size != count:
-        wrong = f"{scales.size} scales for {count} blocks"
-    elif zeros is not None and zeros.size != (bytes_of_zeros if zeros.dtype.kind == "u" else count):
-        wrong = f"{zeros.size} zero points of type {zeros.dtype} for {count} blocks"
-    elif bias is not None and bias.size != form.columns:
-        wrong = f"a bias of {bias.size} elements for N {form.columns}"
-    if wrong:
-        raise CompileError(f"Operation '{node.name}' ({node.kind}) has {wrong}.")
 
 
 class RowNorm(NamedTuple):
@@ -160,8 +120,8 @@ def block_products(
     """
     gated, by_input = bool(node.attrs["gated"]), [weights[at::4] for at in range(4)]
     halves = int(node.attrs["bits"]) == 16
-    blocks = (_joined_halves if halves else _joined_blocks)(k, node, x, by_input, gated)
-    form, bias = blocks.form, _joined(k, node, "bias", by_input[3], gated=gated)
+    blocks = (joined_halves if halves else joined_blocks)(k, node, x, by_input, gated=gated)
+    form, bias = blocks.form, joined(k, node, "bias", by_input[3], gated=gated)
     out = k.empty((*x.shape[:-1], form.columns // (2 if gated else 1)), x.dtype)
     bias = None if bias is None else convert(k, bias, x.dtype)
     if residual is not None:
@@ -170,79 +130,6 @@ def block_products(
     norm = None if factors is None else RowNorm(factors, node.number("epsilon", 0.0))
     block_product(k, blocks, x, out, epilogue, norm, gated=gated)
     return out
-
-
-def _joined_blocks(
-    k: Kit, node: Node, x: Operand, by_input: Sequence[Sequence[Operand | None]], gated: bool
-) -> BlockWeights:
-    """The weights of products in blocks as those of one."""
-    columns = node.attrs["N"]
-    for count, data, scales, zeros, bias in zip(columns, *by_input, strict=True):
-        if data is None or scales is None:
-            raise TypeError("products of blocks have weights and scales")
-        part = BlockForm.of(node.like(attrs={"N": count}))
-        _require_sizes(node, part, x, data, scales, zeros, bias)
-    names = ("data", "scales", "zeros")
-    data, scales, zeros = (
-        _joined(k, node, name, parts, gated=gated)
-        for name, parts in zip(names, by_input, strict=False)
-    )
-    if data is None or scales is None:
-        raise TypeError("products of blocks have weights and scales")
-    form = BlockForm.of(node.like(attrs={"N": sum(columns)}))
-    return BlockWeights.pack(k, form, data, scales, zeros)
-
-
-def _joined_halves(
-    k: Kit, node: Node, x: Operand, by_input: Sequence[Sequence[Operand | None]], gated: bool
-) -> BlockWeights:
-    """Weights (depth, columns) of products as those of one, as matrix units take them."""
-    form = BlockForm.of_halves(sum(node.attrs["N"]), int(node.attrs["K"]))
-    matrices = [matrix for matrix in by_input[0] if matrix is not None]
-    if x.shape[-1:] != (form.depth,):
-        raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) has an input of shape {list(x.shape)} for "
-            f"weights of {form.depth} rows."
-        )
-    stream = _stream(form, 1)
-
-    def pack(array: Array) -> Array:
-        arrays = [array, *(k.value(other) for other in matrices[1:])]
-        together = np.stack(arrays, 2) if gated else np.concatenate(arrays, 1)
-        return packed_filters(k, stream, together.reshape(form.depth, form.columns).T)
-
-    words = k.builder.prepack(matrices[0], ("halves", node.name), pack)
-    return BlockWeights(form, words, words, None)
-
-
-def _stream(form: BlockForm, rows: int) -> Stream:
-    """A product as matrix units take it."""
-    return Stream(
-        images=1,
-        image=(rows, 1),
-        pitch=form.depth,
-        channels=form.depth,
-        filters=form.columns,
-        out=(rows, 1),
-    )
-
-
-def _joined(
-    k: Kit, node: Node, name: str, parts: Sequence[Operand | None], *, gated: bool
-) -> Operand | None:
-    """Constants of products one behind another; those of two that are gated take turns."""
-    given = [part for part in parts if part is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    columns, others = node.attrs["N"], given[1:]
-
-    def join(array: Array) -> Array:
-        arrays = [array, *(k.value(other) for other in others)]
-        rows = [a.reshape(count, -1) for a, count in zip(arrays, columns, strict=True)]
-        together: Array = np.stack(rows, 1) if gated else np.concatenate(rows)
-        return together.reshape(-1)
-
-    return k.builder.prepack(given[0], ("joined", name, node.name), join)
 
 
 def block_product(
@@ -298,7 +185,7 @@ def _multiply_many(
         w = unpacked(k, weights, a, columns_first=False)
         multiply(k, Product(rows, form.columns, form.depth), a, w, out, epilogue)
         return
-    stream = _stream(form, rows)
+    stream = stream_of(form, rows)
     bias = packed_bias(k, stream, weights.scales, epilogue.bias)
     w = weights.words if form.bits == 16 else unpacked(k, weights, a, columns_first=True)
     stream_product(k, stream, a, w, bias, epilogue.residual, out, epilogue.activation)
@@ -356,6 +243,19 @@ def _multiply_few(
     flags = {"GATED": gated, "NORM": norm is not None}
     factors = None if norm is None else single(k, norm.factors)
     epsilon = 0.0 if norm is None else norm.epsilon
+    product = FewRows(weights, rows, epilogue, factors, epsilon, gated)
+    if weights.tiled:
+        launch = block_tiles.launch_of([Placed(product, a, out)], k.tuning)
+        k.launch_generated(
+            "",
+            block_tiles.FILE,
+            block_tiles.KERNEL,
+            launch.sizes,
+            *launch.args,
+            product=product,
+            **launch.options,
+        )
+        return
     more: tuple[Argument, ...] = () if factors is None else (factors, f32(epsilon))
     staged = _STAGED // (rows * form.elements * cut.lanes)
     tile = min(max(1, staged), math.ceil(form.units / cut.lanes)) * cut.lanes
@@ -373,7 +273,7 @@ def _multiply_few(
         ints(*epilogue.bias_step),
         *epilogue.flags(),
         *more,
-        product=FewRows(weights, rows, epilogue, factors, epsilon, gated),
+        product=product,
         LX=cut.lanes,
         LY=cut.high,
         ROWS=rows,

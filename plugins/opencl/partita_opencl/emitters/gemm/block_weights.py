@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import Array, Node, Operand
+from partita_opencl.emitters.gemm.tiled_weights import TILE, WORD_BYTES, in_tiles
 from partita_opencl.launches.emitter_kit import Argument, Kit, i32
 from partita_opencl.passes.nhwc import filled
 
@@ -85,12 +86,14 @@ class BlockWeights:
             of halves, any buffer.
         offsets: What is taken off beside the scaled number, alike; ``None`` if ``form.zero`` is
             zero everywhere.
+        tiled: Whether all these lie in tiles instead, in one buffer; see ``tiled_weights.py``.
     """
 
     form: BlockForm
     words: Operand
     scales: Operand
     offsets: Operand | None
+    tiled: bool = False
 
     @classmethod
     def pack(
@@ -118,6 +121,44 @@ class BlockWeights:
             )
         return cls(form, data, packed, offsets)
 
+    @classmethod
+    def in_tiles(
+        cls,
+        k: Kit,
+        form: BlockForm,
+        key: str,
+        first: Operand,
+        arrays: Callable[[Array], tuple[Array, Array, Array | None]],
+        *,
+        has_zeros: bool,
+    ) -> BlockWeights:
+        """Constants of MatMulNBits in tiles.
+
+        Args:
+            k: The kit.
+            form: How they are written.
+            key: Tells them from others that begin with the same constant.
+            first: The constant, or the first of several, that holds numbers.
+            arrays: Makes of its elements the numbers, scales and zeros of all columns.
+            has_zeros: Whether there are zeros.
+        """
+
+        def pack(elements: Array) -> Array:
+            data, factors, zeros = arrays(elements)
+            scales = _compact(factors, halves=True)
+            offsets = None
+            if zeros is not None:
+                offsets = _offsets(form, zeros, factors, halves=True)
+                if offsets.dtype != scales.dtype:
+                    scales = factors.reshape(-1).astype(np.float32)
+                    offsets = _offsets(form, zeros, factors, halves=False)
+                offsets = offsets.reshape(form.columns, form.blocks)
+            blocks = data.reshape(form.columns, form.blocks, -1)
+            return in_tiles(form.depth, blocks, scales.reshape(form.columns, -1), offsets)
+
+        words = k.builder.prepack(first, ("tiles", key), pack)
+        return cls(form, words, words, words if has_zeros else None, tiled=True)
+
     def buffers(self) -> tuple[Argument, ...]:
         """The kernels' ``w, scales, offsets``."""
         return self.words, self.scales, self.offsets or self.scales
@@ -130,6 +171,12 @@ class BlockWeights:
     def options(self) -> dict[str, str | int | None]:
         """The kernels' macros."""
         found: dict[str, str | int | None] = {"BITS": self.form.bits, "BLOCK": self.form.block}
+        if self.tiled:
+            count = 8 if self.offsets is not None else 4
+            nbytes = (self.words.shape[-1] - WORD_BYTES) // (TILE // 2)
+            kind = "half" if nbytes == 2 * count else "float"
+            other = {"ZERO": self.form.zero} if self.offsets is None else {"OFFSETS": kind}
+            return {**found, "SCALES": kind, "TILED": None, **other}
         found["SCALES"] = _ctype(self.scales)
         if self.offsets is None:
             return {**found, "ZERO": self.form.zero}
