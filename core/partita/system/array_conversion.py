@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from partita.system.processors import usable_processors
 
-_PIECE = 1 << 22
+PIECE = 1 << 22
 """Elements of a piece, some ten milliseconds for halves; fewer than two pieces take no threads."""
 
 
@@ -25,11 +25,11 @@ def converted(array: np.ndarray[Any, Any], dtype: DTypeLike) -> np.ndarray[Any, 
     """
     result = np.empty(array.shape, dtype)
     source, target = array.reshape(-1), result.reshape(-1)
-    starts = range(0, source.size, _PIECE)
+    starts = range(0, source.size, PIECE)
 
     def convert(start: int) -> None:
         with np.errstate(all="ignore"):
-            piece = slice(start, start + _PIECE)
+            piece = slice(start, start + PIECE)
             np.copyto(target[piece], source[piece], casting="unsafe")
 
     workers = min(len(starts), usable_processors())

@@ -13,7 +13,7 @@ NUMBERS = np.array([0.1, -0.0, 65519, 65520, 1e30, -np.inf, 1e-8, 3e-5, np.pi], 
 @pytest.fixture(params=["one piece", "pieces"])
 def pieces(request, monkeypatch):
     if request.param == "pieces":
-        monkeypatch.setattr(array_conversion, "_PIECE", 4)
+        monkeypatch.setattr(array_conversion, "PIECE", 4)
         monkeypatch.setattr(array_conversion, "usable_processors", lambda: 3)
 
 

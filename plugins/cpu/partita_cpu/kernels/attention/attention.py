@@ -87,6 +87,16 @@ def _check_modes(node: Node) -> Reason | None:
     return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"qk_matmul_output_mode is {mode}")
 
 
+_MOST_KEYS = 1 << 40
+"""More than any memory holds."""
+
+
+def _window(node: Node, name: str) -> int:
+    """How many keys a query sees on a side; -1 for all, of which no window is too wide."""
+    width = int(node.attrs.get(name, -1))
+    return -1 if width >= _MOST_KEYS else width
+
+
 @kernel(
     "Attention",
     dtypes={
@@ -124,8 +134,8 @@ def attention(
         lengths,
         0 if past_key is None else past_key.shape[2],
         bool(attrs.get("is_causal", 0)),
-        int(attrs.get("left_window_size", -1)),
-        int(attrs.get("right_window_size", -1)),
+        _window(node, "left_window_size"),
+        _window(node, "right_window_size"),
     )
     stage = int(attrs.get("qk_matmul_output_mode", 0)) if _is_used(node, 3) else NO_STAGE
     cap = float(attrs.get("softcap", 0.0))
