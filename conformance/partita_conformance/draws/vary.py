@@ -128,6 +128,8 @@ def converted(array: Array, dtype: Any) -> Array:
     kind = np.dtype(dtype)
     if kind == array.dtype:
         return array
+    if array.dtype == np.dtype(object):
+        array = np.array([_number(text) for text in array.reshape(-1)]).reshape(array.shape)
     if kind == np.dtype(object):
         texts = [f"t{value:g}" for value in array.reshape(-1).astype(np.float64)]
         return np.array(texts, object).reshape(array.shape)
@@ -142,6 +144,24 @@ def converted(array: Array, dtype: Any) -> Array:
     if kind == np.float64 and np.any(array != np.round(array)):
         return array.astype(kind) * (1 + 2.0**-31)  # digits that float32 does not hold
     return np.asarray(array.astype(kind))
+
+
+def _number(text: str) -> int:
+    """The number at the end of a drawn text."""
+    return int("".join(filter(str.isdigit, text)) or 0)
+
+
+def _pool(attributes: Mapping[str, Any], element: str) -> dict[str, Any]:
+    """What inputs of another type are looked up in: texts in texts, numbers in numbers."""
+    found = dict(attributes)
+    texts, numbers = found.get("pool_strings"), found.get("pool_int64s")
+    if texts and element != "string":
+        del found["pool_strings"]
+        found["pool_int64s"] = [_number(text) for text in texts]
+    if numbers and element == "string":
+        del found["pool_int64s"]
+        found["pool_strings"] = [f"t{number}" for number in numbers]
+    return found
 
 
 def typed(op_type: str, draw: Draw, element: str, variable: str = "") -> Draw:
@@ -168,7 +188,7 @@ def typed(op_type: str, draw: Draw, element: str, variable: str = "") -> Draw:
         # Whether the quotient is rounded to half precision before it is rounded, ONNX does not say.
         inputs[1] = np.exp2(np.round(np.log2(inputs[1].astype(np.float32)))).astype(TYPES[element])
     whole = _WHOLE_ATTRIBUTES.get(op_type, {}) if np.dtype(TYPES[element]).kind in "iu" else {}
-    attributes = {**draw.attributes, **whole}
+    attributes = {**_pool(draw.attributes, element), **whole}
     return dataclasses.replace(draw, inputs=inputs, attributes=attributes, opset=opset)
 
 

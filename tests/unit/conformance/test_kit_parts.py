@@ -17,6 +17,7 @@ from partita_conformance.bench.bench import Bench, Target
 from partita_conformance.bench.checks import Check, names_of
 from partita_conformance.draws.casts import casts
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
+from partita_conformance.draws.vary import typed
 from partita_conformance.expectations import Expectations, ExpectationsError
 from partita_conformance.inputs.models import networks, samples
 from partita_conformance.inputs.node_cases import node_cases
@@ -371,3 +372,14 @@ def test_casts_stay_within_what_onnx_says():
             assert (np.trunc(x.astype(np.longdouble)) <= np.iinfo(target).max).all(), word
         else:
             assert np.isinf(x).any()
+
+
+@pytest.mark.parametrize("element", ["int32", "int64", "string"])
+def test_what_is_looked_up_has_the_type_of_what_it_is_looked_up_in(element):
+    is_text = element == "string"
+    for seed in range(20):
+        drawn = GENERATORS["TfIdfVectorizer"](np.random.default_rng(seed))
+        drawn = typed("TfIdfVectorizer", drawn, element)
+        pools = {name for name in drawn.attributes if name.startswith("pool")}
+        assert pools == {"pool_strings" if is_text else "pool_int64s"}
+        assert set(drawn.inputs[0].reshape(-1).tolist()) & set(drawn.attributes[pools.pop()])
