@@ -13,6 +13,7 @@ and what bandwidth the weights come to; before that, what the probe says by whic
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import statistics
 import time
@@ -110,8 +111,8 @@ def main() -> None:
     report("one token after another", timed(call), nbytes)
     for pause in PAUSES:
         what = f"after {pause * 1e3:g} ms"
-        report(f"{what} asleep", timed(call, lambda s=pause: time.sleep(s)), nbytes)  # type: ignore[misc]
-        report(f"{what} looking", timed(call, lambda s=pause: looking(s)), nbytes)  # type: ignore[misc]
+        report(f"{what} asleep", timed(call, functools.partial(time.sleep, pause)), nbytes)
+        report(f"{what} looking", timed(call, functools.partial(looking, pause)), nbytes)
     stop = multiprocessing.Event()
     other = multiprocessing.Process(target=busy, args=(stop,))
     other.start()

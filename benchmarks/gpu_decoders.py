@@ -138,11 +138,11 @@ def without(kernel: str) -> Iterator[None]:
             others[id(sequence)] = launch_batch.KernelSequence(left)
         whole(others[id(sequence)], queue)
 
-    launch_batch.KernelSequence.enqueue = enqueue  # type: ignore[method-assign]
+    launch_batch.KernelSequence.enqueue = enqueue  # type: ignore[method-assign]  # for a while
     try:
         yield
     finally:
-        launch_batch.KernelSequence.enqueue = whole  # type: ignore[method-assign]
+        launch_batch.KernelSequence.enqueue = whole  # type: ignore[method-assign]  # as it was
 
 
 def main() -> None:

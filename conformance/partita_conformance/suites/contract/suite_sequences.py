@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 
 from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
@@ -28,31 +29,32 @@ SEQUENCES = (
 )
 
 
+def _taken(bench: Bench) -> list[tuple[str, onnx.ModelProto]]:
+    """The models that the device takes, with their texts.
+
+    Raises:
+        NotApplicableError: It takes none.
+    """
+    read = [(text, parse(text)) for text in SEQUENCES]
+    found = [(text, proto) for text, proto in read if not bench.refusals(proto)]
+    if not found:
+        raise NotApplicableError("the device takes no sequences")
+    return found
+
+
 @check("request", values=True)
 def sequences_are_only_read(bench: Bench) -> None:
     """Sequences that are inputs hold the same tensors after a run as before."""
-    tried = 0
-    for text in SEQUENCES:
-        proto = parse(text)
-        if bench.refusals(proto):
-            continue
-        tried += 1
+    for text, proto in _taken(bench):
         compiled = bench.compile(proto)
         for place in (1, -1, 0, -2):  # counted from the end, too
             _read_only(bench, proto, compiled, place, text.partition("{")[2])
-    if not tried:
-        raise NotApplicableError("the device takes no sequences")
 
 
 @check("request", values=True)
 def sequences_may_change_their_length(bench: Bench) -> None:
     """A request is given longer and shorter sequences in turn, and gives as many tensors back."""
-    tried = 0
-    for text in SEQUENCES:
-        proto = parse(text)
-        if bench.refusals(proto):
-            continue
-        tried += 1
+    for text, proto in _taken(bench):
         request = bench.compile(proto).create_infer_request()
         names = {value.name for value in proto.graph.input}
         more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(0, np.int64)}
@@ -63,8 +65,6 @@ def sequences_may_change_their_length(bench: Bench) -> None:
             due = [unboxed(array) for array in bench.expected(proto, feeds)]
             what = f"{text.partition('{')[2]} of {count} tensors in run {turn + 1}"
             compare(have, due, what)
-    if not tried:
-        raise NotApplicableError("the device takes no sequences")
 
 
 def _read_only(bench: Bench, proto: Any, compiled: Any, place: int, what: str) -> None:

@@ -11,13 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.result_shapes import broadcast
-from partita_cpu.kernels.attention.attention_rows import (
-    NO_STAGE,
-    Heads,
-    Masking,
-    attend,
-    check_sizes,
-)
+from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
 from partita_cpu.kernels.attention.valid_keys import attend_valid_keys
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -139,7 +133,6 @@ def attention(
     )
     stage = int(attrs.get("qk_matmul_output_mode", 0)) if _is_used(node, 3) else NO_STAGE
     cap = float(attrs.get("softcap", 0.0))
-    check_sizes(b, queries, keys, values, masking)
     scores: Operand | None = None
     of_scores = attrs.get("scale"), cap, stage
     y = attend_valid_keys(b, queries, keys, values, masking, *of_scores)

@@ -13,7 +13,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking
+from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, check_sizes
 from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
@@ -86,6 +86,7 @@ def attend_valid_keys(
     behind = masking.is_causal or masking.left == masking.right == -1
     if lengths is None or masking.past or not plain or not behind:
         return None
+    check_sizes(b, q, k, v, masking)
     if not q.tensor.size or not k.tensor.size or not v.tensor.size or q.count % k.count:
         return None
     if mask is not None and (mask.ndim != 4 or mask.shape[2:] != (queries, k.length)):
