@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ _queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
 
 class AsyncInferQueue:
     """A pool of requests: ``start_async`` takes a free one and waits if there is none.
+
+    Free ones are taken in turn, as by OpenVINO's queue: so many starts as there are requests run
+    each of them once, however soon the first ones end.
 
     Args:
         compiled_model: What to run.
@@ -41,7 +45,7 @@ class AsyncInferQueue:
         self._ends = [functools.partial(self._ended, index) for index in range(count)]
         self._userdata: list[Any] = [None] * count
         self._runs: list[AsyncRun | None] = [None] * count  # of those that are handed over
-        self._idle = list(range(count))[::-1]
+        self._idle = deque(range(count))  # the one that has been free for longest comes first
         self._changed = threading.Condition()
         self._callback: Callable[[InferRequest, Any], None] | None = None
         self._errors: list[BaseException] = []
@@ -70,7 +74,7 @@ class AsyncInferQueue:
         """
         with self._changed:
             self._wait_for_one()
-            index = self._idle.pop()
+            index = self._idle.popleft()
         self._userdata[index] = userdata
         try:
             self._requests[index]._launch(inputs, userdata, share_inputs, self._starts[index])
@@ -236,7 +240,7 @@ class AsyncInferQueue:
         """Index of the request that the next ``start_async`` takes; waits for one."""
         with self._changed:
             self._wait_for_one()
-            return self._idle[-1]
+            return self._idle[0]
 
     def _begin_anew(self) -> None:
         """Forgets the threads of the parent process, which may have held the lock."""

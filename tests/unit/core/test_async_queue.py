@@ -65,6 +65,18 @@ def test_a_full_queue_waits(gate, gated):
     assert queue.is_ready()
 
 
+def test_requests_are_used_in_turn_even_if_the_first_ends_at_once():
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    queue, used = ov.AsyncInferQueue(compiled, 3), []
+    for number in range(7):
+        used.append(queue.get_idle_request_id())
+        queue.start_async(number * X)
+        queue.wait_all()
+    assert used == [0, 1, 2, 0, 1, 2, 0]
+    found = [request.get_output_tensor(0).data for request in queue]
+    np.testing.assert_array_equal(found, [-6 * X, -4 * X, -5 * X])
+
+
 def test_a_queue_raises_the_first_error_and_goes_on():
     plugin = ToyDevice(compute=failing_on_negative)
     compiled = core_with(plugin).compile_model(neg(), "TOY")
