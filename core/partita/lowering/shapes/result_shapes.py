@@ -283,6 +283,19 @@ def _constant_of_shape(node: Node, operands: Any) -> Sequence[int] | None:
     return _constant(operands[0])
 
 
+@_rule("Range")
+def _range(node: Node, operands: Any) -> Sequence[int] | None:
+    start, limit, step = (_constant(x) for x in operands)
+    if operands[0].dtype.kind not in "iu" or start is None or limit is None or step is None:
+        return None
+    return [evaluated(count_of_range, start[0], limit[0], step[0])]
+
+
+def count_of_range(start: int, limit: int, step: int) -> int:
+    """How many whole numbers a Range makes; none in steps of 0."""
+    return len(range(start, limit, step)) if step else 0
+
+
 @_rule("Expand")
 def _expand(node: Node, operands: Any) -> Sequence[int] | None:
     dims = _constant(operands[1])

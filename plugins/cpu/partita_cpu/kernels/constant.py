@@ -9,6 +9,10 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.shapes.result_shapes import count_of_range
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, whole
+from partita_cpu.kernels.movement.rearrange import expanded
+from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
 
 _VALUES = {
@@ -39,8 +43,11 @@ def constant(b: Builder, node: Node) -> Operand:
 def constant_of_shape(b: Builder, node: Node, shape: Operand) -> Operand:
     """A tensor full of one value, 0 of float32 by default."""
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
-    dims = tuple(int(n) for n in b.value(shape).reshape(-1))
-    return b.constant(np.full(dims, value.ravel()[0], value.dtype))
+    sizes = b.value(shape).reshape(-1)
+    if holds_sizes(sizes):
+        dims = [whole(n) for n in sizes]
+        return expanded(b, b.constant(value.reshape((1,) * len(dims))), dims)
+    return b.constant(np.full(tuple(map(int, sizes)), value.ravel()[0], value.dtype))
 
 
 @kernel("Shape", dtypes={})
@@ -60,10 +67,22 @@ def size(b: Builder, node: Node, x: Operand) -> Operand:
 def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operand) -> Operand:
     """Numbers from `start` to before `limit`."""
     kind = start.dtype
+    if any(holds_sizes(x.const) for x in (start, limit, delta)):
+        ends = [b.value(x).item() for x in (start, limit, delta)]
+        shape = (evaluated(count_of_range, *ends),)
+        return _brought(b, b.computed(shape, kind, np.arange, *ends))
     first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
     count = max(math.ceil((stop - first) / step), 0) if step else 0
     wide: Any = np.int64 if kind.kind in "iu" else np.float64 if kind == np.float64 else np.float32
     return b.constant((wide(first) + np.arange(count, dtype=wide) * wide(step)).astype(kind))
+
+
+def _brought(b: Builder, x: Operand) -> Operand:
+    """Elements that follow from sizes, where kernels of later nodes find them."""
+    y, steps = b.empty(x.shape, x.dtype), strides_of(x.shape)
+    if y.size:
+        copy_box(b, x, y, x.shape, steps, steps)
+    return y
 
 
 @kernel("EyeLike", dtypes=ANY)
@@ -79,13 +98,17 @@ def trilu(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> Opera
     """One triangle of each matrix; zeros in the other."""
     diagonal = 0 if k is None else int(b.value(k).ravel()[0])
     rows, columns = x.shape[-2:]
-    if node.attrs.get("upper", 1):
-        cleared = ~np.triu(np.ones((rows, columns), bool), diagonal)
-    else:
-        cleared = ~np.tril(np.ones((rows, columns), bool), diagonal)
+    upper = bool(node.attrs.get("upper", 1))
+    cleared = b.computed((rows, columns), np.bool_, _cleared, rows, columns, diagonal, upper)
     y = b.empty(x.shape, x.dtype)
-    b.call_numpy(_copy_and_clear, x, b.constant(cleared), y)
+    b.call_numpy(_copy_and_clear, x, cleared, y)
     return y
+
+
+def _cleared(rows: int, columns: int, diagonal: int, upper: bool) -> Array:
+    """Which elements of a matrix are not of one of its triangles."""
+    triangle = np.triu if upper else np.tril
+    return ~triangle(np.ones((rows, columns), bool), diagonal)
 
 
 def _copy_and_clear(x: Array, cleared: Array, y: Array) -> None:
