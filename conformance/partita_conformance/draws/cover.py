@@ -44,6 +44,7 @@ def nth(op_type: str, number: int) -> Draw:
     return draw(op_type, 0, attempts[number]) if known else draw(op_type, number)
 
 
+@functools.cache
 def newest_opset(op_type: str) -> int:
     """The newest opset that draws of an operator are written in."""
     return max(draw(op_type, 0, attempt).opset for attempt in order(op_type))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -98,16 +99,24 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
     form = sorted(registered(), key=lambda one: one.suite != _FIRST)
     everything = [
         *form,
-        *chain_checks(),
-        *hetero_checks(selection.cuts, selection.models),
-        *random_checks(selection.draws),
-        *kind_checks(selection.draws),
-        *decoder_checks(selection.draws),
-        *sweep_checks(selection.draws),
-        *again_checks(),
-        *beside_checks(),
-        *known_checks(),
+        *_numeric(selection.draws, selection.cuts, selection.models),
         *case_checks(cases),
         *operator_checks(cases),
     ]
     return [one for one in everything if selection.takes(one.name)]
+
+
+@functools.lru_cache(maxsize=4)
+def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...]:
+    """The checks of numbers but for node cases, kept: which there are takes thousands of draws."""
+    return (
+        *chain_checks(),
+        *hetero_checks(cuts, models),
+        *random_checks(draws),
+        *kind_checks(draws),
+        *decoder_checks(draws),
+        *sweep_checks(draws),
+        *again_checks(),
+        *beside_checks(),
+        *known_checks(),
+    )
