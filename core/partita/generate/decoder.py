@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from partita.core import Core
 from partita.errors import InputError
-from partita.generate import empty_beginnings
+from partita.generate.caches import empty_beginnings
+from partita.generate.caches.room import give_room
 from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
 from partita.model.model import Model
 from partita.model.variables import METADATA_KEY, to_metadata
@@ -17,13 +19,21 @@ from partita.runtime.compiled_model import CompiledModel
 Array = np.ndarray[Any, Any]
 
 
-def prepare(model: Model, batch: int, context: int) -> Model:
+_LEAST_ROOM = 256
+"""Tokens that a buffer of a cache that grows has room for at first."""
+
+
+def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> Model:
     """A model as a decoder runs it: number of sequences and capacity fixed, the cache its state.
+
+    Caches that grow become buffers with room, as far as the model and the device allow it.
 
     Args:
         model: A decoder; a copy is made, weights are shared.
         batch: Sequences at once.
         context: Tokens that the cache has room for.
+        core: Where the device is.
+        device: Where it is going to run.
 
     Raises:
         ModelFormatError: It is no decoder.
@@ -43,7 +53,9 @@ def prepare(model: Model, batch: int, context: int) -> Model:
     model.reshape(shapes)
     if not model.variables:
         model.ir.metadata_props[METADATA_KEY] = to_metadata(ports.caches)
-    return model
+    if ports.is_fixed:
+        return model
+    return give_room(core, device, model, ports.caches, SEQUENCE_AXIS)
 
 
 class Decoder:
@@ -77,11 +89,14 @@ class Decoder:
         self._request = compiled.create_infer_request()
         self._hands_on = not compiled.model.variables
         self._mask = np.zeros((self.batch, 0), np.int64)
+        self._room = 0
         self.reset()
 
     def reset(self) -> None:
         """Forgets all sequences; one of a cache that grows needs it, others may do without."""
         self._mask = self._mask[:, :0]
+        if self._ports.has_room:
+            return  # lengths tell what is valid
         if not self._hands_on:
             self._request.reset_state()
         elif not self._ports.is_fixed:
@@ -113,6 +128,9 @@ class Decoder:
         count = tokens.shape[1]
         mask = self._attention_mask(lengths, count)
         ends = lengths + count
+        if self._ports.has_room:  # all rows grow together, and the mask tells what each sees
+            ends = np.full(self.batch, mask.shape[1])
+            self._make_room(mask.shape[1])
         every = {
             "input_ids": tokens,
             "attention_mask": mask,
@@ -140,6 +158,19 @@ class Decoder:
         logits = np.asarray(results[self._ports.logits])
         last = logits.reshape(self.batch, -1, logits.shape[-1])[:, -1]
         return np.asarray(last, np.float32)
+
+    def _make_room(self, tokens: int) -> None:
+        """Gives all caches buffers for so many tokens at least, twice as many as they had."""
+        if tokens <= self._room:
+            return
+        self._room = max(tokens, 2 * self._room, _LEAST_ROOM)
+        for variable in self._request.query_state():
+            held = variable.state.numpy()
+            shape = list(held.shape)
+            shape[SEQUENCE_AXIS] = self._room
+            larger = np.zeros(shape, held.dtype)
+            larger[:, :, : held.shape[SEQUENCE_AXIS]] = held
+            variable.state = larger
 
     def _attention_mask(self, lengths: Array, count: int) -> Array:
         """Which places of the cache and of the new tokens are seen, ``[batch, places]``."""

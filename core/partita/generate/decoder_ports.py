@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.errors import ModelFormatError
+from partita.generate.caches.room import ROOM_KEY
 from partita.model.model import Model, Port
 from partita.model.variables import Variable
 
@@ -47,6 +48,8 @@ class DecoderPorts:
         logits: The output that scores tokens.
         is_fixed: Whether past and present have one shape, the capacity, and runs write at the
             valid length; if not, each run returns a longer cache.
+        has_room: Whether caches grow in buffers that have room for more, as
+            :mod:`partita.generate.caches.room` makes them.
     """
 
     inputs: dict[str, Port]
@@ -54,6 +57,7 @@ class DecoderPorts:
     cache_inputs: dict[str, Port]
     logits: str
     is_fixed: bool
+    has_room: bool = False
 
     @classmethod
     def of(cls, model: Model) -> DecoderPorts:
@@ -86,7 +90,9 @@ class DecoderPorts:
                 f"Model '{model.name}' is no decoder that text can be generated with: "
                 f"{'; '.join(faults)}. Export it with a cache, as onnxruntime-genai or optimum do."
             )
-        return cls({p.name: p for p in known}, caches, read, "logits", _is_fixed(model, caches))
+        has_room = ROOM_KEY in model.metadata
+        is_fixed = not has_room and _is_fixed(model, caches)
+        return cls({p.name: p for p in known}, caches, read, "logits", is_fixed, has_room)
 
     @property
     def capacity(self) -> int | None:

@@ -139,7 +139,7 @@ class Generator:
             device = device or core.default_device
             weights = stored or model.weight_bytes
             check_memory(core, device, weights, ports.cache_bytes(batch, 1), room)
-            model = prepare(model, batch, room)
+            model = prepare(model, batch, room, core, device)
             self.compiled_model = _compiled(core, model, device, properties or {}, room)
         self.weight_bytes: int = stored or weight_traffic.of_model(self.compiled_model.model)
         self.statistics = Statistics()

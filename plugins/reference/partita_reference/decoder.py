@@ -20,7 +20,6 @@ MICROSOFT = "com.microsoft"
 
 _NEEDED: dict[str, dict[str, Any]] = {
     "GroupQueryAttention": {
-        "causal": 1,
         "kv_cache_bit_width": 0,
         "qk_output": 0,
         "sliding_window_cache": 0,
@@ -177,7 +176,7 @@ def _attended(
     if bias is not None:
         scores = scores + bias[:, :count, : keys.shape[1]]
     places, here = np.arange(keys.shape[1]), before + np.arange(count)[:, None]
-    is_open = places <= here
+    is_open = places <= (here if attributes.get("causal", 1) else keys.shape[1])
     window = attributes.get("local_window_size", -1)
     if window >= 0:
         is_open &= places > here - window

@@ -133,6 +133,7 @@ LONG = ((1, 4, 1, 1, 64), 1300, 1201, (1200,))
         {"softcap": 2.0, "scale": 0.3},
         {"local_window_size": 4},
         {"smooth_softmax": 1},
+        {"causal": 0},
     ],
 )
 def test_agrees_with_onnxruntime(form, attributes):
@@ -177,7 +178,8 @@ def test_random_sizes(seed):
     lengths = rng.integers(least, total, batch)
     size = 2 * int(rng.integers(1, 40))
     window = int(rng.choice([-1, 1, 30]))
-    attributes = {"do_rotary": 1, "local_window_size": window}
+    causal = int(window >= 0 or rng.integers(2))
+    attributes = {"do_rotary": 1, "local_window_size": window, "causal": causal}
     Case((*sizes, size), places, total, lengths, seed, **attributes).check()
 
 
@@ -186,6 +188,8 @@ MANY = [
     ((2, 4, 4, 33, 10), 64, 33, (32, 20), {"local_window_size": 7}),
     ((1, 2, 1, 301, 40), 301, 301, (300,), {"softcap": 2.0, "smooth_softmax": 1}),
     ((3, 8, 1, 4, 6), 400, 300, (299, 3, 270), {"local_window_size": 30}),
+    ((2, 6, 2, 33, 16), 64, 33, (32, 20), {"causal": 0}),
+    ((2, 6, 2, 33, 16), 164, 133, (132, 120), {"causal": 0, "softcap": 2.0}),
 ]
 
 
@@ -369,7 +373,7 @@ def test_numbers_in_tensors_that_do_not_fit(change, words):
         ({"bias": normal(1, 2, 3, 1, 20)}, "attention_bias is to be of shape"),
         ({"sinks": normal(1, 5)}, "head_sink is to be of shape"),
         ({"query_norm": normal(1, 16)}, "are to be given both, or neither"),
-        ({"causal": 0}, "causal is 0; takes 1"),
+        ({"causal": 0, "local_window_size": 3}, "local_window_size is 3; takes -1"),
         ({"key_scale": normal(1, 1)}, "input 12, k_scale, is given"),
         ({"past_key": np.zeros((2, 2, 20, 16), np.int8)}, "input 3 is int8"),
     ],

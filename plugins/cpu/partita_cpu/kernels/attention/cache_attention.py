@@ -218,9 +218,9 @@ def seen_keys(spans: Any, batch: Any, s: Any, table: Any) -> Any:
     """The first key that a query sees, and the one behind the last; none if it is padding."""
     before, after = spans[2 * batch], spans[2 * batch + 1]
     place = before + s + 1
-    high = after
+    high = after if place <= after else 0
     if table[CAUSAL]:
-        high = place if place <= after else 0
+        high = min(high, place)
     low = max(high - table[WINDOW], 0) if table[WINDOW] >= 0 else 0
     return low, high
 

@@ -66,7 +66,6 @@ class Sizes:
 
 
 _DEFAULTS = {
-    "causal": 1,
     "kv_cache_bit_width": 0,
     "qk_output": 0,
     "sliding_window_cache": 0,
@@ -81,7 +80,9 @@ _LEFT_OUT = {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}
 
 
 def _check(node: Node) -> Reason | None:
-    return refused_attribute(node, _DEFAULTS) or refused_input(node, _LEFT_OUT)
+    sees_all = not node.attrs.get("causal", 1)
+    windows = refused_attribute(node, {"local_window_size": -1}) if sees_all else None
+    return windows or refused_attribute(node, _DEFAULTS) or refused_input(node, _LEFT_OUT)
 
 
 @kernel(
@@ -231,6 +232,7 @@ def _attend(
         inputs.bias,
         inputs.sinks,
         sinking=inputs.sinks is not None or bool(node.attrs.get("smooth_softmax", 0)),
+        causal=bool(node.attrs.get("causal", 1)),
         window=int(node.attrs.get("local_window_size", -1)),
         cap=float(node.attrs.get("softcap", 0.0)),
     )

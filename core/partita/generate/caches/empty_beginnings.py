@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partita.generate.caches.graph_edits import drop_unused, let_read
 from partita.model.model import Model, value_shape
-from partita.model.value_uses import bodies, captures
+from partita.model.value_uses import captures
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def _simplified(inputs: dict[str | None, ir.Value], variable: Variable, axis: in
         choice = _choice(inputs[variable.begun])
         if choice is None or not _is_empty(_beginning(choice), axis):
             return variable
-        _replace(choice.outputs[0], held)
+        let_read(choice.outputs[0], held)
     for use in held.uses():
         node = use.node
         if node.op_type == "Gather" and node.inputs[0] is held and _picks_rows(node):
-            _replace(node.outputs[0], held)
+            let_read(node.outputs[0], held)
     return Variable(variable.name, variable.read, variable.written)
 
 
@@ -112,34 +113,16 @@ def _picks_rows(node: ir.Node) -> bool:
     return is_first and value is not None and value.name == BEAMS and value.is_graph_input()
 
 
-def _replace(old: ir.Value, new: ir.Value) -> None:
-    """Lets all who read a value read another one."""
-    import onnx_ir as ir
-
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-
-
 def _drop_unused(model: Model) -> None:
     """Removes operations that nothing reads any more, and inputs that only those read."""
     graph = model.ir.graph
-    for node in reversed([*graph]):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            _forget_bodies(node)
-            graph.remove(node, safe=True)
+    drop_unused(graph)
     read = {value for node in graph for value in (*node.inputs, *captures(node))}
     own = {variable.read for variable in model.variables}
     for value in [*graph.inputs]:
         is_free = value not in read and not value.is_graph_output()
         if is_free and value.name not in own and _is_choice(value):
             graph.inputs.remove(value)
-
-
-def _forget_bodies(node: ir.Node) -> None:
-    """Lets the bodies of an operation read nothing, so that what only they read is unused."""
-    for body in bodies(node):
-        for inner in body:
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
 
 
 def _is_choice(value: ir.Value) -> bool:

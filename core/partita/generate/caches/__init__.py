@@ -1,0 +1,1 @@
+"""What is done to the graphs of decoders, so that devices keep their caches of keys and values."""

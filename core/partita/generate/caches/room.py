@@ -1,0 +1,293 @@
+"""Caches that grow by Concat become buffers with room, which new tokens are written into.
+
+Decoders as optimum exports them, and those of OpenVINO with state, join past and new keys in every
+run, and read what came out: a copy of the whole cache for each token. Where nothing but attention
+reads it, as two products with a softmax between them, the same is ``GroupQueryAttention`` over a
+buffer, which a device updates in place and of which it reads the valid part. Which keys a token
+sees is left to the mask that the model computes, so that results are the same whatever it is; but
+a token that it keeps from every key by infinities is 0, not NaN.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.generate.caches.attention_sites import (
+    HEADS_BEHIND,
+    Growth,
+    Site,
+    UnusualCacheError,
+    growths,
+    maker,
+    number,
+    permutes,
+    repeated,
+    sites,
+)
+from partita.generate.caches.graph_edits import drop_unused, let_read
+from partita.model.model import Model, value_shape
+from partita.model.variables import METADATA_KEY, Variable, to_metadata
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from partita.core import Core
+
+_log = logging.getLogger(__name__)
+
+ROOM_KEY = "partita.caches_with_room"
+"""The entry of a model's metadata that says that its caches are buffers with room."""
+
+_MICROSOFT, _ATTENTION = "com.microsoft", "GroupQueryAttention"
+_ROOM = "cache_room"
+
+
+def give_room(
+    core: Core, device: str, model: Model, caches: Sequence[Variable], axis: int
+) -> Model:
+    """A decoder whose caches are buffers with room, where the model and the device allow it.
+
+    Args:
+        core: Where the device is.
+        device: Where the decoder is going to run.
+        model: A decoder whose caches grow.
+        caches: What its runs read and write.
+        axis: The axis along which they grow.
+
+    Returns:
+        What :func:`with_room` makes; the model itself where its caches stay as they are, which a
+        line of the log tells, with the reason.
+    """
+    try:
+        made = with_room(model, caches, axis)
+        _require_same_devices(core, device, model, made)
+    except UnusualCacheError as reason:
+        _log.warning("Caches of '%s' are copied for each token: %s.", model.name, reason)
+        return model
+    return made
+
+
+def with_room(model: Model, caches: Sequence[Variable], axis: int) -> Model:
+    """A copy of a decoder whose caches are buffers with room.
+
+    It has the inputs ``seqlens_k`` and ``total_sequence_length`` of ``GroupQueryAttention``, and
+    its ``attention_mask`` is as long as all tokens, the new ones included.
+
+    Args:
+        model: A decoder whose caches grow; weights are shared.
+        caches: What its runs read and write.
+        axis: The axis along which they grow.
+
+    Raises:
+        UnusualCacheError: A cache is read otherwise than by an attention that is known here.
+    """
+    made = model.clone()
+    _Rewriting(made.ir.graph, caches, axis).run()
+    made.ir.metadata_props[METADATA_KEY] = to_metadata(caches)
+    made.ir.metadata_props[ROOM_KEY] = "1"
+    return made.reshape({})
+
+
+def _require_same_devices(core: Core, device: str, model: Model, rewritten: Model) -> None:
+    """Looks whether the attentions of a rewritten model run where those of the model do.
+
+    Raises:
+        UnusualCacheError: They do not, as where a device lacks the operator.
+    """
+    before, after = (core.query_model(one, device) for one in (model, rewritten))
+    for op in rewritten.ops:
+        if op.op_type == _ATTENTION and after.get(op.name) != before.get(op.name):
+            raise UnusualCacheError(
+                f"'{op.name}' would not run on {before.get(op.name)}: {after.reasons.get(op.name)}"
+            )
+
+
+class _Rewriting:
+    """Rewrites one graph, or raises `UnusualCacheError` half-way.
+
+    Args:
+        graph: Changed in place.
+        caches: Its caches.
+        axis: The axis along which they grow.
+    """
+
+    def __init__(self, graph: ir.Graph, caches: Sequence[Variable], axis: int) -> None:
+        self._graph = graph
+        if any(cache.begun for cache in caches):
+            raise UnusualCacheError("a run computes what a cache begins with")
+        self._growths = growths(graph, caches, axis)
+        self._sites = sites(graph, self._growths)
+        self._first = graph[0]
+        self._count = 0
+        self._biases: dict[Any, ir.Value] = {}
+
+    def run(self) -> None:
+        """Rewrites all attentions, and what asks for the lengths of caches."""
+        self._inputs = self._with_lengths()
+        tokens, mask = (
+            self._emit(self._first, "Shape", self._inputs[name])
+            for name in ("input_ids", "attention_mask")
+        )
+        zero, one = self._const([0]), self._const([1])
+        self._batch = self._emit(self._first, "Gather", tokens, zero, axis=0)
+        self._new = self._emit(self._first, "Gather", tokens, one, axis=0)
+        self._total = self._emit(self._first, "Gather", mask, one, axis=0)
+        self._before = self._emit(self._first, "Sub", self._total, self._new)
+        for site in self._sites:
+            self._replace(site)
+        drop_unused(self._graph)
+        for growth in self._growths.values():
+            users = [use.node.name for use in growth.present.uses()]
+            if users or len(growth.past.uses()) != 1:
+                raise UnusualCacheError(f"'{growth.past.name}' is read by others too: {users[:3]}")
+        self._graph.opset_imports.setdefault(_MICROSOFT, 1)
+
+    def _with_lengths(self) -> dict[str | None, ir.Value]:
+        """The inputs, with those that the operator and the shapes of caches take."""
+        import onnx_ir as ir
+
+        inputs = {value.name: value for value in self._graph.inputs}
+        batch = (value_shape(inputs["input_ids"]) or ("batch",))[0]
+        for name, kind, shape in (
+            ("attention_mask", ir.DataType.INT64, [batch, "total_tokens"]),
+            ("seqlens_k", ir.DataType.INT32, [batch]),
+            ("total_sequence_length", ir.DataType.INT32, []),
+        ):
+            if name not in inputs:
+                added = ir.Value(name=name, type=ir.TensorType(kind), shape=ir.Shape(shape))
+                inputs[name] = added
+                self._graph.inputs.append(added)
+        return inputs
+
+    def _replace(self, site: Site) -> None:
+        """Lets all who read the result of an attention read that of the operator."""
+        import onnx_ir as ir
+
+        mix, (result,) = site.mix, site.mix.outputs
+        query, scale = self._scaled(site)
+        inputs = [self._merged(mix, x) for x in (query, site.keys.new, site.values.new)]
+        inputs += [site.keys.past, site.values.past]
+        inputs += [self._inputs[name] for name in ("seqlens_k", "total_sequence_length")]
+        node = ir.node(
+            _ATTENTION,
+            [*inputs, None, None, None, self._bias(site)],
+            {
+                "num_heads": site.heads,
+                "kv_num_heads": site.keys.heads,
+                "scale": scale,
+                "causal": 0,
+            },
+            domain=_MICROSOFT,
+            num_outputs=3,
+            name=mix.name,
+        )
+        mix.name = f"{mix.name}/product"
+        self._graph.insert_before(mix, node)
+        made, *presents = node.outputs
+        made.name = f"{node.name}/heads"
+        apart = self._emit(mix, "Reshape", made, self._const([0, 0, site.heads, site.keys.size]))
+        readers = [use.node for use in result.uses()]
+        if len(readers) == 1 and permutes(readers[0], HEADS_BEHIND):
+            let_read(readers[0].outputs[0], apart)
+        else:
+            let_read(result, self._emit(mix, "Transpose", apart, perm=HEADS_BEHIND))
+        for growth, present in zip((site.keys, site.values), presents, strict=True):
+            self._give_room(growth, present, site.heads)
+
+    def _give_room(self, growth: Growth, present: ir.Value, heads: int) -> None:
+        """Makes past and present one buffer; who asks for their shapes gets those of tokens."""
+        import onnx_ir as ir
+
+        past, old = growth.past, growth.present
+        self._tell_shape(past, [growth.heads, self._before, growth.size])
+        for value in repeated(growth):
+            self._tell_shape(value, [heads, self._total, growth.size])
+        self._tell_shape(old, [growth.heads, self._total, growth.size])
+        shape = [(value_shape(past) or (None,))[0], growth.heads, _ROOM, growth.size]
+        past.shape, present.shape, present.type = ir.Shape(shape), ir.Shape(shape), past.type
+        present.name, old.name = old.name, f"{old.name}/joined"
+        for place, value in enumerate(self._graph.outputs):
+            if value is old:
+                self._graph.outputs[place] = present
+
+    def _tell_shape(self, value: ir.Value, dims: Sequence[Any]) -> None:
+        """Answers whoever asks for the shape of (batch, *dims)."""
+        parts = [self._batch, *(self._const([n]) if isinstance(n, int) else n for n in dims)]
+        for node in [use.node for use in value.uses()]:
+            if node.op_type == "Shape" and not node.domain:
+                given = (node.attributes.get(name) for name in ("start", "end"))
+                start, end = (None if one is None else one.as_int() for one in given)
+                wanted = parts[start:end]
+                if wanted:
+                    told = self._emit(self._first, "Concat", *wanted, axis=0)
+                    let_read(node.outputs[0], told)
+
+    def _scaled(self, site: Site) -> tuple[ir.Value, float]:
+        """Queries, and the factor of the scores; one that is no constant goes to the queries."""
+        query, scale = site.query, 1.0
+        for kind, factor in site.factors:
+            known = number(factor)
+            if known:
+                scale = scale / known if kind == "Div" else scale * known
+            else:
+                query = self._emit(site.mix, kind, query, factor)
+        return query, scale
+
+    def _merged(self, before: ir.Node, x: ir.Value) -> ir.Value:
+        """(batch, heads, tokens, size) as (batch, tokens, features)."""
+        node = maker(x, "Transpose")
+        if node is not None and permutes(node, HEADS_BEHIND) and node.inputs[0] is not None:
+            by_token = node.inputs[0]
+        else:
+            by_token = self._emit(before, "Transpose", x, perm=HEADS_BEHIND)
+        return self._emit(before, "Reshape", by_token, self._const([0, 0, -1]))
+
+    def _bias(self, site: Site) -> ir.Value | None:
+        """What is added to scores, with a row for each token and a number for each key."""
+        terms, kind = [*site.biases], site.query.dtype
+        if not terms and not site.replaced:
+            return None
+        if kind is None:
+            raise UnusualCacheError(f"the type of '{site.query.name}' is not known")
+        key = *site.biases, *site.replaced, kind
+        if key in self._biases:
+            return self._biases[key]
+        for condition, far in site.replaced:
+            zero = self._const(np.zeros((), None if far.dtype is None else far.dtype.numpy()))
+            terms.append(self._emit(site.mix, "Where", condition, zero, far))
+        total, *others = (self._emit(site.mix, "Cast", x, to=kind.value) for x in terms)
+        for other in others:
+            total = self._emit(site.mix, "Add", total, other)
+        ones = self._const([1, 1])
+        shape = self._emit(site.mix, "Concat", ones, self._new, self._total, axis=0)
+        self._biases[key] = self._emit(site.mix, "Expand", total, shape)
+        return self._biases[key]
+
+    def _emit(
+        self, before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: Any
+    ) -> ir.Value:
+        import onnx_ir as ir
+
+        self._count += 1
+        node = ir.node(op_type, inputs, attributes, name=f"cache_room/{op_type}_{self._count}")
+        node.outputs[0].name = f"{node.name}/result"
+        self._graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def _const(self, elements: Any) -> ir.Value:
+        import onnx_ir as ir
+
+        self._count += 1
+        tensor = ir.tensor(np.asarray(elements), name=f"cache_room/{self._count}")
+        value = ir.Value(
+            name=tensor.name,
+            const_value=tensor,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(np.shape(elements)),
+        )
+        self._graph.register_initializer(value)
+        return value

@@ -1,0 +1,138 @@
+"""Caches that grow by Concat: as if they did, whether or not they are buffers with room.
+
+Logits and caches are judged by onnxruntime, which is handed past and present of the model as it is.
+"""
+
+import logging
+
+import numpy as np
+import onnxruntime
+import pytest
+from growing_decoder import LAYERS, WORDS, Form, decoder
+
+import partita
+from partita.generate.caches.room import ROOM_KEY
+from partita.generate.decoder import Decoder, prepare
+
+FORMS = {
+    "plain": Form(),
+    "groups": Form(heads=4, kv_heads=2),
+    "one head of keys": Form(heads=6, kv_heads=1, size=16, mask="chosen"),
+    "where": Form(mask="chosen", scale="divided"),
+    "padding": Form(mask="padding", scale="queries"),
+    "window": Form(mask="window", scale="both", guard=True),
+    "distances": Form(heads=4, kv_heads=4, mask="distances"),
+    "old opset": Form(heads=4, kv_heads=2, opset=13),
+    "no positions": Form(positions=False, guard=True),
+    "float16": Form(heads=4, kv_heads=2, half=True),
+}
+LEFT = {"mean": Form(extra="mean"), "cap": Form(extra="cap")}
+"""What attends otherwise than the operator does, or reads a cache elsewhere."""
+
+NAMES = [f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value")]
+
+
+class Judge:
+    """onnxruntime, which is handed past and present."""
+
+    def __init__(self, proto, form, batch):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self.names = [port.name for port in self.session.get_inputs()]
+        kind = np.float16 if form.half else np.float32
+        self.caches = {n: np.zeros((batch, form.kv_heads, 0, form.size), kind) for n in NAMES}
+        self.mask = np.zeros((batch, 0), np.int64)
+
+    def run(self, tokens, lengths, taking_part):
+        count = tokens.shape[1]
+        mask = np.concatenate([self.mask, np.ones_like(tokens)], axis=1)
+        feeds = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "position_ids": lengths[:, None] + np.arange(count),
+        }
+        feeds = {name: array for name, array in feeds.items() if name in self.names}
+        feeds |= {f"past_key_values.{name}": cache for name, cache in self.caches.items()}
+        logits, *caches = self.session.run(None, feeds)
+        self.caches = dict(zip(NAMES, caches, strict=True))
+        mask[~taking_part, -count:] = 0
+        self.mask = mask
+        return logits[:, -1]
+
+
+def runs(batch, seed=0):
+    """Prompts in parts, tokens one by one, then rows that wait."""
+    rng = np.random.default_rng(seed)
+    lengths = np.zeros(batch, np.int64)
+    everyone = np.ones(batch, bool)
+    for count, taking_part in [
+        *((count, everyone) for count in (1, 7, 1, 1, 1, 30, 1, 1, 2)),
+        *((1, np.arange(batch) != 1) for _ in range(3)),
+        (300, everyone),
+        *((1, everyone) for _ in range(5)),
+    ]:
+        yield rng.integers(0, WORDS, (batch, count)), lengths.copy(), taking_part
+        lengths[taking_part] += count
+
+
+def assert_right(form, device, batch=1, config=None, second=None):
+    """Runs a decoder; returns what it has become."""
+    proto = decoder(form)
+    core = partita.Core()
+    core.register_plugin("partita_cpu", "CPU2")
+    model = prepare(core.read_model(proto), batch, 512, core, device)
+    for op in model.ops:
+        if second is not None and op.name.startswith("layer1"):
+            op.affinity = second
+    compiled = core.compile_model(model, device, config)
+    found, judge = Decoder(compiled), Judge(proto, form, batch)
+    close = {"rtol": 2e-2, "atol": 2e-2} if form.half else {"rtol": 1e-4, "atol": 2e-5}
+    for step in runs(batch):
+        due = judge.run(*step)
+        np.testing.assert_allclose(found.run(*step), due.astype(np.float32), **close)
+    for variable in found._request.query_state():
+        due = judge.caches[variable.name.removeprefix("past_key_values.")]
+        valid = variable.state.data[:, :, : due.shape[2]]
+        np.testing.assert_allclose(valid, due, **close)
+    return compiled.model
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_caches_with_room(form, batch):
+    model = assert_right(FORMS[form], "CPU", batch)
+    assert ROOM_KEY in model.metadata
+    kinds = [op.op_type for op in model.ops]
+    assert kinds.count("GroupQueryAttention") == LAYERS
+    assert "Softmax" not in kinds
+
+
+@pytest.mark.parametrize("form", ["groups", "window", "distances"])
+@pytest.mark.parametrize(
+    ("device", "second"),
+    [
+        ("HETERO:CPU,REFERENCE", None),
+        ("HETERO:CPU,CPU2", "CPU2"),
+        ("HETERO:CPU,REFERENCE", "REFERENCE"),
+        ("REFERENCE", None),
+    ],
+)
+def test_caches_with_room_on_several_devices(form, device, second):
+    config = {"STRICT": True} if device.startswith("HETERO") else None
+    model = assert_right(FORMS[form], device, 2, config, second)
+    assert ROOM_KEY in model.metadata
+
+
+@pytest.mark.parametrize("form", LEFT)
+def test_caches_that_are_read_otherwise_are_copied(form, caplog):
+    with caplog.at_level(logging.WARNING, logger="partita.generate"):
+        model = assert_right(LEFT[form], "CPU", 2)
+    assert ROOM_KEY not in model.metadata
+    assert "Softmax" in [op.op_type for op in model.ops]
+    (record,) = caplog.records
+    reasons = {"mean": "is read by others too", "cap": "is read by 0 attentions"}
+    assert "Caches of 'growing' are copied for each token: 'past_key_values.0" in record.message
+    assert reasons[form] in record.message
