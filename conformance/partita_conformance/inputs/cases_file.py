@@ -1,12 +1,14 @@
-"""Node cases as a file for worker processes: one zip of models, tensors and an index in JSON."""
+"""Node cases as they are, and as a file: one zip of models, tensors and an index in JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,57 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from partita_conformance.inputs.node_cases import NodeCase
-
 _INDEX = "index.json"
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One of ONNX's node cases.
+
+    Attributes:
+        name: Without ``test_``.
+        model: The serialized model.
+        runs: Pairs of inputs and expected outputs.
+        rtol: Relative tolerance that ONNX gives.
+        atol: Absolute tolerance that ONNX gives.
+        op: The operator it is about.
+        dtype: Element type of the first input (or output).
+        form_only: Whether the outputs are random, so that only shape and dtype are compared.
+        values: Whether an output of zeros would be wrong.
+    """
+
+    name: str
+    model: bytes
+    runs: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+    op: str
+    dtype: str
+    form_only: bool
+    values: bool
+
+    def proto(self) -> onnx.ModelProto:
+        """The model."""
+        model = onnx.ModelProto()
+        model.ParseFromString(self.model)
+        return model
 
 
 def save(path: Path, cases: Mapping[str, NodeCase]) -> None:
     """Writes the cases, so that other processes need not make them anew."""
-    with zipfile.ZipFile(path, "w") as archive:
+    path.write_bytes(packed(cases))
+
+
+@functools.cache
+def load(path: Path) -> dict[str, NodeCase]:
+    """Reads what :func:`save` wrote."""
+    return unpacked(path.read_bytes())
+
+
+def packed(cases: Mapping[str, NodeCase]) -> bytes:
+    """What a file of the cases holds."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         index = []
         for number, case in enumerate(cases.values()):
             archive.writestr(f"{number}/model.onnx", case.model)
@@ -34,13 +79,17 @@ def save(path: Path, cases: Mapping[str, NodeCase]) -> None:
             runs = [[values.described(part) for part in run] for run in case.runs]
             index.append({**facts, "runs": runs})
         archive.writestr(_INDEX, json.dumps(index))
+    return content.getvalue()
 
 
-@functools.cache
-def load(path: Path) -> dict[str, NodeCase]:
-    """Reads what :func:`save` wrote."""
+def unpacked(content: bytes) -> dict[str, NodeCase]:
+    """The cases of which :func:`packed` made this.
+
+    Raises:
+        zipfile.BadZipFile: The content is damaged.
+    """
     cases = {}
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for number, facts in enumerate(json.loads(archive.read(_INDEX))):
             runs = [tuple(_restored(archive, part) for part in run) for run in facts.pop("runs")]
             model = archive.read(f"{number}/model.onnx")

@@ -1,56 +1,77 @@
-"""ONNX's own node cases, as the kit runs them; they are made anew, which takes seconds."""
+"""ONNX's own node cases, as the kit runs them; what ONNX made of them is kept on disk."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import inspect
+import sys
 import warnings
-from dataclasses import dataclass
+import zipfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from partita.storage.cache_folder import (
+    cache_folder,
+    mark_used,
+    prune,
+    read_private,
+    write_private,
+)
+from partita_conformance.inputs import cases_file
+from partita_conformance.inputs.cases_file import NodeCase, packed, unpacked
+
 _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
 _RANDOM |= {"RandomUniformLike"}
-
-
-@dataclass(frozen=True)
-class NodeCase:
-    """One of ONNX's node cases.
-
-    Attributes:
-        name: Without ``test_``.
-        model: The serialized model.
-        runs: Pairs of inputs and expected outputs.
-        rtol: Relative tolerance that ONNX gives.
-        atol: Absolute tolerance that ONNX gives.
-        op: The operator it is about.
-        dtype: Element type of the first input (or output).
-        form_only: Whether the outputs are random, so that only shape and dtype are compared.
-        values: Whether an output of zeros would be wrong.
-    """
-
-    name: str
-    model: bytes
-    runs: list[tuple[list[Any], list[Any]]]
-    rtol: float
-    atol: float
-    op: str
-    dtype: str
-    form_only: bool
-    values: bool
-
-    def proto(self) -> onnx.ModelProto:
-        """The model."""
-        model = onnx.ModelProto()
-        model.ParseFromString(self.model)
-        return model
+_MAKERS = ("onnx", "numpy", "ml_dtypes", "pillow")
+_MOST_FILES = 4
 
 
 @functools.cache
 def node_cases() -> dict[str, NodeCase]:
-    """All node cases by name, in ONNX's order. The first call takes seconds."""
+    """All node cases by name, in ONNX's order.
+
+    ONNX takes some ten seconds to make them; other processes of this user read what was made.
+    """
+    path = _kept_at()
+    content = None if path is None else read_private(path)
+    if path is not None and content is not None:
+        with contextlib.suppress(zipfile.BadZipFile):  # damaged: made anew and replaced
+            mark_used(path)
+            return unpacked(content)
+    content = packed(_made())
+    if path is not None:
+        with contextlib.suppress(OSError):  # no room: other processes make them too
+            write_private(path, content)
+            prune(path.parent, _MOST_FILES)
+    return unpacked(content)  # arrays as all others read them
+
+
+def _kept_at() -> Path | None:
+    """The file of what is made by these packages and this code; ``None`` if nothing is kept."""
+    folder = cache_folder("conformance")
+    if folder is None:
+        return None
+    made_by = [sys.version, *map(_version, _MAKERS)]
+    made_by += [inspect.getsource(module) for module in (cases_file, sys.modules[__name__])]
+    return folder / f"{hashlib.sha256(repr(made_by).encode()).hexdigest()[:32]}.zip"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # there are fewer cases then
+        return ""
+
+
+def _made() -> dict[str, NodeCase]:
+    """All node cases, as ONNX makes them."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():

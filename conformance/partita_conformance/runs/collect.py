@@ -11,8 +11,8 @@ from pathlib import Path
 from partita import zoo
 from partita.zoo.store import Store
 from partita_conformance.bench.checks import Check, registered
-from partita_conformance.inputs.cases_file import load
-from partita_conformance.inputs.node_cases import NodeCase, node_cases
+from partita_conformance.inputs.cases_file import NodeCase, load
+from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.suites.contract import (  # noqa: F401  (importing them enters what they hold)
     suite_async,
     suite_blob,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.backend.test import loader
 
-from partita_conformance.inputs.cases_file import load, save
-from partita_conformance.inputs.node_cases import NodeCase, node_cases
+from partita_conformance.inputs.cases_file import NodeCase, load, save
+from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.suites.numerics.suite_sweep import case_checks
 
 VALUES = {
@@ -69,3 +72,46 @@ def test_workers_make_the_same_checks_of_cases(tmp_path):
     save(tmp_path / "cases", node_cases())
     there, here = load(tmp_path / "cases"), node_cases()
     assert [c.name for c in case_checks(there)] == [c.name for c in case_checks(here)]
+
+
+@pytest.fixture
+def times_made(monkeypatch):
+    """How often ONNX was asked to make its cases, of which there is one here."""
+    asked = []
+    x = helper.make_tensor_value_info("x", 1, [])
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [x], [helper.make_tensor_value_info("y", 1, [])])
+    sets = [([np.float32(2.5)], [np.float32(2.5)])]
+    model = helper.make_model(graph)
+    one = SimpleNamespace(name="test_one", model=model, data_sets=sets, rtol=1e-3, atol=0.0)
+    monkeypatch.setattr(loader, "load_model_tests", lambda kind: asked.append(kind) or [one])
+    return asked
+
+
+def test_another_process_reads_what_was_made(tmp_path, monkeypatch, times_made):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    first, second = node_cases.__wrapped__(), node_cases.__wrapped__()
+    assert len(times_made) == 1
+    assert list(first) == list(second) == ["one"]
+    assert first["one"].model == second["one"].model
+    for cases in (first, second):
+        ((value,), _) = cases["one"].runs[0]
+        assert (type(value), value.shape, value.tolist()) == (np.ndarray, (), 2.5)
+
+
+def test_a_damaged_file_is_made_anew(tmp_path, monkeypatch, times_made):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    node_cases.__wrapped__()
+    (kept,) = tmp_path.rglob("*.zip")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    for _ in range(2):
+        assert list(node_cases.__wrapped__()) == ["one"]
+        assert len(times_made) == 2
+
+
+def test_nothing_is_kept_where_nothing_may_be(monkeypatch, times_made):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
+    for turn in range(2):
+        assert list(node_cases.__wrapped__()) == ["one"]
+        assert len(times_made) == turn + 1

@@ -15,7 +15,7 @@ from partita_conformance.bench.checks import Check
 from partita_conformance.draws.cover import nth, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
-from partita_conformance.inputs.node_cases import NodeCase
+from partita_conformance.inputs.cases_file import NodeCase
 from partita_conformance.judging.compare import TWO_STEPS, compare
 from partita_conformance.judging.requirements import ConformanceError
 from partita_conformance.judging.tolerances import EXACT

@@ -40,7 +40,7 @@ from partita_conformance.draws.vary import (
     variables,
     without,
 )
-from partita_conformance.inputs.node_cases import NodeCase
+from partita_conformance.inputs.cases_file import NodeCase
 from partita_conformance.judging.tolerances import ROUNDED
 from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
 
