@@ -108,17 +108,19 @@ def largest_error(results: Results, references: Results) -> float:
     return max(errors, default=0.0)
 
 
-def take_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Median milliseconds of a call of each."""
+def take_turns(
+    calls: dict[str, Call], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """Median milliseconds of a call of each, by a clock in seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(PAUSE)
             call()
             for _ in range(CALLS_PER_TURN):
-                start = time.perf_counter()
+                start = clock()
                 call()
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
 
 

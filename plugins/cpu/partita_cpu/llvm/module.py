@@ -71,8 +71,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
     made.append(deal("deal", lanes))
     made += fp16_weights.conversions(lanes)
-    made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
-    made.append(turn("turn_32_by_8", 32, 8))
+    made += [turn(f"turn_{bits}", bits, lanes) for bits in (8, 32)]
+    made.append(turn("turn_32_by_8", 32, lanes, side=8))
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)

@@ -12,6 +12,10 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 
+TOGETHER = 4
+"""Blocks beside one another that are turned before those below: lines that lie together in memory
+are fetched together."""
+
 
 @loop
 def turn_planes(
@@ -19,34 +23,35 @@ def turn_planes(
 ) -> None:
     """``y[n, j, i] = x[n, i, j]`` for elements of 1 or 4 bytes.
 
+    The last blocks down and across end where the plane ends and overlap those before, also
+    those of other threads, which write the same there.
+
     Args:
         x: (N, rows, columns), flat.
         y: (N, columns, rows), flat.
-        rows: Rows of x.
-        columns: Columns of x.
+        rows: Rows of x, at least `SIDE`.
+        columns: Columns of x, at least `SIDE`.
         kernel: Address of the kernel that turns a block.
         tid: This thread.
         nt: All threads; they share blocks of columns.
     """
     pieces = -(-columns // SIDE)
     planes = x.size // (rows * columns)
-    whole = rows // SIDE * SIDE
     size = x.itemsize
-    for piece in range(planes * pieces * tid // nt, planes * pieces * (tid + 1) // nt):
+    piece, end = planes * pieces * tid // nt, planes * pieces * (tid + 1) // nt
+    while piece < end:
         plane = piece // pieces
-        first = (piece - plane * pieces) * SIDE
-        last = min(first + SIDE, columns)
+        first = piece - plane * pieces
+        taken = min(TOGETHER, end - piece, pieces - first)
         origin = plane * rows * columns
-        done = 0
-        if last - first == SIDE:
-            for top in range(0, whole, SIDE):
-                source = address(x) + size * (origin + top * columns + first)
-                target = address(y) + size * (origin + first * rows + top)
+        for below in range(0, rows, SIDE):
+            top = min(below, rows - SIDE)
+            for block in range(first, first + taken):
+                left = min(block * SIDE, columns - SIDE)
+                source = address(x) + size * (origin + top * columns + left)
+                target = address(y) + size * (origin + left * rows + top)
                 call_turn(kernel, (source, size * columns, target, size * rows))
-            done = whole
-        for j in range(first, last):
-            for i in range(done, rows):
-                y[origin + j * rows + i] = x[origin + i * columns + j]
+        piece += taken
 
 
 def emit_turn(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | None:

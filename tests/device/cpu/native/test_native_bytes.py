@@ -75,7 +75,9 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.int32])
-@pytest.mark.parametrize("shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 3, 20)])
+@pytest.mark.parametrize(
+    "shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 20, 196)]
+)
 def test_turned_planes(level, dtype, shape, guarded):
     x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
     planes, rows, columns = shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from partita_cpu.llvm.function import Function
 
 PARAMETERS = "ptr %x, i64 %ldx, ptr %y, i64 %ldy"
@@ -11,32 +13,86 @@ result."""
 SIDE = 16
 """Of most blocks."""
 
+GROUP_BYTES = 16
+"""Within so many bytes of a vector AVX2 moves any element in one instruction."""
 
-def turn(name: str, bits: int, side: int = SIDE) -> Function:
+
+def turn(name: str, bits: int, lanes: int, side: int = SIDE) -> Function:
     """``y[j, i] = x[i, j]`` for elements of so many bits.
+
+    The block is turned in squares whose rows fill one register each, so that none is spilled.
 
     Args:
         name: Its symbol.
         bits: Of an element.
+        lanes: Floats of a vector.
         side: Rows and columns, a power of two.
     """
     f = Function(name, PARAMETERS)
-    kind = f"<{side} x i{bits}>"
-    size, middle = bits // 8, side // 2
-    rows = [f.load(kind, f.at("%x", f.let(f"mul i64 %ldx, {row}")), size) for row in range(side)]
-    # Each round deals rows that are half a block apart together, as two packs of cards; after as
-    # many rounds as halve the block to single rows, all are turned.
-    for _ in range(side.bit_length() - 1):
-        dealt = []
-        for row in range(middle):
-            for first in (0, middle):
-                lanes = [lane for k in range(first, first + middle) for lane in (k, k + side)]
-                mask = ", ".join(f"i32 {lane}" for lane in lanes)
-                pair = f"{kind} {rows[row]}, {kind} {rows[row + middle]}"
-                dealt.append(f.let(f"shufflevector {pair}, <{side} x i32> <{mask}>"))
-        rows = dealt
-    for row, value in enumerate(rows):
-        place = f.at("%y", f.let(f"mul i64 %ldy, {row}"))
-        f.do(f"store {kind} {value}, ptr {place}, align {size}")
+    square = min(side, lanes * 32 // bits)
+    steps = range(0, side, square)
+    for column in steps:
+        for row in steps:  # a row of the result is finished before the next one is begun
+            _square(f, bits, square, row, column)
     f.do("ret void")
     return f
+
+
+def _square(f: Function, bits: int, side: int, row: int, column: int) -> None:
+    """Turns the square that begins at a row and a column."""
+    size, kind = bits // 8, f"<{side} x i{bits}>"
+    rows = [
+        f.load(kind, f.at(f.at("%x", f.let(f"mul i64 %ldx, {row + i}")), size * column), size)
+        for i in range(side)
+    ]
+    group = min(side, GROUP_BYTES // size)
+    dealt: list[str] = []
+    for first in range(0, side, group):
+        dealt += _dealt(f, kind, side, rows[first : first + group])
+    for j, value in enumerate(_swapped(f, kind, dealt, group)):
+        place = f.at(f.at("%y", f.let(f"mul i64 %ldy, {column + j}")), size * row)
+        f.do(f"store {kind} {value}, ptr {place}, align {size}")
+
+
+def _dealt(f: Function, kind: str, side: int, rows: Sequence[str]) -> Sequence[str]:
+    """As many rows as a group has elements, each group of which is turned where it is.
+
+    Each round deals rows that are half of them apart together, as two packs of cards; after as
+    many rounds as halve them to single rows, all are turned.
+    """
+    group, middle = len(rows), len(rows) // 2
+    for _ in range(group.bit_length() - 1):
+        dealt = []
+        for row in range(middle):
+            for half in (0, middle):
+                lanes = [
+                    lane
+                    for first in range(half, side, group)
+                    for k in range(first, first + middle)
+                    for lane in (k, k + side)
+                ]
+                dealt.append(_shuffled(f, kind, rows[row], rows[row + middle], lanes))
+        rows = dealt
+    return rows
+
+
+def _swapped(f: Function, kind: str, rows: Sequence[str], group: int) -> Sequence[str]:
+    """Rows whose groups change places: the k-th group of rows with the k-th of their elements."""
+    side, rows = len(rows), list(rows)
+    apart = group
+    while apart < side:
+        for i in (i for i in range(side) if not i & apart):
+            first, second = rows[i], rows[i + apart]
+            low = [k if not k & apart else k - apart + side for k in range(side)]
+            high = [k + apart if not k & apart else k + side for k in range(side)]
+            rows[i] = _shuffled(f, kind, first, second, low)
+            rows[i + apart] = _shuffled(f, kind, first, second, high)
+        apart *= 2
+    return rows
+
+
+def _shuffled(f: Function, kind: str, first: str, second: str, lanes: Iterable[int]) -> str:
+    """Elements of two vectors, those of the second numbered on."""
+    mask = ", ".join(f"i32 {lane}" for lane in lanes)
+    many = kind.partition(" ")[0] + " x i32>"
+    return f.let(f"shufflevector {kind} {first}, {kind} {second}, {many} <{mask}>")
