@@ -3,6 +3,7 @@
     python benchmarks/broken_plugins.py                        # those that the kit's tests use
     python benchmarks/broken_plugins.py --unseen               # those of people who had not read it
     python benchmarks/broken_plugins.py --sets blind_numerics  # those of one module
+    python benchmarks/broken_plugins.py --unseen --jobs 16     # so many at a time
 
 Each of them is the correct device of ``tests/device/conformance`` with one realistic fault. Each
 runs in a process of its own, first the checks that its fault should show in, then all others, until
@@ -19,10 +20,12 @@ import multiprocessing
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import connection
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "tests" / "device" / "conformance"
-UNSEEN = ("unseen_*", "blind_*")
+UNSEEN = ("unseen_*", "blind_*", "fresh_*")
 """Modules of broken plugins whose authors had not read the kit's checks for them."""
 
 
@@ -46,8 +49,8 @@ def plugins(sets):
     return [cls for cls in found if cls not in frames]
 
 
-def caught_by(fault, everything, draws, innocent, pipe):
-    """Sends the names of the checks that a broken plugin fails, without the ``innocent`` ones."""
+def caught_by(fault, everything, draws, innocent, only, pipe):
+    """Sends the names of the checks that a broken plugin fails: of ``only``, none ``innocent``."""
     from partita_conformance.bench.bench import Target
     from partita_conformance.expectations import Expectations
     from partita_conformance.runs.collect import Selection, collect
@@ -64,7 +67,11 @@ def caught_by(fault, everything, draws, innocent, pipe):
     chosen = Selection(("random/Exp/0", "random/Relu/0") if apart else (), draws=draws)
     runner = Isolated(target, chosen, 10) if apart else InProcess(target)
     hint = Selection(tuple(fault.suites), draws=draws)
-    checks = [check for check in collect(chosen) if check.name not in innocent]
+    checks = [
+        check
+        for check in collect(chosen)
+        if check.name not in innocent and (only is None or check.name in only)
+    ]
     first = {check.name for check in relevant(checks, fault)}
     checks.sort(key=lambda check: (not hint.takes(check.name), check.name not in first))
     names = []
@@ -91,7 +98,7 @@ def relevant(checks, fault):
     return form + swept[::20]
 
 
-def measured(fault, everything, draws, limit, innocent=()):
+def measured(fault, everything, draws, limit, innocent=(), only=None):
     """Names of the checks that a broken plugin fails, made in a child of this process.
 
     Args:
@@ -100,21 +107,28 @@ def measured(fault, everything, draws, limit, innocent=()):
         draws: Random models per operator.
         limit: Seconds.
         innocent: Names of checks that the correct device fails too, which prove nothing.
+        only: The names of the checks to make; all if nothing is given.
+
+    Returns:
+        The names, and how many seconds it took.
     """
+    start = time.perf_counter()
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    child = context.Process(target=caught_by, args=(fault, everything, draws, innocent, theirs))
+    args = fault, everything, draws, innocent, only, theirs
+    child = context.Process(target=caught_by, args=args)
     child.start()
     theirs.close()
     try:
-        names = ours.recv() if ours.poll(limit) else []
+        connection.wait([ours, child.sentinel], limit)
+        names = ours.recv() if ours.poll() else [] if child.is_alive() else ["(ends the process)"]
     except EOFError:
         names = ["(ends the process)"]
     child.join(2)
     if child.is_alive():
         child.kill()
         child.join()
-    return names
+    return names, time.perf_counter() - start
 
 
 def main():
@@ -128,6 +142,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="make all checks of each")
     parser.add_argument("--draws", type=int, default=4, help="random models per operator (4)")
     parser.add_argument("--every", type=int, default=1, help="take each n-th only")
+    parser.add_argument("--jobs", type=int, default=1, help="plugins at a time (1)")
     parser.add_argument("--limit", type=float, default=600, help="seconds per plugin (600)")
     args = parser.parse_args()
     sys.path.insert(0, str(FOLDER))
@@ -143,19 +158,25 @@ def main():
     from good_device import Good
 
     Good.suites = ("*",)
-    innocent = measured(Good, True, args.draws, args.limit)
-    print(f"checks that the correct device fails, left out: {', '.join(innocent) or 'none'}")
     missed, used = [], set()
-    for fault in faults:
-        start = time.perf_counter()
-        names = measured(fault, args.all, args.draws, args.limit, innocent)
-        if not names:
-            missed.append(fault.__name__)
-        used |= set(names)
-        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-        seconds = time.perf_counter() - start
-        line = f"{fault.__name__:40} {', '.join(names[:2]) or 'MISSED'}{more} ({seconds:.0f} s)"
-        print(line, flush=True)
+
+    def measure(fault, innocent=()):
+        return measured(fault, args.all, args.draws, args.limit, innocent)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        ahead = {fault: pool.submit(measure, fault) for fault in faults}
+        for fault in faults:
+            names, seconds = ahead[fault].result()
+            innocent, _ = measured(Good, True, args.draws, args.limit, only=set(names))
+            if innocent:
+                print(f"left out, since the correct device fails it: {', '.join(innocent)}")
+                names, seconds = measure(fault, innocent)
+            if not names:
+                missed.append(fault.__name__)
+            used |= set(names)
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            line = f"{fault.__name__:40} {', '.join(names[:2]) or 'MISSED'}{more} ({seconds:.0f} s)"
+            print(line, flush=True)
     share = 100 * (len(faults) - len(missed)) / max(1, len(faults))
     print(f"{len(faults) - len(missed)} of {len(faults)} broken plugins caught ({share:.1f} %)")
     print(f"missed: {', '.join(missed) or 'none'}")

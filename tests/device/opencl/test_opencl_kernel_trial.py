@@ -174,37 +174,30 @@ class Scripted:
     def __init__(self, module, request, seconds, *, lasting):
         assert module == standing_processes.WORKER
         assert lasting
-        self.tasks = None
+        self.family = None
+        self.failed = False
         self.fault = ""
 
     def ask(self, request):
         if request:
-            self.tasks = [family for family, *_ in request["tasks"]]
-            self.runs.append((self, self.tasks))
+            self.family = request["task"][0]
+            self.runs.append((self, self.family))
 
     def close(self):
-        self.tasks = None
+        self.family = None
 
     def answers(self):
-        if self.tasks is None:
+        if self.family is None:
             yield {"ready": True}
             return
-        tasks, self.tasks = self.tasks, None
-        failed = False
-        for family in tasks:
-            what = self.script[family]
-            if what == "dies":
-                self.fault = "the process that tried it ended by SIGSEGV"
-                return
-            if what == "fails after others" and not failed:
-                what = ""
-            failed = failed or bool(what)
-            yield {"fault": what}
-
-    @classmethod
-    def tried(cls):
-        """The families of each request."""
-        return [tasks for _, tasks in cls.runs]
+        what, self.family = self.script[self.family], None
+        if what == "dies":
+            self.fault = "the process that tried it ended by SIGSEGV"
+            return
+        if what == "fails after others" and not self.failed:
+            what = ""
+        self.failed = self.failed or bool(what)
+        yield {"fault": what}
 
 
 @pytest.fixture
@@ -225,16 +218,41 @@ def test_after_a_crash_another_process_goes_on(scripted):
     found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
     assert "SIGSEGV" in found["lrn"].reason
     assert found["argument"] == found["softmax"] == Fitness()
-    assert Scripted.tried()[:2] == [["lrn", "argument", "softmax"], ["argument", "softmax"]]
+    first, second, third = (process for process, _ in Scripted.runs[:3])
+    assert first is not second is third
 
 
-def test_what_fails_after_another_failure_is_tried_alone(scripted):
+def test_what_would_fail_after_another_failure_is_tried_by_another_process(scripted):
     device = scripted(lrn="no such kernel", argument="fails after others", softmax="")
     found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
     assert "no such kernel" in found["lrn"].reason
     assert found["argument"] == found["softmax"] == Fitness()
-    assert ["argument"] in Scripted.tried()
     assert [process for process, _ in Scripted.runs].count(Scripted.runs[0][0]) == 1
+
+
+def test_many_trials_share_processes_that_are_opened_ahead(scripted, monkeypatch):
+    families = "lrn", "argument", "softmax", "pooling", "movement"
+    device = scripted(**dict.fromkeys(families, ""))
+    monkeypatch.setattr(standing_processes, "best_count", lambda device, trials: 3)
+    found = kernel_trial.fitness(device, REGISTERS, families)
+    assert found == dict.fromkeys(families, Fitness())
+    assert len({process for process, _ in Scripted.runs}) <= 3
+    assert len(Scripted.runs) == len(families)
+    lent = [standing_processes.lend(device) for _ in range(3)]  # those of the trials
+    assert {process for process, _ in Scripted.runs} <= set(lent)
+
+
+def test_processes_opened_ahead_that_cannot_start_are_told_to_who_asks(scripted, monkeypatch):
+    families = "lrn", "argument", "softmax", "pooling"
+    device = scripted(**dict.fromkeys(families, ""))
+    monkeypatch.setattr(standing_processes, "best_count", lambda device, trials: 2)
+
+    def refuse(*_, **__):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(standing_processes, "TrialProcess", refuse)
+    found = kernel_trial.fitness(device, REGISTERS, families)
+    assert all("no more processes" in fitness.reason for fitness in found.values())
 
 
 def test_a_process_in_which_nothing_failed_tries_the_next_families(scripted):
@@ -352,7 +370,7 @@ def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error):
 
     monkeypatch.setattr(own_device, "compile_model", fail)
     monkeypatch.setattr(kernel_trial, "under_trial", None)
-    request = {"precision": "f32", "local_tiles": False, "tasks": [["lrn", Form.USUAL, 0]]}
+    request = {"precision": "f32", "local_tiles": False, "task": ["lrn", Form.USUAL, 0]}
     with pytest.raises(error, match="gone"):
         kernel_trial.perform(find_device(""), request, None)
 

@@ -213,7 +213,8 @@ def test_processes_share_the_launches_of_a_graphics_card(scripted, monkeypatch, 
     asked = scripted(lambda launch: "wrong" if told.index(launch) == failing else "")
     if failing is None:
         rehearsal.require(device, launches)
-        assert sorted(len(request) for each in asked for request in each) == [1, 2]
+        assert [len(request) for each in asked for request in each] == [1, 1, 1]
+        assert len(asked) <= 2
         return
     with pytest.raises(rehearsal.LaunchError, match="wrong") as caught:
         rehearsal.require(device, launches)

@@ -13,8 +13,7 @@ import functools
 import hashlib
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from partita.lowering import Graph
 from partita.progress import progress
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import verdicts
-from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
+from partita_opencl.drivers.trial_process import Answer, Json
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.properties import OpenClProperties, Precision, Tiling
@@ -188,19 +187,27 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
     if not missing:
         return found
     count = standing_processes.best_count(device, len(missing))
-    done: list[str] = []
-    with progress("trying the OpenCL driver's kernels, once", len(missing)) as advance:
+    if count > 1:
+        standing_processes.open_ahead(device)
+    failed: dict[str, tuple[Verdict, bool]] = {}
 
-        def told(task: _Task) -> None:
-            done.append(task.family)
-            advance(len(done))
+    def tried(task: _Task) -> tuple[Verdict, bool]:
+        if task.family not in failed:
+            verdict, lasts = _tried(device, mode, task)
+            if verdict.good:
+                return verdict, lasts
+            failed[task.family] = verdict, lasts
+        return failed[task.family]  # of what fails in one part, the others need no trial
 
-        with ThreadPoolExecutor(count) as pool:
-            parts = [missing[n::count] for n in range(count)]
-            for results in pool.map(lambda part: try_kernels(device, mode, part, told), parts):
-                for task, (verdict, lasts) in results.items():
-                    subject = _subject(device, mode, task)
-                    found[task] = verdicts.write(*subject, verdict) if lasts else verdict
+    with (
+        progress("trying the OpenCL driver's kernels, once", len(missing)) as advance,
+        ThreadPoolExecutor(count) as pool,
+    ):
+        results = pool.map(tried, missing)
+        for done, (task, (verdict, lasts)) in enumerate(zip(missing, results, strict=True), 1):
+            subject = _subject(device, mode, task)
+            found[task] = verdicts.write(*subject, verdict) if lasts else verdict
+            advance(done)
     return found
 
 
@@ -233,64 +240,28 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def try_kernels(
-    device: Device, mode: Mode, tasks: Sequence[_Task], told: Callable[[_Task], None]
-) -> dict[_Task, tuple[Verdict, bool]]:
-    """The verdicts of trials, and whether other trials would say the same.
+def _tried(device: Device, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
+    """The verdict of a trial, and whether another one would say the same.
 
-    A process that dies does so at one task; another one goes on with the next. What fails in a
-    process in which something failed before is tried alone: PoCL answers wrongly after a failed
-    build.
+    A process in which something failed tries nothing else: it may have died of it, and PoCL
+    answers wrongly after a failed build.
     """
-    found: dict[_Task, tuple[Verdict, bool]] = {}
-    queue = deque(tasks)
-    alone: deque[_Task] = deque()
-    while queue or alone:
-        running = deque(queue) if queue else deque([alone.popleft()])
-        queue.clear()
-        try:
-            process = standing_processes.lend(device)
-        except NoProcessError as error:
-            return found | _none_tried([*running, *alone], str(error))
-        failed = False
-        for task, fault in _answers(process, mode, running):
-            if fault and failed:
-                alone.append(task)
-                continue
-            failed = failed or bool(fault)
-            found[task] = Verdict(fault), True
-            told(task)
-        if not (running or failed):
+    try:
+        process = standing_processes.lend(device)
+    except NoProcessError as error:
+        return Verdict(str(error)), False
+    told = [task.family, task.form, task.part]
+    process.ask({"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
+    for answer in process.answers():
+        fault = str(answer["fault"])
+        if fault:
+            process.close()
+        else:
             standing_processes.take_back(device, process)
-            continue
-        process.close()
-        if not running:
-            continue
-        fault = process.fault or "the process that tried it ended early"
-        task = running.popleft()
-        found[task] = Verdict(fault, {"hangs": process.hangs}), not process.by_chance
-        told(task)
-        queue.extend(running)
-    return found
-
-
-def _answers(process: TrialProcess, mode: Mode, tasks: deque[_Task]) -> Iterator[tuple[_Task, str]]:
-    """Tasks with what is wrong with each, as the process tells it.
-
-    Those that it does not get to stay in the queue, the one that it died of first.
-    """
-    told = [[task.family, task.form, task.part] for task in tasks]
-    process.ask({"tasks": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
-    answers = process.answers()
-    while tasks:
-        answer = next(answers, None)
-        if answer is None:
-            return
-        yield tasks.popleft(), str(answer["fault"])
-
-
-def _none_tried(tasks: Collection[_Task], reason: str) -> dict[_Task, tuple[Verdict, bool]]:
-    return {task: (Verdict(reason), False) for task in tasks}
+        return Verdict(fault), True
+    process.close()
+    fault = process.fault or "the process that tried it ended early"
+    return Verdict(fault, {"hangs": process.hangs}), not process.by_chance
 
 
 def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:
@@ -320,7 +291,7 @@ def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:
 
 
 def perform(device: Device, request: Json, answer: Answer) -> None:
-    """Tries one thing after the other, in a process of its own.
+    """Tries one thing, in a process of its own.
 
     What it raises is no fault of the driver, as when a file of the environment is missing.
     """
@@ -329,18 +300,18 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
     global under_trial
     precision = Precision(request["precision"])
     tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
-    for family, form, part in request["tasks"]:
-        under_trial = _Task(family, Form(form), part)
-        try:
-            if family in list(Units):
-                fault = matrix_unit_checks.fault(device.id, Units(family), part)
-            else:
-                fault = _fault(family, device.id, precision, tiling)
-        except (DeviceMemoryError, cl.MemoryError):
-            raise  # another time there may be room
-        except (CompileError, InferError, UnsupportedOpError, cl.Error) as error:
-            fault = " ".join(str(error).split())
-        answer({"fault": fault})
+    family, form, part = request["task"]
+    under_trial = _Task(family, Form(form), part)
+    try:
+        if family in list(Units):
+            fault = matrix_unit_checks.fault(device.id, Units(family), part)
+        else:
+            fault = _fault(family, device.id, precision, tiling)
+    except (DeviceMemoryError, cl.MemoryError):
+        raise  # another time there may be room
+    except (CompileError, InferError, UnsupportedOpError, cl.Error) as error:
+        fault = " ".join(str(error).split())
+    answer({"fault": fault})
 
 
 def _fault(family: str, device_id: str, precision: Precision, tiling: Tiling) -> str:

@@ -27,6 +27,9 @@ _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
 _TOLERANCE = 2e-3
 """Largest relative errors of results."""
 
+_TOLERANCES = {"f16": _TOLERANCE, "bf16": 8 * _TOLERANCE}
+"""The same by what is computed in: rounding errors of bfloat16 are eight times as large."""
+
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
     *("tensor_map.cl", "attention.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
@@ -78,14 +81,17 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
             return [*(partial(_copy_engine_fault, tile) for tile in bulk), _tiles_fault]
         case Units.WARPGROUP:
             wide = [tile for tile in tiles if tile.warpgroup and not tile.bulk]
-            return [partial(_products_fault, tile) for tile in wide]
+            return [part for tile in wide for part in _products(tile)]
         case Units.MATRIX:
             narrow = [tile for tile in tiles if not tile.warpgroup]
             if limits.is_cpu:
                 del narrow[1:]  # tests only: it takes another one
+            mixed = [
+                partial(_product_fault, narrow[0], *shape, constant=False) for shape in _SHAPES
+            ]
             return [
-                partial(_products_fault, narrow[0], mixed=True),
-                *(partial(_products_fault, tile) for tile in narrow[1:]),
+                *mixed,
+                *(part for tile in narrow for part in _products(tile)),
                 _attention_fault,
             ]
 
@@ -110,26 +116,36 @@ def _attention_fault(device_id: str) -> str:
     return "" if error < _TOLERANCE else f"attention is off by {error:.2g}"
 
 
-def _products_fault(tile: product_tiles.StreamTile, device_id: str, *, mixed: bool = False) -> str:
-    """One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
+def _products(tile: product_tiles.StreamTile) -> list[Callable[[str], str]]:
+    """The parts that try a tile: the shapes take it whole, in part, and with sums cut in parts."""
+    return [
+        partial(_normalized_fault, tile),
+        *(partial(_product_fault, tile, *shape) for shape in _SHAPES),
+        partial(_product_fault, tile, *_SHAPES[0], precision="bf16"),
+    ]
 
-    Args:
-        tile: The tile.
-        device_id: The device.
-        mixed: Whether to try products of two inputs, too.
-    """
+
+def _product_fault(
+    tile: product_tiles.StreamTile,
+    rows: int,
+    depth: int,
+    columns: int,
+    device_id: str,
+    *,
+    precision: str = "f16",
+    constant: bool = True,
+) -> str:
     product_tiles.STREAM_TILES = (tile,)
-    for rows, depth, columns in _SHAPES:
-        error = error_of(device_id, rows, depth, columns, constant=True)
-        if rows == _SHAPES[0][0]:
-            # Of bfloat16, whose rounding errors are eight times as large.
-            error = max(error, error_of(device_id, rows, depth, columns, "bf16") / 8)
-            error = max(error, _normalized_error(device_id))
-        if mixed:
-            error = max(error, error_of(device_id, rows, depth, columns, constant=False))
-        if not error < _TOLERANCE:
-            return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
-    return ""
+    error = error_of(device_id, rows, depth, columns, precision, constant=constant)
+    if error < _TOLERANCES[precision]:
+        return ""
+    return f"a product of {rows} x {depth} x {columns} in {precision} is off by {error:.2g}"
+
+
+def _normalized_fault(tile: product_tiles.StreamTile, device_id: str) -> str:
+    product_tiles.STREAM_TILES = (tile,)
+    error = _normalized_error(device_id)
+    return "" if error < _TOLERANCE else f"a normalized product is off by {error:.2g}"
 
 
 def _copy_engine_fault(tile: product_tiles.StreamTile, device_id: str) -> str:

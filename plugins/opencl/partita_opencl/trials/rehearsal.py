@@ -137,16 +137,16 @@ class _Stage:
     def _make(self, device: Device, launches: Sequence[Json]) -> list[tuple[Verdict, bool]]:
         """Verdicts on launches, and whether they would be the same another time.
 
-        A graphics card's compiler has little use for threads, so processes share the programs.
+        A graphics card's compiler has little use for threads, so processes share the programs; one
+        of a processor uses them itself.
         """
-        programs = [json.dumps(launch["program"]) for launch in launches]
-        different = dict.fromkeys(programs)
-        is_cpu = device.limits.is_cpu
-        count = 1 if is_cpu else standing_processes.best_count(device, len(different))
-        process_of = {program: number % count for number, program in enumerate(different)}
-        shares: list[list[int]] = [[] for _ in range(count)]
-        for index, program in enumerate(programs):
-            shares[process_of[program]].append(index)
+        shares: dict[str, list[int]] = {}
+        for index, launch in enumerate(launches):
+            program = "" if device.limits.is_cpu else json.dumps(launch["program"])
+            shares.setdefault(program, []).append(index)
+        count = standing_processes.best_count(device, len(shares))
+        if count > 1:
+            standing_processes.open_ahead(device)
         found: dict[int, tuple[Verdict, bool]] = {}
         with (
             progress("trying the OpenCL driver with this model, once", len(launches)) as advance,
@@ -158,7 +158,7 @@ class _Stage:
                     found[index] = result
                     advance(len(found))
 
-            list(pool.map(make, shares))
+            list(pool.map(make, shares.values()))
         return [found[index] for index in range(len(launches))]
 
 

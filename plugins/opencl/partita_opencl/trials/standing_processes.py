@@ -1,14 +1,17 @@
 """Processes that have opened a device and wait for what is to be tried on it next.
 
 To start one takes longer than most trials. So one in which nothing failed is kept for whoever tries
-something soon after; it ends by itself when nothing comes (:mod:`trial_worker`).
+something soon after; it ends by itself when nothing comes (:mod:`trial_worker`). Where trials are
+many, those of what follows them, too, are opened ahead, side by side.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
+from collections import Counter
 
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
@@ -22,8 +25,9 @@ WORKER = "partita_opencl.trials.trial_worker"
 
 _idle: list[tuple[int, str, TrialProcess]] = []
 """Each with the process that it was started by, and the device's id."""
-_lock = threading.Lock()
-
+_opening: Counter[tuple[int, str]] = Counter()
+"""How many are on their way, by the process that starts them and the device's id."""
+_changed = threading.Condition()
 
 _FEW = 3
 """So few trials are made by one process: to start another one takes longer."""
@@ -51,7 +55,7 @@ def best_count(device: Device, trials: int) -> int:
 
 
 def lend(device: Device) -> TrialProcess:
-    """A process that waits for requests: one that was given back, or a new one.
+    """A process that waits for requests: one that was given back or opened ahead, or a new one.
 
     Whoever has it gives it back by :func:`take_back` or closes it.
 
@@ -64,6 +68,34 @@ def lend(device: Device) -> TrialProcess:
             return process
         process.close()
     return open_process(device)
+
+
+def open_ahead(device: Device) -> None:
+    """Begins to open as many processes as trials may share, unless some are there already."""
+    key = os.getpid(), device.id
+    with _changed:
+        if _opening[key] or any((pid, name) == key for pid, name, _ in _idle):
+            return
+        count = _opening[key] = best_count(device, _MOST)
+    for _ in range(count):
+        threading.Thread(target=_open_for_later, args=(device, key), daemon=True).start()
+
+
+def _open_for_later(device: Device, key: tuple[int, str]) -> None:
+    process = None
+    try:
+        with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks for it
+            process = open_process(device)
+    finally:
+        with _changed:
+            if key in _opening:
+                _opening[key] = max(0, _opening[key] - 1)
+                if process is not None:
+                    _idle.append((*key, process))
+                    process = None
+            _changed.notify_all()
+    if process is not None:
+        process.close()
 
 
 def open_process(device: Device) -> TrialProcess:
@@ -86,23 +118,30 @@ def open_process(device: Device) -> TrialProcess:
 
 def take_back(device: Device, process: TrialProcess) -> None:
     """Keeps a process in which nothing failed, and that has answered all that it was asked."""
-    with _lock:
+    with _changed:
         _idle.append((os.getpid(), device.id, process))
+        _changed.notify_all()
 
 
 @atexit.register
 def end_all() -> None:
-    """Ends the processes that wait."""
-    with _lock:
+    """Ends the processes that wait, and those that are on their way when they arrive."""
+    with _changed:
         own = [process for pid, _, process in _idle if pid == os.getpid()]
         _idle.clear()
+        _opening.clear()
     for process in own:
         process.close()
 
 
 def _take(device: Device) -> TrialProcess | None:
-    with _lock:
-        for index, (pid, device_id, _) in enumerate(_idle):
-            if (pid, device_id) == (os.getpid(), device.id):
-                return _idle.pop(index)[2]
-    return None
+    """One that waits; waits for one that is on its way."""
+    key = os.getpid(), device.id
+    with _changed:
+        while True:
+            for index, (pid, device_id, _) in enumerate(_idle):
+                if (pid, device_id) == key:
+                    return _idle.pop(index)[2]
+            if not _opening[key]:
+                return None
+            _changed.wait()

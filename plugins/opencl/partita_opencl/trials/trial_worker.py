@@ -22,13 +22,13 @@ class _State:
 
 
 def main(request: Json, answer: Answer) -> None:
-    """Opens the device, tries families of kernels, makes launches, or says that it is there."""
+    """Opens the device, tries a family of kernels, makes launches, or says that it is there."""
     if _State.timer is not None:
         _State.timer.cancel()
     if _State.device is None:
         driver_trial.adopt(request["drivers"])
         _State.device = find_device(request["device"])
-    if "tasks" in request:
+    if "task" in request:
         kernel_trial.perform(_State.device, request, answer)
     elif "launches" in request:
         launches, side_by_side = request["launches"], request["side_by_side"]
