@@ -20,7 +20,7 @@ import multiprocessing
 import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing import connection
 from pathlib import Path
 
@@ -164,9 +164,9 @@ def main():
         return measured(fault, args.all, args.draws, args.limit, innocent)
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        ahead = {fault: pool.submit(measure, fault) for fault in faults}
-        for fault in faults:
-            names, seconds = ahead[fault].result()
+        tasks = {pool.submit(measure, fault): fault for fault in faults}
+        for task in as_completed(tasks):
+            fault, (names, seconds) = tasks[task], task.result()
             innocent, _ = measured(Good, True, args.draws, args.limit, only=set(names))
             if innocent:
                 print(f"left out, since the correct device fails it: {', '.join(innocent)}")
