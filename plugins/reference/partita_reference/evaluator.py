@@ -87,9 +87,6 @@ def _unread(node: ir.Node) -> str | None:
         # It clips places before it picks the neighbours of each.
         wrong = mode in ("cubic", "bicubic") and padding not in ("", "zeros")
         return "padding_mode" if wrong else None
-    if node.op_type == "LpPool" and not node.domain:
-        # It weighs windows that reach over the edge by their size.
-        return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
     if node.op_type in ("LSTM", "GRU", "RNN") and not node.domain:
         given = node.attributes.get("activations")
         names = [] if given is None else [name.lower() for name in given.as_strings()]

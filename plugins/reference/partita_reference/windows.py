@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_average_pool import AveragePool_19 as OriginalAveragePool
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as OriginalConvTranspose
-from onnx.reference.ops.op_lp_pool import LpPool as OriginalLpPool
 
 from partita_reference.element_types import lowest
 
@@ -19,11 +19,16 @@ Array = np.ndarray[Any, Any]
 
 
 class ConvTranspose(OriginalConvTranspose):
-    """The original reshapes wrongly if there are groups; here each is computed on its own."""
+    """The original reshapes wrongly if there are groups; here each is computed on its own.
+
+    Where an output of a given size, or of that of ``auto_pad``, needs no pads, it takes some in
+    front.
+    """
 
     def _run(self, *inputs: Any, group: int | None = None, **given: Any) -> tuple[Array]:
         x, w, b = (*inputs, None)[:3]
-        if given.get("output_shape"):
+        same = given.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER")
+        if same or given.get("output_shape"):
             given |= {"pads": _pads_of(x.shape, w.shape, given), "output_shape": None}
             given["auto_pad"] = "NOTSET"
         count = group or 1
@@ -37,60 +42,149 @@ class ConvTranspose(OriginalConvTranspose):
 
 
 def _pads_of(shape: Sequence[int], kernel: Sequence[int], given: dict[str, Any]) -> list[int]:
-    """The pads that make a transposed convolution's output as large as ``output_shape``."""
+    """The pads that a transposed convolution takes off for its ``output_shape`` or ``auto_pad``.
+
+    None are taken off where the output has no more elements than are due. Those that are missing
+    in a given shape are added behind; without one the output stays smaller than ``auto_pad``
+    makes it in ONNX's text, as ONNX's inference and onnxruntime have it.
+    """
     rank = len(shape) - 2
     steps, gaps = (given.get(key) or [1] * rank for key in ("strides", "dilations"))
     more = given.get("output_padding") or [0] * rank
-    sizes = given["output_shape"][-rank:]
+    wanted = given.get("output_shape")
     first, last = [], []
     for axis in range(rank):
         extent = (kernel[axis + 2] - 1) * gaps[axis] + 1
-        total = steps[axis] * (shape[axis + 2] - 1) + more[axis] + extent - sizes[axis]
-        less = total // 2
+        full = steps[axis] * (shape[axis + 2] - 1) + more[axis] + extent
+        due = wanted[axis - rank] if wanted else shape[axis + 2] * steps[axis]
+        total = max(0, full - due)
         upper = given.get("auto_pad") == "SAME_UPPER"
-        first.append(less if upper else total - less)
-        last.append(total - less if upper else less)
+        first.append(total // 2 if upper else total - total // 2)
+        last.append((full - due if wanted else total) - first[axis])
     return first + last
 
 
-def _fitting(shape: Sequence[int], given: dict[str, Any]) -> dict[str, Any]:
-    """A pool's attributes with windows that are no larger than the padded input.
+@dataclass(frozen=True)
+class _Windows:
+    """Where the windows of a pool lie; each field has a number per spatial axis.
 
-    One that is larger by less than a stride is there once, as ONNX's inference and onnxruntime
-    count, and sees what there is; the original counts none.
+    Attributes:
+        size: Of the input.
+        kernel: Elements of a window.
+        step: From one window to the next.
+        gap: From one element of a window to the next.
+        before: Padding in front of the input.
+        after: Padding behind it.
+        count: Windows.
     """
-    kernel, rank = list(given["kernel_shape"]), len(shape) - 2
-    if given.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
-        return given
-    steps, gaps = (list(given.get(key) or [1] * rank) for key in ("strides", "dilations"))
-    pads = given.get("pads") if given.get("auto_pad") != "VALID" else None
-    for axis, size in enumerate(shape[2:]):
-        padded = size + (pads[axis] + pads[rank + axis] if pads else 0)
-        room = padded - ((kernel[axis] - 1) * gaps[axis] + 1)
-        if padded > 0 and -steps[axis] < room < 0:
-            kernel[axis] = (padded - 1) // gaps[axis] + 1
-            steps[axis] = max(steps[axis], padded)
-    return {**given, "kernel_shape": kernel, "strides": steps}
+
+    size: Sequence[int]
+    kernel: Sequence[int]
+    step: Sequence[int]
+    gap: Sequence[int]
+    before: Sequence[int]
+    after: Sequence[int]
+    count: Sequence[int]
+
+    @property
+    def places(self) -> list[Array]:
+        """Of each axis where its windows (rows) have their elements (columns) in the input."""
+        return [
+            np.arange(count)[:, None] * step + np.arange(taps) * gap - before
+            for count, step, taps, gap, before in zip(
+                self.count, self.step, self.kernel, self.gap, self.before, strict=True
+            )
+        ]
+
+    def taps(self) -> Iterator[tuple[tuple[Any, ...], Array]]:
+        """For one element of all windows after another: an index into the input, and a mask.
+
+        The mask tells the windows whose element lies on the input; the index is within it.
+        """
+        places, axes = self.places, range(len(self.size))
+        for tap in itertools.product(*(range(taps) for taps in self.kernel)):
+            at = np.ix_(*(places[axis][:, tap[axis]] for axis in axes))
+            inside = np.ones(self.count, bool)
+            for place, size in zip(at, self.size, strict=True):
+                inside &= (place >= 0) & (place < size)
+            yield tuple(np.clip(p, 0, n - 1) for p, n in zip(at, self.size, strict=True)), inside
+
+    def elements(self, include_padding: bool) -> Array:
+        """How many elements each window has on the input, or on that and the padding.
+
+        What the last window of ``ceil_mode`` has behind the padding is no element.
+        """
+        along = []
+        for place, size, after in zip(self.places, self.size, self.after, strict=True):
+            counts = place < size + after if include_padding else (place >= 0) & (place < size)
+            along.append(counts.sum(axis=1))
+        return np.asarray(functools.reduce(np.multiply.outer, along))
 
 
-class AveragePool(OriginalAveragePool):
-    """The original counts no window larger than the padded input, and takes NaN for padding."""
+def _windows(
+    shape: Sequence[int],
+    kernel_shape: Sequence[int] = (),
+    auto_pad: str | None = None,
+    ceil_mode: int | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    **_: Any,
+) -> _Windows:
+    """The windows of a pool by its attributes, of an input of a shape.
 
-    def _run(self, x: Array, **given: Any) -> tuple[Array]:  # type: ignore[override]  # onnx names each
-        fitting = _fitting(x.shape, given)
-        (means,) = super()._run(x, **fitting)  # type: ignore[no-untyped-call]  # onnx
-        lost = np.isnan(x)
-        if lost.any():
-            (seen,) = super()._run(lost.astype(np.float32), **fitting)  # type: ignore[no-untyped-call]  # onnx
-            means = np.where(seen > 0, np.asarray(np.nan, x.dtype), means)
-        return (means,)
+    One that is larger than the padded input by less than a step is there once, as ONNX's
+    inference and onnxruntime count, and sees what there is.
+    """
+    sizes, rank = shape[2:], len(shape) - 2
+    steps, gaps = strides or [1] * rank, dilations or [1] * rank
+    explicit = (pads or [0] * 2 * rank) if auto_pad in (None, "", "NOTSET") else [0] * 2 * rank
+    before, after, counts = [], [], []
+    for axis, (size, taps, step) in enumerate(zip(sizes, kernel_shape, steps, strict=True)):
+        extent = (taps - 1) * gaps[axis] + 1
+        first, last = explicit[axis], explicit[rank + axis]
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-size // step)
+            total = max(0, (count - 1) * step + extent - size)
+            first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            last = total - first
+        else:
+            room = size + first + last - extent
+            count = (-(-room // step) if ceil_mode or room < 0 else room // step) + 1
+            if ceil_mode and (count - 1) * step >= size + first:
+                count -= 1  # the last window must start within the input or the padding before it
+        before.append(first)
+        after.append(last)
+        counts.append(count)
+    return _Windows(sizes, kernel_shape, steps, gaps, before, after, counts)
 
 
-class LpPool(OriginalLpPool):
-    """The original counts no window where one is larger than the padded input."""
+class AveragePool(OpRun):
+    """The original counts its windows otherwise where they are dilated, larger or uneven.
 
-    def _run(self, *inputs: Any, **given: Any) -> Any:
-        return super()._run(*inputs, **_fitting(inputs[0].shape, given))  # type: ignore[no-untyped-call]  # onnx
+    With ``auto_pad`` it takes no notice of dilations, it counts no window larger than the padded
+    input, and what ``ceil_mode`` needs behind the padding it takes in halves from both sides.
+    """
+
+    def _run(self, x: Array, count_include_pad: int | None = None, **given: Any) -> tuple[Array]:
+        windows = _windows(x.shape, **given)
+        total = np.zeros((*x.shape[:2], *windows.count), x.dtype)
+        for index, inside in windows.taps():
+            total += np.where(inside, x[(..., *index)], x.dtype.type(0))
+        elements = windows.elements(bool(count_include_pad))
+        return ((total / np.maximum(elements, 1)).astype(x.dtype),)
+
+
+class LpPool(OpRun):
+    """The original takes the mean of :class:`AveragePool`'s original times the kernel's size."""
+
+    def _run(self, x: Array, p: float | None = None, **given: Any) -> tuple[Array]:
+        power = 2 if p is None else p
+        windows = _windows(x.shape, **given)
+        total = np.zeros((*x.shape[:2], *windows.count), x.dtype)
+        for index, inside in windows.taps():
+            total += np.where(inside, np.abs(x[(..., *index)]) ** power, x.dtype.type(0))
+        return ((total ** (1 / power)).astype(x.dtype),)
 
 
 class GlobalLpPool(OpRun):
@@ -105,62 +199,14 @@ class GlobalLpPool(OpRun):
 class MaxPool(OpRun):
     """The original fails on some uneven paddings, and counts no window larger than the input."""
 
-    def _run(
-        self,
-        x: Array,
-        kernel_shape: Sequence[int] = (),
-        auto_pad: str | None = None,
-        ceil_mode: int | None = None,
-        dilations: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        storage_order: int | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[Array, ...]:
-        rank = x.ndim - 2
-        given = {"kernel_shape": kernel_shape, "auto_pad": auto_pad, "pads": pads}
-        fitting = _fitting(x.shape, {**given, "strides": strides, "dilations": dilations})
-        kernel_shape, strides = fitting["kernel_shape"], fitting["strides"]
-        steps, gaps = strides or [1] * rank, dilations or [1] * rank
-        extents = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
-        sizes, before = [], []
-        for axis, (size, extent, step) in enumerate(zip(x.shape[2:], extents, steps, strict=True)):
-            first, last = (pads[axis], pads[rank + axis]) if pads else (0, 0)
-            if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-                total = max(0, (math.ceil(size / step) - 1) * step + extent - size)
-                first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
-                last = total - first
-            span = size + first + last - extent
-            count = (math.ceil(span / step) if ceil_mode else span // step) + 1
-            if ceil_mode and (count - 1) * step >= size + first:
-                count -= 1  # the last window must start within the input or the padding before it
-            sizes.append(count)
-            before.append(first)
-        return self._reduce(x, kernel_shape, steps, gaps, sizes, before, storage_order or 0)
-
-    def _reduce(
-        self,
-        x: Array,
-        kernel: Sequence[int],
-        steps: Sequence[int],
-        gaps: Sequence[int],
-        sizes: Sequence[int],
-        before: Sequence[int],
-        column_major: int,
-    ) -> tuple[Array, Array]:
-        """The maxima and where they are, one tap of the window after another."""
-        spatial = x.shape[2:]
-        best = np.full((*x.shape[:2], *sizes), lowest(x.dtype), x.dtype)
+    def _run(self, x: Array, storage_order: int | None = None, **given: Any) -> tuple[Array, Array]:
+        windows, spatial = _windows(x.shape, **given), x.shape[2:]
+        best = np.full((*x.shape[:2], *windows.count), lowest(x.dtype), x.dtype)
         where = np.full(best.shape, -1, np.int64)
-        places = np.arange(math.prod(spatial)).reshape(spatial, order="F" if column_major else "C")
+        order: Any = "F" if storage_order else "C"
+        places = np.arange(math.prod(spatial)).reshape(spatial, order=order)
         images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial))
-        for tap in itertools.product(*(range(k) for k in kernel)):
-            source, inside = [], np.ones(sizes, bool)
-            for axis, (offset, size) in enumerate(zip(tap, spatial, strict=True)):
-                at = np.arange(sizes[axis]) * steps[axis] + offset * gaps[axis] - before[axis]
-                shape = [-1 if i == axis else 1 for i in range(len(sizes))]
-                inside &= ((at >= 0) & (at < size)).reshape(shape)
-                source.append(np.clip(at, 0, size - 1))
-            index: tuple[Any, ...] = np.ix_(*source)
+        for index, inside in windows.taps():
             values = x[(..., *index)]
             better = inside & ((values > best) | (where < 0) | (np.isnan(values) & ~np.isnan(best)))
             best = np.where(better, values, best)

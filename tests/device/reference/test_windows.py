@@ -20,6 +20,24 @@ def agree(text, feeds):
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
+def as_onnxruntime(attributes, twin=None, *, op="AveragePool", opset=19, size=(9,)):
+    """Devices have what onnxruntime has, if need be of a twin: the same by other attributes."""
+    feeds, names = {"x": floats(2, 3, *size)}, "abcd"[: 2 + len(size)]
+    models = [
+        parser.parse_model(
+            f"""<ir_version: 9, opset_import: ["" : {opset}]>
+            g (float[{",".join(map(str, (2, 3, *size)))}] x) => (float[{",".join(names)}] y) {{
+              y = {op} <{given}> (x) }}"""
+        )
+        for given in (attributes, twin or attributes)
+    ]
+    due = ort.InferenceSession(models[1].SerializeToString()).run(None, feeds)[0]
+    for device in ("REFERENCE", "CPU"):
+        (found,) = partita.Core().compile_model(models[0], device)(feeds).to_tuple()
+        assert found.shape == due.shape, device
+        np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-6, err_msg=device)
+
+
 def floats(*shape):
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
 
@@ -77,3 +95,60 @@ def test_dequantize_of_old_opsets():
             "z": np.array([3, -4, 0], np.int8),
         },
     )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("pads", ["0,0", "1,0", "0,1", "1,1"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 3), (2, 3), (3, 2), (2, 2)])
+def test_means_of_windows_that_reach_over_the_end(kernel, stride, pads, count):
+    """The original moves the first window too, by half of what the last one needs."""
+    given = f"kernel_shape = [{kernel}], strides = [{stride}], pads = [{pads}], ceil_mode = 1"
+    as_onnxruntime(f"{given}, count_include_pad = {count}")
+    as_onnxruntime(f"{given}, p = 3", op="LpPool", opset=18)
+
+
+@pytest.mark.parametrize("strides", ["1,1", "2,1", "3,2"])
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
+def test_dilated_windows_that_are_valid(op, strides):
+    given = f'kernel_shape = [2,3], dilations = [3,2], strides = [{strides}], auto_pad = "VALID"'
+    as_onnxruntime(given, op=op, size=(8, 7))
+
+
+@pytest.mark.parametrize(
+    ("strides", "dilations", "upper", "lower"),
+    [
+        ("1,1", "2,2", "1,2,1,2", "1,2,1,2"),
+        ("2,1", "3,1", "1,1,1,1", "1,1,1,1"),
+        ("1,3", "1,2", "0,1,1,2", "1,2,0,1"),
+    ],
+)
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
+def test_dilated_windows_of_the_same_size(op, strides, dilations, upper, lower):
+    """onnxruntime pads as if there were no gaps, so it is told the pads of ONNX's text."""
+    given = f"kernel_shape = [2,3], strides = [{strides}], dilations = [{dilations}]"
+    for name, pads in (("SAME_UPPER", upper), ("SAME_LOWER", lower)):
+        twin = f"{given}, pads = [{pads}]"
+        as_onnxruntime(f'{given}, auto_pad = "{name}"', twin, op=op, size=(8, 8))
+
+
+@pytest.mark.parametrize("pads", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [None, 13, 15, 16])
+def test_transposed_convolution_with_windows_that_do_not_meet(stride, pads, size):
+    """What is missing to the size lies behind, and nobody adds it where no size is given."""
+    shape = "" if size is None else f", output_shape = [{size}]"
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 16]>
+        g (float[1,2,5] x, float[2,3,2] w, float[3] b) => (float[n,c,h] y) {{
+          y = ConvTranspose <auto_pad = "{pads}", strides = [{stride}]{shape}> (x, w, b) }}"""
+    )
+    feeds = {"x": floats(1, 2, 5), "w": floats(2, 3, 2), "b": floats(3)}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    try:
+        (due,) = session.run(None, feeds)
+    except ort.capi.onnxruntime_pybind11_state.InvalidArgument:
+        return  # it refuses sizes that a last stride would not reach
+    for device in ("REFERENCE", "CPU"):
+        (found,) = partita.Core().compile_model(model, device)(feeds).to_tuple()
+        assert found.shape == due.shape, device
+        np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-5, err_msg=device)

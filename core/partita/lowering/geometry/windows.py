@@ -217,6 +217,10 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
 
     So `Window.size` is the output's, and `Window.out` the input's.
 
+    Without an `output_shape` an output of auto_pad has no more elements than there are: where
+    windows do not meet, it ends with the last one, as ONNX's inference and onnxruntime have it,
+    and not at the input's size times the stride as in ONNX's text.
+
     Args:
         node: Its strides, dilations, pads, output_padding, output_shape and auto_pad are read.
         size: Spatial dimensions of the input.
@@ -234,15 +238,14 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
     pads = _sized(attrs.get("pads"), 2 * rank, 0)
     mode = attrs.get("auto_pad", "NOTSET")
     wanted = list(attrs.get("output_shape") or ())[-rank:]
-    if not wanted and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(size, strides, strict=True)]
+    same = mode in ("SAME_UPPER", "SAME_LOWER")
     out, begin, end = [], [], []
     for i, n in enumerate(size):
         full = strides[i] * (n - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1
-        if wanted:
-            total = max(0, full - wanted[i])
+        if wanted or same:
+            total = max(0, full - (wanted[i] if wanted else n * strides[i]))
             low = total // 2 if mode == "SAME_UPPER" else total - total // 2
-            out.append(wanted[i])
+            out.append(wanted[i] if wanted else full - total)
         else:
             low = 0 if mode == "VALID" else pads[i]
             total = 0 if mode == "VALID" else pads[i] + pads[i + rank]
