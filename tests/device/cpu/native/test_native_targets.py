@@ -1,13 +1,14 @@
 """The kernels of every level, compiled for it on any machine: objects, and no foreign instruction.
 
-LLVM ends the process when it is asked for an instruction that its target lacks, so each part is
-compiled in a process of its own. Parts that levels share are compiled once, and objects are made of
+LLVM ends the process when it is asked for an instruction that its target lacks, so each level is
+compiled by a process of its own. Parts that levels share are compiled once, and objects are made of
 small parts; set `VARIABLE` to 1 for all parts of all levels as objects for all systems.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -22,6 +23,8 @@ TRIPLES = {
     X86_64: ("x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "x86_64-apple-macosx"),
     AARCH64: ("aarch64-unknown-linux-gnu", "arm64-apple-macosx", "aarch64-pc-windows-msvc"),
 }
+PRODUCTS = ("", "_bytes", "_pairs")
+"""The parts in which products of matrices are."""
 MAGIC = {"linux": b"\x7fELF", "windows": b"", "macosx": b"\xcf\xfa\xed\xfe"}
 LEVELS = [level for chain in CHAINS.values() for level in chain if level.native]
 
@@ -36,14 +39,14 @@ from llvmlite import binding
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import EVERY
-level, part, triple, kind = EVERY[sys.argv[1]], *sys.argv[2:]
-machine = llvm_kernel.level_machine(level, triple)
-parsed = binding.parse_assembly(module.text(level, part))
-parsed.verify()
-if kind == "object":
-    print(machine.emit_object(parsed).hex())
-else:
-    print(machine.emit_assembly(parsed))
+level, kind = EVERY[sys.argv[1]], sys.argv[2]
+for triple, part in json.loads(sys.argv[3]):
+    print(f"at '{part}' for {triple}", file=sys.stderr, flush=True)
+    machine = llvm_kernel.level_machine(level, triple)
+    parsed = binding.parse_assembly(module.text(level, part))
+    parsed.verify()
+    made = machine.emit_object(parsed).hex() if kind == "object" else machine.emit_assembly(parsed)
+    print(json.dumps(made))
 """
 
 # By mnemonic, or by registers: what proves that a feature is in use.
@@ -65,13 +68,36 @@ def allowed(level):
     return signs | ({"vnni"} if level.features & {"avxvnni", "avx512vnni"} else set())
 
 
-@functools.cache
-def compiled(level, part, triple, kind="assembly"):
-    """Object or assembly of a part, made by a process that LLVM may end."""
-    command = [sys.executable, "-c", COMPILE, level.name, part, triple, kind]
+def compiled(level, kind, wanted):
+    """Objects or assemblies of pairs of triple and part, made by a process that LLVM may end."""
+    command = [sys.executable, "-c", COMPILE, level.name, kind, json.dumps(wanted)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{level} {part} for {triple}: {done.stderr[-2000:]}"
-    return bytes.fromhex(done.stdout) if kind == "object" else done.stdout
+    assert done.returncode == 0, f"{level} {done.stderr[-2000:]}"
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    return [bytes.fromhex(one) for one in made] if kind == "object" else made
+
+
+@pytest.fixture(scope="session")
+def assemblies(tmp_path_factory):
+    """Gives the assembly of each part of a level; processes of one test run share them."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    @functools.cache
+    def made(level):
+        path = folder / f"assemblies_{level}.json"
+        if not path.exists():
+            names = [name for name in module.PARTS if name in parts()[level] or name in PRODUCTS]
+            names = [name for name in names if module.functions(level, name)]
+            triple = TRIPLES[level.architecture][0]
+            texts = compiled(level, "assembly", [(triple, name) for name in names])
+            beside = path.with_suffix(f".{os.getpid()}")
+            beside.write_text(json.dumps(dict(zip(names, texts, strict=True))))
+            beside.replace(path)
+        return json.loads(path.read_text())
+
+    return made
 
 
 def of(assembly, name):
@@ -79,23 +105,28 @@ def of(assembly, name):
     return assembly.partition(f"\n{name}:")[2].partition(".Lfunc_end")[0]
 
 
+@functools.cache
 def parts(whole=ALL):
-    """Every part of every level that has kernels in it, once if the kernels are the same."""
-    seen, found = set(), []
+    """The parts of each level that have kernels in them, once if the kernels are the same."""
+    seen, found = set(), {level: [] for level in LEVELS}
     for level in LEVELS:
         for part in module.PARTS:
             functions = module.functions(level, part)
             kernels = tuple(function.text(level.processor) for function in functions)
             if kernels and (whole or part == "" or kernels not in seen):
                 seen.add(kernels)
-                found.append(pytest.param(level, part, id=f"{level}{part}"))
+                found[level].append(part)
     return found
 
 
-@pytest.mark.parametrize(("level", "part"), parts())
-def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
-    triple = TRIPLES[level.architecture][0]
-    assembly = compiled(level, part, triple)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, assemblies):
+    for part in parts()[level]:
+        require_of_its_own(level, part, assemblies(level)[part])
+
+
+def require_of_its_own(level, part, assembly):
+    """Looks for a part's functions, and for what a level's code may not, or must, hold."""
     for function in module.functions(level, part):
         assert f"\n{function.name}:" in assembly, function.name
     assert not re.search(r"^\s+(?:callq?|bl)\s+(?!\*)", assembly, re.MULTILINE)
@@ -104,16 +135,14 @@ def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
     for sign, pattern in SIGNS.items():
         found = re.findall(rf"^\s+(?=.*?(?:{pattern})).*$", assembly, re.MULTILINE)
         if sign not in allowed(level):
-            assert not found, f"{sign}: {found[:3]}"
+            assert not found, f"'{part}' has {sign}: {found[:3]}"
         elif part == ("_bytes" if sign == "vnni" else "") and sign != "newer":
             assert found, f"{level} has no {sign}"
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == X86_64])
-def test_products_use_the_instruction_that_the_level_has(level):
-    assembly = "".join(compiled(level, part, TRIPLES[X86_64][0]) for part in ("", "_bytes"))
-    if module.functions(level, "_pairs"):
-        assembly += compiled(level, "_pairs", TRIPLES[X86_64][0])
+def test_products_use_the_instruction_that_the_level_has(level, assemblies):
+    assembly = "".join(assemblies(level).get(part, "") for part in PRODUCTS)
     dots = [f.name for f in module.functions(level, "_bytes") if f.name.startswith("dot_bytes_")]
     assert dots
     for name in dots:
@@ -134,10 +163,8 @@ def test_products_use_the_instruction_that_the_level_has(level):
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == AARCH64])
-def test_products_of_arm_use_the_instruction_that_the_level_has(level):
-    assembly = "".join(compiled(level, part, TRIPLES[AARCH64][0]) for part in ("", "_bytes"))
-    if module.functions(level, "_pairs"):
-        assembly += compiled(level, "_pairs", TRIPLES[AARCH64][0])
+def test_products_of_arm_use_the_instruction_that_the_level_has(level, assemblies):
+    assembly = "".join(assemblies(level).get(part, "") for part in PRODUCTS)
     assert bool(re.search(r"\b[su]+dot\b", assembly)) == level.dots_bytes
     assert ("bfdot" in assembly) == ("bfcvtn" in assembly) == level.dots_bfloat16
     for rows in range(1, level.rows + 1) if level.dots_bfloat16 else ():
@@ -150,19 +177,19 @@ def test_products_of_arm_use_the_instruction_that_the_level_has(level):
 @pytest.mark.parametrize("level", LEVELS if ALL else SMALL, ids=str)
 def test_every_system_gets_objects(level):
     """In each system's format, which does not depend on what is in them."""
-    for triple in TRIPLES[level.architecture]:
-        for part in module.PARTS if ALL else ("_f16",):
-            if module.functions(level, part):
-                made = compiled(level, part, triple, "object")
-                system = next(name for name in MAGIC if name in triple)
-                assert made.startswith(MAGIC[system])
-                assert len(made) > 1000
+    names = [part for part in (module.PARTS if ALL else ("_f16",)) if module.functions(level, part)]
+    wanted = [(triple, part) for triple in TRIPLES[level.architecture] for part in names]
+    for (triple, _), made in zip(wanted, compiled(level, "object", wanted), strict=True):
+        system = next(name for name in MAGIC if name in triple)
+        assert made.startswith(MAGIC[system])
+        assert len(made) > 1000
 
 
 def test_llvm_ends_a_process_that_asks_for_what_the_level_lacks():
     """So that the tests above can fail."""
     code = COMPILE.replace("module.text(level, part)", "module.text(EVERY['avx512_bf16'], part)")
-    command = [sys.executable, "-c", code, "avx512_vnni", "_pairs", TRIPLES[X86_64][0], "assembly"]
+    wanted = json.dumps([(TRIPLES[X86_64][0], "_pairs")])
+    command = [sys.executable, "-c", code, "avx512_vnni", "assembly", wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode
     assert "LLVM ERROR" in done.stderr
@@ -172,4 +199,4 @@ def test_every_level_that_has_kernels_is_compiled():
     assert {level.name for level in LEVELS} == {
         level.name for level in EVERY.values() if level.native
     }
-    assert {value.values[0].name for value in parts()} >= {level.name for level in LEVELS}
+    assert all(parts()[level] for level in LEVELS)
