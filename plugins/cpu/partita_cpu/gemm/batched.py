@@ -49,7 +49,7 @@ class BatchSizes(NamedTuple):
     thread_bytes: int
 
 
-@loop
+@loop(drives=True)
 def multiply_batches(
     x: Array,
     w: Array,

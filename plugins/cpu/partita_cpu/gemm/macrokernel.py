@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.program import flattened
 from partita_cpu.gemm.input_panel import Scaling, lay_columns, lay_halo
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import (
@@ -96,7 +97,7 @@ _MANY = 3
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 
 
-@loop
+@loop(drives=True)
 def multiply_tiles(
     x: Array,
     arrays: ProductArrays,
@@ -253,7 +254,7 @@ _PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
 _EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
 
 
-@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5))
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5), drives=True)
 def multiply_panel(
     a: int,
     largest: int,
@@ -490,3 +491,16 @@ def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, r
                     index = block + k // 2 * 32 + k % 2
                     total += whole_term(values, k, plane, weights, index, planes)
             sums[r * columns + c] = total
+
+
+_FLOATS, _SHORTS = np.zeros(0, np.float32), np.zeros(0, np.uint16)
+_BYTES, _WORDS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+_PRODUCT_OF_FLOATS = (
+    _FLOATS,
+    ProductArrays(_SHORTS, _FLOATS, _FLOATS, _FLOATS),
+    InputScaling(_FLOATS, _FLOATS),
+    TileContext(_BYTES, _WORDS, _WORDS, _WORDS),
+    Epilogue(0, 0.0, 0.0, 0, 0, 0.0, 0.0),
+)
+CALLS = ((multiply_tiles, flattened(_PRODUCT_OF_FLOATS)),)
+"""What most models need of what is compiled here, and arguments like those it is called with."""

@@ -167,7 +167,7 @@ def _aligned(count: int) -> Array:
     return raw[start : start + 2 * count].view(np.uint16)
 
 
-@loop
+@loop(drives=True)
 def pack_blocks(
     w: int,
     whole: Array,

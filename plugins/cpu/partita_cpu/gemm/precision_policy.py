@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
@@ -15,7 +16,9 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
 from partita_cpu.machine_model import MachineModel, this_machine
-from partita_cpu.properties import CpuProperties
+
+if TYPE_CHECKING:
+    from partita_cpu.properties import CpuProperties
 
 _log = logging.getLogger(__name__)
 

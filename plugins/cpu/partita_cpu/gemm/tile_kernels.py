@@ -11,8 +11,8 @@ from partita.lowering import ActivationCode, Array
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import activations
+from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.module import WINDOW_PIXELS
 from partita_cpu.llvm.tiles import dot_pairs
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
@@ -292,7 +292,7 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
         kind: What is computed.
         half: Whether input and output are bfloat16.
     """
-    known = llvm_kernel.addresses(level)
+    known = llvm_kernel.addresses(level, "_windows")
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
         table[pixels] = known[f"{kind}_halves_{pixels}" if half else f"{kind}_{pixels}"]

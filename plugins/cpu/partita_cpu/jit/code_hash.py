@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from partita_cpu import llvm
 from partita_cpu.jit import translation
 from partita_cpu.jit.deferred_numba import Intrinsic, Later, implementations
 from partita_cpu.jit.kernel_definition import KernelDefinition
@@ -29,11 +30,20 @@ def fingerprint(function: Any) -> str:
     return read_code(function).digest()
 
 
-@functools.cache
 def translator_digest() -> str:
     """A digest of what makes machine code of kernels, which is not imported for that."""
+    return _sources_digest(translation.__path__[0])
+
+
+def generators_digest() -> str:
+    """A digest of what writes kernels as LLVM IR, which is not imported for that either."""
+    return _sources_digest(llvm.__path__[0])
+
+
+@functools.cache
+def _sources_digest(folder: str) -> str:
     digest = hashlib.sha256()
-    for file in sorted(Path(translation.__path__[0]).glob("*.py")):
+    for file in sorted(Path(folder).rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -86,7 +96,7 @@ class _Reader:
             self._kept.append(thing)
         if isinstance(thing, KernelDefinition):
             records = described(thing.py_func)
-            self._note(f"kernel {sorted(thing.options)} {thing.counts} {records}")
+            self._note(f"kernel {sorted(thing.options)} {thing.counts} {thing.drives} {records}")
             if thing.apart and len(self._seen) > 1:
                 # Its place counts too: images on disk name what they call by module and name.
                 place = f"{thing.__module__}:{thing.__qualname__}"

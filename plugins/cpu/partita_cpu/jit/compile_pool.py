@@ -68,7 +68,7 @@ class Job(NamedTuple):
         return {"file": self.file, "cache": str(cache_root() or ""), **self.what}
 
 
-_READY = Job("ready", {"kernel": "", "kinds": ()})
+_READY = Job("ready", {"module": __name__, "kernel": "", "kinds": ()})
 """Names no kernel: whoever takes it has imported what all jobs need."""
 
 

@@ -28,7 +28,7 @@ from partita_cpu.jit.code_hash import (
 )
 from partita_cpu.jit.compile_pool import Job
 from partita_cpu.jit.deferred_numba import types
-from partita_cpu.jit.foreign_call import invoke
+from partita_cpu.jit.foreign_call import invoke, keep_invoke
 from partita_cpu.jit.isa import isa
 from partita_cpu.jit.kernel_definition import (
     KernelDefinition,
@@ -39,7 +39,7 @@ from partita_cpu.jit.kernel_definition import (
 )
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.jit.loader.elf_image import FORMAT, Image, ImageError, image_of, load
-from partita_cpu.jit.trampoline import RETURNED, Entry, fill, trampoline
+from partita_cpu.jit.trampoline import RETURNED, Entry, fill, keep_trampoline, trampoline
 from partita_cpu.system import this_system
 
 _UNKNOWN = object()
@@ -130,26 +130,33 @@ def compile_order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]
         for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
             file = disk_cache.file_name(*file_and_entry(part, its))
             if is_ours(part) and file not in jobs and not disk_cache.there(file):
-                job = Job(file, {"kernel": part.__qualname__, "kinds": its})
+                what = {"module": part.__module__, "kernel": part.__qualname__, "kinds": its}
+                job = Job(file, what)
                 jobs[file] = extent(part), job
     longest_first = sorted(jobs.values(), key=lambda found: -found[0])
     compile_pool.order([job for _, job in longest_first])
     return [*jobs]
 
 
-def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
-    """Compiles a kernel in a process that does nothing else; keeps it on disk.
+def make_for(file: str, module: str, kernel_name: str, kinds: Kinds) -> None:
+    """Compiles a kernel in a process that does nothing else; keeps it and what calls it on disk.
 
     Args:
         file: The name of the file; if that of no kernel here fits, nothing is done.
+        module: The module that defines the kernel.
         kernel_name: The kernel's qualified name.
         kinds: Kinds of its arguments.
     """
+    importlib.import_module(module)
     for kernel in list(kernels):
         if kernel.__qualname__ == kernel_name:
             place = file_and_entry(kernel, kinds)
             if disk_cache.file_name(*place) == file:
-                disk_cache.write(*place, _made(kernel, kinds, _object_alone))
+                made = _made(kernel, kinds, _object_alone)
+                if made != _NEVER and not kernel.apart:
+                    keep_invoke()
+                    keep_trampoline(kinds)
+                disk_cache.write(*place, made)
                 return
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from partita_cpu.jit.llvm_kernel import function_address
+from partita_cpu.jit.llvm_kernel import function_address, function_image
 from partita_cpu.llvm.function import Function
 
 _NAME = "invoke"
@@ -37,6 +37,11 @@ def invoke() -> Callable[[int, int, int, int], int]:
     function: Callable[[int, int, int, int], int]
     function = c_function(_NAME, function_address(_NAME, _text()))
     return function
+
+
+def keep_invoke() -> None:
+    """Compiles :func:`invoke` if it is not on disk; does not load it."""
+    function_image(_NAME, _text())
 
 
 def c_function(name: str, address: int) -> Any:

@@ -36,6 +36,7 @@ def jit(
     counts: bool = ...,
     apart: tuple[str, ...] = ...,
     answers: bool = ...,
+    drives: bool = ...,
 ) -> Callable[[F], F]: ...
 def jit(
     fn: F | None = None,
@@ -45,6 +46,7 @@ def jit(
     counts: bool = True,
     apart: tuple[str, ...] = (),
     answers: bool = False,
+    drives: bool = False,
 ) -> Any:
     """Compiles a kernel: kept on disk, without the GIL, numpy's rules for division by zero.
 
@@ -57,6 +59,8 @@ def jit(
         apart: For large functions that several kernels call, and seldom: compiled once for all of
             them. Kinds of its arguments; see `partita_cpu.jit.dispatch`.
         answers: Whether such a function returns an int64; else it returns nothing.
+        drives: For functions whose work is done by the kernels that they call by addresses. Their
+            own loops are not unrolled, and they are compiled in two thirds of the time.
     """
 
     def compile_(function: F) -> Any:
@@ -65,6 +69,6 @@ def jit(
             options["fastmath"] = set(REASSOCIATE)
         if inline:
             options["forceinline"] = True
-        return Kernel(function, options, counts, apart, answers)
+        return Kernel(function, options, counts, apart, answers, drives)
 
     return compile_ if fn is None else compile_(fn)

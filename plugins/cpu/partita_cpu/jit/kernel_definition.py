@@ -36,6 +36,7 @@ class KernelDefinition(ABC):
         counts: Whether it may hold references to arrays; see `partita_cpu.jit.loop_kernel`.
         apart: Kinds of its arguments, if it is compiled once for all kernels that call it.
         answers: Whether it then returns an int64.
+        drives: Whether other kernels, which it calls by addresses, do its work.
         entries: What is known of it for kinds of arguments; `partita_cpu.jit.dispatch` fills it.
     """
 
@@ -46,6 +47,7 @@ class KernelDefinition(ABC):
         counts: bool,
         apart: tuple[str, ...] = (),
         answers: bool = False,
+        drives: bool = False,
     ) -> None:
         functools.update_wrapper(self, py_func)
         self.__name__, self.__qualname__ = py_func.__name__, py_func.__qualname__
@@ -54,6 +56,7 @@ class KernelDefinition(ABC):
         self.counts = counts
         self.apart = apart
         self.answers = answers
+        self.drives = drives
         self.entries: dict[tuple[str, ...], Any] = {}
         self._dispatchers: dict[bool, Any] = {}
         kernels.add(self)
@@ -115,7 +118,8 @@ class KernelDefinition(ABC):
         """Computes; see :class:`partita_cpu.jit.kernel.Kernel`."""
 
     def __reduce__(self) -> Any:
-        return type(self), (self.py_func, self.options, self.counts, self.apart, self.answers)
+        more = self.apart, self.answers, self.drives
+        return type(self), (self.py_func, self.options, self.counts, *more)
 
 
 def _inside(kernel: KernelDefinition) -> Any:

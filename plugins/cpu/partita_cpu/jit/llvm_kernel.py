@@ -8,11 +8,10 @@ from typing import Any
 
 from partita.errors import CompileError
 from partita_cpu.jit import compile_pool, disk_cache
-from partita_cpu.jit.code_hash import fingerprint
+from partita_cpu.jit.code_hash import generators_digest
 from partita_cpu.jit.compile_pool import Job
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.loader.elf_image import FORMAT, Image, image_of, load
-from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import AARCH64, X86_64, Level
 
 _lock = threading.Lock()
@@ -23,7 +22,7 @@ def addresses(level: Level, part: str = "") -> dict[str, int]:
 
     Args:
         level: Instruction sets.
-        part: One of `module.PARTS`.
+        part: One of `partita_cpu.llvm.module.PARTS`.
 
     Raises:
         CompileError: This machine does not have the level.
@@ -61,6 +60,8 @@ def level_image(level: Level, part: str = "") -> Image:
 
 def make_level(level: Level, part: str) -> Image:
     """Compiles the kernels of a level, and keeps them on disk."""
+    from partita_cpu.llvm import module
+
     names = [function.name for function in module.functions(level, part)]
     image = image_of(object_code(module.text(level, part), level_machine(level)), names)
     disk_cache.write(*object_file(level, part), image.pack())
@@ -74,20 +75,24 @@ def level_job(level: Level, part: str = "") -> Job:
 
 def object_file(level: Level, part: str) -> tuple[str, str]:
     """Name and key of a level's kernels on disk."""
-    key = f"{FORMAT} {fingerprint(module.text)} {level} {level.processor} {sorted(level.features)}"
+    key = f"{FORMAT} {generators_digest()} {level} {level.processor} {sorted(level.features)}"
     return f"{level.name}{part}", key
 
 
 def function_address(name: str, text: str) -> int:
     """The address of a function written as LLVM IR that any processor understands."""
+    return load(function_image(name, text))[name]
+
+
+def function_image(name: str, text: str) -> Image:
+    """Such a function: the one on disk if it is there and whole, else a new one."""
     key = f"{FORMAT} {text}"
     found = disk_cache.read(name, key)
-    if found is None:
-        image = image_of(object_code(text, target_machine()), [name])
-        disk_cache.write(name, key, image.pack())
-    else:
-        image = Image.unpack(found)
-    return load(image)[name]
+    if found is not None:
+        return Image.unpack(found)
+    image = image_of(object_code(text, target_machine()), [name])
+    disk_cache.write(name, key, image.pack())
+    return image
 
 
 def object_code(text: str, machine: Any) -> bytes:

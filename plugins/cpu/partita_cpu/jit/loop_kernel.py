@@ -14,7 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def loop(fn: F) -> F: ...
 @overload
 def loop(
-    *, inline: bool = ..., apart: tuple[str, ...] = ..., answers: bool = ...
+    *,
+    inline: bool = ...,
+    apart: tuple[str, ...] = ...,
+    answers: bool = ...,
+    drives: bool = ...,
 ) -> Callable[[F], F]: ...
 def loop(
     fn: F | None = None,
@@ -22,6 +26,7 @@ def loop(
     inline: bool = False,
     apart: tuple[str, ...] = (),
     answers: bool = False,
+    drives: bool = False,
 ) -> Any:
     """As `jit`, for functions that make no arrays but slices.
 
@@ -34,9 +39,9 @@ def loop(
         inline: For small functions called in inner loops.
         apart: As for `jit`.
         answers: As for `jit`.
+        drives: As for `jit`.
     """
-
-    def compile_(function: F) -> Any:
-        return jit(inline=inline, counts=False, apart=apart, answers=answers)(function)
-
+    compile_: Callable[[F], Any] = jit(
+        inline=inline, counts=False, apart=apart, answers=answers, drives=drives
+    )
     return compile_ if fn is None else compile_(fn)

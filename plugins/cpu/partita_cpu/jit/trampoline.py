@@ -18,7 +18,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, whole
-from partita_cpu.jit.llvm_kernel import function_address
+from partita_cpu.jit.llvm_kernel import function_address, function_image
 from partita_cpu.llvm.function import Function
 
 RETURNED = (0, -2)
@@ -127,8 +127,18 @@ def trampoline(kinds: Sequence[str]) -> int:
     return _made(tuple(_flat(kinds)))
 
 
+def keep_trampoline(kinds: Sequence[str]) -> None:
+    """Compiles :func:`trampoline` for kinds of arguments if it is not on disk; does not load it."""
+    function_image(*_written(_flat(kinds)))
+
+
 @functools.cache
 def _made(flat: tuple[str, ...]) -> int:
+    return function_address(*_written(flat))
+
+
+def _written(flat: Sequence[str]) -> tuple[str, str]:
+    """Name and text of the trampoline for LLVM types of arguments."""
     name = "trampoline_" + hashlib.sha256(" ".join(flat).encode()).hexdigest()[:16]
     f = Function(name, "ptr %slots, i64 %tid, i64 %nt", "i32")
     result, raised = f.let("alloca ptr"), f.let("alloca ptr")
@@ -139,4 +149,4 @@ def _made(flat: tuple[str, ...]) -> int:
     passed += ["i64 %tid", "i64 %nt"]
     status = f.let(f"call i32 {function}({', '.join(passed)})")
     f.do(f"ret i32 {status}")
-    return function_address(name, f.text())
+    return name, f.text()

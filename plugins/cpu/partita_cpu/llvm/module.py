@@ -8,13 +8,13 @@ from partita_cpu.llvm.copies import bf16_split, strided_copy
 from partita_cpu.llvm.copies.transpose_block import turn
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.images import depthwise_rows
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh, weighing_part
 from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
 from partita_cpu.llvm.images.depthwise_pixels_int8 import weigh_bytes
 from partita_cpu.llvm.images.max_int8 import declarations as maximum_declarations
 from partita_cpu.llvm.images.max_int8 import largest_bytes
 from partita_cpu.llvm.images.planar_to_interleaved import deal
-from partita_cpu.llvm.images.sliding_window import window
+from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS, window
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles import (
     amx,
@@ -27,21 +27,28 @@ from partita_cpu.llvm.tiles import (
     unpack_blocks,
 )
 
-WINDOW_PIXELS = (1, 2, 4, 8)
-"""Numbers of output pixels that window kernels compute together."""
-
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
 
 WINDOW_KINDS = ("weigh", "max", "sum")
 
+OVERALL_KINDS = WINDOW_KINDS[1:]
+"""What is computed of all pixels of a channel, in float32."""
 
-PARTS = ("", "_bytes", "_weigh", "_weigh_halves", "_pairs", "_f16", "_blocks")
+PARTS = (
+    "",
+    "_windows",
+    "_bytes",
+    *(weighing_part(across, half) for half in (False, True) for across in ACROSS),
+    "_pairs",
+    "_f16",
+    "_blocks",
+)
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
-Those for depthwise convolutions of images, of float32 and of bfloat16, and those for products of
-bfloat16 by vectors take as long to compile as all the others; those for float16, for networks of
-bytes and for weights quantized in blocks are seldom asked for.
+Windows that slide over images, depthwise convolutions, products of bfloat16 by vectors and of bytes
+take long to compile, and each is asked for by some networks; those for float16 and for weights
+quantized in blocks are seldom asked for.
 """
 
 
@@ -57,11 +64,13 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _byte_functions(level)
     if part == "_pairs":
         return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []
+    if part == "_windows":
+        return _window_functions(level)
     if part:
-        half = part == "_weigh_halves"
+        half, across = part.startswith("_weigh_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
             return []
-        return _weighing(lanes, part.removeprefix("_"), half, split=level.tiles and not half)
+        return _weighing(lanes, across, half, split=level.tiles and not half)
     made = []
     for rows in range(1, level.rows + 1):
         made.append(fma.fma_tile(f"fma_{rows}", rows, lanes))
@@ -73,9 +82,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += fp16_weights.conversions(lanes)
     made += [turn(f"turn_{bits}", bits, lanes) for bits in (8, 32)]
     made.append(turn("turn_32_by_8", 32, lanes, side=8))
-    for kind in WINDOW_KINDS:
-        made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
-    made += _rows(lanes, "", False)
+    made += [window(f"all_{kind}", kind, 1, lanes) for kind in OVERALL_KINDS]
     if level.masks_halves:
         made.append(strided_copy.copy_runs("copy_runs"))
         for kind in ("int8", "uint8"):
@@ -99,14 +106,27 @@ def _byte_functions(level: Level) -> list[Function]:
     return made
 
 
-def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
+def _weighing(lanes: int, across: int, half: bool, split: bool) -> list[Function]:
     """Depthwise convolutions of images as they lie."""
+    kind = "weigh_halves" if half else "weigh"
     return [
         weigh(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
-        for across in ACROSS
         for stride in STRIDES
         for n in PIXELS
     ]
+
+
+def _window_functions(level: Level) -> list[Function]:
+    """Windows that slide over images, and depthwise convolutions of rows laid out first."""
+    made = [
+        window(f"{kind}_{n}", kind, n, level.lanes) for kind in WINDOW_KINDS for n in WINDOW_PIXELS
+    ]
+    made += _rows(level.lanes, "", False)
+    if level.keeps_bfloat16:
+        made += _rows(16, "_halves", True)
+        for kind in WINDOW_KINDS:
+            made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
+    return made
 
 
 def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
@@ -134,10 +154,7 @@ def _bfloat16_images() -> list[Function]:
     made = [epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT)]
     made.append(bf16_split.copy_halves("copy_halves"))
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
-    made += _rows(16, "_halves", True)
-    for kind in WINDOW_KINDS:
-        made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
-        made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
+    made += [window(f"all_{kind}_widen", kind, 1, 16, half_in=True) for kind in OVERALL_KINDS]
     return made
 
 

@@ -17,7 +17,7 @@ from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_weigh
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weighing_part
 from partita_cpu.llvm.levels import Level
 
 (
@@ -75,7 +75,7 @@ def places(
 def weigh_kernels(level: Level, across: int, stride: int, half: bool) -> Array:
     """Kernels by number of pixels; 0 in unused places."""
     kind = "weigh_halves" if half else "weigh"
-    known = llvm_kernel.addresses(level, f"_{kind}")
+    known = llvm_kernel.addresses(level, weighing_part(across, half))
     table = np.zeros(PIXELS[-1] + 1, np.int64)
     for pixels in PIXELS:
         table[pixels] = known[f"{kind}_{across}_{stride}_{pixels}"]

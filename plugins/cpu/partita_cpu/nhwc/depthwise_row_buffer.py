@@ -57,7 +57,7 @@ def fits(window: Window, channels: int, machine: MachineModel, half: bool) -> bo
 @functools.cache
 def row_kernels(level: Level, half: bool) -> Array:
     """Kernels by number of pixels, and at `LAY` the one that lays out rows."""
-    known = llvm_kernel.addresses(level)
+    known = llvm_kernel.addresses(level, "_windows")
     kind = "_halves" if half else ""
     table = np.zeros(MOST_PIXELS + 2, np.int64)
     for pixels in range(1, MOST_PIXELS + 1):

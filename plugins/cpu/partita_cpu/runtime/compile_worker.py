@@ -72,13 +72,13 @@ def _start(work: Callable[[], None]) -> None:
 def _learn() -> None:
     """Imports what all copies need; that takes longer than most jobs.
 
-    Numba is not among it: a copy imports it when it finds a kernel that is for numba alone.
+    Other modules of kernels are imported by the copy that gets a kernel of them, and numba by one
+    that finds a kernel which is for numba alone.
     """
     sys.modules["scipy"] = None  # type: ignore[assignment]  # numba asks for it, kernels do not
     from partita_cpu.jit.translation import object_code
-    from partita_cpu.kernels.operator_table import TABLE
+    from partita_cpu.runtime import first_kernels  # noqa: F401  # imports those of most models
 
-    TABLE.load()
     object_code.prepare()
 
 
@@ -98,7 +98,7 @@ def _do(job: Told, jobs: socket.socket) -> None:
         if "part" in job:
             llvm_kernel.make_level(EVERY[job["level"]], job["part"])
         else:
-            dispatch.make_for(job["file"], job["kernel"], tuple(job["kinds"]))
+            dispatch.make_for(job["file"], job["module"], job["kernel"], tuple(job["kinds"]))
     jobs.send(job["file"].encode())
 
 

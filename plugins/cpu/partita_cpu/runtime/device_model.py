@@ -67,7 +67,8 @@ from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
 from partita_cpu.runtime.bound_program import GraphRunner, Times
 from partita_cpu.runtime.call_layout import CallLayout
-from partita_cpu.runtime.kernel_loading import begin, load_kernels
+from partita_cpu.runtime.first_kernels import begin
+from partita_cpu.runtime.kernel_loading import load_kernels
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
@@ -107,7 +108,7 @@ class CpuModel(DeviceModel):
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
         choice = choose(properties, self._threads)
-        begin(choice)
+        begin(choice, graph)
         target = Target(
             emitter_for,
             refine=_refine_for(choice),

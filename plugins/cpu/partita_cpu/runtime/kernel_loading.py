@@ -12,16 +12,12 @@ import numpy as np
 
 from partita.lowering import Operand, Program
 from partita.progress import Advance, progress
-from partita_cpu.gemm import packing
-from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit import compile_pool
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
 from partita_cpu.jit.kernel import Kernel
 from partita_cpu.jit.kernel_definition import seen_as
-from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.jit.trampoline import Entry
-from partita_cpu.threads import call_queue, thread_pool
 
 PATIENCE_S = 1.0
 """Loading kernels for longer than this means that they are compiled."""
@@ -82,18 +78,6 @@ def _load(program: Program) -> None:
             if not available():
                 report(done)
             ready(step.fn, step.args)
-
-
-def begin(choice: Choice) -> None:
-    """On a machine's first day, has other processes compile what nearly every model needs.
-
-    They do it, and import the compilers, while this one looks at the model.
-    """
-    if choice.native and available():
-        level = level_job(choice.level)
-        if not disk_cache.there(level.file):
-            compile_pool.order([level])
-            order([*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS])
 
 
 def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:

@@ -332,7 +332,7 @@ def test_conversions_of_parts(level, half, threads, guarded):
         x = guarded.array(whole).reshape(-1)
         scale = single_kernel(level, "scale_halves" if half else "scale")
         copy = single_kernel(level, "copy_halves" if half else "copy")
-        total = single_kernel(level, "sum_widen" if half else "sum_1")
+        total = single_kernel(level, "all_sum_widen" if half else "all_sum")
         for tid in range(threads):
             share = tid, threads
             scale_and_shift(

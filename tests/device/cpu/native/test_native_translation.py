@@ -20,7 +20,7 @@ from numba.core.registry import cpu_target
 
 from partita.errors import InferError
 from partita.lowering import Array
-from partita_cpu.gemm import packing
+from partita_cpu.gemm import macrokernel, packing
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_definition import kinds_of, type_of
@@ -28,7 +28,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.translation import kinds
 from partita_cpu.jit.translation.arithmetic import Arithmetic
 from partita_cpu.jit.translation.kinds import UntranslatableError
-from partita_cpu.jit.translation.object_code import text_of
+from partita_cpu.jit.translation.object_code import object_of, text_of
 from partita_cpu.jit.translation.values import Value, register_type
 from partita_cpu.scalar.math import exp, like, muladd
 from partita_cpu.threads import call_queue, thread_pool
@@ -319,8 +319,26 @@ def test_results_are_of_the_kind_that_numba_says(name):
     assert taken >= 9
 
 
+def running_sums(x: Array, y: Array, step: int, tid: int, nt: int) -> None:
+    total = np.float32(0)
+    for i in range(y.size):
+        total += x[i * step]
+        y[i] = total
+
+
+def test_loops_of_kernels_that_drive_others_are_not_unrolled():
+    x, sizes = np.arange(60, dtype=np.float32), []
+    for drives in (False, True):
+        kernel, y = loop(drives=drives)(running_sums), np.zeros(20, np.float32)
+        kernel(x, y, 3, 0, 1)
+        np.testing.assert_array_equal(y, np.cumsum(x[::3]))
+        sizes.append(len(object_of(kernel, kinds_of((x, y, 3)))))
+    assert sizes[1] < sizes[0]
+
+
 def test_what_every_program_needs_is_translated():
-    for kernel, args in (*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS):
+    calls = (*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS, *macrokernel.CALLS)
+    for kernel, args in calls:
         assert "define" in text_of(kernel, kinds_of(args))
 
 

@@ -15,9 +15,11 @@ import pytest
 from partita.errors import CompileError
 from partita_cpu.gemm import packing
 from partita_cpu.jit import compile_pool, disk_cache, dispatch
+from partita_cpu.jit.deferred_numba import implementations
 from partita_cpu.jit.isa import detected
 from partita_cpu.jit.kernel import Kernel
 from partita_cpu.kernels.elementwise.broadcast_loops import mapped
+from partita_cpu.kernels.operator_table import TABLE
 from partita_cpu.scalar.activations import relu
 from partita_cpu.threads import thread_pool
 
@@ -73,9 +75,31 @@ def files(folder):
     return sorted(name.rpartition("-")[0] for name in names)
 
 
-def test_kernels_are_compiled_by_others(tmp_path):
-    assert python("print(softmax(), compiled_here())", tmp_path) == "True False"
-    assert "softmax_rows" in files(tmp_path)
+def test_kernels_and_what_calls_them_are_compiled_by_others(tmp_path):
+    python("dispatch.available()", tmp_path)  # LLVM tells what the processor has, once
+    code = "print(softmax(), compiled_here(), 'llvmlite.binding' in sys.modules)"
+    assert python(code, tmp_path) == "True False False"
+    assert {"softmax_rows", "invoke"} <= set(files(tmp_path))
+
+
+def test_others_find_kernels_of_any_module(tmp_path):
+    """Those of queues of calls belong to no operator."""
+    code = """
+        from partita_cpu.threads.call_queue import CALLS
+
+        made = dispatch.order(CALLS)
+        compile_pool.wait(made)
+        print(len(made) == len(CALLS), all(map(disk_cache.there, made)), compiled_here())
+        """
+    assert python(code, tmp_path) == "True True False"
+
+
+def test_implementations_come_with_what_they_stand_for():
+    """Else a process that imports a kernel's module alone would take it for another kernel."""
+    TABLE.load()
+    assert implementations
+    for function, choose in implementations.items():
+        assert function.__module__ == choose.__module__, function
 
 
 @pytest.mark.parametrize("executable", ["''", "'/usr/sbin/uwsgi'", "'/nowhere/python3'", "None"])
@@ -317,12 +341,14 @@ def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
     own = Kernel(body, {}, True)
     theirs = mapped(relu)
     assert dispatch.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
-    assert [job.what for job in ordered] == [{"kernel": "map1_relu", "kinds": ("int", "int")}]
+    module = "partita_cpu.kernels.elementwise.broadcast_loops"
+    wanted = {"module": module, "kernel": "map1_relu", "kinds": ("int", "int")}
+    assert [job.what for job in ordered] == [wanted]
 
 
 def test_another_kernel_of_the_same_name_is_not_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    dispatch.make_for("map1_relu-0", "map1_relu", ("<f4 1", "<f4 1"))
+    dispatch.make_for("map1_relu-0", mapped.__module__, "map1_relu", ("<f4 1", "<f4 1"))
     assert not tmp_path.joinpath("cpu").exists()
 
 
@@ -339,6 +365,31 @@ PRODUCT = """
         value = rng.standard_normal(shape).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
     """
+
+
+def test_what_a_model_will_need_is_compiled_before_its_program_is_made(tmp_path):
+    code = """
+        import onnx.parser
+        import partita
+        from partita_cpu.jit import llvm_kernel
+        from partita_cpu.runtime import first_kernels
+
+        text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,9,9] x) => (float[1,8,4,4] y)'
+        text += " <float[8,1,3,3] w> {"
+        text += "z = Conv <group=8> (x, w) y = MaxPool <kernel_shape=[4,4]> (z)}"
+        model = onnx.parser.parse_model(text)
+        w = np.arange(72, dtype=np.float32).reshape(8, 1, 3, 3)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+        graph = partita.lowering.lower_proto(model)
+        choice = partita_cpu.gemm.precision_policy.choose(partita_cpu.properties.CpuProperties(), 1)
+        first_kernels.begin(choice, graph)
+        print(*sorted(name.rpartition("-")[0] for name in compile_pool.current_staff._open))
+        """
+    guess = python("import partita_cpu.properties\n" + textwrap.dedent(code), tmp_path).split()
+    level = detected()
+    assert {f"{level}", f"{level}_weigh_3", f"{level}_windows", "multiply_tiles"} <= set(guess)
+    assert {"multiply_panel", "pack_blocks", "_help"} <= set(guess)
+    assert not {f"{level}_weigh_5", f"{level}_bytes"} & set(guess)
 
 
 def test_kernels_that_are_compiled_apart(tmp_path):

@@ -36,8 +36,9 @@ def object_of(kernel: KernelDefinition, given: Kinds) -> bytes:
     machine = _machine()
     parsed = binding.parse_assembly(text_of(kernel, given))
     parsed.data_layout = str(machine.target_data)
-    options = binding.create_pipeline_tuning_options(speed_level=3)
+    options = binding.create_pipeline_tuning_options(speed_level=2 if kernel.drives else 3)
     options.loop_vectorization, options.slp_vectorization = True, False
+    options.loop_unrolling = not kernel.drives
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(parsed, builder)
     code: bytes = machine.emit_object(parsed)

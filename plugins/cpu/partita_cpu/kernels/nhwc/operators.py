@@ -282,8 +282,8 @@ def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
     y = b.empty((n, 1, 1, place.channels), np.float32)
     mean = node.op_type == "GlobalAveragePool"
     if y.size and h * w:
-        kind = "sum" if mean else "max"
-        name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
+        kind = "all_sum" if mean else "all_max"
+        name = f"{kind}_widen" if x.dtype == HALF else kind
         kernels = b.constant(single_kernel(choice_of(b).level, name))
         rows = evaluated(_rows, h * w)
         numbers = place.channels, rows, h * w // rows, place.first, evaluated(_share, h * w)

@@ -38,6 +38,11 @@ STRIDES = (1, 2)
 """Strides across that there are kernels for."""
 
 
+def weighing_part(across: int, half: bool = False) -> str:
+    """The part of a level's kernels that has those with so many taps across."""
+    return f"_weigh_halves_{across}" if half else f"_weigh_{across}"
+
+
 def columns(pixels: int, across: int, stride: int) -> int:
     """Columns of the image that so many pixels need."""
     return (pixels - 1) * stride + across

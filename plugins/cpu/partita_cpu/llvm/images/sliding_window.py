@@ -19,6 +19,9 @@ pixels. rows, taps: how many taps down and across. w: weights of the first tap, 
 tap; w_row: bytes between rows of them. y_pixel: bytes between output pixels. gate: 1 for
 `hard_swish` of a weighted sum. For a sum, `low` is the factor of the result."""
 
+WINDOW_PIXELS = (1, 2, 4, 8)
+"""Numbers of output pixels that kernels compute together."""
+
 
 def window(
     name: str,

@@ -1,0 +1,54 @@
+"""On a machine's first day: what a model will need is compiled while it is still looked at.
+
+What is told here is a guess by operators, made before shapes are known; kernels that it misses are
+compiled when the program is there, and those that it has too many serve the next model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partita.lowering import Graph
+from partita_cpu.gemm import macrokernel, packing
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit.dispatch import available, order
+from partita_cpu.jit.llvm_kernel import level_job
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, weighing_part
+from partita_cpu.threads import call_queue, thread_pool
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_POOLS = frozenset({"AveragePool", "MaxPool"})
+
+
+def begin(choice: Choice, graph: Graph) -> None:
+    """Has other processes compile what such a model needs, if nothing was compiled here so far.
+
+    They do it, and import the compiler, while this one makes the program. What that waits for, the
+    kernels that pack weights, comes first.
+    """
+    if not choice.native or not available():
+        return
+    level = level_job(choice.level)
+    if disk_cache.there(level.file):
+        return
+    compile_pool.order([level])
+    order([*packing.CALLS, *thread_pool.CALLS])
+    compile_pool.order([level_job(choice.level, part) for part in sorted({*_parts(choice, graph)})])
+    if any(node.op_type in _PRODUCTS for node in graph.nodes):
+        order(macrokernel.CALLS)
+    if choice.threads == 1:  # queues of calls have a thread per stream
+        order(call_queue.CALLS)
+
+
+def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
+    """Parts of the level's kernels that operators on images need."""
+    half = choice.arithmetic is Arithmetic.BF16 and choice.level.keeps_bfloat16
+    for node in graph.nodes:
+        if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
+            yield "_windows"
+        if node.op_type == "Conv" and node.attrs.get("group", 1) > 1 and node.inputs[1] is not None:
+            weights = node.inputs[1].shape or ()
+            if len(weights) == 4 and weights[1] == 1 and weights[3] in ACROSS:
+                yield weighing_part(weights[3], half)
