@@ -12,8 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx.defs
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops._op_list import load_op
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_negative_log_likelihood_loss import (
+    NegativeLogLikelihoodLoss as OriginalLikelihoodLoss,
+)
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
 from onnx.reference.ops.op_pow import Pow as OriginalPow
 from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
@@ -28,6 +33,7 @@ from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
 from partita_reference.quantization import (
+    DynamicQuantizeLinear,
     MatMulInteger,
     QLinearConv,
     QLinearMatMul,
@@ -42,14 +48,15 @@ from partita_reference.rounding import (
     widened_original,
 )
 from partita_reference.texts import StringNormalizer, TfIdfVectorizer
-from partita_reference.windows import AveragePool, ConvTranspose, GlobalLpPool, LpPool, MaxPool
-
-
-class GlobalMaxPool(OpRun):
-    """The original takes the wrong axes unless there are two spatial ones (onnx 1.18 to 1.23)."""
-
-    def _run(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]]:
-        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+from partita_reference.windows import (
+    LRN,
+    AveragePool,
+    ConvTranspose,
+    GlobalLpPool,
+    GlobalMaxPool,
+    LpPool,
+    MaxPool,
+)
 
 
 class BatchNormalization(BatchNormalization_14):
@@ -77,30 +84,6 @@ class BatchNormalization(BatchNormalization_14):
         factor = scale / np.sqrt(var + added)  # in float64, whatever the statistics' type
         y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
         return (y.astype(x.dtype),)
-
-
-class LRN(OpRun):
-    """The original runs over the batch where it should run over the channels."""
-
-    def _run(
-        self,
-        x: np.ndarray[Any, Any],
-        alpha: float | None = None,
-        beta: float | None = None,
-        bias: float | None = None,
-        size: int = 1,
-    ) -> tuple[np.ndarray[Any, Any]]:
-        alpha = float(np.float32(1e-4) if alpha is None else alpha)
-        beta = 0.75 if beta is None else beta
-        bias = 1.0 if bias is None else bias
-        squares = x.astype(np.float64) ** 2
-        sums = np.zeros_like(squares)
-        channels = x.shape[1]
-        for offset in range(-((size - 1) // 2), size // 2 + 1):
-            low, high = max(0, -offset), min(channels, channels - offset)
-            if low < high:
-                sums[:, low:high] += squares[:, low + offset : high + offset]
-        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
 
 
 class _Flattened(OpRun):
@@ -183,6 +166,21 @@ class DequantizeLinear(OpRun):
         return (((x.astype(np.int64) - zero) * scale.reshape(shape)).astype(scale.dtype),)
 
 
+class NegativeLogLikelihoodLoss(OriginalLikelihoodLoss):
+    """The original divides by ignored targets too where it is -1 that is ignored."""
+
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self,
+        x: np.ndarray[Any, Any],
+        target: np.ndarray[Any, Any],
+        weight: np.ndarray[Any, Any] | None = None,
+        **given: Any,
+    ) -> tuple[Any]:
+        ones = np.ones(x.shape[1], x.dtype) if weight is None else weight
+        original: Any = super()._run
+        return (original(x, target, ones, **given)[0],)
+
+
 class NonMaxSuppression(OriginalSuppression):
     """The original fails where limits are scalars, as ONNX describes them, or left out."""
 
@@ -220,33 +218,72 @@ class PRelu(OriginalPRelu):
 class Resize(OriginalResize):
     """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer.
 
-    Of opset 10, whose second input are the scales, it reads them as a region.
+    Of opset 10, whose second input are the scales, it reads them as a region. It takes no axes
+    from behind, and of an axis that becomes one element for ``pytorch_half_pixel`` it takes what
+    is half an element in front of the first, or what ``half_pixel`` would if the scale leaves a
+    fraction.
     """
 
     def _run(  # type: ignore[override]  # onnx names each of them
         self, x: np.ndarray[Any, Any], *others: Any, **given: Any
     ) -> tuple[Any]:
-        original: Any = super()._run
         if self.run_params["opsets"].get("", 11) < 11:
             others = (None, *others)
             given |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        if given.get("axes") is not None:
+            given["axes"] = [axis % x.ndim for axis in given["axes"]]
         if x.dtype.kind not in "iu" or given.get("mode") == "nearest":
-            return (original(x, *others, **given)[0],)
-        wide = original(x.astype(np.float64), *others, **given)[0]
+            return (self._resized(x, *others, **given),)
+        wide = self._resized(x.astype(np.float64), *others, **given)
         return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
+
+    def _resized(
+        self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, **given: Any
+    ) -> Any:
+        """What the original makes, with the first elements where pytorch_half_pixel wants them.
+
+        An axis that becomes one element is resized alone, from its first place on, and repeated:
+        whatever the original then weighs of it is that element.
+        """
+        original: Any = super()._run
+        (result,) = original(x, roi, scales, sizes, **given)
+        if given.get("coordinate_transformation_mode") != "pytorch_half_pixel":
+            return result
+        alone = {
+            "coordinate_transformation_mode": "asymmetric",
+            "keep_aspect_ratio_policy": "stretch",
+        }
+        ends = [axis for axis in range(x.ndim) if result.shape[axis] == 1 < x.shape[axis]]
+        axes = given.get("axes") or list(range(x.ndim))
+        repeated = x
+        for axis in ends:
+            own = {"scales": None, "sizes": [1]}
+            if scales is not None:
+                own = {"scales": [scales[axes.index(axis)]], "sizes": None}
+            (first,) = original(repeated, None, **{**given, **alone, **own, "axes": [axis]})
+            repeated = np.repeat(first, x.shape[axis], axis)
+        return original(repeated, roi, scales, sizes, **given)[0] if ends else result
 
 
 class Pow(OriginalPow):
-    """The original takes numpy's square root for powers of one half, which has no -inf."""
+    """The original takes numpy's square root for powers of one half, which has no -inf.
+
+    It has no negative powers of integers, which are what is left of fractions.
+    """
 
     def _run(
         self, base: np.ndarray[Any, Any], exponent: np.ndarray[Any, Any]
     ) -> tuple[np.ndarray[Any, Any]]:
-        shape = np.broadcast_shapes(base.shape, exponent.shape) or (1,)
-        each = np.broadcast_to(exponent, shape).copy()  # numpy's shortcuts are for single numbers
+        due = np.broadcast_shapes(base.shape, exponent.shape)
+        shape = due or (1,)  # numpy's shortcuts are for single numbers
+        each, numbers = np.broadcast_to(exponent, shape).copy(), np.broadcast_to(base, shape)
+        below = (each < 0) & (base.dtype.kind in "iu" and each.dtype.kind == "i")
         original: Any = super()._run
-        (y,) = original(np.broadcast_to(base, shape), each)
-        return (y.reshape(np.broadcast_shapes(base.shape, exponent.shape)),)
+        (y,) = original(numbers, np.where(below, each.dtype.type(0), each))
+        if below.any():
+            parts = np.power(numbers.astype(np.float64), each.astype(np.float64))
+            y = np.where(below, parts.astype(y.dtype), y)
+        return (y.reshape(due),)
 
 
 class RoiAlign(OriginalRoiAlign):
@@ -260,11 +297,34 @@ class RoiAlign(OriginalRoiAlign):
         return (original(*inputs, **given)[0],)
 
 
+def _attention(opset: int) -> type[OpRun] | None:
+    """Attention of an opset; ``None`` if it has none.
+
+    Where the product of queries and keys is asked for, the original gives it after ``softcap``.
+    """
+    if not onnx.defs.has("Attention", opset):
+        return None
+    base: Any = load_op("", "Attention", opset, evaluator_cls=ReferenceEvaluator)
+
+    class Attention(base):  # type: ignore[misc]  # made for each version
+        def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
+            results: tuple[Any, ...] = super()._run(*inputs, **given)
+            asked = len(self.onnx_node.output) > 3 and not given.get("qk_matmul_output_mode")
+            if asked and given.get("softcap"):
+                product = super()._run(*inputs, **{**given, "softcap": 0.0})[3]
+                results = (*results[:3], product)
+            return results
+
+    Attention.__name__ = base.__name__
+    return Attention
+
+
 CORRECTED: list[type[OpRun]] = [
     AveragePool,
     BatchNormalization,
     ConvTranspose,
     DequantizeLinear,
+    DynamicQuantizeLinear,
     Flatten,
     GRU,
     GatherElements,
@@ -279,6 +339,7 @@ CORRECTED: list[type[OpRun]] = [
     MatMulInteger,
     LpNormalization,
     MaxPool,
+    NegativeLogLikelihoodLoss,
     NonMaxSuppression,
     Optional,
     PRelu,
@@ -306,9 +367,12 @@ def corrected_for(opset: int) -> list[type[OpRun]]:
     """The corrections that an opset needs; ``before`` names the first one that does not."""
     needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
     needed |= {new.__name__: new for new in EXACT if onnx.defs.has(new.__name__, opset)}
-    quantize = bounded_quantization(opset)
-    if quantize is not None:
-        needed["QuantizeLinear"] = quantize
+    for name, made in (
+        ("QuantizeLinear", bounded_quantization(opset)),
+        ("Attention", _attention(opset)),
+    ):
+        if made is not None:
+            needed[name] = made
     for name in WIDENED:
         new = needed.get(name)
         wide = widened(new, name) if new else widened_original(name, opset)

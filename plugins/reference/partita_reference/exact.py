@@ -87,7 +87,10 @@ def _points(n: int, align_corners: bool) -> Array:
 
 
 class GridSample(OriginalGridSample):
-    """The original keeps places in the image in float32, and knows opset 20's modes alone."""
+    """The original keeps places in the image in float32, and knows opset 20's modes alone.
+
+    It divides by the room between borders that are one where an axis has a single element.
+    """
 
     def _run(
         self,
@@ -105,6 +108,10 @@ class GridSample(OriginalGridSample):
         place: Any = self._gs_denormalize
         pairs = zip(n, dims, strict=False)
         return np.array([place(v, length, align_corners) for v, length in pairs], np.float64)
+
+    def _gs_reflect(self, x: Any, x_min: Any, x_max: Any) -> Any:
+        original: Any = super()._gs_reflect
+        return original(x, x_min, x_max) if x_max > x_min else x_min
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}

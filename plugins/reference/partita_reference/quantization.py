@@ -10,6 +10,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
 from onnx.reference.ops.op_conv import _conv_implementation
+from onnx.reference.ops.op_dynamic_quantize_linear import (
+    DynamicQuantizeLinear as OriginalDynamicQuantization,
+)
 from onnx.reference.ops.op_qlinear_conv import QLinearConv as OriginalQLinearConv
 
 Array = np.ndarray[Any, Any]
@@ -36,6 +39,17 @@ def bounded_quantization(opset: int) -> type[OpRun] | None:
 
     QuantizeLinear.__name__ = base.__name__
     return QuantizeLinear
+
+
+class DynamicQuantizeLinear(OriginalDynamicQuantization):
+    """The original's scale of nothing but zeros, by which ONNX's text divides by 0, is 1/255.
+
+    onnxruntime has 1, which the original means to have as well.
+    """
+
+    def _run(self, x: Array) -> tuple[Array, ...]:
+        results: tuple[Array, ...] = super()._run(x)  # type: ignore[no-untyped-call]  # onnx
+        return results if x.any() else (results[0], np.ones_like(results[1]), results[2])
 
 
 class MatMulInteger(OpRun):

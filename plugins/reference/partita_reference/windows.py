@@ -1,4 +1,4 @@
-"""Operators over windows, where ``onnx.reference`` fails on some attributes."""
+"""Operators over windows, where ``onnx.reference`` misreads or fails on some attributes."""
 
 from __future__ import annotations
 
@@ -187,6 +187,13 @@ class LpPool(OpRun):
         return ((total ** (1 / power)).astype(x.dtype),)
 
 
+class GlobalMaxPool(OpRun):
+    """The original takes the wrong axes unless there are two spatial ones (onnx 1.18 to 1.23)."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
 class GlobalLpPool(OpRun):
     """The original is missing."""
 
@@ -212,3 +219,27 @@ class MaxPool(OpRun):
             best = np.where(better, values, best)
             where = np.where(better, places[index] + images * places.size, where)
         return best, where
+
+
+class LRN(OpRun):
+    """The original runs over the batch where it should run over the channels."""
+
+    def _run(
+        self,
+        x: Array,
+        alpha: float | None = None,
+        beta: float | None = None,
+        bias: float | None = None,
+        size: int = 1,
+    ) -> tuple[Array]:
+        alpha = float(np.float32(1e-4) if alpha is None else alpha)
+        beta = 0.75 if beta is None else beta
+        bias = 1.0 if bias is None else bias
+        squares = x.astype(np.float64) ** 2
+        sums = np.zeros_like(squares)
+        channels = x.shape[1]
+        for offset in range(-((size - 1) // 2), size // 2 + 1):
+            low, high = max(0, -offset), min(channels, channels - offset)
+            if low < high:
+                sums[:, low:high] += squares[:, low + offset : high + offset]
+        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)

@@ -321,3 +321,66 @@ def test_powers_of_infinity_and_of_zeros(exponent):
     due += [0 if exponent < 0 else np.inf, *[np.inf if exponent < 0 else 0] * 2, 4**exponent]
     np.testing.assert_array_equal(got, due)
     assert not np.signbit(got[2]) or exponent == 3
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignored", [-1, 1, 100])
+@pytest.mark.parametrize("op_type", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+def test_losses_leave_ignored_targets_out(op_type, ignored, weighted, reduction):
+    target = np.array([[0, ignored, 3], [ignored, 2, 1]])
+    arrays = [floats(2, 4, 3), target, *([np.abs(floats(4, seed=1))] if weighted else [])]
+    for number in (ignored, -7):  # none is -7
+        arrays[1] = np.where(target == ignored, 2 if number == -7 else ignored, target)
+        got, due = both(op_type, 13, arrays, reduction=reduction, ignore_index=number)
+        np.testing.assert_allclose(got, due, rtol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("softcap", [0.0, 0.75])
+def test_what_attention_shows_of_its_scores(opset, mode, softcap):
+    """The product, behind the cap, with the mask, as shares: so the texts of both opsets."""
+    q, k, v, mask = floats(2, 3, 4, 8), floats(2, 3, 5, 8, seed=1), floats(2, 3, 5, 6), floats(4, 5)
+    feeds = {"q": q, "k": k, "v": v, "mask": mask}
+    proto = one_node(
+        "Attention", opset, feeds, TensorProto.FLOAT, softcap=softcap, qk_matmul_output_mode=mode
+    )
+    past = ["", ""]
+    proto.graph.node[0].input.extend(past)
+    proto.graph.node[0].output.extend([*past, "scores"])
+    proto.graph.output.append(helper.make_tensor_value_info("scores", TensorProto.FLOAT, None))
+    steps = [np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k) / np.sqrt(8)]
+    steps.append(softcap * np.tanh(steps[0] / softcap) if softcap else steps[0])
+    steps.append(steps[1] + mask)
+    powers = np.exp(steps[2])
+    steps.append(powers / powers.sum(axis=-1, keepdims=True))
+    for device in ("REFERENCE", "CPU"):
+        found, scores = partita.Core().compile_model(proto, device)(feeds).to_tuple()
+        np.testing.assert_allclose(scores, steps[mode], rtol=1e-4, atol=1e-5, err_msg=device)
+        np.testing.assert_allclose(found, steps[3] @ v, rtol=1e-4, atol=1e-5, err_msg=device)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
+def test_negative_powers_of_integers(dtype, kind):
+    base = np.array([1, -1, -1, 2, -3, 5, 3], dtype)
+    exponent = np.array([-5, -2, -3, -1, -2, 3, 0], kind)
+    element = helper.np_dtype_to_tensor_dtype(base.dtype)
+    got, due = both("Pow", 15, [base, exponent], element)
+    np.testing.assert_array_equal(due, [1, 1, -1, 0, 0, 125, 1])
+    np.testing.assert_array_equal(got, due)
+
+
+@pytest.mark.parametrize("x", [[0, 0], [-0.0], [0, 1e-30], [-3, 5]])
+def test_dynamic_quantization_of_zeros(x):
+    feeds = {"x": np.array(x, np.float32)}
+    proto = one_node("DynamicQuantizeLinear", 11, feeds, TensorProto.UINT8)
+    proto.graph.node[0].output.extend(["scale", "zero"])
+    proto.graph.output.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, None))
+    proto.graph.output.append(helper.make_tensor_value_info("zero", TensorProto.UINT8, None))
+    due = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    for device in ("REFERENCE", "CPU"):
+        found = partita.Core().compile_model(proto, device)(feeds).to_tuple()
+        for have, want in zip(found, due, strict=True):
+            np.testing.assert_array_equal(have, want, err_msg=device)

@@ -1,0 +1,82 @@
+"""Resize and GridSample of device REFERENCE, and of CPU, beside onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+import partita
+
+
+def agree(op_type, opset, arrays, given, atol=1e-5):
+    """Devices have what onnxruntime has; an input that is ``None`` is left out."""
+    feeds = {f"i{n}": a for n, a in enumerate(arrays) if a is not None}
+    names = [f"i{n}" if a is not None else "" for n, a in enumerate(arrays)]
+    element = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, ["y"], **given)],
+        "one",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in feeds.items()
+        ],
+        [helper.make_tensor_value_info("y", element, None)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    due = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
+    for device in ("REFERENCE", "CPU"):
+        (found,) = partita.Core().compile_model(proto, device)(feeds).to_tuple()
+        assert found.shape == due.shape, device
+        np.testing.assert_allclose(found, due, rtol=1e-4, atol=atol, err_msg=device)
+
+
+def floats(*shape):
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mode": "nearest"},
+        {"mode": "nearest", "nearest_mode": "ceil"},
+        {"mode": "linear"},
+        {"mode": "cubic"},
+        {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+        {"mode": "linear", "antialias": 1},
+        {"mode": "cubic", "antialias": 1},
+    ],
+)
+@pytest.mark.parametrize(
+    ("scales", "sizes"),
+    [
+        ([1, 1, 0.25, 0.15], None),  # 1 and 1.05 elements
+        ([1, 1, 2.5, 0.15], None),
+        ([1, 1, 0.375, 1.5], None),
+        (None, [1, 1, 1, 1]),
+        (None, [1, 1, 1, 11]),
+        (None, [1, 1, 3, 1]),
+    ],
+)
+def test_one_element_of_pytorch_half_pixel_is_the_first(scales, sizes, given):
+    factors = None if scales is None else np.array(scales, np.float32)
+    lengths = None if sizes is None else np.array(sizes, np.int64)
+    given = {**given, "coordinate_transformation_mode": "pytorch_half_pixel"}
+    agree("Resize", 19, [floats(1, 1, 4, 7), None, factors, lengths], given)
+
+
+def test_axes_of_a_resize_counted_from_behind():
+    given = {"mode": "linear", "axes": [-1, 2]}  # with a policy onnxruntime misreads these
+    agree("Resize", 19, [floats(1, 2, 4, 7), None, None, np.array([5, 9], np.int64)], given)
+    given = {"mode": "linear", "axes": [-2], "coordinate_transformation_mode": "pytorch_half_pixel"}
+    agree("Resize", 19, [floats(1, 2, 4, 7), None, np.array([0.25], np.float32)], given)
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("size", [(1, 5), (4, 1), (1, 1)])
+def test_images_of_one_row_or_column_reflect_that(size, mode, aligned):
+    grid = np.random.default_rng(1).uniform(-2.5, 2.5, (2, 3, 4, 2)).astype(np.float32)
+    given = {"mode": mode, "padding_mode": "reflection", "align_corners": aligned}
+    agree("GridSample", 20, [floats(2, 3, *size), grid], given)
