@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
 from partita.errors import CompileError, InferError
+from partita.lowering import Operand, Specializer, Target, lower_proto
 from partita_cpu.jit import isa
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.kernels.attention.attention_rows import softmax_scores
+from partita_cpu.kernels.operator_table import emitter_for
 
 
 def check_reference(inputs, outputs=1, opset=23, **attributes):
@@ -133,6 +136,40 @@ def test_places_behind_the_valid_length_are_not_read(queries, kv_heads, causal, 
     inputs = [q, k, v, mask, None, None, lengths]
     (y,) = run_ours("Attention", inputs, **attributes)
     np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize("masked", [None, np.float32, np.bool_])
+@pytest.mark.parametrize(("kind", "digits"), [(np.float16, 2e-3), (ml_dtypes.bfloat16, 2e-2)])
+def test_places_behind_the_valid_length_of_16_bits_are_not_read(queries, masked, kind, digits):
+    places, lengths = 300, np.array([290, 141], np.int64)
+    q = normal(1, 2, 4, queries, 8).astype(kind)
+    k, v = (normal(n, 2, 2, places, 8).astype(kind) for n in (2, 3))
+    mask = added = None
+    if masked is not None:
+        added = normal(4, queries, places)
+        if masked is np.bool_:
+            mask, added = added > -1, np.where(added > -1, 0.0, -np.inf)
+        else:
+            mask = added = added.astype(kind)
+    expected = attention_over_valid_keys(q, k, v, lengths, added)
+    for batch, length in enumerate(lengths):
+        k[batch, :, length:] = v[batch, :, length:] = np.nan
+    (y,) = run_ours("Attention", [q, k, v, mask, None, None, lengths], opset=24)
+    assert y.dtype == kind
+    np.testing.assert_allclose(y.astype(np.float64), expected, digits, digits)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_a_cache_of_16_bits_is_not_widened_as_a_whole(kind):
+    inputs = [normal(n, 1, 2, tokens, 16).astype(kind) for n, tokens in enumerate((1, 4000, 4000))]
+    inputs += [None, None, None, np.array([30], np.int64)]
+    model = model_of("Attention", inputs, opset=24)
+    programs = Specializer(lower_proto(model), Target(emitter_for))
+    program = programs.program_for([x for x in inputs if x is not None])
+    tensors = [x for step in program.steps for x in step.args if isinstance(x, Operand)]
+    assert max(x.size for x in tensors if x.dtype == kind) == inputs[1].size
+    assert max(x.size for x in tensors if x.dtype == np.float32) < inputs[1].size // 8
 
 
 @pytest.mark.parametrize("lengths", [[0, 2], [-9, 1 << 40], [1, 5]])

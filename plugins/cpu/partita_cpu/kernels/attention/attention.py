@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
-from partita_cpu.kernels.attention.valid_keys import attend_valid_keys
+from partita_cpu.kernels.attention.valid_keys import attend_valid_keys, has_valid_keys
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
@@ -105,7 +106,6 @@ def _window(node: Node, name: str) -> int:
     check=_check_modes,
     since=23,
 )
-@through_float32
 def attention(
     b: Builder,
     node: Node,
@@ -118,29 +118,73 @@ def attention(
     lengths: Operand | None = None,
 ) -> tuple[Operand | None, ...]:
     """Attention of opset 23 on: masks, caches, grouped heads, windows, soft caps."""
-    attrs = node.attrs
-    queries = _heads(b, q, attrs.get("q_num_heads"))
-    kv_heads = attrs.get("kv_num_heads")
-    keys = _joined(b, past_key, _heads(b, k, kv_heads), _is_used(node, 1))
-    values = _joined(b, past_value, _heads(b, v, kv_heads), _is_used(node, 2))
-    masking = Masking(
-        _additive(b, mask, q.dtype),
+    heads = _all_heads(b, node, q, k, v)
+    masking = _masking(node, mask, past_key, lengths)
+    if past_key is None and has_valid_keys(*heads, masking, _stage(node)):
+        masking = replace(masking, mask=_additive(b, mask, np.dtype(np.float32)))
+        y = attend_valid_keys(b, *heads, masking, node.attrs.get("scale"), _cap(node))
+        return _as_queries(b, y, q), k, v, None
+    return _attention_of_all(b, node, q, k, v, mask, past_key, past_value, lengths)  # type: ignore[no-any-return]
+
+
+@through_float32
+def _attention_of_all(
+    b: Builder,
+    node: Node,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    mask: Operand | None,
+    past_key: Operand | None,
+    past_value: Operand | None,
+    lengths: Operand | None,
+) -> tuple[Operand | None, ...]:
+    """Attention over past and new keys, all of them."""
+    queries, keys, values = _all_heads(b, node, q, k, v)
+    keys = _joined(b, past_key, keys, _is_used(node, 1))
+    values = _joined(b, past_value, values, _is_used(node, 2))
+    masking = _masking(node, _additive(b, mask, q.dtype), past_key, lengths)
+    of_scores = node.attrs.get("scale"), _cap(node), _stage(node)
+    y, scores = attend(b, queries, keys, values, masking, *of_scores)
+    return _as_queries(b, y, q), keys.tensor, values.tensor, scores
+
+
+def _all_heads(
+    b: Builder, node: Node, q: Operand, k: Operand, v: Operand
+) -> tuple[Heads, Heads, Heads]:
+    """Heads of queries, keys and values."""
+    kv_heads = node.attrs.get("kv_num_heads")
+    queries = _heads(b, q, node.attrs.get("q_num_heads"))
+    return queries, _heads(b, k, kv_heads), _heads(b, v, kv_heads)
+
+
+def _masking(
+    node: Node, mask: Operand | None, past_key: Operand | None, lengths: Operand | None
+) -> Masking:
+    """Which keys queries see, by inputs and attributes."""
+    return Masking(
+        mask,
         lengths,
         0 if past_key is None else past_key.shape[2],
-        bool(attrs.get("is_causal", 0)),
+        bool(node.attrs.get("is_causal", 0)),
         _window(node, "left_window_size"),
         _window(node, "right_window_size"),
     )
-    stage = int(attrs.get("qk_matmul_output_mode", 0)) if _is_used(node, 3) else NO_STAGE
-    cap = float(attrs.get("softcap", 0.0))
-    scores: Operand | None = None
-    of_scores = attrs.get("scale"), cap, stage
-    y = attend_valid_keys(b, queries, keys, values, masking, *of_scores)
-    if y is None:
-        y, scores = attend(b, queries, keys, values, masking, *of_scores)
-    if q.ndim == 3:
-        y = b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
-    return y, keys.tensor, values.tensor, scores
+
+
+def _stage(node: Node) -> int:
+    """Which scores are an output, if any."""
+    mode = int(node.attrs.get("qk_matmul_output_mode", 0))
+    return mode if _is_used(node, 3) else NO_STAGE
+
+
+def _cap(node: Node) -> float:
+    return float(node.attrs.get("softcap", 0.0))
+
+
+def _as_queries(b: Builder, y: Operand, q: Operand) -> Operand:
+    """A result of (..., heads, size) as queries have it, which may have both side by side."""
+    return b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3])) if q.ndim == 3 else y
 
 
 @kernel("Attention", domain="partita", dtypes=ALL_FLOATS)

@@ -15,8 +15,12 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, check_sizes
 from partita_cpu.kernels.attention.cache_attention import Cache
+from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
+from partita_cpu.kernels.elementwise.cast import emit_cast
+from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.operator_table import HALVES
 
 (BATCHES, KV_HEADS, GROUP, QUERIES, SIZE, BY_BATCH, BY_QUERY, BY_HEAD, KEYS) = range(9)
 """What the table of `lay_queries` holds. BY: elements of the queries from one to the next."""
@@ -65,39 +69,52 @@ def lay_queries(
                     target[i] = source[i] * factor
 
 
-def attend_valid_keys(
-    b: Builder,
-    q: Heads,
-    k: Heads,
-    v: Heads,
-    masking: Masking,
-    scale: float | None,
-    cap: float,
-    stage: int,
-) -> Operand | None:
-    """As `attention_rows.attend`; ``None`` where its kernels are not for such an attention.
+def has_valid_keys(q: Heads, k: Heads, v: Heads, masking: Masking, stage: int) -> bool:
+    """Whether `attend_valid_keys` is for such an attention.
 
-    They are for float32, keys and values that lie head by head, masks with a row for each query and
-    a number for each key, and windows of what came before.
+    It is for float32 and 16-bit floats, keys and values that lie head by head, masks with a row for
+    each query and a number for each key, and windows of what came before.
     """
-    lengths, mask = masking.lengths, masking.mask
-    batch, queries = q.tensor.shape[0], q.length
-    plain = stage == NO_STAGE and not (k.last or v.last) and q.tensor.dtype == np.float32
+    mask = masking.mask
+    tensors = [q.tensor, k.tensor, v.tensor]
+    kinds = {x.dtype for x in tensors}
+    plain = stage == NO_STAGE and not (k.last or v.last) and len(kinds) == 1 and kinds <= CACHES
     behind = masking.is_causal or masking.left == masking.right == -1
-    if lengths is None or masking.past or not plain or not behind:
-        return None
+    if masking.lengths is None or masking.past or not plain or not behind:
+        return False
+    if not all(x.size for x in tensors) or q.count % max(k.count, 1):
+        return False
+    return mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2:] == (q.length, k.length))
+
+
+def attend_valid_keys(
+    b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking, scale: float | None, cap: float
+) -> Operand:
+    """As `attention_rows.attend`, over caches as they lie, of which only valid keys are read.
+
+    Args:
+        b: The builder.
+        q: Queries.
+        k: Keys, of the same type.
+        v: Values.
+        masking: Which keys queries see; numbers of its mask are of any float type.
+        scale: Factor of the scores; by default of the size of keys.
+        cap: Their bound through tanh; 0 for none.
+    """
     check_sizes(b, q, k, v, masking)
-    if not q.tensor.size or not k.tensor.size or not v.tensor.size or q.count % k.count:
-        return None
-    if mask is not None and (mask.ndim != 4 or mask.shape[2:] != (queries, k.length)):
-        return None
+    kind, lengths, mask = q.tensor.dtype, masking.lengths, masking.mask
+    if mask is not None:
+        around = (1,) * (4 - mask.ndim) + mask.shape
+        mask = b.view(emit_cast(b, mask, np.dtype(np.float32)), around)
+    q = Heads(float32_of(b, q.tensor), q.count, q.last)
+    batch, queries = q.tensor.shape[0], q.length
     group, of_batches = q.count // k.count, (batch, k.count)
     laid = b.empty((*of_batches, queries, group, q.size), np.float32)
     spans = b.empty((batch, 2), np.int64)
     counts = Counts(*of_batches, group, queries, q.size, v.size, k.length)
     b.call(
         lay_queries,
-        *(b.flat(x) for x in (q.tensor, lengths, laid, spans)),
+        *(b.flat(x) for x in (q.tensor, lengths, laid, spans) if x is not None),
         b.constant(integers([*counts[:5], *q.strides, k.length])),
         float(1 / math.sqrt(q.size) if scale is None else scale),
     )
@@ -105,9 +122,11 @@ def attend_valid_keys(
     window = masking.left + 1 if masking.left >= 0 else -1
     scoring = Scoring(mask, causal=masking.is_causal, window=window, cap=cap)
     attend_places(b, counts, spans, laid, Cache(k.tensor, v.tensor), scoring, made)
+    if kind in HALVES:
+        made = narrow(b, made, kind)
     if q.last:
         return made
-    y = b.empty((batch, q.count, queries, v.size), np.float32)
+    y = b.empty((batch, q.count, queries, v.size), kind)
     source = strides_of(made.shape)
     source[1], source[2] = source[2], source[1]
     copy_box(b, made, y, y.shape, source, strides_of(y.shape))
