@@ -273,9 +273,9 @@ class Specializer:
 
         They save the walk that finds them out; the walk that makes the program checks them.
         """
-        if self.known or any(node.kind == "If" for node in self.graph.nodes):
-            return None
         if any(v.shape != shape for v, (shape, _) in zip(self.graph.inputs, specs, strict=True)):
+            return None
+        if self.known or any(node.kind == "If" for node in self.graph.nodes):
             return None
         nodes = self.graph.nodes
         values = (value for node in nodes for value in (*node.inputs, *node.outputs))

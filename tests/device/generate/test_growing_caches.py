@@ -126,6 +126,16 @@ def test_caches_with_room_on_several_devices(form, device, second):
     assert ROOM_KEY in model.metadata
 
 
+@pytest.mark.parametrize(
+    ("form", "device", "second"),
+    [("groups", "OPENCL", None), ("window", "HETERO:OPENCL,CPU", "CPU")],
+)
+def test_caches_with_room_in_memory_of_opencl(form, device, second):
+    config = {"STRICT": True} if second else None
+    model = assert_right(FORMS[form], device, 2, config, second)
+    assert ROOM_KEY in model.metadata
+
+
 @pytest.mark.parametrize("form", LEFT)
 def test_caches_that_are_read_otherwise_are_copied(form, caplog):
     with caplog.at_level(logging.WARNING, logger="partita.generate"):

@@ -11,6 +11,7 @@ from partita_reference.corrections import corrected_for
 from .comparison import TILINGS, build, compiled, core, expected, floats
 
 NAMES = ("q", "k", "v", "past_key", "past_value", "lengths", "total", "cosines", "sines")
+NAMES += ("positions", "bias")
 RESULTS = ("y", "present_key", "present_value")
 
 
@@ -45,6 +46,13 @@ class Case:
         for name, x in self.inputs.items():
             if x.dtype == np.float32:
                 self.inputs[name] = x.astype(np.float16)
+        return self
+
+    def biased(self, rows, heads):
+        """The same with numbers that are added to scores; some keys count nothing."""
+        bias = floats(rows, heads, self.tokens, int(self.inputs["total"]), seed=6)
+        bias[..., 1::3] = -np.inf
+        self.inputs["bias"] = bias
         return self
 
     def without_past(self):
@@ -108,6 +116,15 @@ LONG = ((1, 4, 1, 1, 64), 700, 651, (650,))
 )
 def test_agrees_with_onnxruntime(form, attributes):
     Case(*form, **attributes).check()
+
+
+@pytest.mark.parametrize(
+    ("form", "causal"), [(DECODE, 0), (PROMPT, 0), (CHUNK, 1), (FEW, 0), (LONG, 0)]
+)
+def test_bias_agrees_with_onnxruntime(form, causal):
+    batch, heads, *_ = form[0]
+    Case(*form, causal=causal, softcap=2.0).biased(1, heads).check()
+    Case(*form, causal=causal, do_rotary=1).biased(batch, 1).halved().check(tolerance=4e-3)
 
 
 @pytest.mark.parametrize("form", [DECODE, CHUNK])

@@ -8,6 +8,7 @@
 //   AT_ONCE  keys of a set at a time
 //   APPENDS  the tokens are not in the cache yet: they are taken from k and v, and come into it here
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
+//   SEES_ALL a token sees later ones too; BIASED  a number is added to each score, BIAS_HALF  a half
 //   SPLITS   with several, sums go to `partial`, and maxima and weights behind them; the last group to
 //            come joins those of all
 //   NVIDIA   items of a set are neighbours in a warp, and add by instructions
@@ -17,6 +18,13 @@
 #define ITEMS (KEYS * LANES)
 #define NEVER (-1e30f)
 #define SCORES (ROWS * AT_ONCE)
+#ifdef BIAS_HALF
+#define BIAS half
+#define GET_BIAS(p, i) GET_HALF(p, i)
+#else
+#define BIAS float
+#define GET_BIAS(p, i) (p)[i]
+#endif
 #if defined(NVIDIA) && LANES <= 32 && (LANES & (LANES - 1)) == 0 && ITEMS % 32 == 0
 #define IN_WARPS
 #endif
@@ -63,11 +71,13 @@ void cache_attention(
     __global const TOKEN* restrict v, __global CACHE* keys, __global CACHE* values,
     __global const int* restrict lengths, __global const int* restrict total,
     __global const TABLE* restrict cosines, __global const TABLE* restrict sines,
-    __global TOKEN* restrict y, __global float* restrict partial_sums,
+    __global const BIAS* restrict bias, __global TOKEN* restrict y,
+    __global float* restrict partial_sums,
     volatile __global int* restrict fault, __global int* counters,
     const int heads, const int group, const int tokens, const int places,
     const int turns,
     const int4 step, const int4 start,  // of q, k, v: from one token to the next, the first element
+    const int4 bias_step,  // of the bias: from one row, head and token to the next; keys it is for
     const float scale, const int mark
 ) {
   __local float queries[ROWS * SIZE];
@@ -78,7 +88,8 @@ void cache_attention(
   const int split = get_group_id(0) % SPLITS, tile = get_group_id(0) / SPLITS % tiles;
   const int head = get_group_id(0) / SPLITS / tiles % heads;
   const int row = get_group_id(0) / SPLITS / tiles / heads;
-  const int2 span = span_of(lengths, total, row, tokens, places, turns, fault, mark);
+  const int room = min(places, bias_step.w);
+  const int2 span = span_of(lengths, total, row, tokens, room, turns, fault, mark);
   const int before = span.x, valid = min(tokens, span.y - span.x);
   const size_t cache = ((size_t)row * heads + head) * places * SIZE;
   keys += cache;
@@ -99,7 +110,11 @@ void cache_attention(
   // Row r of the group is head r % group of those that share the keys, of token r / group.
   const int first = tile * ROWS;
   int begin = 0;
+#ifdef SEES_ALL
+  const int end = span.y;
+#else
   const int end = min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1);
+#endif
 #ifdef WINDOW
   begin = max(0, min(end, before + first / group - WINDOW + 1));
 #endif
@@ -167,18 +182,29 @@ void cache_attention(
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const int here = before + (first + r) / group;
+#ifdef BIASED
+      const size_t bias_row =
+          (size_t)row * bias_step.x + (size_t)(head * group + (first + r) % group) * bias_step.y +
+          (size_t)min((first + r) / group, tokens - 1) * bias_step.z;
+#endif
       bool sees[AT_ONCE];
       float highest = top[r];
       #pragma unroll
       for (int a = 0; a < AT_ONCE; a++) {
         const int place = base + a * KEYS + set;
-        sees[a] = place < stop && place <= here;
+        sees[a] = place < stop;
+#ifndef SEES_ALL
+        sees[a] = sees[a] && place <= here;
+#endif
 #ifdef WINDOW
         sees[a] = sees[a] && place > here - WINDOW;
 #endif
         float* score = &scores[r * AT_ONCE + a];
 #ifdef SOFTCAP
         *score = SOFTCAP * tanh_of(*score / SOFTCAP);
+#endif
+#ifdef BIASED
+        if (sees[a]) *score += GET_BIAS(bias, bias_row + place);
 #endif
         if (sees[a]) highest = fmax(highest, *score);
       }

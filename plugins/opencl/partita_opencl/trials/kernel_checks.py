@@ -235,16 +235,23 @@ def _cache_attention(s: Sample) -> None:
         s.feed(names[5], np.array([65], np.int32))
         s.feed(names[6], np.array([66], np.int32))
         before = 66 - tokens
-        due = np.zeros((1, tokens, 2, 32))
+        bias = s.feed(f"bias{tokens}", s.numbers(1, 1, tokens, 66))
+        due, biased = np.zeros((1, tokens, 2, 32)), np.zeros((1, tokens, 2, 32))
         for head, token in itertools.product(range(2), range(tokens)):
             new = slice(head * 32, (head + 1) * 32)
             seen = before + token + 1
-            own_keys = np.concatenate([keys[0, head, :before], k[0, :, new]])[:seen]
-            own_values = np.concatenate([values[0, head, :before], v[0, :, new]])[:seen]
-            powers = np.exp(own_keys @ q[0, token, new] / 32.0)
-            due[0, token, head] = powers @ own_values / powers.sum()
+            own_keys = np.concatenate([keys[0, head, :before], k[0, :, new]])
+            own_values = np.concatenate([values[0, head, :before], v[0, :, new]])
+            scores = own_keys @ q[0, token, new] / 32.0
+            powers = np.exp(scores[:seen])
+            due[0, token, head] = powers @ own_values[:seen] / powers.sum()
+            powers = np.exp(scores + bias[0, 0, token])
+            biased[0, token, head] = powers @ own_values / powers.sum()
         attrs = {"num_heads": 2, "kv_num_heads": 2, "scale": 1 / 32, "domain": MICROSOFT}
         s.check("GroupQueryAttention", " ".join(names), due.reshape(q.shape), **attrs)
+        names += ["", "", "", f"bias{tokens}"]
+        wanted = biased.reshape(q.shape)
+        s.check("GroupQueryAttention", " ".join(names), wanted, causal=0, **attrs)
 
 
 @_family

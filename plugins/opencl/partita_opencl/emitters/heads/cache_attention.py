@@ -40,7 +40,6 @@ _SPLITS, _LEAST_PLACES = 32, 64
 """Most parts that keys are cut in, and places of the cache for each of them."""
 
 _ALL_ALIKE = {
-    "causal": 1,
     "kv_cache_bit_width": 0,
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
@@ -51,7 +50,6 @@ _ALL_ALIKE = {
 
 _LEFT_OUT = {
     9: "position_ids",
-    10: "attention_bias",
     11: "head_sink",
     12: "k_scale",
     13: "v_scale",
@@ -64,6 +62,9 @@ _LEFT_OUT = {
 
 def _check(node: Node) -> Reason | None:
     if reason := refused_attribute(node, _ALL_ALIKE):
+        return reason
+    sees_all = not node.attrs.get("causal", 1)
+    if sees_all and (reason := refused_attribute(node, {"local_window_size": -1})):
         return reason
     if node.attrs.get("smooth_softmax", 0) > 0:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "smooth_softmax is 1; takes 0")
@@ -90,6 +91,8 @@ class Inputs(NamedTuple):
     total: Operand
     cosines: Operand | None = None
     sines: Operand | None = None
+    positions: Operand | None = None
+    bias: Operand | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ class Sizes:
                 or x.shape != (inputs.past_key or x).shape
             ):
                 _refuse(node, f"a cache for {list(new)}", x)
+        if inputs.bias is not None and inputs.bias.size >= 2**31:
+            _refuse(node, "a bias of too many elements", inputs.bias)
         if inputs.lengths.size != self.batch or inputs.total.size != 1:
             _refuse(node, f"lengths for {self.batch} rows", inputs.lengths)
         if (
@@ -191,7 +196,7 @@ _INT32: DTypes = frozenset({np.dtype(np.int32)})
 @operator(
     "GroupQueryAttention",
     domain="com.microsoft",
-    types={**dict.fromkeys((0, 1, 2, 3, 4, 7, 8), FLOATS), 5: _INT32, 6: _INT32},
+    types={**dict.fromkeys((0, 1, 2, 3, 4, 7, 8, 10), FLOATS), 5: _INT32, 6: _INT32},
     check=_check,
     outputs=3,
     in_place={1: 3, 2: 4},
@@ -214,7 +219,7 @@ def group_query_attention(
     """
     if past_key is not None and past_value is not None:  # one of them may be written in place
         past_value = convert(k, past_value, past_key.dtype)
-    inputs = Inputs(query, key, value, past_key, past_value, lengths, total, *tables[:2])
+    inputs = Inputs(query, key, value, past_key, past_value, lengths, total, *tables[:4])
     sizes = Sizes.of(node, inputs)
     present = _present(k, sizes, past_key, query), _present(k, sizes, past_value, query)
     y = k.empty((*query.shape[:2], sizes.heads * sizes.group * sizes.size), query.dtype)
@@ -263,6 +268,14 @@ def _tensors(inputs: Inputs) -> tuple[Argument, ...]:
 def _turns(inputs: Inputs) -> Any:
     """Positions that there are angles for."""
     return i32(0 if inputs.cosines is None else inputs.cosines.shape[0])
+
+
+def _bias_steps(sizes: Sizes, bias: Operand | None) -> tuple[int, int, int, int]:
+    """Elements of the bias from one row, head and token to the next; how many keys it is for."""
+    if bias is None:
+        return 0, 0, 0, sizes.places
+    rows, heads, tokens, keys = bias.shape
+    return 0 if rows == 1 else heads * tokens * keys, 0 if heads == 1 else tokens * keys, keys, keys
 
 
 def _append(k: Kit, sizes: Sizes, inputs: Inputs, present: tuple[Operand, ...]) -> None:
@@ -338,6 +351,12 @@ def _attend(
         options["SOFTCAP"] = f"{float(np.float32(softcap))!r}f"
     if appends:
         options["APPENDS"] = None
+    if not node.attrs.get("causal", 1):
+        options["SEES_ALL"] = None
+    if inputs.bias is not None:
+        options["BIASED"] = None
+        if is_half(inputs.bias.dtype):
+            options["BIAS_HALF"] = None
     groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / cut.rows)
     parts = y.size // sizes.size * cut.splits * (sizes.size + 2)
     partial = y if cut.splits == 1 else k.empty((parts,), np.float32)
@@ -351,6 +370,7 @@ def _attend(
         inputs.value or inputs.query,
         *present,
         *_tensors(inputs),
+        inputs.bias or inputs.query,
         y,
         partial,
         FAULT,
@@ -362,6 +382,7 @@ def _attend(
         _turns(inputs),
         ints(*steps, 0),
         ints(*starts, 0),
+        ints(*_bias_steps(sizes, inputs.bias)),
         f32(scale),
         i32(len(k.builder.ops)),
         **options,
