@@ -1,6 +1,7 @@
 """Device CPU beside onnxruntime and OpenVINO, in one process, taking turns.
 
-    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [--default] [model ...]
+    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [--default] [--processor]
+        [model ...]
 
 Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
 (zoo:magika, light:squeezenet). Every contestant gets its best way
@@ -11,7 +12,9 @@ f32 (strict: EXECUTION_MODE_HINT=ACCURACY) and mixed (PERFORMANCE, the default, 
 compute long sums as three bfloat16 products, and is f32 without AMX) against the faster of both
 peers in f32, bf16 against OpenVINO in bf16. With --busy another process keeps one processor busy.
 With --default only Partita's default (mixed) stands against the peers in f32, and the geometric
-mean of the ratios is printed last. `cpu_tables.py` compares defaults with defaults.
+mean of the ratios is printed last. With --processor calls are timed by the processors' time of the
+process, which on one thread can be compared where others compute too. `cpu_tables.py` compares
+defaults with defaults.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import partita
 
 Call = Callable[[], None]
 Results = list[np.ndarray[Any, Any]]
+Clock = Callable[[], float]
 
 PAUSE = 0.02
 CALLS_PER_TURN = 6
@@ -109,7 +113,7 @@ def largest_error(results: Results, references: Results) -> float:
 
 
 def take_turns(
-    calls: dict[str, Call], rounds: int, clock: Callable[[], float] = time.perf_counter
+    calls: dict[str, Call], rounds: int, clock: Clock = time.perf_counter
 ) -> dict[str, float]:
     """Median milliseconds of a call of each, by a clock in seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -144,29 +148,29 @@ def peer_calls(
     return made, ""
 
 
-def measure_default(name: str, threads: int, rounds: int) -> float:
+def measure_default(name: str, threads: int, rounds: int, clock: Clock) -> float:
     """Prints the line of a model at Partita's default settings, and returns the ratio."""
     model, feeds = load(name)
     made, refused = peer_calls(model, feeds, threads)
     made["mixed"] = partita_call(model, feeds, threads, {})
     error = largest_error(made["mixed"][1], made["ort"][1])
-    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
+    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds, clock)
     ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["mixed"]
     columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "mixed")]
     print(f"{name:28}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
     return ratio
 
 
-def print_defaults(models: list[str], threads: int, rounds: int) -> None:
+def print_defaults(models: list[str], threads: int, rounds: int, clock: Clock) -> None:
     """Measures models at Partita's default settings and prints a line for each."""
     heads = ["ort", "ov", "mixed", "ratio", "error"]
     widths = [9, 9, 9, 8, 9]
     print(f"{'ms':28}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
-    ratios = [measure_default(name, threads, rounds) for name in models]
+    ratios = [measure_default(name, threads, rounds, clock) for name in models]
     print(f"geometric mean of {len(ratios)}: {statistics.geometric_mean(ratios):.2f}", flush=True)
 
 
-def measure(name: str, threads: int, rounds: int) -> None:
+def measure(name: str, threads: int, rounds: int, clock: Clock) -> None:
     """Prints the line of a model."""
     model, feeds = load(name)
     made = {"ort": onnxruntime_call(model, feeds, threads)}
@@ -179,7 +183,7 @@ def measure(name: str, threads: int, rounds: int) -> None:
     for label, config in OURS.items():
         made[label] = partita_call(model, feeds, threads, config)
     errors = [largest_error(made[label][1], made["ort"][1]) for label in OURS]
-    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
+    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds, clock)
     best = min(taken["ort"], taken.get("ov", taken["ort"]))
     ratios = [best / taken["f32"], best / taken["mixed"], taken.get("ov bf16", best)]
     ratios[2] /= taken["bf16"]
@@ -196,21 +200,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--busy", action="store_true", help="with a busy process beside it")
     parser.add_argument("--default", action="store_true", help="Partita's default alone")
+    parser.add_argument("--processor", action="store_true", help="time of the processors")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         if arguments.busy:
             stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
         table = print_defaults if arguments.default else print_table
-        table(arguments.models, arguments.threads, arguments.rounds)
+        clock = time.process_time if arguments.processor else time.perf_counter
+        table(arguments.models, arguments.threads, arguments.rounds, clock)
 
 
-def print_table(models: list[str], threads: int, rounds: int) -> None:
+def print_table(models: list[str], threads: int, rounds: int, clock: Clock) -> None:
     """Measures models and prints a line for each."""
     heads = [*PEERS, *OURS, "x f32", "x mixed", "x bf16", "e f32", "e mixed", "e bf16"]
     widths = [9] * 6 + [8] * 3 + [9] * 3
     print(f"{'ms':28}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
     for name in models:
-        measure(name, threads, rounds)
+        measure(name, threads, rounds, clock)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,8 @@ class _Panel(NamedTuple):
         line_bytes: Of the input, from one of them to the next.
         length: Rows of tiles that lie one after another in a line.
         tiles: Tiles of a line.
+        even_rows: Rows of a tile, where all have as many, or one more.
+        longer: How many have one more, which come first.
         width: Those of an image row that are results.
         pitch: Those from one image row to the next.
         first_pixel: Of the result.
@@ -226,6 +228,8 @@ class _Panel(NamedTuple):
     line_bytes: int
     length: int
     tiles: int
+    even_rows: int
+    longer: int
     width: int
     pitch: int
     first_pixel: int
@@ -297,7 +301,7 @@ def multiply_panel(
                 b = panel.partials + p[PARTIAL_BYTES]
                 call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
             for n in range(panel.lines * panel.tiles):
-                line = n // panel.tiles
+                line = n // panel.tiles if panel.lines > 1 else 0
                 pixel, rows = _rows_of(n - line * panel.tiles, panel, p, tiles.unit)
                 source = a + line * panel.line_bytes + pixel * row
                 ahead = packed
@@ -352,6 +356,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
             length = (units - 1) * pitch + width
         else:
             lines, length = units, width
+    count = -(-length // p[TILE_ROWS])
     return _Panel(
         tile,
         zeros,
@@ -360,7 +365,9 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
         lines,
         p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4),
         length,
-        -(-length // p[TILE_ROWS]),
+        count,
+        length // count,
+        length % count,
         width,
         pitch,
         first_pixel,
@@ -383,8 +390,8 @@ def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
     """The first row of a tile, counted from that of its line, and how many rows it has."""
     length, most = panel.length, p[TILE_ROWS]
     if p[EVEN]:
-        first = length * t // panel.tiles
-        return first, length * (t + 1) // panel.tiles - first
+        more = 1 if t < panel.longer else 0
+        return t * panel.even_rows + min(t, panel.longer), panel.even_rows + more
     first = t * most
     rows = min(most, length - first)
     if p[ARITHMETIC] and p[SOURCE] == _DIRECT and rows < most and rows != 16:
