@@ -208,7 +208,7 @@ def normalizer(rng: Rng) -> Draw:
 
 def full_match(rng: Rng) -> Draw:
     """Draws RegexFullMatch of patterns that match some texts in part."""
-    pattern = one_of(rng, "a", "[a-z]+", "[A-Z].*", "[a-z]*", "aa", r"[a-z,]+")
+    pattern = one_of(rng, "a", "[a-z]+", "[A-Z].*", "[[:lower:]]*", "aa", r"[a-z,]+", r"\w+")
     return Draw([words(rng, 3, 4)], {"pattern": pattern}, opset=20)
 
 

@@ -47,7 +47,7 @@ from partita_reference.rounding import (
     widened,
     widened_original,
 )
-from partita_reference.texts import StringNormalizer, TfIdfVectorizer
+from partita_reference.texts.operators import RegexFullMatch, StringNormalizer, TfIdfVectorizer
 from partita_reference.windows import (
     LRN,
     AveragePool,
@@ -348,6 +348,7 @@ CORRECTED: list[type[OpRun]] = [
     QLinearConv,
     QLinearMatMul,
     RNN,
+    RegexFullMatch,
     Resize,
     RoiAlign,
     Scan,

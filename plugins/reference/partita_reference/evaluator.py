@@ -30,6 +30,7 @@ from partita_reference.corrections import corrected_for
 from partita_reference.decoder import unread as unread_of_decoder
 from partita_reference.extensions import python_operators
 from partita_reference.recurrent import ACTIVATIONS
+from partita_reference.texts.pattern import steps_of
 
 _OTHER_DOMAINS = {
     "ai.onnx.ml": "onnx.reference.ops.aionnxml",
@@ -94,6 +95,17 @@ def _unread(node: ir.Node) -> str | None:
     return unread_of_decoder(node)
 
 
+def _unreadable(node: ir.Node) -> str | None:
+    """What is wrong with the pattern of an operation that has one."""
+    if (node.domain, node.op_type) != ("", "RegexFullMatch"):
+        return None
+    try:
+        steps_of(node.attributes.get_string("pattern", ""))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def missing(node: ir.Node) -> Reason | None:
     """Why the evaluator cannot run a node, or ``None`` if it can."""
     imports = node.graph.opset_imports if node.graph is not None else {}
@@ -120,6 +132,9 @@ def missing(node: ir.Node) -> Reason | None:
                 ReasonCode.UNSUPPORTED_ATTRIBUTE,
                 f"onnx.reference ignores or misreads attribute '{unread}' of {part.op_type}",
             )
+        wrong = _unreadable(part)
+        if wrong is not None:
+            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, wrong)
         taps = _taps(part)
         if taps > MOST_TAPS:
             return Reason(

@@ -9,7 +9,21 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_tfidf_vectorizer import TfIdfVectorizer as OriginalTfIdfVectorizer
 
+from partita_reference.texts.matching import matches
+from partita_reference.texts.pattern import steps_of
+
 _CHANGES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper}
+
+
+class RegexFullMatch(OpRun):
+    """The original leaves patterns to Python's ``re``, whose syntax and speed are others."""
+
+    def _run(
+        self, x: np.ndarray[Any, Any], pattern: str | None = None
+    ) -> tuple[np.ndarray[Any, Any]]:
+        steps = steps_of(pattern or "")
+        found = [matches(steps, str(text)) for text in x.reshape(-1)]
+        return (np.array(found, bool).reshape(x.shape),)
 
 
 class StringNormalizer(OpRun):

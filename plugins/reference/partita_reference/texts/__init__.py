@@ -1,0 +1,1 @@
+"""Operators of texts, and the regular expressions that one of them matches."""
