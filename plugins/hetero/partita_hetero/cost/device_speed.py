@@ -28,7 +28,7 @@ from partita_hetero.cost.attention_probe import (
     speed_of_attention,
 )
 from partita_hetero.cost.database import Cost, Database
-from partita_hetero.cost.timing import Effort, repeat, seconds_of
+from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
 from partita_hetero.placement.device_list import DeviceList
 
@@ -52,6 +52,7 @@ TINY_SIDE, TINY_PRODUCTS = 64, 16
 """Of the probe of nearly nothing."""
 
 EFFORT = Effort(warm=2, least=7, most=25, seconds=0.5)
+READ_EFFORT = Effort(warm=2, least=7, most=1000, seconds=1.0, least_seconds=1.0)
 TINY_EFFORT = Effort(warm=5, least=200, most=200)
 
 
@@ -174,7 +175,7 @@ def _op_seconds(devices: DeviceList, device: str) -> float | None:
 
 
 def _read(devices: DeviceList, device: str, kind: WeightFormat, count: int) -> float | None:
-    return _run(devices, device, probe_model(kind, SIDE, count, 1))
+    return _run(devices, device, probe_model(kind, SIDE, count, 1), READ_EFFORT)
 
 
 def _multiply(devices: DeviceList, device: str, kind: WeightFormat) -> float | None:
@@ -212,8 +213,12 @@ def _measured(
         tensor = core.transfer_to(device, tensor)
     runner = compiled.create_runner()
     try:
-        call = seconds_of(lambda: [one.numpy() for one in runner.run([tensor])])
-        return min(repeat(call, effort))  # what it can do; others on the machine only slow it
+
+        def call() -> object:
+            return [one.numpy() for one in runner.run([tensor])]
+
+        # The best would be a promise: where machines share their memory, it comes now and then.
+        return median_of(call, effort)[0]
     finally:
         runner.close()
 

@@ -23,6 +23,8 @@ class Effort:
         seconds: No further run begins after that time.
         warm_seconds: Further runs before those that count, for so long at most in all: clocks of
             processors rise with their load.
+        least_seconds: Runs go on for so long even if they take the same time: who shares the
+            machine may take its memory for a while.
     """
 
     warm: int = 2
@@ -30,6 +32,7 @@ class Effort:
     most: int = 15
     seconds: float = 0.4
     warm_seconds: float = 0.0
+    least_seconds: float = 0.0
 
 
 def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
@@ -49,9 +52,9 @@ def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
     start = clock.seconds()
     results: list[float] = []
     while len(results) < effort.most:
-        if len(results) >= effort.least and (
-            clock.seconds() - start > effort.seconds or _steady(results)
-        ):
+        elapsed = clock.seconds() - start
+        enough = elapsed >= effort.least_seconds and len(results) >= effort.least
+        if enough and (elapsed > effort.seconds or _steady(results)):
             break
         results.append(call())
     return results

@@ -58,6 +58,13 @@ def test_steady_times_need_no_more_runs(clock):
     assert repeat(calls(clock, [1, 1, 5, 5.01, 5, 7]), effort) == [5, 5.01, 5]
 
 
+def test_steady_times_are_looked_at_for_their_time(clock):
+    effort = Effort(warm=2, least=2, most=100, seconds=6, least_seconds=6)
+    assert repeat(calls(clock, [1, 1, 2, 2, 2, 9]), effort) == [2, 2, 2]
+    assert repeat(calls(clock, [1, 1, 3, 3, 3, 9]), effort) == [3, 3]
+    assert median_of(calls(clock, [1, 1, 1, 1, 1, 4, 4]), effort) == (1, 4)
+
+
 def test_the_median(clock):
     effort = Effort(warm=2, least=3, most=3, seconds=1000)
     assert median_of(calls(clock, [1, 1, 2, 9, 3]), effort) == (3, 3)
