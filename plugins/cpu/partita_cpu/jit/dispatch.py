@@ -44,6 +44,7 @@ from partita_cpu.system import this_system
 
 _UNKNOWN = object()
 _NEVER = b"no image"
+_OPERATORS = "partita_cpu.kernels.operator_table"
 _lock = threading.RLock()
 
 
@@ -130,7 +131,7 @@ def compile_order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]
         for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
             file = disk_cache.file_name(*file_and_entry(part, its))
             if is_ours(part) and file not in jobs and not disk_cache.there(file):
-                what = {"module": part.__module__, "kernel": part.__qualname__, "kinds": its}
+                what = {"module": part.home, "kernel": part.__qualname__, "kinds": its}
                 job = Job(file, what)
                 jobs[file] = extent(part), job
     longest_first = sorted(jobs.values(), key=lambda found: -found[0])
@@ -143,21 +144,31 @@ def make_for(file: str, module: str, kernel_name: str, kinds: Kinds) -> None:
 
     Args:
         file: The name of the file; if that of no kernel here fits, nothing is done.
-        module: The module that defines the kernel.
+        module: The module whose import makes the kernel.
         kernel_name: The kernel's qualified name.
         kinds: Kinds of its arguments.
     """
     importlib.import_module(module)
+    kernel = _kernel_for(file, kernel_name, kinds)
+    if kernel is None:  # one that is made later than its module is imported
+        importlib.import_module(_OPERATORS).TABLE.load()
+        kernel = _kernel_for(file, kernel_name, kinds)
+    if kernel is not None:
+        made = _made(kernel, kinds, _object_alone)
+        if made != _NEVER and not kernel.apart:
+            keep_invoke()
+            keep_trampoline(kinds)
+        disk_cache.write(*file_and_entry(kernel, kinds), made)
+
+
+def _kernel_for(file: str, kernel_name: str, kinds: Kinds) -> KernelDefinition | None:
+    """The kernel whose machine code for kinds of arguments is kept in a file."""
     for kernel in list(kernels):
-        if kernel.__qualname__ == kernel_name:
-            place = file_and_entry(kernel, kinds)
-            if disk_cache.file_name(*place) == file:
-                made = _made(kernel, kinds, _object_alone)
-                if made != _NEVER and not kernel.apart:
-                    keep_invoke()
-                    keep_trampoline(kinds)
-                disk_cache.write(*place, made)
-                return
+        if kernel.__qualname__ != kernel_name:
+            continue
+        if disk_cache.file_name(*file_and_entry(kernel, kinds)) == file:
+            return kernel
+    return None
 
 
 def _entry(kernel: KernelDefinition, kinds: Kinds) -> Entry | None:

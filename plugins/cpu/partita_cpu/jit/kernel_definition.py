@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ class KernelDefinition(ABC):
         apart: Kinds of its arguments, if it is compiled once for all kernels that call it.
         answers: Whether it then returns an int64.
         drives: Whether other kernels, which it calls by addresses, do its work.
+        home: The module that is being imported when the kernel is made: for one that a function
+            makes of another function, that of who asked for it.
         entries: What is known of it for kinds of arguments; `partita_cpu.jit.dispatch` fills it.
     """
 
@@ -57,6 +60,7 @@ class KernelDefinition(ABC):
         self.apart = apart
         self.answers = answers
         self.drives = drives
+        self.home = _imported_module() or py_func.__module__
         self.entries: dict[tuple[str, ...], Any] = {}
         self._dispatchers: dict[bool, Any] = {}
         kernels.add(self)
@@ -120,6 +124,15 @@ class KernelDefinition(ABC):
     def __reduce__(self) -> Any:
         more = self.apart, self.answers, self.drives
         return type(self), (self.py_func, self.options, self.counts, *more)
+
+
+def _imported_module() -> str:
+    """The module of this package that is being imported; empty if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    name = "" if frame is None else str(frame.f_globals.get("__name__"))
+    return name if name.partition(".")[0] == __name__.partition(".")[0] else ""
 
 
 def _inside(kernel: KernelDefinition) -> Any:

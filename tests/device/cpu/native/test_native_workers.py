@@ -94,6 +94,32 @@ def test_others_find_kernels_of_any_module(tmp_path):
     assert python(code, tmp_path) == "True True False"
 
 
+@pytest.mark.parametrize(
+    ("kernel", "kinds", "home"),
+    [
+        ("map2_sub", ("<f4 1", "<f4 1", "<f4 1", "<i8 1"), "elementwise.binary"),
+        (
+            "sum_terms_same_term",
+            ("<f4 1", "<f4 1", "<f8 1", "int", "int", "int"),
+            "reduction.reduce",
+        ),
+    ],
+)
+def test_others_find_kernels_that_are_made_of_functions(tmp_path, kernel, kinds, home):
+    """By the module that has them made, not by that of the function which makes them."""
+    code = f"""
+        import partita_cpu.kernels.{home}
+        from partita_cpu.jit.kernel_definition import kernels
+
+        found = [kernel for kernel in kernels if kernel.__qualname__ == {kernel!r}]
+        made = dispatch.compile_order([(kernel, {kinds}) for kernel in found])
+        compile_pool.wait(made)
+        print(bool(made) and all(map(disk_cache.there, made)), compiled_here())
+        print(*{{kernel.home for kernel in found}})
+        """
+    assert python(code, tmp_path) == f"True False\npartita_cpu.kernels.{home}"
+
+
 def test_implementations_come_with_what_they_stand_for():
     """Else a process that imports a kernel's module alone would take it for another kernel."""
     TABLE.load()
@@ -341,7 +367,7 @@ def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
     own = Kernel(body, {}, True)
     theirs = mapped(relu)
     assert dispatch.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
-    module = "partita_cpu.kernels.elementwise.broadcast_loops"
+    module = "partita_cpu.kernels.elementwise.broadcast_loops"  # nothing is imported here
     wanted = {"module": module, "kernel": "map1_relu", "kinds": ("int", "int")}
     assert [job.what for job in ordered] == [wanted]
 
