@@ -267,7 +267,8 @@ def _longest(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
         lengths.update(dict.fromkeys(node.output, length))
         longest = max(longest, length)
         for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
+            own = (attribute.g,) if attribute.HasField("g") else ()
+            for body in (*own, *attribute.graphs):
                 longest = max(longest, _longest(body, lengths))
     return longest
 

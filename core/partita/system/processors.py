@@ -6,6 +6,7 @@ would use the quota of a period up in a thirtieth of it, and be stopped until th
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -35,11 +36,11 @@ def processor_quota(root: Path = _ROOT) -> float | None:
 
     The strictest counts of a group and those around it, of versions 1 and 2 of control groups.
     """
+    groups, mounts = (_text(root / "proc/self" / name) for name in ("cgroup", "mountinfo"))
     quotas = [
         quota
-        for hierarchy in _hierarchies(root)
-        for folder in _around(hierarchy, root)
-        if (quota := _quota_v2(folder) if hierarchy.unified else _quota_v1(folder)) is not None
+        for unified, folder in _limiting_folders(groups, mounts, root)
+        if (quota := _quota_v2(folder) if unified else _quota_v1(folder)) is not None
     ]
     return min(quotas, default=None)
 
@@ -87,17 +88,33 @@ class _Hierarchy(NamedTuple):
     group: PurePosixPath
 
 
-def _hierarchies(root: Path) -> Iterator[_Hierarchy]:
+@functools.lru_cache(maxsize=8)  # the table of mounts is long, and is read several times a compile
+def _limiting_folders(groups: str, mounts: str, root: Path) -> tuple[tuple[bool, Path], ...]:
+    """Folders that say how much processor time there is, and whether they are of version 2.
+
+    Args:
+        groups: What the system tells of the process's groups.
+        mounts: What it tells of mounted folders.
+        root: As for :func:`usable_processors`.
+    """
+    return tuple(
+        (hierarchy.unified, folder)
+        for hierarchy in _hierarchies(groups, mounts)
+        for folder in _around(hierarchy, root)
+    )
+
+
+def _hierarchies(groups: str, mounts: str) -> Iterator[_Hierarchy]:
     """The trees that limit processor time."""
     unified = of_processor = None
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in groups.splitlines():
         _, _, named = line.partition(":")
         controllers, _, group = named.partition(":")
         if not controllers:
             unified = PurePosixPath(group)
         elif "cpu" in controllers.split(","):
             of_processor = PurePosixPath(group)
-    for line in _lines(root / "proc/self/mountinfo"):
+    for line in mounts.splitlines():
         place, _, kind = line.partition(" - ")
         fields, kinds = place.split(" "), kind.split(" ")
         if len(fields) < 5 or len(kinds) < 3:
@@ -153,7 +170,12 @@ def _unescaped(field: str) -> str:
 
 def _lines(path: Path) -> list[str]:
     """The lines of a file of the system; none where it has none."""
+    return _text(path).splitlines()
+
+
+def _text(path: Path) -> str:
+    """A file of the system; nothing where it has none."""
     try:
-        return path.read_text().splitlines()
+        return path.read_text()
     except (OSError, UnicodeDecodeError):
-        return []
+        return ""

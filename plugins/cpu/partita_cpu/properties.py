@@ -27,9 +27,9 @@ def _streams(given: Any) -> Any:
 
 def _capabilities() -> list[str]:
     """What ``OPTIMIZATION_CAPABILITIES`` lists."""
-    from partita_cpu.machine_model import this_machine
+    from partita_cpu.jit.isa import isa
 
-    level = this_machine().level
+    level = isa()
     able = {"FP32": True, "BF16": level.dots_bfloat16, "FP16": level.native}
     able |= {"INT8": level.dots_bytes, "EXPORT_IMPORT": True}
     return [name for name, has in able.items() if has]

@@ -60,6 +60,15 @@ def test_the_strictest_group_around_counts(machine):
     assert processor_quota(machine(["0::/a/b/c"], [V2], **files)) == 2.0
 
 
+def test_what_changes_is_seen(machine):
+    root = machine(["0::/a"], [V2], **{"a/cpu.max": "100000 50000", "b/cpu.max": "100000 20000"})
+    assert processor_quota(root) == 2.0
+    (root / "sys/fs/cgroup/a/cpu.max").write_text("100000 25000\n")
+    assert processor_quota(root) == 4.0
+    (root / "proc/self/cgroup").write_text("0::/b\n")
+    assert processor_quota(root) == 5.0
+
+
 def test_a_container_sees_its_own_group_at_the_mount(machine):
     assert processor_quota(machine(["0::/"], [V2], **{"cpu.max": "300000 100000"})) == 3.0
 
