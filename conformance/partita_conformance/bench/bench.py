@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 import partita
 from partita.errors import (
@@ -205,6 +204,8 @@ def require_true(op: partita.Op, reason: partita.Reason | None) -> None:
         ConformanceError: It says that a size is not known, or that elements decide it, and it is
             known, or every input is a constant.
     """
+    import onnx_ir as ir  # with the first model that is read, and without what it seldom needs
+
     code = getattr(reason, "code", None)
     values = [value for value in (*op.node.inputs, *op.node.outputs) if value is not None]
     bodies = any(one.type == ir.AttributeType.GRAPH for one in op.node.attributes.values())
