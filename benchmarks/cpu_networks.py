@@ -5,7 +5,7 @@ Weights keep the scale of what passes through, so that precisions can be compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,14 @@ class Builder:
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         x = self.rng.standard_normal(shape).astype(np.float32)
         return model.SerializeToString(), {"x": x}
+
+
+def with_symbols(model: bytes, symbols: Mapping[int, str]) -> bytes:
+    """A model some of whose input's dimensions, by their axes, have names instead of sizes."""
+    proto = onnx.load_model_from_string(model)
+    for axis, symbol in symbols.items():
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = symbol
+    return proto.SerializeToString()
 
 
 def resnet50() -> tuple[bytes, Feeds]:
@@ -165,11 +173,7 @@ def encoder(
         y = b.add("Mul", b.add("Mul", y, gate), half)
         x = norm(b.add("Add", b.dense(y, 4 * width, width), x))
     model, feeds = b.model((1, tokens, width), x)
-    if not symbol:
-        return model, feeds
-    proto = onnx.load_model_from_string(model)
-    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = symbol
-    return proto.SerializeToString(), feeds
+    return with_symbols(model, {1: symbol} if symbol else {}), feeds
 
 
 def squeezenet() -> tuple[bytes, Feeds]:
@@ -355,8 +359,13 @@ def mlp_float16_cast() -> tuple[bytes, Feeds]:
     return mlp_float16(whole=False)
 
 
-def detector(size: int = 640) -> tuple[bytes, Feeds]:
-    """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins."""
+def detector(size: int = 640, symbols: Sequence[str] = ()) -> tuple[bytes, Feeds]:
+    """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins.
+
+    Args:
+        size: Of the picture, both ways; a multiple of 32.
+        symbols: The names of its height and width, where they may be others in each request.
+    """
     b = Builder()
 
     def conv(y: str, c: int, o: int, k: int = 1, s: int = 1) -> str:
@@ -410,10 +419,11 @@ def detector(size: int = 640) -> tuple[bytes, Feeds]:
     top = b.add("Concat", conv(middle, 256, 256, 3, 2), top, axis=1)
     top = split_block(top, 768, 512, 2, residual=False)
     heads = [
-        head(y, c, (size // stride) ** 2)
+        head(y, c, -1 if symbols else (size // stride) ** 2)
         for y, c, stride in ((low, 128, 8), (middle, 256, 16), (top, 512, 32))
     ]
-    return b.model((1, 3, size, size), b.add("Concat", *heads, axis=2))
+    model, feeds = b.model((1, 3, size, size), b.add("Concat", *heads, axis=2))
+    return with_symbols(model, dict(enumerate(symbols, 2))), feeds
 
 
 BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {

@@ -1,7 +1,7 @@
 """Networks whose inputs change their shapes from call to call, beside onnxruntime and OpenVINO.
 
     python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--pin] [--json F]
-        [--opencl] [sequence] [batch] [lines] [pictures] [encoder]
+        [--opencl] [sequence] [batch] [lines] [pictures] [encoder] [detector]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
 order that it has not seen (`new`), the same in two other orders (`seen`), and some of them again
@@ -13,7 +13,7 @@ float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings a
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
 output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
 the network pinned to device REFERENCE; with --opencl it is device OPENCL. A peer that is not
-installed is left out. All networks but ``encoder`` come from the zoo.
+installed is left out. All networks but ``encoder`` and ``detector`` come from the zoo.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu_networks import encoder
+from cpu_networks import detector, encoder
 from cpu_peers import largest_error
 from models import cases
 
@@ -185,18 +185,23 @@ WORK: dict[str, tuple[str, Callable[[int, np.random.Generator], Iterator[Feeds]]
     "lines": ("zoo:ppocr-rec", lines),
     "pictures": ("zoo:ppocr-det", pictures),
     "encoder": ("encoder", embeddings),
+    "detector": ("detector", pictures),
+}
+BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
+    "encoder": functools.partial(encoder, symbol="tokens"),
+    "detector": functools.partial(detector, symbols=("height", "width")),
 }
 
 
 @contextlib.contextmanager
 def model_file(model: str) -> Iterator[Path]:
     """The file of a network of the zoo, or of one that is built."""
-    if model != "encoder":
+    if model not in BUILT:
         yield next(iter(cases([model]))).path
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "encoder.onnx"
-        path.write_bytes(encoder(symbol="tokens")[0])
+        path = Path(folder) / f"{model}.onnx"
+        path.write_bytes(BUILT[model]()[0])
         yield path
 
 
