@@ -7,7 +7,7 @@
 __kernel void cache_append(
     __global const TOKEN* restrict k, __global const TOKEN* restrict v,
     __global CACHE* restrict keys, __global CACHE* restrict values,
-    __global const int* restrict lengths, __global const int* restrict total,
+    __global const LENGTH* restrict lengths, __global const LENGTH* restrict total,
     __global const TABLE* restrict cosines, __global const TABLE* restrict sines,
     volatile __global int* restrict fault,
     const int batch, const int heads, const int tokens, const int places, const int turns,

@@ -69,7 +69,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void cache_attention(
     __global const TOKEN* restrict q, __global const TOKEN* restrict k,
     __global const TOKEN* restrict v, __global CACHE* keys, __global CACHE* values,
-    __global const int* restrict lengths, __global const int* restrict total,
+    __global const LENGTH* restrict lengths, __global const LENGTH* restrict total,
     __global const TABLE* restrict cosines, __global const TABLE* restrict sines,
     __global const BIAS* restrict bias, __global TOKEN* restrict y,
     __global float* restrict partial_sums,
@@ -113,7 +113,7 @@ void cache_attention(
 #ifdef SEES_ALL
   const int end = span.y;
 #else
-  const int end = min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1);
+  const int end = max(0, min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1));
 #endif
 #ifdef WINDOW
   begin = max(0, min(end, before + first / group - WINDOW + 1));

@@ -3,6 +3,7 @@
 // (batch, head, place, element).
 //
 // Options: SIZE  elements of a head, CACHE_HALF, TOKEN_HALF, TABLE_HALF  halves, else float32
+//   TOLD_BY_LENGTHS  lengths alone say how many keys there are, brought to what can be
 //   ROTATED  elements of a head that are turned, 0 for none; INTERLEAVED  pairs are neighbours, else
 //            they are half of ROTATED apart
 
@@ -36,10 +37,19 @@
 
 // Keys of a row before this run (x) and after it (y); none, and a mark in `fault`, if lengths do not
 // fit the cache, the tokens or the tables.
+#ifdef TOLD_BY_LENGTHS
+#define LENGTH long
+#else
+#define LENGTH int
+#endif
 int2 span_of(
-    __global const int* lengths, __global const int* total, const int row, const int tokens,
+    __global const LENGTH* lengths, __global const LENGTH* total, const int row, const int tokens,
     const int places, const int turns, volatile __global int* fault, const int mark
 ) {
+#ifdef TOLD_BY_LENGTHS
+  const int keys = (int)clamp(lengths[row], (long)0, (long)places);
+  return (int2)(keys - tokens, keys);
+#else
   const int most = total[0], length = lengths[row];
   const bool first = most == tokens;
   const bool fits = most >= tokens && most <= places && length >= 0 && length < most &&
@@ -53,6 +63,7 @@ int2 span_of(
 #endif
   atomic_cmpxchg(fault, 0, mark);
   return (int2)(0, 0);
+#endif
 }
 
 // Element d of a head, turned by the angle of its token's position.

@@ -9,7 +9,9 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita_opencl.emitters.movement import axis_of, copy_box, row_major
+from partita.lowering.kernel_table import INT64
+from partita_opencl.emitters.elementwise import convert
+from partita_opencl.emitters.movement import axis_of, copy_box, expand, row_major
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
 from partita_opencl.launches.steps import FAULT
@@ -71,6 +73,52 @@ def _cut(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     shape[axis] = x.shape[axis]
     y = k.empty(shape, x.dtype)
     copy_box(k, x, y, shape, row_major(x.shape), row_major(shape))
+    return y
+
+
+def _mode(node: Node) -> Reason | None:
+    mode = node.attrs.get("mode", "linear")
+    if mode in ("linear", "circular"):
+        return None
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode is {mode!r}")
+
+
+@operator(
+    "TensorScatter",
+    types={0: MOVED, 1: MOVED, 2: INT64},
+    check=_mode,
+    since=24,
+    in_place={0: 0},
+)
+def tensor_scatter(
+    k: Kit, node: Node, past: Operand, update: Operand, starts: Operand | None = None
+) -> Operand:
+    """The past with rows replaced; where both are one buffer, only these rows are written."""
+    y, steps = k.empty(past.shape, past.dtype), row_major(past.shape)
+    if not past.size:
+        return y
+    update = convert(k, update, past.dtype)  # of halves, what may be written in place is not
+    copy_box(k, past, y, past.shape, steps, steps)
+    axis = axis_of(node, past.ndim, -2)
+    if starts is None:
+        starts = expand(k, k.constant(np.zeros(1, np.int64)), past.shape[:1])
+    k.launch(
+        "scatter_rows.cl",
+        "scatter_rows",
+        k.tuning.flat(update.size),
+        update,
+        starts,
+        y,
+        FAULT,
+        i64(update.size),
+        i64(math.prod(past.shape[1:axis])),
+        i64(past.shape[axis]),
+        i64(update.shape[axis]),
+        i64(math.prod(past.shape[axis + 1 :])),
+        i32(len(k.builder.ops)),
+        T=raw_ctype(past.dtype),
+        **({"CIRCULAR": None} if node.attrs.get("mode") == "circular" else {}),
+    )
     return y
 
 

@@ -108,15 +108,18 @@ _FAMILIES = {
     "ArgMax": "argument",
     "ArgMin": "argument",
     "LRN": "lrn",
+    "valid_attention": "cache_attention",
 }
-"""Operators whose kernels are a family of their own; others belong to that of their module."""
+"""Operators whose kernels are a family of their own, and modules whose kernels are another's;
+others belong to that of their module."""
 
 
 def family_of(node: Node, entry: Entry) -> str:
     """The family of kernels that computes a node: what a driver is tried for."""
     if node.op_type == "Conv" and entry.domain != DOMAIN and _is_depthwise(node):
         return "depthwise"
-    return _FAMILIES.get(node.op_type) or entry.emit.__module__.rpartition(".")[2]
+    module = entry.emit.__module__.rpartition(".")[2]
+    return _FAMILIES.get(node.op_type) or _FAMILIES.get(module, module)
 
 
 def _is_depthwise(node: Node) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.lowering import Array
 
-OPSET = 18
+OPSET = 24
 
 MICROSOFT = "com.microsoft"
 
@@ -298,6 +298,11 @@ def _indexing(s: Sample) -> None:
     s.check("Gather", "x picked", x[picked.astype(int)])
     places = s.feed("places", s.random.integers(0, 5, (3, 6)))
     s.check("GatherElements", "x places", np.take_along_axis(x, places.astype(int), 0), axis=0)
+    rows, starts = s.feed("rows", s.numbers(2, 3, 6)), s.feed("starts", np.array([2, 0]))
+    past = s.feed("past", s.numbers(2, 5, 6))
+    for batch, start in enumerate(starts.astype(int)):
+        past[batch, start : start + 3] = rows[batch]
+    s.check("TensorScatter", "past rows starts", past, axis=1)
     s.weight("table", s.random.integers(0, 256, (5, 16)).astype(np.uint8))
     scales = s.weight("scales", s.numbers(5, 1))
     numbers = np.stack([s.weights["table"] & 15, s.weights["table"] >> 4], -1).reshape(5, 32)

@@ -18,7 +18,7 @@ from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.launches.steps import FAULT, Counters
 
-_MOST_ELEMENTS = 256
+MOST_ELEMENTS = 256
 """Elements of a head."""
 
 _ITEMS = 128
@@ -73,8 +73,8 @@ def _check(node: Node) -> Reason | None:
     query, heads = node.input(0), int(node.attrs["num_heads"])
     if query is not None and query.shape and isinstance(query.shape[-1], int):
         parts = heads + (2 * int(node.attrs["kv_num_heads"]) if node.input(1) is None else 0)
-        if query.shape[-1] > _MOST_ELEMENTS * parts:
-            detail = f"heads of {query.shape[-1] // parts} elements; takes {_MOST_ELEMENTS}"
+        if query.shape[-1] > MOST_ELEMENTS * parts:
+            detail = f"heads of {query.shape[-1] // parts} elements; takes {MOST_ELEMENTS}"
             return Reason(ReasonCode.UNSUPPORTED_SHAPE, detail)
     return None
 
@@ -145,7 +145,7 @@ class Sizes:
         sizes = cls(
             batch, heads, all_heads // heads, tokens, size, places, turned, inputs.key is None
         )
-        if rest or not 0 < size <= _MOST_ELEMENTS or turned > size or places >= 2**31:
+        if rest or not 0 < size <= MOST_ELEMENTS or turned > size or places >= 2**31:
             _refuse(node, f"heads of {width} / {all_heads} elements", query)
         sizes._require_shapes(node, inputs)
         return sizes
@@ -228,7 +228,8 @@ def group_query_attention(
     appends = sizes.tokens <= _FEW_TOKENS and past_key is not None
     if not appends:
         _append(k, sizes, inputs, present)
-    _attend(k, node, sizes, inputs, present, y, appends=appends)
+    flags = {"APPENDS": None} if appends else {}
+    attend(k, node, sizes, inputs, present, y, **flags)
     return y, present[0], present[1]
 
 
@@ -328,17 +329,26 @@ def _cut(k: Kit, sizes: Sizes) -> _Cut:
     return _Cut(lanes, width, keys, rows, splits)
 
 
-def _attend(
+def attend(
     k: Kit,
     node: Node,
     sizes: Sizes,
     inputs: Inputs,
     present: tuple[Operand, ...],
     y: Operand,
-    *,
-    appends: bool,
+    **flags: None,
 ) -> None:
-    """Records the attention over the valid part of the cache."""
+    """Records the attention over the valid part of the cache.
+
+    Args:
+        k: What records.
+        node: The operation; its attributes are those of ``GroupQueryAttention``.
+        sizes: Its sizes.
+        inputs: Its inputs.
+        present: Keys and values.
+        y: The result, (batch, token, features).
+        flags: Options of the kernel beside those that follow from the rest.
+    """
     cut = _cut(k, sizes)
     steps, starts = sizes.steps()
     options = _options(k, node, sizes, inputs)
@@ -349,8 +359,7 @@ def _attend(
         options["WINDOW"] = min(window, sizes.places)
     if softcap:
         options["SOFTCAP"] = f"{float(np.float32(softcap))!r}f"
-    if appends:
-        options["APPENDS"] = None
+    options |= flags
     if not node.attrs.get("causal", 1):
         options["SEES_ALL"] = None
     if inputs.bias is not None:
