@@ -103,6 +103,12 @@ class Core:
     ) -> Model:
         """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), OpenVINO IR, GGUF or TFLite.
 
+        An input of an ONNX model that has an initializer, too, becomes a constant, as OpenVINO has
+        it, and is no input of the compiled model: what ONNX calls a default that callers may
+        override (onnxruntime lets them) would keep every weight of an older exporter from being
+        packed. To have it as an input, take its tensor out of the graph's initializers before, and
+        hand it over with each request.
+
         Args:
             model: The source: a path, bytes, or a binary stream; of an IR the ``.xml`` file.
                 As text also ``"zoo:NAME"``, ``"light:NAME"`` or ``"builtin:NAME"``

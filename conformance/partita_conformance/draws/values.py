@@ -158,6 +158,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
             inputs[i] = _values(rng, op_type, i, room, group, _terms(op_type, draw))
     if crossed:
         inputs = _crossed(inputs)
+    if op_type == "Clip" and group in _FLOATS and draw.opset >= 11:  # else limits have defaults
+        return _limited(dataclasses.replace(draw, inputs=inputs))
     base, exponent = (*inputs, None)[:2]
     if (op_type, group) == ("Pow", "limits") and base is not None and exponent is not None:
         inputs[:2] = _powers(base, exponent)
@@ -167,6 +169,18 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
         given = {n: v for n, v in draw.attributes.items() if n == "keepdims"}
         return dataclasses.replace(draw, inputs=inputs[:1], attributes=given)
     return dataclasses.replace(draw, inputs=inputs)
+
+
+def _limited(draw: Draw) -> Draw:
+    """A Clip with both limits: past one that is left out, engines let infinity pass or do not."""
+    x = draw.inputs[0]
+    assert x is not None  # noqa: S101  # Clip has it
+    given = (*draw.inputs[1:], None, None)[:2]
+    limits = [
+        np.array(usual, x.dtype) if limit is None else limit
+        for usual, limit in zip((-0.5, 0.8), given, strict=True)
+    ]
+    return dataclasses.replace(draw, inputs=[x, *limits], constant=[1, 2])
 
 
 def _crossed(inputs: Sequence[Array | None]) -> list[Array | None]:

@@ -249,9 +249,13 @@ _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5, 88.5)
 def special_feeds(sample: Sample) -> dict[str, Array] | None:
     """Inputs that are no numbers, infinite or zero, of a model that works on each element.
 
-    ``None`` for other models, in which they would spread, or become any integer.
+    ``None`` for other models, in which they would spread, or become any integer, and for Clip with
+    one limit: past the other, engines let infinity pass or do not.
     """
-    if not {node.op_type for node in sample.proto.graph.node} <= _OF_ELEMENTS:
+    nodes = sample.proto.graph.node
+    if not {node.op_type for node in nodes} <= _OF_ELEMENTS:
+        return None
+    if any(node.op_type == "Clip" and sum(map(bool, node.input)) < 3 for node in nodes):
         return None
     feeds = sample.feeds(5)
     if any(array.dtype.kind not in "fb" for array in feeds.values()):

@@ -54,8 +54,9 @@ def read_model(
     """Reads an ONNX model, an OpenVINO IR, a GGUF, TFLite or circle file and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
-    inputs become constants, operations get unique names and topological order, shapes are
-    inferred. Weights in external files are mapped into memory, not read.
+    inputs become constants (:meth:`partita.Core.read_model` says why), operations get unique names
+    and topological order, shapes are inferred. Weights in external files are mapped into memory,
+    not read.
 
     As long as the model or what was compiled of it lives, replace its files by renaming others into
     place: one that is written to changes weights, and one that is cut short ends the process when

@@ -104,6 +104,18 @@ def test_values_that_break_things_are_in():
     assert max(len(text) for text in valued("Identity", "string", "long texts")[0].flat) > 40
 
 
+@pytest.mark.parametrize("group", ["special", "infinite"])
+@pytest.mark.parametrize("opset", [6, 13])
+def test_what_infinity_is_past_a_limit_that_is_left_out_is_not_asked(judge, opset, group):
+    """The right answer of an engine that has the largest number there is right, too."""
+    for number in range(12):
+        newest = typed("Clip", draw("Clip", number), "float")
+        one = newest if opset == 13 else aged("Clip", newest, opset)
+        (right,) = answers(judge, "Clip", revalued("Clip", one, group))
+        assert not np.isinf(right).any()
+        assert np.isin(right, np.float32([-0.5, 0.8])).any()
+
+
 @pytest.mark.parametrize("op", ["ReduceSum", "CumSum", "MatMul", "ReduceProd", "ReduceL1"])
 @pytest.mark.parametrize("element", ["int32", "int64", "uint64"])
 def test_sums_of_integers_fit_their_type_and_no_float(judge, op, element):

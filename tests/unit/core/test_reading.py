@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -581,3 +582,14 @@ def test_failed_inference_leaves_the_model_usable(caplog, monkeypatch):
     model = read_model(neg())
     assert model.outputs[0].shape is None
     assert "Shapes of model 'm' could not be inferred: out of ideas" in caplog.text
+
+
+def test_defaults_of_inputs_are_constants_unless_they_are_taken_out():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[2] x, float[2] w = {1.0, 2.0}) => (float[2] y) { y = Add(x, w) }"""
+    proto = onnx.parser.parse_model(text)
+    assert [port.name for port in read_model(proto).inputs] == ["x"]
+    del proto.graph.initializer[:]
+    model = read_model(proto)
+    assert [port.name for port in model.inputs] == ["x", "w"]
+    assert not model.ir.graph.initializers

@@ -67,5 +67,11 @@ class Activation:
         return "".join(part.capitalize() for part in name.split("_"))
 
 
+CLIP_DEFAULTS = (-3.4028234663852886e38, 3.4028234663852886e38)
+"""Limits of a Clip before opset 11 that names none, whatever its type; they are in ONNX's schema.
+
+Later ones are inputs, without which infinity passes (docs/adr/0028-onnx-cases-judge.md).
+"""
+
 NO_ACTIVATION = Activation(ActivationCode.NONE)
 """The activation that changes nothing."""

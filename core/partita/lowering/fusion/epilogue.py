@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from partita.lowering.fusion.activation import Activation, ActivationCode
+from partita.lowering.fusion.activation import CLIP_DEFAULTS, Activation, ActivationCode
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     fusion_pass,
@@ -241,7 +241,7 @@ def activation_of(node: Node) -> Activation | None:
 
 def _clip(node: Node) -> Activation | None:
     if node.version < 11:
-        low, high = node.attrs.get("min", -math.inf), node.attrs.get("max", math.inf)
+        low, high = node.attrs.get("min", CLIP_DEFAULTS[0]), node.attrs.get("max", CLIP_DEFAULTS[1])
     else:
         low = -math.inf if node.input(1) is None else scalar(node.input(1))
         high = math.inf if node.input(2) is None else scalar(node.input(2))

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
+from partita.lowering.fusion.activation import CLIP_DEFAULTS
 from partita.lowering.shapes.result_shapes import broadcast as broadcast_shapes
 from partita_opencl.emitters.operator_table import (
     BOOL,
@@ -226,8 +227,7 @@ def clip(
 @operator("Clip", types=FLOATS, until=10)
 def clip_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
     """Bounds from attributes."""
-    largest = float(np.finfo(np.float32).max)
-    bounds = (node.attrs.get("min", -largest), node.attrs.get("max", largest))
+    bounds = (node.attrs.get("min", CLIP_DEFAULTS[0]), node.attrs.get("max", CLIP_DEFAULTS[1]))
     return apply(k, "({0} < {a} ? {a} : {0} > {b} ? {b} : {0})", x.dtype, x, parameters=bounds)
 
 

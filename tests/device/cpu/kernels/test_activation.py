@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from single_op import assert_same, check, normal, run_fused, run_ours
 
+import partita
 from partita.lowering import ActivationCode
 from partita_cpu.scalar.activations import activate
 
@@ -129,6 +132,30 @@ def test_clip_of_nan_and_crossed_bounds():
 
 def test_clip_by_attributes():
     check("Clip", [normal(7, 50)], opset=10, min=-0.5, max=0.25)
+
+
+@pytest.mark.parametrize("given", [{}, {"min": -1.0}, {"max": 1.0}])
+@pytest.mark.parametrize("fused", [False, True])
+def test_clip_has_limits_where_its_attributes_are_left_out(given, fused):
+    """They have defaults, which are finite; in what fuses an activation, too."""
+    x = np.array([np.inf, -np.inf, 0.5, np.nan], np.float32).reshape(1, 1, 2, 2)
+    w = np.ones((1, 1, 1, 1), np.float32)
+    nodes = [helper.make_node("Clip", ["c" if fused else "x"], ["y"], **given)]
+    if fused:
+        nodes.insert(0, helper.make_node("Conv", ["x", "w"], ["c"]))
+    graph = helper.make_graph(
+        nodes,
+        "limits",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)],
+        [numpy_helper.from_array(w, "w")] if fused else [],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=7)
+    due = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
+    assert np.isfinite(due).sum() == 3
+    for device in ("CPU", "REFERENCE"):
+        got = partita.Core().compile_model(proto, device)({"x": x})[0]
+        np.testing.assert_array_equal(got, due, err_msg=device)
 
 
 @pytest.mark.parametrize("code", [code for code in ActivationCode if code])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.fusion.activation import CLIP_DEFAULTS
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import (
@@ -150,10 +151,10 @@ def _emit_clip(b: Builder, x: Operand, low: Operand | None, high: Operand | None
 @kernel("Clip", dtypes=FLOATS | HALVES, until=10)
 @through_float32
 def clip_attributes(b: Builder, node: Node, x: Operand) -> Operand:
-    """Clip as it was until opset 10: the bounds are attributes."""
+    """Clip as it was until opset 10: the bounds are attributes, whose defaults are numbers."""
     bounds = [
-        b.constant(np.full(1, node.attrs[name], x.dtype)) if name in node.attrs else None
-        for name in ("min", "max")
+        b.constant(np.full(1, node.attrs.get(name, limit), x.dtype))
+        for name, limit in zip(("min", "max"), CLIP_DEFAULTS, strict=True)
     ]
     return _emit_clip(b, x, *bounds)
 
