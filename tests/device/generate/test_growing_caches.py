@@ -4,6 +4,7 @@ Logits and caches are judged by onnxruntime, which is handed past and present of
 """
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -11,8 +12,11 @@ import pytest
 from growing_decoder import LAYERS, WORDS, Form, decoder
 
 import partita
-from partita.generate.caches.room import ROOM_KEY
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.generate.caches.attention_sites import UnusualCacheError
+from partita.generate.caches.room import ROOM_KEY, give_room, with_room
 from partita.generate.decoder import Decoder, prepare
+from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
 
 FORMS = {
     "plain": Form(),
@@ -146,3 +150,59 @@ def test_caches_that_are_read_otherwise_are_copied(form, caplog):
     reasons = {"mean": "is read by others too", "cap": "is read by 0 attentions"}
     assert "Caches of 'growing' are copied for each token: 'past_key_values.0" in record.message
     assert reasons[form] in record.message
+
+
+def swapped(proto):
+    concat = next(node for node in proto.graph.node if node.output[0] == "present.0.key")
+    concat.input[:] = concat.input[::-1]
+
+
+def of_open_heads(proto):
+    for port in proto.graph.input:
+        if port.name == "past_key_values.1.value":
+            port.type.tensor_type.shape.dim[1].dim_param = "heads"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (swapped, "'present.0.key' is not made by a Concat of past and new"),
+        (of_open_heads, "how many heads 'past_key_values.1.value' has is not known"),
+    ],
+)
+def test_caches_of_unusual_models_say_what_is_unusual(change, words):
+    proto = decoder(Form())
+    change(proto)
+    model = partita.Core().read_model(proto)
+    with pytest.raises(UnusualCacheError, match=words):
+        with_room(model, DecoderPorts.of(model).caches, SEQUENCE_AXIS)
+
+
+def test_a_cache_whose_beginning_a_run_computes_stays():
+    model = partita.Core().read_model(decoder(Form()))
+    caches = [replace(one, begun="flag") for one in DecoderPorts.of(model).caches]
+    with pytest.raises(UnusualCacheError, match="a run computes what a cache begins with"):
+        with_room(model, caches, SEQUENCE_AXIS)
+
+
+def test_a_cache_that_grows_along_another_axis_stays():
+    model = partita.Core().read_model(decoder(Form()))
+    with pytest.raises(UnusualCacheError, match="does not grow along axis 1 of four"):
+        with_room(model, DecoderPorts.of(model).caches, 1)
+
+
+def test_a_device_that_lacks_the_operator_gets_the_model_as_it_is(caplog):
+    class Lacking:
+        def query_model(self, model, device):
+            why = Reason(ReasonCode.UNSUPPORTED_OP, "it has none")
+            grouped = "GroupQueryAttention"
+            found = {op.name: why if op.op_type == grouped else None for op in model.ops}
+            return QueryResult.of(device, found)
+
+    model = partita.Core().read_model(decoder(Form()))
+    before = [op.name for op in model.ops]
+    caches = DecoderPorts.of(model).caches
+    with caplog.at_level(logging.WARNING, logger="partita.generate"):
+        assert give_room(Lacking(), "NEW", model, caches, SEQUENCE_AXIS) is model
+    assert [op.name for op in model.ops] == before
+    assert "would not run on NEW: UNSUPPORTED_OP: it has none" in caplog.text
