@@ -55,6 +55,15 @@ def test_roi_align(opset, mode, ratio, scale):
     )
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("where", ["half_pixel", "output_half_pixel"])
+def test_roi_align_counts_samples_in_the_regions_type(where, mode):
+    """15 times 0.8 are 12 pixels in float32, 6 per cell; in float64 a little more, and 7."""
+    region, given = np.array([[-3, -2, 12, 5]], np.float32), {"spatial_scale": 0.8, "mode": mode}
+    given |= {"output_height": 3, "output_width": 2, "coordinate_transformation_mode": where}
+    check("RoiAlign", [normal(1, 1, 2, 8, 8), region, np.array([0])], **given)
+
+
 def test_roi_align_without_offset():
     inputs = [normal(1, 2, 3, 9, 8), REGIONS, np.array([0, 1, 1, 0])]
     check("RoiAlign", inputs, coordinate_transformation_mode="output_half_pixel")

@@ -155,8 +155,9 @@ def roi_align_rows(
         nt: All threads; they share regions times channels.
     """
     channels, height, width, oh, ow = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    scale, offset, ratio, is_max = sampling
-    kind = x.dtype.type
+    kind, ratio, is_max = x.dtype.type, sampling.ratio, sampling.is_max
+    # In the regions' type, as other engines: how many samples there are depends on the last bit.
+    scale, offset = kind(sampling.scale), kind(sampling.offset)
     planes = rois.shape[0] * channels
     for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
         n = plane // channels
@@ -166,7 +167,7 @@ def roi_align_rows(
         across, down = rois[n, 2] * scale - offset - x0, rois[n, 3] * scale - offset - y0
         if offset == 0:
             across, down = max(across, 1.0), max(down, 1.0)
-        cell_w, cell_h = across / ow, down / oh
+        cell_w, cell_h = kind(across / ow), kind(down / oh)
         # Regions may be of any size: counts are floats, and samples beside the image are left out.
         count_w = float(ratio) if ratio > 0 else max(np.ceil(cell_w), 0.0)
         count_h = float(ratio) if ratio > 0 else max(np.ceil(cell_h), 0.0)
