@@ -482,6 +482,26 @@ def test_what_is_left_to_numba(message):
     assert message in str(error.value)
 
 
+@loop(apart=("int", "int", "<i8 1"))
+def _left_to_numba(bounds: Bounds, y: Array) -> None:
+    for i in range(y.size):
+        y[i] = bounds.low + (y[i] < bounds.high)
+
+
+@loop
+def _calls_apart(y: Array, tid: int, nt: int) -> None:
+    _left_to_numba(Bounds(10, 2), y)
+
+
+def test_translated_kernels_call_those_apart_that_are_left_to_numba():
+    with pytest.raises(UntranslatableError, match="arithmetic on"):
+        text_of(_left_to_numba, _left_to_numba.apart)
+    y = np.arange(4)
+    assert "define" in text_of(_calls_apart, kinds_of((y,)))
+    _calls_apart(y, 0, 1)
+    assert y.tolist() == [11, 11, 10, 10]
+
+
 def test_functions_that_call_themselves_are_left_to_numba():
     with pytest.raises(UntranslatableError, match="calls itself"):
         text_of(_calls_itself, ("int",))

@@ -73,10 +73,11 @@ def call_apart(builder: Any, kernel: KernelDefinition, given: Sequence[Value]) -
         function = ir.Function(module, entry_type(wanted, kernel.answers), kernel.symbol)
     with builder.goto_entry_block():
         error = builder.alloca(pointer())
-        result = builder.alloca(ir.IntType(64)) if kernel.answers else None
-    place = ir.Constant(pointer(), None) if result is None else result
+        result = builder.alloca(ir.IntType(64))
+    # What numba compiles writes a result even if that is None.
+    place = result if kernel.answers else builder.bitcast(result, pointer())
     builder.call(function, [place, error, *passed])
-    return Value(kinds.void) if result is None else Value(kinds.int64, (builder.load(result),))
+    return Value(kinds.int64, (builder.load(result),)) if kernel.answers else Value(kinds.void)
 
 
 def _flattened(value: Value) -> list[Value]:
