@@ -247,7 +247,9 @@ def lp_pool(rng: Rng) -> Draw:
         {"pads": [1, 0, 0, 2]},
         {"dilations": [2, 1]},
         {"ceil_mode": 1, "strides": [2, 2]},
+        {"ceil_mode": 1, "strides": [3, 3], "pads": [1, 1, 0, 0]},
         {"auto_pad": "SAME_LOWER"},
+        {"auto_pad": one_of(rng, "VALID", "SAME_UPPER"), "dilations": [2, 2]},
     )
     return Draw([floats(rng, [1, 2, 5, 8])], {**given, **more}, opset=18)
 
