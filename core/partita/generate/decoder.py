@@ -71,6 +71,7 @@ class Decoder:
     Attributes:
         batch: Sequences that one run takes.
         capacity: Tokens that a row has room for; ``None`` if the cache grows.
+        request: What computes it; caches that devices keep are its states.
 
     Raises:
         ModelFormatError: It is no decoder.
@@ -86,7 +87,7 @@ class Decoder:
             )
         self.batch: int = self._ports.batch
         self.capacity = self._ports.capacity
-        self._request = compiled.create_infer_request()
+        self.request = compiled.create_infer_request()
         self._hands_on = not compiled.model.variables
         self._mask = np.zeros((self.batch, 0), np.int64)
         self._room = 0
@@ -98,11 +99,11 @@ class Decoder:
         if self._ports.has_room:
             return  # lengths tell what is valid
         if not self._hands_on:
-            self._request.reset_state()
+            self.request.reset_state()
         elif not self._ports.is_fixed:
             for name, port in self._ports.cache_inputs.items():
                 dims = [dim if isinstance(dim, int) else 0 for dim in port.shape or ()]
-                self._request.set_tensor(name, np.zeros(dims, port.dtype or np.float32))
+                self.request.set_tensor(name, np.zeros(dims, port.dtype or np.float32))
 
     def warm_up(self) -> None:
         """Makes a run of one token that no sequence sees, so that later ones need not prepare."""
@@ -147,11 +148,11 @@ class Decoder:
             if name == "seqlens_k" and len(port.shape or ()) == 2:
                 shape = (self.batch, 1)
             feeds[name] = np.asarray(every[name], port.dtype).reshape(shape)
-        results = self._request.infer(feeds, share_outputs=True)
+        results = self.request.infer(feeds, share_outputs=True)
         if self._hands_on:
             for cache in self._ports.caches:
-                written = self._request.get_tensor(cache.written)
-                self._request.set_tensor(cache.read, written)
+                written = self.request.get_tensor(cache.written)
+                self.request.set_tensor(cache.read, written)
         if not self._ports.is_fixed:
             mask[~taking_part, -count:] = 0
             self._mask = mask
@@ -164,7 +165,7 @@ class Decoder:
         if tokens <= self._room:
             return
         self._room = max(tokens, 2 * self._room, _LEAST_ROOM)
-        for variable in self._request.query_state():
+        for variable in self.request.query_state():
             held = variable.state.numpy()
             shape = list(held.shape)
             shape[SEQUENCE_AXIS] = self._room

@@ -97,7 +97,7 @@ def assert_right(form, device, batch=1, config=None, second=None):
     for step in runs(batch):
         due = judge.run(*step)
         np.testing.assert_allclose(found.run(*step), due.astype(np.float32), **close)
-    for variable in found._request.query_state():
+    for variable in found.request.query_state():
         due = judge.caches[variable.name.removeprefix("past_key_values.")]
         valid = variable.state.data[:, :, : due.shape[2]]
         np.testing.assert_allclose(valid, due, **close)

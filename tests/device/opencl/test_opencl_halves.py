@@ -223,7 +223,7 @@ def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch)
     device = find_device("")
     assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
     kernel_trial.forget()
-    monkeypatch.setattr(kernel_trial, "_tried", None)  # a second trial would fail
+    monkeypatch.setattr(standing_processes, "lend", None)  # a second trial would fail
     assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
 
 

@@ -408,8 +408,10 @@ def test_what_a_model_will_need_is_compiled_before_its_program_is_made(tmp_path)
         model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
         graph = partita.lowering.lower_proto(model)
         choice = partita_cpu.gemm.precision_policy.choose(partita_cpu.properties.CpuProperties(), 1)
+        ordered = []
+        compile_pool.order = ordered.extend
         first_kernels.begin(choice, graph)
-        print(*sorted(name.rpartition("-")[0] for name in compile_pool.current_staff._open))
+        print(*sorted(job.file.rpartition("-")[0] for job in ordered))
         """
     guess = python("import partita_cpu.properties\n" + textwrap.dedent(code), tmp_path).split()
     level = detected()
