@@ -50,7 +50,75 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
             drawn.append((f"to {name}", Draw([x], {"to": to})))
         else:
             drawn.append((f"to {name}", Draw([x, np.zeros(1, target)])))
+    return drawn + _rounded_once(op_type, np.dtype(TYPES[element]))
+
+
+def _rounded_once(op_type: str, source: np.dtype[Any]) -> list[tuple[str, Draw]]:
+    """Draws of what becomes another number if it is rounded to a type between on the way."""
+    drawn = []
+    for target in (*map(np.dtype, TYPES.values()), *map(np.dtype, EIGHTS)):
+        x = beside_ties(source, target)
+        if not x.size or target == source or (op_type == "CastLike" and target.itemsize != 2):
+            continue  # of other types Cast tells enough
+        opset = 19 if target.itemsize == 1 and target.kind not in "iub" else 17
+        if op_type == "Cast":
+            made = Draw([x], {"to": int(helper.np_dtype_to_tensor_dtype(target))}, opset=opset)
+        else:
+            made = Draw([x, np.zeros(1, target)], opset=opset)
+        drawn.append((f"beside ties of {target.name}", made))
     return drawn
+
+
+def beside_ties(source: np.dtype[Any], target: np.dtype[Any]) -> Array:
+    """Numbers of a type next to those in the middle between two of another, on either side.
+
+    Of a type without fractions the middles are the numbers themselves, at which fractions are cut
+    off.
+    """
+    numbers = {"i": _WHOLE, "u": _WHOLE, "b": ()}.get(target.kind, _FLOATING)
+    if source.kind == "b" or source.hasobject or target.hasobject or not numbers:
+        return np.zeros(0, source)
+    with np.errstate(all="ignore"):
+        if target.kind in "iu":
+            ends = np.iinfo(target)
+            middles = np.array([n for n in numbers if ends.min < n < ends.max], np.longdouble)
+        else:
+            low = np.array(numbers, np.longdouble).astype(np.float64).astype(target)
+            code = low.view(f"u{target.itemsize}")
+            high = (code + code.dtype.type(1)).view(target)
+            middles = (low.astype(np.longdouble) + high.astype(np.longdouble)) / 2
+            middles = middles[np.isfinite(middles)]
+        middles = np.concatenate([middles, -middles])
+        if source.kind in "iu":
+            ends = np.iinfo(source)
+            kept = [int(m) for m in middles if m == np.trunc(m) and ends.min < m < ends.max - 1]
+            found = np.array([n + step for n in kept for step in (-1, 0, 1)], source)
+        else:
+            near = middles.astype(source)
+            near = near[np.isfinite(near) & (near.astype(np.longdouble) == middles)]
+            code = near.view(f"u{source.itemsize}")
+            step = code.dtype.type(1)
+            found = np.concatenate([(code - step), code, (code + step)]).view(source)
+    fits = target.kind != "u" or found > -1
+    return np.asarray(found[np.broadcast_to(fits, found.shape)])
+
+
+_FLOATING: tuple[float, ...] = (
+    1,
+    1.5,
+    1.25,
+    1.125,
+    3.25,
+    7.0,
+    0.0078125,
+    2.0**-14,
+    2.0**-16,
+    6.2e-5,
+    100,
+    2.0**30,
+)
+_FLOATING += (1.25 * 2.0**40, 1.75 * 2.0**62, 2.0**62)
+_WHOLE = (1, 2, 3, 100, 255, 256, 2**12, 2**15, 2**24, 2**31, 2**52)
 
 
 def _nibbles() -> list[tuple[str, Draw]]:

@@ -14,6 +14,7 @@ from partita_conformance.bench.checks import Check, registered
 from partita_conformance.inputs.cases_file import NodeCase, load
 from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.suites.contract import (  # noqa: F401  (importing them enters what they hold)
+    suite_anew,
     suite_async,
     suite_blob,
     suite_boundary,

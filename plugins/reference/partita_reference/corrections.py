@@ -31,7 +31,7 @@ from partita_reference.control_flow import Loop, Scan
 from partita_reference.decoder import DECODER
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
-from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
+from partita_reference.movement import Flatten, Pad, Slice, Split, Unique, Unsqueeze
 from partita_reference.quantization import (
     DynamicQuantizeLinear,
     MatMulInteger,
@@ -43,6 +43,8 @@ from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
+    Cast,
+    CastLike,
     LpNormalization,
     widened,
     widened_original,
@@ -219,9 +221,9 @@ class Resize(OriginalResize):
     """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer.
 
     Of opset 10, whose second input are the scales, it reads them as a region. It takes no axes
-    from behind, and of an axis that becomes one element for ``pytorch_half_pixel`` it takes what
-    is half an element in front of the first, or what ``half_pixel`` would if the scale leaves a
-    fraction.
+    from behind, nor in other than rising order, and of an axis that becomes one element for
+    ``pytorch_half_pixel`` it takes what is half an element in front of the first, or what
+    ``half_pixel`` would if the scale leaves a fraction.
     """
 
     def _run(  # type: ignore[override]  # onnx names each of them
@@ -231,7 +233,10 @@ class Resize(OriginalResize):
             others = (None, *others)
             given |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         if given.get("axes") is not None:
-            given["axes"] = [axis % x.ndim for axis in given["axes"]]
+            axes = np.asarray(given["axes"]) % x.ndim
+            order = np.argsort(axes)
+            given["axes"] = axes[order].tolist()
+            others = tuple(_reordered(one, order) for one in others)
         if x.dtype.kind not in "iu" or given.get("mode") == "nearest":
             return (self._resized(x, *others, **given),)
         wide = self._resized(x.astype(np.float64), *others, **given)
@@ -319,9 +324,18 @@ def _attention(opset: int) -> type[OpRun] | None:
     return Attention
 
 
+def _reordered(values: Any, order: np.ndarray[Any, Any]) -> Any:
+    """Numbers by axis, or starts of all axes before their ends, in another order of axes."""
+    if values is None or len(values) not in (len(order), 2 * len(order)):
+        return values
+    return np.asarray(values).reshape(-1, len(order))[:, order].reshape(-1)
+
+
 CORRECTED: list[type[OpRun]] = [
     AveragePool,
     BatchNormalization,
+    Cast,
+    CastLike,
     ConvTranspose,
     DequantizeLinear,
     DynamicQuantizeLinear,
@@ -355,6 +369,7 @@ CORRECTED: list[type[OpRun]] = [
     Scatter,
     Slice,
     Softmax,
+    Split,
     StringNormalizer,
     TfIdfVectorizer,
     Unique,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_split import Split_18 as OriginalSplit
 
 Array = np.ndarray[Any, Any]
 
@@ -92,6 +93,20 @@ class Unique(OpRun):
             counts[order].astype(np.int64),
         )
         return results[: len(self.onnx_node.output)]
+
+
+class Split(OriginalSplit):
+    """The original cuts off what its input has no elements for, and leaves out what is beyond."""
+
+    def _run(
+        self, mat: Array, split: Any = None, axis: Any = None, num_outputs: Any = None
+    ) -> tuple[Array, ...]:
+        size = mat.shape[axis or 0]
+        if split is not None and (np.min(split, initial=0) < 0 or sum(split) != size):
+            sizes = [int(part) for part in split]
+            raise ValueError(f"Parts of {sizes} are not the {size} elements of axis {axis or 0}.")
+        original: Any = super()._run
+        return tuple(original(mat, split, axis or 0, num_outputs))
 
 
 class Slice(OpRun):

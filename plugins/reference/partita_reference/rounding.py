@@ -11,9 +11,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx.defs
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun, RuntimeContextError
 from onnx.reference.ops._op_list import load_op
+from onnx.reference.ops.op_cast import cast_to
+
+from partita.tensors.narrowing import LONG, rounded_to_odd
 
 Array = np.ndarray[Any, Any]
 
@@ -97,3 +101,41 @@ class LpNormalization(OpRun):
             norm = np.sqrt((x * x).sum(axis=along, keepdims=True, dtype=x.dtype))
         result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
         return (result,)
+
+
+class Cast(OpRun):
+    """The original leaves it to ml_dtypes, which rounds twice, by way of float32."""
+
+    def _run(
+        self, x: Array, to: Any = None, saturate: Any = True, round_mode: Any = "up"
+    ) -> tuple[Array]:
+        return (_cast(x, to, bool(saturate), round_mode),)
+
+
+class CastLike(OpRun):
+    """As :class:`Cast`."""
+
+    def _run(
+        self, x: Array, like: Array, saturate: Any = True, round_mode: Any = "up"
+    ) -> tuple[Array]:
+        to = helper.np_dtype_to_tensor_dtype(like.dtype)
+        return (_cast(x, to, bool(saturate), round_mode),)
+
+
+def _cast(x: Array, to: Any, saturate: bool, round_mode: Any) -> Array:
+    if x.dtype in LONG and to in _SHORT:
+        x = rounded_to_odd(x)
+    cast: Any = cast_to
+    return np.asarray(cast(x, to, saturate, round_mode or "up"))
+
+
+_SHORT = frozenset(
+    (
+        TensorProto.BFLOAT16,
+        TensorProto.FLOAT8E4M3FN,
+        TensorProto.FLOAT8E4M3FNUZ,
+        TensorProto.FLOAT8E5M2,
+        TensorProto.FLOAT8E5M2FNUZ,
+    )
+)
+"""Floats of few digits that numpy has from ml_dtypes."""

@@ -78,15 +78,27 @@ def comes_back_in_another_process(bench: Bench) -> None:
     compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
 
 
+_ALIKE = (
+    *("layer.w", "layer/w", "layer_w", "layer:w", "layer w", "Layer.w", "layer.w ", "layer..w"),
+    *("\u00e4w", "a\u0308w", "aw", "weight" * 40 + "1", "weight" * 40 + "2", "0", "00", "s.0"),
+)
+"""Names that become one if they are made names of files or identifiers, or are cut off."""
+
+
 @check("blob", values=True)
 def many_weights_keep_their_places(bench: Bench) -> None:
-    """Two dozen weights of one shape, and of several types, come back in their order."""
-    count = 24
+    """Weights of one shape come back in their order, and by their names, which are much alike."""
+    count = 24 + len(_ALIKE)
     steps = " ".join(f"a{i} = Add(h{i}, w{i}) h{i + 1} = Mul(a{i}, s)" for i in range(count))
     text = f"g (float[2,3] h0) => (float[2,3] h{count}) {{ {steps} }}"
     numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
     weights = {f"w{i}": (numbers + i * i) % 11 for i in range(count)}
     proto = parse(text, {**weights, "s": np.array(-0.75, np.float32)})
+    renamed = dict(zip((f"w{i}" for i in range(24, count)), _ALIKE, strict=True))
+    for tensor in proto.graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for node in proto.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
     refusals = bench.refusals(proto)
     if refusals:
         raise NotApplicableError(f"the device does not take the model: {refusals[0]}")
@@ -102,12 +114,27 @@ def many_weights_keep_their_places(bench: Bench) -> None:
 
 @check("blob")
 def keeps_its_properties(bench: Bench) -> None:
-    """Properties of the exported model are there after import."""
+    """Properties of the exported model are there after import, but for those given anew."""
     sample = bench.sample("plain")
     _export(bench)
     blob = bench.compile(sample.proto, {"PERF_COUNT": True}).export_model()
     restored = bench.new_core().import_model(blob, bench.device)
     require(restored.get_property("PERF_COUNT") is True, "PERF_COUNT is lost by export and import.")
+    schema = bench.plugin.properties_type
+    for name in writable(schema):
+        annotation = schema.model_fields[name].annotation
+        if annotation is not bool and typing.get_origin(annotation) is not typing.Literal:
+            continue
+        values = (True, False) if annotation is bool else typing.get_args(annotation)
+        for stored, given in itertools.permutations(values[:2]):
+            compiled = bench.compile(sample.proto, {name: stored})
+            restored = bench.new_core().import_model(
+                compiled.export_model(), bench.device, {name: given}
+            )
+            due = bench.compile(sample.proto, {name: given}).get_property(name)
+            have = restored.get_property(name)
+            what = f"{name}={stored!r} was exported, {given!r} given to the import"
+            require(have == due, f"{what}; the imported model has {have!r}.")
 
 
 @check("blob", values=True)

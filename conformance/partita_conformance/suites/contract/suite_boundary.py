@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 import partita
-from partita.errors import InferError
+from partita.contract.bound_call import BoundCall
+from partita.errors import BoundCallEndedError, InferError
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita_conformance.bench.bench import Bench
@@ -233,6 +234,40 @@ def a_runner_is_bound_again(bench: Bench) -> None:
         compare([tensor.numpy() for tensor in outputs], due, what)
     if not tried:
         raise NotApplicableError("the device binds no call")
+
+
+@check("boundary", values=True)
+def calls_are_bound_beside_each_other(bench: Bench) -> None:
+    """Each of several calls of one runner has tensors of its own, of its own shapes."""
+    sample = bench.sample("dynamic")
+    compiled = bench.compile(sample.proto).device_model
+    runner = compiled.create_runner()
+    calls: list[tuple[BoundCall, list[partita.HostTensor], list[Array]]] = []
+    for seed, rows in ((80, 3), (81, 5), (82, 3), (83, 2)):
+        feeds = sample.feeds(seed, N=rows)
+        due = bench.expected(sample.proto, feeds)
+        inputs = _inputs(compiled, feeds)
+        runner.run(list(inputs))  # inputs of a bound call hold the elements of the run before
+        outputs = [partita.HostTensor(np.full_like(array, 9)) for array in due]
+        call = runner.bind(inputs, outputs, np.zeros(compiled.scratch_bytes, np.uint8))
+        if call is not None:
+            calls.append((call, outputs, due))
+    if not calls:
+        raise NotApplicableError("the device binds no call")
+    for number in (0, 3, 1, 2, 0, 1):
+        if number >= len(calls):
+            continue
+        for _, outputs, _ in calls:
+            for tensor in outputs:
+                tensor.numpy()[...] = 9
+        try:
+            calls[number][0]()
+        except BoundCallEndedError:  # it says so; the caller is to run instead
+            continue
+        for other, (_, outputs, due) in enumerate(calls):
+            what = f"'{sample.name}', output of call {other + 1} after call {number + 1}"
+            untouched = [np.full_like(array, 9) for array in due]
+            compare([o.numpy() for o in outputs], due if other == number else untouched, what)
 
 
 def _inputs(compiled: partita.DeviceModel, feeds: Mapping[str, Array]) -> list[partita.HostTensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,86 @@ def indices_out_of_range_do_no_harm(bench: Bench) -> None:
         raise NotApplicableError("the device does not take Gather")
     request = bench.compile(proto).create_infer_request()
     x = Sample("gather", proto).feeds()["x"]
-    for bad in (7, -9, 2**40):
+    for turn, bad in enumerate((7, -9, 2**40)):
         with contextlib.suppress(PartitaError):
-            request.infer({"x": x, "i": np.array([0, bad], np.int64)})
-        good = {"x": x, "i": np.array([-1, 2], np.int64)}
+            (rows,) = request.infer({"x": x + turn, "i": np.array([0, bad], np.int64)}).to_tuple()
+            compare([rows[:1]], [x[:1] + turn], f"the row of index 0, beside index {bad}")
+        good = {"x": x - turn, "i": np.array([-1, 2], np.int64)}
         compare(request.infer(good).to_tuple(), bench.expected(proto, good), f"after index {bad}")
+
+
+_NEVER: dict[str, tuple[str, dict[str, Array], dict[str, Array]]] = {
+    "rows that do not divide": (
+        "g (float[N] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        {"s": np.array([4, 2])},
+        {"s": np.array([2, 3])},
+    ),
+    "a shape that is not reached": (
+        "g (float[N] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }",
+        {"s": np.array([2, 5])},
+        {"s": np.array([2, 6])},
+    ),
+    "parts that are not the whole": (
+        "g (float[N] x, int64[2] s) => (float[A] y, float[B] z) { y, z = Split(x, s) }",
+        {"s": np.array([5, 4])},
+        {"s": np.array([2, 4])},
+    ),
+    "sizes that do not fit": (
+        "g (float[N] x, float[M] s) => (float[K] y) { y = Add(x, s) }",
+        {"s": np.ones(4, np.float32)},
+        {"s": np.ones(6, np.float32)},
+    ),
+    "rows that are not there": (
+        "g (float[N] x, int64[2] s) => (float[2] y) { y = Gather(x, s) }",
+        {"s": np.array([0, 99])},
+        {"s": np.array([0, -6])},
+    ),
+}
+"""Models by what cannot be computed: an input for which it cannot, and one for which it can."""
+_FAILURES = 36
+
+
+@check("faults", values=True)
+def many_failures_cost_nothing(bench: Bench) -> None:
+    """After dozens of runs that failed, of one request and of others, all runs are right.
+
+    What cannot be computed raises also where inputs of these shapes could be, the run before.
+    """
+    x = np.arange(6, dtype=np.float32)
+    tried = 0
+    for what, (text, bad, good) in _NEVER.items():
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        compiled = bench.compile(proto)
+        request, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
+        raises = what != "rows that are not there"  # any row will do for these
+        for turn in range(_FAILURES):
+            one = request if turn % 3 else compiled.create_infer_request()
+            feeds = {"x": x + turn, **bad}
+            failed = _fails(one.infer, feeds)
+            require(failed or not raises, f"{what}: run {turn + 1} raises nothing.")
+            _fails(runner.run, host_tensors(compiled, feeds))
+            if turn % 8 and turn < _FAILURES - 1:
+                continue
+            feeds = {"x": x - turn, **good}
+            due = bench.expected(proto, feeds)
+            for name, have in {
+                "the request": request.infer(feeds).to_tuple(),
+                "the runner": [t.numpy() for t in runner.run(host_tensors(compiled, feeds))],
+                "another request": compiled(feeds).to_tuple(),
+            }.items():
+                compare(have, due, f"{what}, {name} after {turn + 1} failures")
+        runner.close()
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+def _fails(action: Callable[[Any], object], given: Any) -> bool:
+    """Whether it raises a PartitaError."""
+    try:
+        action(given)
+    except PartitaError:
+        return True
+    return False

@@ -186,17 +186,29 @@ def models_count_each_for_itself(bench: Bench) -> None:
 
 @check("properties", values=True)
 def do_not_change_results(bench: Bench) -> None:
-    """Whatever threads, streams or hints are set, the numbers stay right."""
-    sample = bench.sample("plain")
-    feeds = sample.feeds()
-    expected = bench.expected(sample.proto, feeds)
-    for name in writable(bench.plugin.properties_type):
+    """Whatever threads, streams or hints are set, the numbers stay right, in the second run too.
+
+    Also those of results that have their input's shape and would be others if computed of it.
+    """
+    models = [bench.sample("plain"), bench.sample("outputs"), *_changing(bench)]
+    for name, sample in itertools.product(writable(bench.plugin.properties_type), models):
         if name in _FREE or "PRECISION" in name:
             continue
         field = bench.plugin.properties_type.model_fields[name]
         for value in _other_values(field.annotation, field.default):
-            result = bench.compile(sample.proto, {name: value})(feeds)
-            compare(result.to_tuple(), expected, f"{sample.name} with {name}={value!r}")
+            request = bench.compile(sample.proto, {name: value}).create_infer_request()
+            for seed in (0, 1):
+                feeds = sample.feeds(seed)
+                result, due = request.infer(feeds).to_tuple(), bench.expected(sample.proto, feeds)
+                compare(result, due, f"{sample.name} with {name}={value!r}")
+
+
+def _changing(bench: Bench) -> list[Sample]:
+    """A model that the device takes whose result is like its input, and changes if made again."""
+    texts = [f"g (float[4,6] x) => (float[4,6] y) {{ y = {op}(x) }}" for op in ("Neg", "Exp")]
+    texts.append("g (float[4,6] x) => (float[4,6] y) { y = Add(x, x) }")
+    found = (Sample("a result like its input", parse(text)) for text in texts)
+    return [sample for sample in found if not bench.refusals(sample.proto)][:1]
 
 
 def _of_a_submodel(name: str) -> str:
@@ -235,6 +247,33 @@ def counters_come_when_asked_for(bench: Bench) -> None:
         len(again) == len(infos),
         f"There are {len(infos)} counters after one run, {len(again)} after two: they add up.",
     )
+
+
+_LONG = "encoder/block_{}/attention/self/query/" + "projection_" * 20
+_NAMES = (f"{_LONG}/MatMul", f"{_LONG}/Add", "a name; with 'marks', \u00e4\u2713", "1", "x.y/z_w")
+"""Names of operations, of which some begin alike, or hold what is in no identifier."""
+
+
+@check("properties")
+def counters_name_operations_in_full(bench: Bench) -> None:
+    """Counters tell operations by their whole names, however long these are."""
+    sample = bench.sample("plain")
+    proto = type(sample.proto)()
+    proto.CopyFrom(sample.proto)
+    asked = 0
+    for turn in range(len(_NAMES)):
+        for place, node in enumerate(proto.graph.node):
+            node.name = _NAMES[(turn + place) % len(_NAMES)].format(place)
+        request = bench.compile(proto, {"PERF_COUNT": True}).create_infer_request()
+        request.infer(sample.feeds())
+        infos = list(request.get_profiling_info())
+        asked += len(infos)
+        names = {op.name for op in bench.read(proto).ops}
+        for info in infos:
+            for name in (_of_a_submodel(info.node_name), *info.covers):
+                require(name in names, f"A counter is about '{name}'; operations are {names}.")
+    if not asked:
+        raise NotApplicableError("the device has no counters")
 
 
 _MOST_SHARE = 1.5

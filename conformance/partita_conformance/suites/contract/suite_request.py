@@ -18,7 +18,8 @@ from partita_conformance.suites.feeding import host_tensors
 Array = np.ndarray[Any, Any]
 
 
-def _agree(bench: Bench, sample: Sample, feeds: dict[str, Array], have: Any, what: str) -> None:
+def agree(bench: Bench, sample: Sample, feeds: dict[str, Array], have: Any, what: str) -> None:
+    """Compares results, as a request or as arrays, with what is right for a sample's inputs."""
     values = have.to_tuple() if isinstance(have, partita.InferResult) else have
     compare(values, bench.expected(sample.proto, feeds), f"{sample.name}, {what}")
 
@@ -29,7 +30,7 @@ def infers(bench: Bench) -> None:
     for kind in ("plain", "dynamic", "pair", "outputs"):
         sample = bench.sample(kind)
         feeds = sample.feeds()
-        _agree(bench, sample, feeds, bench.compile(sample.proto)(feeds), "one inference")
+        agree(bench, sample, feeds, bench.compile(sample.proto)(feeds), "one inference")
 
 
 @check("request", values=True)
@@ -40,7 +41,7 @@ def infers_again(bench: Bench) -> None:
         request = bench.compile(sample.proto).create_infer_request()
         for turn, seed in enumerate((0, 1, 0, 2, 2)):
             feeds = sample.feeds(seed)
-            _agree(bench, sample, feeds, request.infer(feeds), f"run {turn + 1} of one request")
+            agree(bench, sample, feeds, request.infer(feeds), f"run {turn + 1} of one request")
 
 
 @check("request", values=True)
@@ -106,7 +107,7 @@ def inputs_are_not_kept(bench: Bench) -> None:
         array[...] = 77
     compare(results, expected, f"{sample.name}, results after the input was overwritten")
     other = sample.feeds(5)
-    _agree(bench, sample, other, request.infer(other), "a new array in the same request")
+    agree(bench, sample, other, request.infer(other), "a new array in the same request")
 
 
 @check("request", values=True)
@@ -119,100 +120,13 @@ def inputs_changed_in_place_are_read_anew(bench: Bench) -> None:
     for name, array in sample.feeds(7).items():
         feeds[name][...] = array
     fresh = {name: array.copy() for name, array in feeds.items()}
-    _agree(bench, sample, fresh, request.infer(feeds), "the same array with other numbers")
+    agree(bench, sample, fresh, request.infer(feeds), "the same array with other numbers")
     for name, array in feeds.items():
         request.set_tensor(name, array)
     for name, array in sample.feeds(8).items():
         feeds[name][...] = array
     fresh = {name: array.copy() for name, array in feeds.items()}
-    _agree(bench, sample, fresh, request.infer(), "a set tensor changed in place")
-
-
-@check("request", values=True)
-def every_element_is_read_anew(bench: Bench) -> None:
-    """Inputs that differ from those of the run before in one element, at any place, count."""
-    for kind in ("plain", "pair"):
-        sample = bench.sample(kind)
-        request = bench.compile(sample.proto).create_infer_request()
-        feeds = sample.feeds(12)
-        request.infer(feeds)
-        for name, array in feeds.items():
-            for place in (0, array.size // 2, array.size // 3, array.size - 1):
-                array.reshape(-1)[place] += 3
-                changed = {**feeds, name: array.copy()}
-                _agree(bench, sample, changed, request.infer(changed), f"element {place} changed")
-
-
-_DECIDING: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
-    "If": (
-        "g (float[6] x, bool c) => (float[6] y) { y = If (c) <"
-        " then_branch = t () => (float[6] a) { a = Add(x, x) },"
-        " else_branch = e () => (float[6] b) { b = Neg(x) }> }",
-        ({"c": True}, {"c": False}, {"c": True}),
-    ),
-    "Reshape": (
-        "g (float[6] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
-        ({"s": [2, 3]}, {"s": [3, 2]}, {"s": [1, 6]}, {"s": [2, 3]}),
-    ),
-    "Slice": (
-        "g (float[6] x, int64[1] i, int64[1] j) => (float[A] y) { y = Slice(x, i, j) }",
-        ({"i": [1], "j": [3]}, {"i": [2], "j": [4]}, {"i": [0], "j": [6]}),
-    ),
-    "Expand": (
-        "g (float[6] x, int64[2] s) => (float[A,6] y) { y = Expand(x, s) }",
-        ({"s": [2, 6]}, {"s": [3, 6]}, {"s": [1, 1]}),
-    ),
-    "Tile": (
-        "g (float[6] x, int64[1] n) => (float[A] y) { y = Tile(x, n) }",
-        ({"n": [1]}, {"n": [3]}, {"n": [2]}),
-    ),
-    "Gather": (
-        "g (float[6] x, int64[2] i) => (float[2] y) { y = Gather(x, i) }",
-        ({"i": [0, 5]}, {"i": [-1, 2]}, {"i": [3, 3]}),
-    ),
-    "TopK": (
-        "g (float[6] x, int64[1] k) => (float[A] y, int64[A] i) { y, i = TopK(x, k) }",
-        ({"k": [2]}, {"k": [5]}, {"k": [1]}),
-    ),
-    "ReduceSum": (
-        "g (float[6] x, float[2,3] z, int64[1] a) => (float[A,B] y) { y = ReduceSum(z, a) }",
-        ({"a": [0]}, {"a": [1]}, {"a": [-2]}),
-    ),
-    "Clip": (
-        "g (float[6] x, float low) => (float[6] y) { y = Clip(x, low) }",
-        ({"low": -0.5}, {"low": 0.5}, {"low": -9}),
-    ),
-    "Loop": (
-        "g (float[6] x, int64 n, bool c) => (float[6] y, float[A,6] z) { y, z = Loop (n, c, x) <"
-        " body = r (int64 i, bool p, float[6] s) => (bool q, float[6] t, float[6] u) {"
-        " q = Identity(p) t = Add(s, s) u = Neg(s) }> }",
-        ({"n": 2, "c": True}, {"n": 0, "c": True}, {"n": 3, "c": False}, {"n": 1, "c": True}),
-    ),
-    "Range": (
-        "g (float[6] x, int64 n) => (int64[A] y) { y = Range(one, n, one) }",
-        ({"n": 4}, {"n": 7}, {"n": 2}),
-    ),
-}
-"""Operator to a model in which elements of an input decide a shape or a way, and those elements."""
-
-
-@check("request", values=True)
-def inputs_that_decide_are_read_anew(bench: Bench) -> None:
-    """Conditions, shapes, axes, bounds and indices that are inputs count in each run anew."""
-    tried = 0
-    for op, (text, turns) in _DECIDING.items():
-        proto = parse(text, {"one": np.array(1, np.int64)} if "one" in text else None)
-        if bench.refusals(proto):
-            continue
-        tried += 1
-        sample = Sample(op, proto)
-        request = bench.compile(proto).create_infer_request()
-        usual = sample.feeds(13)
-        for number, given in enumerate(turns):
-            feeds = usual | {n: np.array(v, usual[n].dtype) for n, v in given.items()}
-            _agree(bench, sample, feeds, request.infer(feeds), f"{given} in run {number + 1}")
-    if not tried:
-        raise NotApplicableError("the device takes none of the models")
+    agree(bench, sample, fresh, request.infer(), "a set tensor changed in place")
 
 
 @check("request", values=True)
@@ -232,29 +146,7 @@ def inputs_of_any_layout(bench: Bench) -> None:
             "in Fortran order": fortran,
             "of the other byte order": swapped,
         }.items():
-            _agree(bench, sample, feeds, request.infer({**feeds, name: form}), f"input {what}")
-
-
-@check("request", values=True)
-def arrays_that_take_turns_are_read_anew(bench: Bench) -> None:
-    """Arrays count in each run, small or large, copied or not: others, and those before again."""
-    for kind in ("plain", "large"):
-        try:
-            sample = bench.sample(kind)
-        except NotApplicableError:
-            continue
-        request = bench.compile(sample.proto).create_infer_request()
-        turns = [sample.feeds(seed) for seed in (15, 16)]
-        turns.append({n: np.ascontiguousarray(np.flip(a)) for n, a in turns[1].items()})
-        for shared in (False, True):
-            for number in (0, 0, 0, 1, 1, 2, 1, 0):
-                feeds = turns[number]
-                result = request.infer(feeds, share_inputs=shared)
-                _agree(bench, sample, feeds, result, f"arrays {number}, shared: {shared}")
-        for array in turns[0].values():
-            array += 1
-        result = request.infer(turns[0], share_inputs=True)
-        _agree(bench, sample, turns[0], result, "shared arrays changed in place")
+            agree(bench, sample, feeds, request.infer({**feeds, name: form}), f"input {what}")
 
 
 @check("request", values=True)
@@ -266,7 +158,7 @@ def large_tensors_pass(bench: Bench) -> None:
             continue
         sample = Sample(f"large {op}", proto)
         feeds = sample.feeds(14)
-        _agree(bench, sample, feeds, bench.compile(proto)(feeds), "a tensor of 16 MiB")
+        agree(bench, sample, feeds, bench.compile(proto)(feeds), "a tensor of 16 MiB")
         return
     raise NotApplicableError("the device takes none of the models")
 
@@ -280,7 +172,7 @@ def one_array_for_two_inputs(bench: Bench) -> None:
         if bench.refusals(sample.proto) or not np.any(bench.expected(sample.proto, feeds)[0]):
             continue  # x - x would be right by zeros
         result = bench.compile(sample.proto)(feeds)
-        _agree(bench, sample, feeds, result, "one array for both inputs")
+        agree(bench, sample, feeds, result, "one array for both inputs")
         return
     raise NotApplicableError("the device takes none of the models of two inputs")
 
@@ -336,7 +228,7 @@ def inputs_keep_their_order(bench: Bench) -> None:
         "by index": {1: feeds["b"], 0: feeds["a"]},
         "as a list": [feeds["a"], feeds["b"]],
     }.items():
-        _agree(bench, sample, feeds, compiled(given), f"inputs {what}")
+        agree(bench, sample, feeds, compiled(given), f"inputs {what}")
 
 
 @check("request", values=True)
@@ -349,7 +241,7 @@ def results_belong_to_their_request(bench: Bench) -> None:
     for request, feeds in zip(requests, inputs, strict=True):
         request.infer(feeds, share_outputs=True)
     for i, (request, feeds) in enumerate(zip(requests, inputs, strict=True)):
-        _agree(bench, sample, feeds, request.results, f"request {i} after others ran")
+        agree(bench, sample, feeds, request.results, f"request {i} after others ran")
 
 
 @check("request")
@@ -379,7 +271,7 @@ def shapes_may_change(bench: Bench) -> None:
     request = bench.compile(sample.proto).create_infer_request()
     for turn, rows in enumerate((3, 5, 3, 1, 8, 2, 0, 5)):
         feeds = sample.feeds(30 + turn, N=rows)
-        _agree(bench, sample, feeds, request.infer(feeds), f"{rows} rows in run {turn + 1}")
+        agree(bench, sample, feeds, request.infer(feeds), f"{rows} rows in run {turn + 1}")
 
 
 @check("request", values=True)
@@ -389,7 +281,7 @@ def more_rows_than_sixteen_bits_count(bench: Bench) -> None:
     request = bench.compile(sample.proto).create_infer_request()
     for rows in (65_543, 3):
         feeds = sample.feeds(43, N=rows)
-        _agree(bench, sample, feeds, request.infer(feeds), f"{rows} rows")
+        agree(bench, sample, feeds, request.infer(feeds), f"{rows} rows")
 
 
 @check("request", values=True)
@@ -401,7 +293,7 @@ def results_of_one_shape_do_not_change_with_another(bench: Bench) -> None:
     first = compiled(small)
     compiled(large)
     compiled(sample.feeds(42, N=2))
-    _agree(bench, sample, small, first, "a result kept over later runs")
+    agree(bench, sample, small, first, "a result kept over later runs")
 
 
 @check("request", values=True)
@@ -458,7 +350,7 @@ def a_tensor_of_the_device_may_come_back(bench: Bench) -> None:
     }
     request = compiled.create_infer_request()
     for _ in range(2):
-        _agree(bench, sample, feeds, request.infer(inputs), "tensors of the device as inputs")
+        agree(bench, sample, feeds, request.infer(inputs), "tensors of the device as inputs")
 
 
 @check("request", values=True)

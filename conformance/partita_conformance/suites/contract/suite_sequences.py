@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,39 @@ def sequences_may_change_their_length(bench: Bench) -> None:
             due = [unboxed(array) for array in bench.expected(proto, feeds)]
             what = f"{text.partition('{')[2]} of {count} tensors in run {turn + 1}"
             compare(have, due, what)
+
+
+def _splits() -> Iterator[tuple[str, str, dict[str, np.ndarray[Any, Any]]]]:
+    """Texts of models that split, along each axis, kept or not, into parts of one row and others.
+
+    With each, what it is, and its constants.
+    """
+    for axis, keep in itertools.product((0, 1, -1), (None, 0, 1)):
+        size = (3, 4)[axis]
+        sizes = {"no": None, "1": 1, "2": 2, "ones": [1] * size, "1, more": [1, size - 1]}
+        sizes |= {"more, 1": [size - 1, 1], "all": [size], "all by number": size}
+        for name, given in sizes.items():
+            more = "" if given is None else ", p"
+            kept = "" if keep is None else f", keepdims = {keep}"
+            split = f"SplitToSequence <axis = {axis}{kept}> (x{more})"
+            constants = {} if given is None else {"p": np.array(given, np.int64)}
+            yield f"{split} of {name} parts", split, constants
+
+
+@check("request", values=True)
+def sequences_hold_the_parts_that_are_due(bench: Bench) -> None:
+    """Parts of a tensor keep or lose their axis as ONNX says, whatever their sizes are given by."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tried = 0
+    for what, split, constants in _splits():
+        proto = parse(f"g (float[3,4] x) => (seq(float) y) {{ y = {split} }}", constants)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        have = [unboxed(array) for array in bench.compile(proto)({"x": x}).to_tuple()]
+        compare(have, [unboxed(array) for array in bench.expected(proto, {"x": x})], what)
+    if not tried:
+        raise NotApplicableError("the device splits nothing into sequences")
 
 
 def _read_only(bench: Bench, proto: Any, compiled: Any, place: int, what: str) -> None:

@@ -1,9 +1,10 @@
-"""Suites ``types``, ``attributes``, ``opsets``, ``values`` and ``sizes``: draws varied by a table.
+"""Suites ``types``, ``attributes``, ``choices``, ``opsets``, ``values``, ``sizes``: varied draws.
 
 Each takes draws of :mod:`partita_conformance.draws.operators` and changes one thing: the type to
 each that the operator's schema allows, the opset to each older version of the operator, the numbers
 to those that break things, the sizes to ones that no vector divides, or to none. ``attributes``
-looks for a draw in which the loss of an attribute changes the answer.
+looks for a draw in which the loss of an attribute changes the answer, ``choices`` makes draws of
+all values of attributes and of axes together with the inputs for which they matter.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from onnx import helper
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.draws.casts import casts
+from partita_conformance.draws.choices.every import CHOICES
 from partita_conformance.draws.cover import ATTEMPTS, newest_opset, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
@@ -50,7 +52,7 @@ _TYPED = 6  # attempts at a draw of a type that can be judged
 
 
 def sweep_checks(count: int) -> list[Check]:
-    """The checks of all five suites.
+    """The checks of all six suites.
 
     Args:
         count: Random models per operator; types and sizes take a quarter as many.
@@ -82,6 +84,10 @@ def sweep_checks(count: int) -> list[Check]:
                 make = functools.partial(_aged, op, opset)
                 what = f"{op} of opset {opset}"
                 checks.append(draw_check(f"opsets/{op}/{opset}", op, make, what))
+        if op in CHOICES:
+            make = functools.partial(_chosen, op)
+            what = f"{op} of each choice, where it matters"
+            checks.append(draw_check(f"choices/{op}", op, make, what))
         for number in range(quarter):
             make = functools.partial(_sized, op, number)
             what = f"{op} of sizes that no vector divides"
@@ -301,6 +307,10 @@ def _changed_defaults(op: str, opset: int) -> dict[str, Any]:
         if name not in new.attributes or given != new.attributes[name].default_value:
             found[name] = helper.get_attribute_value(given) if given.type else None
     return found
+
+
+def _chosen(op: str, _: Bench) -> list[tuple[str, Draw]]:
+    return [("", one) for one in CHOICES[op]()]
 
 
 def _sized(op: str, number: int, _: Bench) -> list[tuple[str, Draw]]:

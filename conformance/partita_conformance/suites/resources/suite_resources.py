@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import decimal
 import gc
 import io
-import locale
-import logging
-import multiprocessing
 import os
-import random
-import signal
-import socket
-import sys
 import tempfile
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +24,12 @@ from partita_conformance.inputs.models import parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.resources.process_state import (
+    ARITHMETIC,
+    arithmetic,
+    state,
+    unusual_state,
+)
 
 _FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
 _TURNS, _FEW = 16, 6
@@ -92,6 +88,12 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
 
     blob = _exported(compiled)
 
+    def cancelled() -> None:
+        request.start_async(feeds)
+        request.cancel()
+        with contextlib.suppress(partita.PartitaError):
+            request.wait()
+
     def refused() -> None:
         with contextlib.suppress(Exception):  # of which type, suite faults asks
             bench.plugin.compile_model(stranger(), bench.properties())
@@ -115,7 +117,27 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
         "queries": lambda: bench.refusals(sample.proto),
         "compiles with CACHE_DIR": cached,
         "runs that fail": failing,
+        "runs that are cancelled": cancelled,
+        **_impossible(bench),
     }
+
+
+def _impossible(bench: Bench) -> dict[str, Callable[[], object]]:
+    """Runs of sizes that the device alone finds not to fit, awaited or not; none if it has none."""
+    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
+    if bench.refusals(proto):
+        return {}
+    request = bench.compile(proto).create_infer_request()
+    feeds = {"a": np.ones(3, np.float32), "b": np.ones(4, np.float32)}
+
+    def use() -> None:
+        with contextlib.suppress(partita.PartitaError):
+            request.infer(feeds)
+        request.start_async(feeds)
+        with contextlib.suppress(partita.PartitaError):
+            request.wait()
+
+    return {"runs that the device cannot compute": use}
 
 
 def _growth(count: Callable[[], int], before: int) -> int:
@@ -183,12 +205,13 @@ def arrays_are_let_go(bench: Bench) -> None:
 
 @check("resources")
 def failed_runs_let_go(bench: Bench) -> None:
-    """A run that cannot be computed keeps none of its inputs."""
+    """A run that cannot be computed keeps none of its inputs, nor any thread."""
     proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
     if bench.refusals(proto):
         raise NotApplicableError("the device does not take Add of any sizes")
     runner = bench.compile(proto).device_model.create_runner()
-    for count in (3, 5):
+    before = 0
+    for count in range(3, 3 + _TURNS):
         arrays = [np.ones(count, np.float32), np.ones(count + 4, np.float32)]
         refs = [weakref.ref(array) for array in arrays]
         with contextlib.suppress(Exception):  # of which type, suite faults asks
@@ -197,6 +220,9 @@ def failed_runs_let_go(bench: Bench) -> None:
         gc.collect()
         kept = sum(ref() is not None for ref in refs)
         require(not kept, f"After a run that failed, {kept} of its inputs are kept.")
+        before = before or _threads()
+    growth = _growth(_threads, before)
+    require(growth < _FEW, f"After {_TURNS} runs that failed there are {growth} more threads.")
     runner.close()
 
 
@@ -241,133 +267,19 @@ def models_are_let_go(bench: Bench) -> None:
     require(not alive, f"{alive} of {len(refs)} models are kept by somebody.")
 
 
-def _state() -> dict[str, Any]:
-    """What the whole process shares, and no device may change."""
-    handlers = {s.name: signal.getsignal(s) for s in signal.Signals if s.name != "SIGKILL"}
-    randoms = np.random.get_state(legacy=False)  # that of everybody
-    key = randoms["state"]["key"].tobytes() if isinstance(randoms, dict) else b""
-    return {
-        "the working directory": Path.cwd(),
-        "environment variables": dict(os.environ),
-        "numpy's handling of floating-point errors": np.geterr(),
-        "numpy's random numbers": key,
-        "the recursion limit": sys.getrecursionlimit(),
-        "the filters of warnings": list(warnings.filters),
-        "handlers of signals": handlers,
-        "the locale": locale.setlocale(locale.LC_ALL),
-        "the mask of new files": _mask(),
-        "the search path of modules": list(sys.path),
-        "the tracer": sys.gettrace(),
-        "garbage collection": (gc.isenabled(), gc.get_threshold()),
-        "the processors to run on": _processors(),
-        "handlers of the root logger": (logging.root.level, list(logging.root.handlers)),
-        "what is done with uncaught errors": (sys.excepthook, threading.excepthook),
-        "Python's random numbers": random.getstate(),
-        "the precision of decimals": decimal.getcontext().prec,
-        "how numpy prints": np.get_printoptions(),
-        "the timeout of sockets": socket.getdefaulttimeout(),
-        "functions called at exit": atexit._ncallbacks(),  # nothing else counts them
-        "how processes are started": multiprocessing.get_start_method(allow_none=True),
-        "the interval of thread switches": sys.getswitchinterval(),
-    }
-
-
-def _arithmetic() -> dict[str, Any]:
-    """How this thread computes floats: modes of the processor that libraries switch."""
-    third = [float(np.float32(sign) / np.float32(3)) for sign in (1, -1)]
-    return {
-        "how small floats are computed": float(np.float32(1e-40) * np.float32(0.5)),
-        "how floats are rounded": third,
-    }
-
-
-def _processors() -> frozenset[int]:
-    """The processors that this thread may run on; none where the system does not tell."""
-    told = getattr(os, "sched_getaffinity", None)
-    return frozenset(told(0)) if told else frozenset()
-
-
-def _mask() -> int:
-    mask = os.umask(0o22)
-    os.umask(mask)
-    return mask
-
-
-def _noticed(number: int, frame: Any) -> None:
-    """A handler of signals that no device has set."""
-
-
-@contextlib.contextmanager
-def _unusual_state() -> Iterator[None]:
-    """Lets the process be in a state that nobody wants, so that setting it anew shows.
-
-    A device that sets something when it compiles has set it long ago, in other checks.
-    """
-    folder, environment = Path.cwd(), dict(os.environ)
-    limit, mask, filters = sys.getrecursionlimit(), os.umask(0o37), list(warnings.filters)
-    handlers = {number: signal.getsignal(number) for number in _HANDLED}
-    level, loggers = logging.root.level, list(logging.root.handlers)
-    elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
-    try:
-        with np.errstate(all="warn"):
-            os.chdir(elsewhere)
-            _set_environment(_ENVIRONMENT)
-            sys.setrecursionlimit(limit + 7)
-            warnings.filterwarnings("default", message="nobody says this", append=False)
-            if threading.current_thread() is threading.main_thread():
-                for number in handlers:
-                    signal.signal(number, _noticed)
-            if _PROCESSORS:
-                os.sched_setaffinity(0, _PROCESSORS)
-            gc.enable()
-            logging.root.handlers[:] = []
-            logging.root.setLevel(_LEVEL)
-            np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
-            yield
-    finally:
-        os.chdir(folder)
-        Path(elsewhere).rmdir()
-        _set_environment(environment)
-        sys.setrecursionlimit(limit)
-        os.umask(mask)
-        logging.root.setLevel(level)
-        logging.root.handlers[:] = loggers
-        warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever typeshed says
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-
-def _set_environment(variables: Mapping[str, str]) -> None:
-    """Makes these all the environment variables there are."""
-    for name in os.environ.keys() - variables.keys():
-        del os.environ[name]
-    os.environ.update(variables)
-
-
-_LEVEL = 33  # of the root logger, which nobody else sets
-_ENVIRONMENT = dict(os.environ)
-"""The environment before the device could change it."""
-_PROCESSORS = _processors()
-"""The processors before the device could change them."""
-_ARITHMETIC = _arithmetic()
-"""How floats were computed before the device could switch it."""
-_HANDLED = [signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGFPE]
-
-
 @check("resources")
 def the_process_is_left_alone(bench: Bench) -> None:
     """Compiling and running change nothing that the process shares, and print nothing."""
     sample = bench.sample("plain")
     bench.compile(sample.proto)(sample.feeds())  # what is imported now may set up its things
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), _unusual_state():
-        before = _state()
+    with contextlib.redirect_stdout(out), unusual_state():
+        before = state()
         compiled = bench.compile(sample.proto)
         for seed in range(2):
             compiled(sample.feeds(seed))
-        after = _state()
-    before, after = before | _ARITHMETIC, after | _arithmetic()
+        after = state()
+    before, after = before | ARITHMETIC, after | arithmetic()
     changed = [what for what, value in before.items() if after[what] != value]
     require(not changed, f"Compiling or running changes {', '.join(changed)}.")
     require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")

@@ -137,6 +137,27 @@ def _do_not_share(bench: Bench, sample: Sample) -> None:
         compare(outputs, bench.expected(sample.proto, feeds), what)
 
 
+_MANY, _MANY_MODELS = 70, 20
+
+
+@check("sharing", values=True)
+def many_requests_do_not_share(bench: Bench) -> None:
+    """Dozens of requests, and models, that are there together each have results of their own."""
+    sample = _models(bench)[0]
+    compiled = bench.compile(sample.proto)
+    requests = [compiled.create_infer_request() for _ in range(_MANY)]
+    requests += [bench.compile(sample.proto).create_infer_request() for _ in range(_MANY_MODELS)]
+    for turn in range(2):
+        seeds = [100 * turn + number for number in range(len(requests))]
+        kept = [
+            request.infer(sample.feeds(seed), share_outputs=True).to_tuple()
+            for request, seed in zip(requests, seeds, strict=True)
+        ]
+        for number, (arrays, seed) in enumerate(zip(kept, seeds, strict=True)):
+            due = bench.expected(sample.proto, sample.feeds(seed))
+            compare(arrays, due, f"{sample.name}, request {number + 1} of {len(requests)}")
+
+
 def _moved(array: Array, offset: int) -> Array:
     """The array, its first byte ``offset`` bytes behind a multiple of 64."""
     block = np.zeros(array.nbytes + 128, np.uint8)

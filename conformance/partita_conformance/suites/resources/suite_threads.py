@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import networks
+from partita_conformance.inputs.models import Array, networks, parse
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.resources.process_state import arithmetic
 
 
 def _together(count: int, task: Callable[[int], None]) -> None:
@@ -104,3 +110,77 @@ def any_thread_may_do_any_step(bench: Bench) -> None:
     for step in (*steps, run, run):
         _together(1, step)
     run(0)
+
+
+@check("threads", values=True)
+def one_array_is_the_input_of_all(bench: Bench) -> None:
+    """Requests and runners on several threads read one array at a time, which nobody changes."""
+    for kind in ("plain", "pair", "dynamic", "large"):
+        sample = bench.sample(kind)
+        feeds = sample.feeds(9, **({"N": 40} if kind == "dynamic" else {}))
+        held = {name: array.copy() for name, array in feeds.items()}
+        expected = bench.expected(sample.proto, held)
+        compiled = bench.compile(sample.proto)
+        compiled(feeds)
+        _together(4, functools.partial(_read_one_array, sample.name, compiled, feeds, expected))
+        compare([*feeds.values()], [*held.values()], f"inputs of {sample.name}", rtol=0, atol=0)
+
+
+def _read_one_array(
+    name: str, compiled: Any, feeds: dict[str, Array], expected: list[Array], index: int
+) -> None:
+    request, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
+    for turn in range(_TURNS):
+        what = f"{name}, thread {index} with the input of all, run {turn + 1}"
+        if index % 2:
+            compare(request.infer(feeds, share_inputs=True).to_tuple(), expected, what)
+        else:
+            results = runner.run(host_tensors(compiled, feeds))
+            compare([tensor.numpy() for tensor in results], expected, what)
+    runner.close()
+
+
+_TURNS = 12
+_TINY = np.array([1e-40, -1e-40, 3e-39, 1e-38, -1.2e-38, 0.1, 1 / 3, 1e30], np.float32)
+
+
+@check("threads", values=True)
+def all_threads_compute_alike(bench: Bench) -> None:
+    """Small numbers, and roundings, are on each thread those of the thread that compiled.
+
+    Nor is it computed otherwise on a thread after a run than before.
+    """
+    tried = 0
+    for step in ("Neg(x)", "Abs(x)", "Identity(x)", "Add(x, x)", "Mul(x, x)", "Relu(x)"):
+        proto = parse(f"g (float[N] x) => (float[N] y) {{ y = {step} }}")
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        compiled = bench.compile(proto)
+        for count in (1, 40, 4001):
+            x = np.resize(_TINY, _TINY.size * count)
+            (due,) = compiled({"x": x}).to_tuple()
+            due = due.copy()
+            _together(3, functools.partial(_computes_alike, step, compiled, x, due))
+            request = compiled.create_infer_request()
+            request.start_async({"x": x})
+            request.wait()
+            _require_bits(request.results.to_tuple()[0], due, f"{step}, asynchronously")
+            _require_bits(compiled({"x": x}).to_tuple()[0], due, f"{step}, again")
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+def _computes_alike(step: str, compiled: Any, x: Array, due: Array, index: int) -> None:
+    before = arithmetic()
+    for _ in range(2):
+        _require_bits(compiled({"x": x}).to_tuple()[0], due, f"{step}, on thread {index}")
+    after = arithmetic()
+    changed = [what for what, value in before.items() if after[what] != value]
+    require(not changed, f"A run changes {', '.join(changed)} on the thread that called it.")
+
+
+def _require_bits(have: Array, due: Array, what: str) -> None:
+    """Fails unless two arrays are the same, zeros' signs too."""
+    same = np.array_equal(have.view(np.uint32), due.view(np.uint32))
+    require(same, f"{what}: other results than on the thread that compiled.")

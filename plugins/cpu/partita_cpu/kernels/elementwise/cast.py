@@ -9,10 +9,12 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.tensors.narrowing import LONG, rounded_to_odd
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.broadcast_loops import emit_map, mapped
-from partita_cpu.kernels.half import narrow, widen
+from partita_cpu.kernels.half import FLOAT32, narrow, widen
 from partita_cpu.kernels.operator_table import ANY, HALVES, DTypes, kernel
+from partita_cpu.scalar.math import bits
 
 NARROW: DTypes = frozenset(
     np.dtype(getattr(ml_dtypes, name))
@@ -43,7 +45,42 @@ def nonzero(x: Any) -> Any:
     return x != 0
 
 
+@register_jitable
+def to_odd(x: Any) -> Any:
+    """A double as float32; what that does not hold as its neighbour whose last bit is 1.
+
+    It rounds to half precision as the double does: see :func:`rounded_to_odd`, which does the same.
+    """
+    near = np.float32(x)
+    pattern = bits(near)
+    if np.float64(near) == x or x != x or pattern & 1:
+        return near
+    step = -1 if abs(np.float64(near)) > abs(x) else 1
+    return bits(np.int32(pattern + step))
+
+
+@register_jitable
+def whole_to_odd(x: Any) -> Any:
+    """The same of an integer, of whose 64 bits a double holds 53."""
+    if -(2**53) < x < 2**53:
+        return to_odd(np.float64(x))
+    rest = np.int64((x & 2047) != 0)
+    return to_odd(np.float64(((x >> 11) | rest) << 11))
+
+
+@register_jitable
+def unsigned_to_odd(x: Any) -> Any:
+    """The same of one without a sign."""
+    if x < np.uint64(2**53):
+        return to_odd(np.float64(x))
+    rest = np.uint64((x & np.uint64(2047)) != np.uint64(0))
+    return to_odd(np.float64(((x >> np.uint64(11)) | rest) << np.uint64(11)))
+
+
 _same, _nonzero = mapped(same), mapped(nonzero)
+_to_odd, _whole_to_odd = mapped(to_odd), mapped(whole_to_odd)
+_unsigned_to_odd = mapped(unsigned_to_odd)
+_TO_ODD = {"f": _to_odd, "i": _whole_to_odd, "u": _unsigned_to_odd}
 _through_int32, _through_int64 = mapped(np.int32), mapped(np.int64)
 """Towards zero; what fits in 32 or 64 bits wraps when it is narrowed."""
 
@@ -63,6 +100,8 @@ def emit_cast(b: Builder, x: Operand, dtype: Any, saturate: bool = True) -> Oper
         return y
     if x.dtype in HALVES:
         x = widen(b, x)
+    if kind in HALVES and x.dtype in LONG:
+        return narrow(b, emit_map(b, _TO_ODD[x.dtype.kind], x, FLOAT32), kind)
     if kind in HALVES:
         return narrow(b, emit_cast(b, x, np.float32), kind)
     if x.dtype == kind:
@@ -90,6 +129,8 @@ def convert(x: Array, y: Array, saturate: bool) -> None:
     source = x
     if x.dtype in NARROW and y.dtype in NARROW:
         source = x.astype(np.float32)
+    if x.dtype in LONG and "float" in y.dtype.name:
+        source = rounded_to_odd(x)
     if saturate and y.dtype in NARROW and "float8" in y.dtype.name:
         limit = float(ml_dtypes.finfo(y.dtype).max)  # type: ignore[no-untyped-call]  # has no types
         source = np.clip(source.astype(np.float32), -limit, limit)

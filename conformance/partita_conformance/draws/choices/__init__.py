@@ -1,0 +1,1 @@
+"""Draws of all values of choices that matter together."""
