@@ -49,8 +49,23 @@ class WideRng(np.random.Generator):
     """Random numbers for draws of sizes that no vector divides; see :func:`random_shape`."""
 
 
+class ShapedRng(np.random.Generator):
+    """Random numbers for a draw whose first shape is known.
+
+    Args:
+        seed: Which numbers.
+        shape: That :func:`random_shape` gives the first time that it is asked, of any rank.
+    """
+
+    def __init__(self, seed: int, shape: Sequence[int]) -> None:
+        super().__init__(np.random.PCG64(seed))
+        self.known: list[list[int]] = [list(shape)]
+
+
 def random_shape(rng: Rng, low: int = 1, high: int = 4, most: int = 7) -> list[int]:
     """A random shape of ``low`` to ``high`` dimensions below ``most``; wide ones end in more."""
+    if isinstance(rng, ShapedRng) and rng.known:
+        return rng.known.pop()
     shape = [int(n) for n in rng.integers(1, most, rng.integers(low, high + 1))]
     if isinstance(rng, WideRng) and shape:
         shape[-1] = int(rng.choice((17, 35, 67, 131)))

@@ -1,0 +1,184 @@
+"""Suite ``passes``: random operators behind and beside each other compute what each of them says.
+
+Every operator that compilers like to rewrite stands ahead of every other one that takes what it
+makes, and beside others of its kind; see :mod:`partita_conformance.draws.graphs`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import Check
+from partita_conformance.draws.draw import Array
+from partita_conformance.draws.graphs.bodies import FAMILIES, drawn, turns
+from partita_conformance.draws.graphs.builder import GraphDraw, Value
+from partita_conformance.draws.graphs.onto import OPERATORS
+from partita_conformance.draws.graphs.pairs import pairs_of, readers_of
+from partita_conformance.draws.graphs.patterns import PATTERNS
+from partita_conformance.draws.graphs.variants import pattern
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    DeclinedError,
+    NotApplicableError,
+)
+from partita_conformance.judging.tolerances import EXACT
+from partita_conformance.suites.numerics.suite_operators import claimed_compiles
+
+_STEP = 1e-6
+"""By which share inputs are moved to see which results are a matter of rounding."""
+_UNORDERED_NAMES = "ArgMax TopK Max Min MaxPool ReduceMax ReduceMin QuantizeLinear"
+_UNORDERED = frozenset(_UNORDERED_NAMES.split())
+"""Operators that have no answer to what is no number, or as many as there are libraries."""
+
+
+def pass_checks(count: int) -> list[Check]:
+    """The checks.
+
+    Args:
+        count: Random models per operator of other suites; here a quarter as many of each kind.
+    """
+    rounds = max(1, count // 4)
+    checks = []
+    for op in OPERATORS:
+        for word, make, what in (
+            ("and_then", pairs_of, "and each other operator behind it"),
+            ("beside", readers_of, "beside itself, and joined"),
+        ):
+            run = functools.partial(_run, op, make, rounds)
+            checks.append(Check(f"passes/{op}_{word}", run, True, f"{op} {what}, drawn"))
+    for name in PATTERNS:
+        run = functools.partial(_run_pattern, name, rounds)
+        what = f"{name}, and what differs from it in a constant, an axis or an order"
+        checks.append(Check(f"passes/{name.replace(' ', '_')}", run, True, what))
+    for family in FAMILIES:
+        run = functools.partial(_run_bodies, family, count)
+        what = f"drawn {family}, and what is read behind them"
+        checks.append(Check(f"passes/drawn_{family}", run, True, what))
+    return checks
+
+
+def _run(op: str, make: Callable[[str, int], GraphDraw], count: int, bench: Bench) -> None:
+    wrong: list[str] = []
+    made = 0
+    refused = ""
+    for number in range(count):
+        graph = make(op, number)
+        outputs, refused = taken(graph, bench)
+        if outputs:
+            made += len(outputs)
+            wrong += judged(graph, outputs, bench)
+    if wrong:
+        raise ConformanceError("; ".join(wrong))
+    if not made:
+        raise DeclinedError(refused) if refused else NotApplicableError(f"no draw of {op}")
+
+
+def taken(graph: GraphDraw, bench: Bench) -> tuple[Sequence[Value], str]:
+    """The outputs whose operations the device takes all, and why it refuses another one."""
+    if not graph.outputs:
+        return (), ""
+    refusals = bench.refusals(graph.model())
+    if not refusals:
+        return graph.outputs, ""
+    kept = [value for value in graph.outputs if not bench.refusals(graph.model([value]))]
+    return kept, refusals[0]
+
+
+def judged(graph: GraphDraw, outputs: Sequence[Value], bench: Bench) -> list[str]:
+    """What is wrong of what the device makes of a model, by the operations that lead to it."""
+    model = graph.model(outputs)
+    feeds = graph.feeds_of(model)
+    made = {name for node in model.graph.node for name in node.output}
+    everything = [value for name, value in graph.values.items() if name in made]
+    proto = graph.model(everything)
+    with np.errstate(all="ignore"):
+        right = dict(zip(_names(everything), bench.expected(proto, feeds), strict=True))
+        moved = dict(zip(_names(everything), bench.expected(proto, _moved(feeds)), strict=True))
+        have = bench.compile(model)(feeds).to_tuple()
+    wrong = []
+    for value, array in zip(outputs, have, strict=True):
+        what = f"{', then '.join(value.path)} (opset {graph.opset}, {value.name})"
+        due = right[value.name]
+        if _told(value, right) and (_exact(value) or not _differ(moved[value.name], due)):
+            wrong += _wrong(array, due, what)
+    return wrong
+
+
+def _run_pattern(name: str, rounds: int, bench: Bench) -> None:
+    """Compares each variant of a pattern that is no matter of rounding with what is right."""
+    wrong = []
+    for number in range(rounds):
+        sample, words = pattern(name, number)
+        compiled = claimed_compiles(bench, sample.proto)
+        feeds = sample.feeds(number)
+        with np.errstate(all="ignore"):
+            right = bench.expected(sample.proto, feeds)
+            moved = bench.expected(sample.proto, _moved(feeds))
+            have = compiled(feeds).to_tuple()
+        for word, given, due, other in zip(words, have, right, moved, strict=True):
+            if not _differ(other, due):
+                wrong += _wrong(given, due, word)
+    if wrong:
+        raise ConformanceError("; ".join(wrong))
+
+
+def _run_bodies(family: str, count: int, bench: Bench) -> None:
+    """Compares each of several runs of a request of a family's models with what is right."""
+    wrong = []
+    for number in range(count):
+        sample = drawn(family, number)
+        request = claimed_compiles(bench, sample.proto).create_infer_request()
+        for turn, feeds in enumerate(turns(sample)):
+            with np.errstate(all="ignore"):
+                right = bench.expected(sample.proto, feeds)
+                have = request.infer(feeds).to_tuple()
+            for value, given, due in zip(sample.proto.graph.output, have, right, strict=True):
+                wrong += _wrong(given, due, f"{sample.name}, run {turn + 1}, {value.name}")
+    if wrong:
+        raise ConformanceError("; ".join(wrong))
+
+
+def _wrong(given: Any, due: Any, what: str) -> list[str]:
+    """What is wrong of an output, if anything is."""
+    try:
+        compare([given], [due], what)
+    except ConformanceError as error:
+        return [str(error)]
+    return []
+
+
+def _names(values: Sequence[Value]) -> list[str]:
+    return [value.name for value in values]
+
+
+def _moved(feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs a little beside those given."""
+    found = {}
+    for name, array in feeds.items():
+        signs = np.resize(np.array([1, -1, -1, 1, -1]), array.shape)
+        floats = array.dtype.kind == "f"
+        found[name] = np.asarray(array * (1 + _STEP * signs), array.dtype) if floats else array
+    return found
+
+
+def _exact(value: Value) -> bool:
+    """Whether all operators but the last one give their inputs' elements, or choose among them."""
+    return all(op in EXACT for op in value.path[:-1])
+
+
+def _differ(one: Array, other: Array) -> bool:
+    return bool(_wrong(one, other, ""))
+
+
+def _told(value: Value, right: Mapping[str, Array]) -> bool:
+    """Whether ONNX says what each operator makes of what it reads."""
+    if not _UNORDERED & set(value.path):
+        return True
+    read = (right[name] for name in value.read if name in right)
+    return not any(array.dtype.kind == "f" and np.isnan(array).any() for array in read)
