@@ -77,6 +77,9 @@ _LOOPS: Mapping[str, str] = {
     " float[3] y, float[3] w, float[3] v: a = Neg(x) y, w, v = Loop (k, truth, x, z, a)"
     f" {_LOOP}{_S3}, float[3] t, {_U3}) => (bool d, float[3] t2, float[3] u2, float[3] s2)"
     " { d = Identity(c) t2 = Add(t, s) u2 = Identity(u) s2 = Identity(s) }>",
+    "a loop whose first value its body reads too": "float[3] x, int64 k => float[3] y:"
+    f" a = Identity(x) y = Loop (k, truth, a) {_LOOP}{_S3}) => (bool d, float[3] t)"
+    " { d = Identity(c) t = Sub(s, a) }>",
     "a loop that reads a value behind its change": "float[3] x, float[3] z, int64 k =>"
     " float[3] y, float[3] w: y, w = Loop (k, truth, x, z)"
     f" {_LOOP}{_S3}, float[3] t) => (bool d, float[3] s2, float[3] t2)"

@@ -96,6 +96,15 @@ class ReduceLogSumExp(_ReduceLog):
         return np.asarray(result if keep else np.squeeze(result, axis=along))
 
 
+class Squeeze(OpRun):
+    """The original of old opsets takes axes away one by one, which renumbers negative ones."""
+
+    def _run(self, data: Array, axes: Any = None) -> tuple[Array]:
+        absent = axes is None or (not isinstance(axes, np.ndarray) and not axes)
+        along = None if absent else tuple(int(axis) for axis in np.reshape(axes, -1))
+        return (np.squeeze(data, axis=along),)
+
+
 class Upsample(OpRun):
     """The original repeats elements by whole numbers, and knows no other way."""
 
@@ -119,4 +128,12 @@ class Upsample(OpRun):
         return (result.astype(x.dtype),)
 
 
-BY_TYPE: list[type[OpRun]] = [Mean, OneHot, ReduceLogSum, ReduceLogSumExp, Shrink, Upsample]
+BY_TYPE: list[type[OpRun]] = [
+    Mean,
+    OneHot,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    Shrink,
+    Squeeze,
+    Upsample,
+]

@@ -132,7 +132,7 @@ class Rewriter:
         if target is None or target in self._outputs:
             return False
         users = list(self._uses.get(target, ()))
-        if any(target not in user.inputs for user in users):
+        if any(target in body.captures() for user in users for body in user.graphs()):
             return False
         self._forget(node)
         for user in users:
