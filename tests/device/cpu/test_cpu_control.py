@@ -310,3 +310,14 @@ def test_inputs_that_cannot_be_scanned_are_named(z, kind, attributes, said):
     model = model_of(SCANNED.format(kind=kind, attributes=attributes))
     with pytest.raises(PartitaError, match=rf"\(Scan\) .*{said}"):
         partita.Core().compile_model(model, "CPU")([floats(2), z])
+
+
+def test_a_body_reads_what_a_state_starts_from():
+    text = """g (float[3] x, int64 k, bool c) => (float[3] y) {
+        a = Identity(x)
+        y = Loop (k, c, a) <body = r (int64 i, bool d, float[3] s) => (bool e, float[3] t) {
+            e = Identity(d)  t = Sub(s, a)
+        }>
+    }"""
+    feeds = {"x": floats(3), "c": np.array(True)}
+    check(model_of(text), *({**feeds, "k": np.array(count)} for count in (0, 3)))

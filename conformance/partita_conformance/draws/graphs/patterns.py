@@ -326,6 +326,15 @@ PATTERNS: Mapping[str, Pattern] = {
             ),
         },
     ),
+    "a factor ahead of a window": Pattern(
+        "float[1,2,4,4] x",
+        "_a = {into}(x, {factor}) y = {window} (_a)",
+        {
+            "into": ("Mul", "Div", "Add"),
+            "factor": (_one(2), _one(-1.5), _row(2, -0.5).reshape(2, 1, 1), _row(1, -2, 3, 0.5)),
+            "window": ("MaxPool <kernel_shape = [2,2]>", "ReduceMax", "GlobalAveragePool"),
+        },
+    ),
     "a linear layer": Pattern(
         "float[3,4] x",
         "_a = {product} y = {into}",
