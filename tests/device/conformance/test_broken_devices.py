@@ -74,7 +74,7 @@ def test_correct_device_passes(name):
 def test_state_that_is_updated_rightly_passes():
     outcomes = outcomes_of("GoodState", "broken_state", ("state/*",), "STATE")
     assert {o.check.name: o.status for o in outcomes} == {o.check.name: PASSED for o in outcomes}
-    assert len(outcomes) == 6
+    assert len(outcomes) == 7
 
 
 def test_zeros_fail_exactly_the_checks_of_values():

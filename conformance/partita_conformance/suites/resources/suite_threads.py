@@ -144,7 +144,7 @@ _TURNS = 12
 _TINY = np.array([1e-40, -1e-40, 3e-39, 1e-38, -1.2e-38, 0.1, 1 / 3, 1e30], np.float32)
 
 
-@check("threads", values=True)
+@check("threads")
 def all_threads_compute_alike(bench: Bench) -> None:
     """Small numbers, and roundings, are on each thread those of the thread that compiled.
 

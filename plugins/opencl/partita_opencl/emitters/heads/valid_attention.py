@@ -51,7 +51,7 @@ def _check(node: Node) -> Reason | None:
 
 @operator(
     "Attention",
-    types={**dict.fromkeys((0, 1, 2, 3), FLOATS), 6: INT64},
+    types={**dict.fromkeys(range(6), FLOATS), 6: INT64},
     check=_check,
     since=24,
 )
