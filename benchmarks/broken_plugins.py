@@ -167,9 +167,10 @@ def main():
         tasks = {pool.submit(measure, fault): fault for fault in faults}
         for task in as_completed(tasks):
             fault, (names, seconds) = tasks[task], task.result()
-            innocent, _ = measured(Good, True, args.draws, args.limit, only=set(names))
-            if innocent:
-                print(f"left out, since the correct device fails it: {', '.join(innocent)}")
+            innocent = set()
+            while wrong := measured(Good, True, args.draws, args.limit, only=set(names))[0]:
+                print(f"left out, since the correct device fails it: {', '.join(wrong)}")
+                innocent |= set(wrong)
                 names, seconds = measure(fault, innocent)
             if not names:
                 missed.append(fault.__name__)

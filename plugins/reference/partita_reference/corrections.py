@@ -305,14 +305,18 @@ class RoiAlign(OriginalRoiAlign):
 def _attention(opset: int) -> type[OpRun] | None:
     """Attention of an opset; ``None`` if it has none.
 
-    Where the product of queries and keys is asked for, the original gives it after ``softcap``.
+    Where the product of queries and keys is asked for, the original gives it after ``softcap``. It
+    looks for infinities in the mask's type, which may be an integer one.
     """
     if not onnx.defs.has("Attention", opset):
         return None
     base: Any = load_op("", "Attention", opset, evaluator_cls=ReferenceEvaluator)
 
     class Attention(base):  # type: ignore[misc]  # made for each version
-        def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
+        def _run(self, q: Any, *others: Any, **given: Any) -> tuple[Any, ...]:
+            inputs = [q, *others]
+            if len(inputs) > 3 and inputs[3] is not None and inputs[3].dtype.kind in "iu":
+                inputs[3] = inputs[3].astype(q.dtype)
             results: tuple[Any, ...] = super()._run(*inputs, **given)
             asked = len(self.onnx_node.output) > 3 and not given.get("qk_matmul_output_mode")
             if asked and given.get("softcap"):
