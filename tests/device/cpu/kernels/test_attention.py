@@ -10,6 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
+import partita
 from partita.errors import CompileError, InferError
 from partita.lowering import Operand, Specializer, Target, lower_proto
 from partita_cpu.jit import isa
@@ -57,6 +58,25 @@ def test_the_softmax_of_scores_is_kept(monkeypatch):
 def test_masks(shape, kind):
     mask = normal(4, *shape)
     check_reference([*heads(), mask if kind is np.float32 else mask > 0])
+
+
+@pytest.mark.parametrize("device", ["CPU", "REFERENCE"])
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint8, np.uint64])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_masks_of_integers_are_added(device, kind, causal):
+    """ONNX's function, and onnxruntime by it, put infinities into the mask's own type."""
+    query, key, value = heads()
+    low = 0 if np.dtype(kind).kind == "u" else -2
+    mask = np.random.default_rng(5).integers(low, 4, (2, 1, 3, 5)).astype(kind)
+    inputs = [query, key, value, mask]
+    model = model_of("Attention", inputs, opset=23, is_causal=causal, scale=0.4)
+    found = partita.Core().compile_model(model, device)({f"x{k}": x for k, x in enumerate(inputs)})
+    scores = 0.4 * query.astype(np.float64) @ key.swapaxes(2, 3) + mask.astype(np.float64)
+    if causal:
+        scores = np.where(np.tri(3, 5, dtype=bool), scores, -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    due = shares / shares.sum(-1, keepdims=True) @ value
+    np.testing.assert_allclose(found[0], due, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_without_any_open_key_are_zero():

@@ -20,7 +20,7 @@ from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
-from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 
 _INT32 = frozenset({np.dtype(np.int32)})
 
@@ -98,7 +98,7 @@ def _window(node: Node, name: str) -> int:
         0: ALL_FLOATS,
         1: ALL_FLOATS,
         2: ALL_FLOATS,
-        3: ALL_FLOATS | BOOL,
+        3: ALL_FLOATS | INTS | BOOL,
         4: ALL_FLOATS,
         5: ALL_FLOATS,
         6: INT64,
