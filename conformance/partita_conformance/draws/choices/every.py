@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,25 @@ def reverse_sequence() -> Iterator[Draw]:
             yield Draw([x, given], {"time_axis": time, "batch_axis": 1 - time})
 
 
+def recurrent(gates: int, states: int) -> Iterator[Draw]:
+    """Each direction and layout, with and without first states and lengths."""
+    steps, batch, size, hidden = 4, 3, 2, 5
+    directions, given = ("forward", "reverse", "bidirectional"), (False, True)
+    for direction, layout, begins, ends in itertools.product(directions, (0, 1), given, given):
+        count = 1 + (direction == "bidirectional")
+        shapes = (steps, batch, size), (count, batch, hidden)
+        of_x, of_state = ((b, a, n) if layout else (a, b, n) for a, b, n in shapes)
+        weights = [_numbers(count, gates * hidden, n) / 4 - 0.3 for n in (size, hidden)]
+        bias = _numbers(count, 2 * gates * hidden) / 8 - 0.2
+        inputs: list[Array | None] = [_numbers(*of_x) - 1.2, *weights, bias, None]
+        if ends:
+            inputs[4] = np.array([2, 4, 3], np.int32)
+        if begins:
+            inputs += [_numbers(*of_state) * (n + 1) / 2 - 0.9 for n in range(states)]
+        attributes = {"direction": direction, "hidden_size": hidden, "layout": layout}
+        yield Draw(inputs, attributes, [1, 2, 3], 1 + states)
+
+
 def compress() -> Iterator[Draw]:
     """Each axis and none, with as many conditions and with fewer."""
     x = _numbers(*_SIZES[:3])
@@ -275,5 +295,8 @@ CHOICES: Mapping[str, Callable[[], Iterator[Draw]]] = {
     "DFT": dft,
     "ReverseSequence": reverse_sequence,
     "Compress": compress,
+    "RNN": partial(recurrent, 1, 1),
+    "GRU": partial(recurrent, 3, 1),
+    "LSTM": partial(recurrent, 4, 2),
 }
 """Operator to its draws."""
