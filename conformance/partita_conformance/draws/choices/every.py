@@ -165,7 +165,7 @@ def center_crop_pad() -> Iterator[Draw]:
 
 
 def resize() -> Iterator[Draw]:
-    """Axes in each order, by scales and by sizes, kept in proportion or not."""
+    """Axes in each order, by scales and by sizes, kept in proportion or not; old ones by scales."""
     x = _numbers(1, 2, 4, 6)
     for axes, mode in itertools.product(
         ([2, 3], [3, 2], [-1, -2], [3], [-2]), ("nearest", "linear")
@@ -178,6 +178,9 @@ def resize() -> Iterator[Draw]:
         for policy in policies if min(axes) >= 0 else policies[:1]:  # engines differ otherwise
             more = {**given, "keep_aspect_ratio_policy": policy}
             yield Draw([x, None, None, sizes], more, (3,), opset=18)
+    for mode in ("nearest", "linear"):  # where an image shrinks, engines round otherwise
+        scales = np.array([1, 1, 1.25, 2.25], np.float32)
+        yield Draw([_numbers(1, 2, 8, 4), scales], {"mode": mode}, [1], opset=10)
 
 
 def split() -> Iterator[Draw]:
