@@ -54,6 +54,15 @@ def refused_attribute(node: Node, due: Mapping[str, Any]) -> Reason | None:
     return None
 
 
+def refused_choice(node: Node, name: str, *choices: Any) -> Reason | None:
+    """A reason if an attribute is none of some values, of which the first is its default."""
+    found = node.attrs.get(name, choices[0])
+    if found in choices:
+        return None
+    taken = ", ".join(map(str, choices))
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{name} is {found!r}; takes {taken}")
+
+
 def refused_input(node: Node, left_out: Mapping[int, str]) -> Reason | None:
     """A reason if one of some inputs, by position, is given."""
     for place, name in left_out.items():

@@ -9,7 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.kernel_table import INT64
+from partita.lowering.kernel_table import INT64, refused_choice
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.movement import axis_of, copy_box, expand, row_major
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
@@ -77,10 +77,7 @@ def _cut(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _mode(node: Node) -> Reason | None:
-    mode = node.attrs.get("mode", "linear")
-    if mode in ("linear", "circular"):
-        return None
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode is {mode!r}")
+    return refused_choice(node, "mode", "linear", "circular")
 
 
 @operator(

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.kernel_table import refused_choice
 from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
 from partita_cpu.kernels.attention.valid_keys import attend_valid_keys, has_valid_keys
@@ -76,10 +77,7 @@ def _open_or_closed(mask: Array, y: Array) -> None:
 
 
 def _check_modes(node: Node) -> Reason | None:
-    mode = node.attrs.get("qk_matmul_output_mode", 0)
-    if mode in (0, 1, 2, 3):
-        return None
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"qk_matmul_output_mode is {mode}")
+    return refused_choice(node, "qk_matmul_output_mode", 0, 1, 2, 3)
 
 
 _MOST_KEYS = 1 << 40

@@ -17,7 +17,6 @@ from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Maskin
 from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
-from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import HALVES
@@ -97,7 +96,7 @@ def attend_valid_keys(
         q: Queries.
         k: Keys, of the same type.
         v: Values.
-        masking: Which keys queries see; numbers of its mask are of any float type.
+        masking: Which keys queries see; its mask is of float32.
         scale: Factor of the scores; by default of the size of keys.
         cap: Their bound through tanh; 0 for none.
     """
@@ -105,7 +104,7 @@ def attend_valid_keys(
     kind, lengths, mask = q.tensor.dtype, masking.lengths, masking.mask
     if mask is not None:
         around = (1,) * (4 - mask.ndim) + mask.shape
-        mask = b.view(emit_cast(b, mask, np.dtype(np.float32)), around)
+        mask = b.view(mask, around)
     q = Heads(float32_of(b, q.tensor), q.count, q.last)
     batch, queries = q.tensor.shape[0], q.length
     group, of_batches = q.count // k.count, (batch, k.count)

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
+from partita.contract.query import Reason
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.indexing import taken
 from partita_cpu.kernels.movement.rearrange import axes_of, axis_of, ints
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, kernel
 
-_MODES = ("constant", "reflect", "edge", "wrap")
-
 
 def _check_mode(node: Node) -> Reason | None:
-    mode = node.attrs.get("mode", "constant")
-    if mode in _MODES:
-        return None
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode is '{mode}'; takes {', '.join(_MODES)}")
+    return refused_choice(node, "mode", "constant", "reflect", "edge", "wrap")
 
 
 @kernel("Pad", dtypes={0: ANY, 1: INT64, 3: INDICES}, check=_check_mode, since=2)

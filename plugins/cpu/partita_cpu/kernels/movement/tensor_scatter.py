@@ -8,9 +8,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
+from partita.contract.query import Reason
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.kernel_table import refused_choice
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.intrinsics.address_call import address
 from partita_cpu.jit.kernel_wrappers import Checked
@@ -79,10 +80,7 @@ def _refuse(name: str, *arguments: Array) -> NoReturn:
 
 
 def _check(node: Node) -> Reason | None:
-    mode = node.attrs.get("mode", "linear")
-    if mode in ("linear", "circular"):
-        return None
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode is {mode!r}")
+    return refused_choice(node, "mode", "linear", "circular")
 
 
 @kernel(
