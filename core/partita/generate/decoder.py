@@ -19,10 +19,6 @@ from partita.runtime.compiled_model import CompiledModel
 Array = np.ndarray[Any, Any]
 
 
-_LEAST_ROOM = 256
-"""Tokens that a buffer of a cache that grows has room for at first."""
-
-
 def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> Model:
     """A model as a decoder runs it: number of sequences and capacity fixed, the cache its state.
 
@@ -55,7 +51,7 @@ def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> 
         model.ir.metadata_props[METADATA_KEY] = to_metadata(ports.caches)
     if ports.is_fixed:
         return model
-    return give_room(core, device, model, ports.caches, SEQUENCE_AXIS)
+    return give_room(core, device, model, ports.caches, SEQUENCE_AXIS, context)
 
 
 class Decoder:
@@ -89,14 +85,15 @@ class Decoder:
         self.capacity = self._ports.capacity
         self.request = compiled.create_infer_request()
         self._hands_on = not compiled.model.variables
-        self._mask = np.zeros((self.batch, 0), np.int64)
-        self._room = 0
+        kind = self._ports.inputs.get("attention_mask")
+        self._mask = np.zeros((self.batch, 0), None if kind is None else kind.dtype)
+        self._tokens = self._room = 0
         self.reset()
 
     def reset(self) -> None:
         """Forgets all sequences; one of a cache that grows needs it, others may do without."""
-        self._mask = self._mask[:, :0]
-        if self._ports.has_room:
+        self._tokens = 0
+        if self._ports.room is not None:
             return  # lengths tell what is valid
         if not self._hands_on:
             self.request.reset_state()
@@ -127,35 +124,39 @@ class Decoder:
             InferError: A device failed.
         """
         count = tokens.shape[1]
-        mask = self._attention_mask(lengths, count)
         ends = lengths + count
-        if self._ports.has_room:  # all rows grow together, and the mask tells what each sees
-            ends = np.full(self.batch, mask.shape[1])
-            self._make_room(mask.shape[1])
+        if not self._ports.is_fixed:  # all rows grow together, and the mask tells what each sees
+            ends = np.full(self.batch, self._tokens + count)
+        total = int(ends.max())
+        if self._ports.room is not None:
+            self._make_room(total)
+        mask = self._attention_mask(ends, total, count)
         every = {
             "input_ids": tokens,
             "attention_mask": mask,
             "position_ids": lengths[:, None] + np.arange(count),
             "seqlens_k": ends - 1,
-            "total_sequence_length": ends.max(),
-            "cache_position": mask.shape[1] - count + np.arange(count),
+            "total_sequence_length": total,
+            "cache_position": total - count + np.arange(count),
             "beam_idx": np.arange(self.batch),
-            "use_cache_branch": np.array([mask.shape[1] > count]),
+            "use_cache_branch": np.array([total > count]),
         }
         feeds = {}
         for name, port in self._ports.inputs.items():
             shape = (-1,) if len(port.shape or ()) == 1 else np.shape(every[name])
             if name == "seqlens_k" and len(port.shape or ()) == 2:
                 shape = (self.batch, 1)
-            feeds[name] = np.asarray(every[name], port.dtype).reshape(shape)
+            feed = np.asarray(every[name], port.dtype)
+            # An array that is the same object each time is read in place.
+            feeds[name] = feed if feed.shape == shape else feed.reshape(shape)
         results = self.request.infer(feeds, share_outputs=True)
         if self._hands_on:
             for cache in self._ports.caches:
                 written = self.request.get_tensor(cache.written)
                 self.request.set_tensor(cache.read, written)
         if not self._ports.is_fixed:
-            mask[~taking_part, -count:] = 0
-            self._mask = mask
+            mask[~taking_part, total - count : total] = 0
+            self._mask, self._tokens = mask, total
         logits = np.asarray(results[self._ports.logits])
         last = logits.reshape(self.batch, -1, logits.shape[-1])[:, -1]
         return np.asarray(last, np.float32)
@@ -164,7 +165,13 @@ class Decoder:
         """Gives all caches buffers for so many tokens at least, twice as many as they had."""
         if tokens <= self._room:
             return
-        self._room = max(tokens, 2 * self._room, _LEAST_ROOM)
+        is_first, self._room = not self._room, max(tokens, 2 * self._room, self._ports.room or 0)
+        if self._ports.has_whole_mask:
+            wider = np.zeros((self.batch, self._room), self._mask.dtype)
+            wider[:, : self._tokens] = self._mask[:, : self._tokens]
+            self._mask = wider
+            if is_first:
+                return  # caches are as long as the mask, unless somebody gives them another length
         for variable in self.request.query_state():
             held = variable.state.numpy()
             shape = list(held.shape)
@@ -173,9 +180,12 @@ class Decoder:
             larger[:, :, : held.shape[SEQUENCE_AXIS]] = held
             variable.state = larger
 
-    def _attention_mask(self, lengths: Array, count: int) -> Array:
+    def _attention_mask(self, ends: Array, total: int, count: int) -> Array:
         """Which places of the cache and of the new tokens are seen, ``[batch, places]``."""
         if self._ports.is_fixed:
-            places = np.arange(int((lengths + count).max()))
-            return (places < (lengths + count)[:, None]).astype(np.int64)
-        return np.concatenate([self._mask, np.ones((self.batch, count), np.int64)], axis=1)
+            return (np.arange(total) < ends[:, None]).astype(np.int64)
+        if self._ports.has_whole_mask:
+            self._mask[:, self._tokens : total] = 1
+            return self._mask
+        new = np.ones((self.batch, count), self._mask.dtype)
+        return np.concatenate([self._mask[:, : self._tokens], new], axis=1)

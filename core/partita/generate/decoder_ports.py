@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.errors import ModelFormatError
 from partita.generate.caches.room import ROOM_KEY
+from partita.generate.caches.whole_masks import WHOLE_MASK_KEY
 from partita.model.model import Model, Port
 from partita.model.variables import Variable
 
@@ -48,8 +49,9 @@ class DecoderPorts:
         logits: The output that scores tokens.
         is_fixed: Whether past and present have one shape, the capacity, and runs write at the
             valid length; if not, each run returns a longer cache.
-        has_room: Whether caches grow in buffers that have room for more, as
+        room: Tokens that the buffers begin with room for, if caches grow in such, as
             :mod:`partita.generate.caches.room` makes them.
+        has_whole_mask: Whether the mask is as long as these buffers.
     """
 
     inputs: dict[str, Port]
@@ -57,7 +59,8 @@ class DecoderPorts:
     cache_inputs: dict[str, Port]
     logits: str
     is_fixed: bool
-    has_room: bool = False
+    room: int | None = None
+    has_whole_mask: bool = False
 
     @classmethod
     def of(cls, model: Model) -> DecoderPorts:
@@ -90,9 +93,13 @@ class DecoderPorts:
                 f"Model '{model.name}' is no decoder that text can be generated with: "
                 f"{'; '.join(faults)}. Export it with a cache, as onnxruntime-genai or optimum do."
             )
-        has_room = ROOM_KEY in model.metadata
-        is_fixed = not has_room and _is_fixed(model, caches)
-        return cls({p.name: p for p in known}, caches, read, "logits", is_fixed, has_room)
+        room = model.metadata.get(ROOM_KEY)
+        return cls(
+            *({p.name: p for p in known}, caches, read, "logits"),
+            is_fixed=room is None and _is_fixed(model, caches),
+            room=None if room is None else int(room),
+            has_whole_mask=WHOLE_MASK_KEY in model.metadata,
+        )
 
     @property
     def capacity(self) -> int | None:

@@ -19,8 +19,9 @@ class Form:
         heads: Heads of queries.
         kv_heads: Heads of keys and values.
         size: Elements of a head.
-        mask: "added", "chosen" (Where), "padding" (a row for all tokens), "window" or "distances"
-            (causal, and less the farther a key is).
+        mask: "added", "chosen" (Where), "padding" (a row for all tokens), "window", "distances"
+            (causal, and less the farther a key is), "triangle" (of the size of tokens by keys, as
+            torch writes it) or "joined" (zeros for what is past, and a triangle).
         scale: "scores", "divided", "queries" or "both" (the root of it to queries and to keys, of
             the size of queries).
         guard: Whether shares that are not numbers become 0.
@@ -95,6 +96,8 @@ class _Maker:
             far = self.op("Cast", self.op("Sub", keys, column), to=self.kind)
             slopes = self.const([[[0.5]], [[0.1]]] * (form.heads // 2), self.type)
             self.mask = self.op("Add", self.op("Mul", far, slopes), self.mask)
+        if form.mask in ("triangle", "joined"):
+            self.mask = self.triangle(past, new, total, there)
         at = "position_ids" if form.positions else self.op("Unsqueeze", places, self.const([0]))
         words = self.op("Gather", self.floats(WORDS, width), "input_ids")
         x = self.op("Add", words, self.op("Gather", self.floats(600, width), at))
@@ -121,6 +124,35 @@ class _Maker:
             opset_imports=[helper.make_opsetid("", form.opset)],
             ir_version=8,
         )
+
+    def triangle(self, past, new, total, there):
+        """What is added to scores, as older exports compute it: (batch, 1, tokens, keys)."""
+        batch = self.size_of("input_ids", 0)
+        first, one = self.const([0]), self.const(1)
+        batch, new, past, total = (
+            self.op("Unsqueeze", n, first) for n in (batch, new, past, total)
+        )
+        low = np.finfo(self.type).min
+        full = weight("low", np.array([low], self.type))
+        keys = new if self.form.mask == "joined" else total
+        full = self.op("ConstantOfShape", self.op("Concat", new, keys, axis=0), value=full)
+        if self.form.mask == "joined":
+            later = self.op("Trilu", full, one, upper=1)
+            before = self.op(
+                "Expand", self.const(0, self.type), self.op("Concat", new, past, axis=0)
+            )
+            later = self.op("Concat", before, later, axis=1)
+        else:
+            begin = self.op("Add", self.op("Squeeze", past, first), one)
+            later = self.op("Trilu", full, begin, upper=1)
+        shape = self.op("Concat", batch, self.const([1]), new, total, axis=0)
+        minus = self.op("Equal", shape, self.const([-1]))
+        ones = self.op("ConstantOfShape", self.const([4]), value=weight("one", np.array([1])))
+        shape = self.op("Where", minus, ones, shape)
+        wide = self.op("Expand", self.op("Unsqueeze", later, self.const([0, 1])), shape)
+        part = self.op("Slice", wide, self.const([0]), total, self.const([3]), self.const([1]))
+        away = self.op("Where", there, self.const(0, self.type), self.const(low / 2, self.type))
+        return self.op("Max", self.op("Add", part, away), self.const(low, self.type))
 
     def layer(self, layer, x, width):
         form = self.form

@@ -5,6 +5,7 @@ Logits and caches are judged by onnxruntime, which is handed past and present of
 
 import logging
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ import partita
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.generate.caches.attention_sites import UnusualCacheError
 from partita.generate.caches.room import ROOM_KEY, give_room, with_room
+from partita.generate.caches.whole_masks import WHOLE_MASK_KEY
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
 
@@ -26,12 +28,16 @@ FORMS = {
     "padding": Form(mask="padding", scale="queries"),
     "window": Form(mask="window", scale="both", guard=True),
     "distances": Form(heads=4, kv_heads=4, mask="distances"),
+    "triangle": Form(heads=4, kv_heads=2, mask="triangle"),
     "old opset": Form(heads=4, kv_heads=2, opset=13),
     "no positions": Form(positions=False, guard=True),
     "float16": Form(heads=4, kv_heads=2, half=True),
 }
 LEFT = {"mean": Form(extra="mean"), "cap": Form(extra="cap")}
 """What attends otherwise than the operator does, or reads a cache elsewhere."""
+
+CONTEXT = 64
+"""Fewer tokens than come: buffers grow beyond it."""
 
 NAMES = [f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value")]
 
@@ -87,7 +93,7 @@ def assert_right(form, device, batch=1, config=None, second=None):
     proto = decoder(form)
     core = partita.Core()
     core.register_plugin("partita_cpu", "CPU2")
-    model = prepare(core.read_model(proto), batch, 512, core, device)
+    model = prepare(core.read_model(proto), batch, CONTEXT, core, device)
     for op in model.ops:
         if second is not None and op.name.startswith("layer1"):
             op.affinity = second
@@ -108,7 +114,8 @@ def assert_right(form, device, batch=1, config=None, second=None):
 @pytest.mark.parametrize("form", FORMS)
 def test_caches_with_room(form, batch):
     model = assert_right(FORMS[form], "CPU", batch)
-    assert ROOM_KEY in model.metadata
+    assert model.metadata[ROOM_KEY] == str(CONTEXT)
+    assert WHOLE_MASK_KEY in model.metadata
     kinds = [op.op_type for op in model.ops]
     assert kinds.count("GroupQueryAttention") == LAYERS
     assert "Softmax" not in kinds
@@ -138,6 +145,30 @@ def test_caches_with_room_in_memory_of_opencl(form, device, second):
     config = {"STRICT": True} if second else None
     model = assert_right(FORMS[form], device, 2, config, second)
     assert ROOM_KEY in model.metadata
+
+
+def test_a_mask_that_is_not_understood_grows_with_the_tokens(caplog):
+    with caplog.at_level(logging.INFO, logger="partita.generate"):
+        model = assert_right(Form(heads=4, mask="joined"), "CPU", 2)
+    assert ROOM_KEY in model.metadata
+    assert WHOLE_MASK_KEY not in model.metadata
+    (record,) = caplog.records
+    assert (
+        "Calls of 'growing' are made ready for each length: 'Expand_0' (Expand) " in record.message
+    )
+    assert "depends on the number of tokens in an unknown way" in record.message
+
+
+def test_calls_stay_bound_while_buffers_stay():
+    proto, core = decoder(Form(heads=4, kv_heads=2)), partita.Core()
+    compiled = core.compile_model(prepare(core.read_model(proto), 1, 4000, core, "CPU"), "CPU")
+    found = Decoder(compiled)
+    graph = found.request.runner.graph
+    for length in range(4):
+        found.run(np.array([[1]]), np.array([length]), np.ones(1, bool))
+    with mock.patch.object(graph, "run", side_effect=AssertionError("not bound")):
+        for length in range(4, 300):
+            found.run(np.array([[length % WORDS]]), np.array([length]), np.ones(1, bool))
 
 
 @pytest.mark.parametrize("form", LEFT)
@@ -175,20 +206,20 @@ def test_caches_of_unusual_models_say_what_is_unusual(change, words):
     change(proto)
     model = partita.Core().read_model(proto)
     with pytest.raises(UnusualCacheError, match=words):
-        with_room(model, DecoderPorts.of(model).caches, SEQUENCE_AXIS)
+        with_room(model, DecoderPorts.of(model).caches, SEQUENCE_AXIS, 8)
 
 
 def test_a_cache_whose_beginning_a_run_computes_stays():
     model = partita.Core().read_model(decoder(Form()))
     caches = [replace(one, begun="flag") for one in DecoderPorts.of(model).caches]
     with pytest.raises(UnusualCacheError, match="a run computes what a cache begins with"):
-        with_room(model, caches, SEQUENCE_AXIS)
+        with_room(model, caches, SEQUENCE_AXIS, 8)
 
 
 def test_a_cache_that_grows_along_another_axis_stays():
     model = partita.Core().read_model(decoder(Form()))
     with pytest.raises(UnusualCacheError, match="does not grow along axis 1 of four"):
-        with_room(model, DecoderPorts.of(model).caches, 1)
+        with_room(model, DecoderPorts.of(model).caches, 1, 8)
 
 
 def test_a_device_that_lacks_the_operator_gets_the_model_as_it_is(caplog):
@@ -203,6 +234,6 @@ def test_a_device_that_lacks_the_operator_gets_the_model_as_it_is(caplog):
     before = [op.name for op in model.ops]
     caches = DecoderPorts.of(model).caches
     with caplog.at_level(logging.WARNING, logger="partita.generate"):
-        assert give_room(Lacking(), "NEW", model, caches, SEQUENCE_AXIS) is model
+        assert give_room(Lacking(), "NEW", model, caches, SEQUENCE_AXIS, 8) is model
     assert [op.name for op in model.ops] == before
     assert "would not run on NEW: UNSUPPORTED_OP: it has none" in caplog.text

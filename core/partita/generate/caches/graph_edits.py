@@ -1,13 +1,56 @@
-"""Small changes of a graph: who reads what, and what nobody reads any more."""
+"""Small changes of a graph: what is added, who reads what, and what nobody reads any more."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from partita.model.value_uses import bodies
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+
+class GraphWriter:
+    """Adds operations and constants to a graph, all named after the same prefix.
+
+    Args:
+        graph: The graph.
+        prefix: Of their names; no other writer of the graph has it.
+    """
+
+    def __init__(self, graph: ir.Graph, prefix: str) -> None:
+        self._graph = graph
+        self._prefix = prefix
+        self._count = 0
+
+    def emit(
+        self, before: ir.Node, op_type: str, *inputs: ir.Value | None, **attributes: Any
+    ) -> ir.Value:
+        """Adds an operation in front of another one; its result."""
+        import onnx_ir as ir
+
+        self._count += 1
+        node = ir.node(op_type, inputs, attributes, name=f"{self._prefix}/{op_type}_{self._count}")
+        node.outputs[0].name = f"{node.name}/result"
+        self._graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def const(self, elements: Any) -> ir.Value:
+        """Adds a constant."""
+        import onnx_ir as ir
+
+        self._count += 1
+        tensor = ir.tensor(np.asarray(elements), name=f"{self._prefix}/{self._count}")
+        value = ir.Value(
+            name=tensor.name,
+            const_value=tensor,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(np.shape(elements)),
+        )
+        self._graph.register_initializer(value)
+        return value
 
 
 def let_read(old: ir.Value, new: ir.Value) -> None:

@@ -28,7 +28,8 @@ from partita.generate.caches.attention_sites import (
     repeated,
     sites,
 )
-from partita.generate.caches.graph_edits import drop_unused, let_read
+from partita.generate.caches.graph_edits import GraphWriter, drop_unused, let_read
+from partita.generate.caches.whole_masks import with_whole_mask
 from partita.model.model import Model, value_shape
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ROOM_KEY = "partita.caches_with_room"
-"""The entry of a model's metadata that says that its caches are buffers with room."""
+"""The entry of a model's metadata that says for how many tokens its caches have room at first."""
 
 _MICROSOFT, _ATTENTION = "com.microsoft", "GroupQueryAttention"
-_ROOM = "cache_room"
+ROOM_SIZE = "cache_room"
+"""The size of caches along the axis of tokens."""
 
 
 def give_room(
-    core: Core, device: str, model: Model, caches: Sequence[Variable], axis: int
+    core: Core, device: str, model: Model, caches: Sequence[Variable], axis: int, room: int
 ) -> Model:
     """A decoder whose caches are buffers with room, where the model and the device allow it.
 
@@ -57,21 +59,27 @@ def give_room(
         model: A decoder whose caches grow.
         caches: What its runs read and write.
         axis: The axis along which they grow.
+        room: Tokens that they are to have room for at first.
 
     Returns:
-        What :func:`with_room` makes; the model itself where its caches stay as they are, which a
-        line of the log tells, with the reason.
+        What :func:`with_room` makes, with a mask of one length where that can be
+        (:mod:`partita.generate.caches.whole_masks`); the model itself where its caches stay as they
+        are, which a line of the log tells, with the reason.
     """
     try:
-        made = with_room(model, caches, axis)
+        made = with_room(model, caches, axis, room)
         _require_same_devices(core, device, model, made)
     except UnusualCacheError as reason:
         _log.warning("Caches of '%s' are copied for each token: %s.", model.name, reason)
         return model
-    return made
+    try:
+        return with_whole_mask(made, ROOM_SIZE)
+    except UnusualCacheError as reason:
+        _log.info("Calls of '%s' are made ready for each length: %s.", model.name, reason)
+        return made
 
 
-def with_room(model: Model, caches: Sequence[Variable], axis: int) -> Model:
+def with_room(model: Model, caches: Sequence[Variable], axis: int, room: int) -> Model:
     """A copy of a decoder whose caches are buffers with room.
 
     It has the inputs ``seqlens_k`` and ``total_sequence_length`` of ``GroupQueryAttention``, and
@@ -81,6 +89,7 @@ def with_room(model: Model, caches: Sequence[Variable], axis: int) -> Model:
         model: A decoder whose caches grow; weights are shared.
         caches: What its runs read and write.
         axis: The axis along which they grow.
+        room: Tokens that they are to have room for at first; whoever runs the model gives them it.
 
     Raises:
         UnusualCacheError: A cache is read otherwise than by an attention that is known here.
@@ -88,7 +97,7 @@ def with_room(model: Model, caches: Sequence[Variable], axis: int) -> Model:
     made = model.clone()
     _Rewriting(made.ir.graph, caches, axis).run()
     made.ir.metadata_props[METADATA_KEY] = to_metadata(caches)
-    made.ir.metadata_props[ROOM_KEY] = "1"
+    made.ir.metadata_props[ROOM_KEY] = str(room)
     return made.reshape({})
 
 
@@ -122,21 +131,21 @@ class _Rewriting:
         self._growths = growths(graph, caches, axis)
         self._sites = sites(graph, self._growths)
         self._first = graph[0]
-        self._count = 0
+        self._write = GraphWriter(graph, "cache_room")
         self._biases: dict[Any, ir.Value] = {}
 
     def run(self) -> None:
         """Rewrites all attentions, and what asks for the lengths of caches."""
         self._inputs = self._with_lengths()
         tokens, mask = (
-            self._emit(self._first, "Shape", self._inputs[name])
+            self._write.emit(self._first, "Shape", self._inputs[name])
             for name in ("input_ids", "attention_mask")
         )
-        zero, one = self._const([0]), self._const([1])
-        self._batch = self._emit(self._first, "Gather", tokens, zero, axis=0)
-        self._new = self._emit(self._first, "Gather", tokens, one, axis=0)
-        self._total = self._emit(self._first, "Gather", mask, one, axis=0)
-        self._before = self._emit(self._first, "Sub", self._total, self._new)
+        zero, one = self._write.const([0]), self._write.const([1])
+        self._batch = self._write.emit(self._first, "Gather", tokens, zero, axis=0)
+        self._new = self._write.emit(self._first, "Gather", tokens, one, axis=0)
+        self._total = self._write.emit(self._first, "Gather", mask, one, axis=0)
+        self._before = self._write.emit(self._first, "Sub", self._total, self._new)
         for site in self._sites:
             self._replace(site)
         drop_unused(self._graph)
@@ -189,12 +198,14 @@ class _Rewriting:
         self._graph.insert_before(mix, node)
         made, *presents = node.outputs
         made.name = f"{node.name}/heads"
-        apart = self._emit(mix, "Reshape", made, self._const([0, 0, site.heads, site.keys.size]))
+        apart = self._write.emit(
+            mix, "Reshape", made, self._write.const([0, 0, site.heads, site.keys.size])
+        )
         readers = [use.node for use in result.uses()]
         if len(readers) == 1 and permutes(readers[0], HEADS_BEHIND):
             let_read(readers[0].outputs[0], apart)
         else:
-            let_read(result, self._emit(mix, "Transpose", apart, perm=HEADS_BEHIND))
+            let_read(result, self._write.emit(mix, "Transpose", apart, perm=HEADS_BEHIND))
         for growth, present in zip((site.keys, site.values), presents, strict=True):
             self._give_room(growth, present, site.heads)
 
@@ -207,7 +218,7 @@ class _Rewriting:
         for value in repeated(growth):
             self._tell_shape(value, [heads, self._total, growth.size])
         self._tell_shape(old, [growth.heads, self._total, growth.size])
-        shape = [(value_shape(past) or (None,))[0], growth.heads, _ROOM, growth.size]
+        shape = [(value_shape(past) or (None,))[0], growth.heads, ROOM_SIZE, growth.size]
         past.shape, present.shape, present.type = ir.Shape(shape), ir.Shape(shape), past.type
         present.name, old.name = old.name, f"{old.name}/joined"
         for place, value in enumerate(self._graph.outputs):
@@ -216,14 +227,14 @@ class _Rewriting:
 
     def _tell_shape(self, value: ir.Value, dims: Sequence[Any]) -> None:
         """Answers whoever asks for the shape of (batch, *dims)."""
-        parts = [self._batch, *(self._const([n]) if isinstance(n, int) else n for n in dims)]
+        parts = [self._batch, *(self._write.const([n]) if isinstance(n, int) else n for n in dims)]
         for node in [use.node for use in value.uses()]:
             if node.op_type == "Shape" and not node.domain:
                 given = (node.attributes.get(name) for name in ("start", "end"))
                 start, end = (None if one is None else one.as_int() for one in given)
                 wanted = parts[start:end]
                 if wanted:
-                    told = self._emit(self._first, "Concat", *wanted, axis=0)
+                    told = self._write.emit(self._first, "Concat", *wanted, axis=0)
                     let_read(node.outputs[0], told)
 
     def _scaled(self, site: Site) -> tuple[ir.Value, float]:
@@ -234,7 +245,7 @@ class _Rewriting:
             if known:
                 scale = scale / known if kind == "Div" else scale * known
             else:
-                query = self._emit(site.mix, kind, query, factor)
+                query = self._write.emit(site.mix, kind, query, factor)
         return query, scale
 
     def _merged(self, before: ir.Node, x: ir.Value) -> ir.Value:
@@ -243,8 +254,8 @@ class _Rewriting:
         if node is not None and permutes(node, HEADS_BEHIND) and node.inputs[0] is not None:
             by_token = node.inputs[0]
         else:
-            by_token = self._emit(before, "Transpose", x, perm=HEADS_BEHIND)
-        return self._emit(before, "Reshape", by_token, self._const([0, 0, -1]))
+            by_token = self._write.emit(before, "Transpose", x, perm=HEADS_BEHIND)
+        return self._write.emit(before, "Reshape", by_token, self._write.const([0, 0, -1]))
 
     def _bias(self, site: Site) -> ir.Value | None:
         """What is added to scores, with a row for each token and a number for each key."""
@@ -257,37 +268,12 @@ class _Rewriting:
         if key in self._biases:
             return self._biases[key]
         for condition, far in site.replaced:
-            zero = self._const(np.zeros((), None if far.dtype is None else far.dtype.numpy()))
-            terms.append(self._emit(site.mix, "Where", condition, zero, far))
-        total, *others = (self._emit(site.mix, "Cast", x, to=kind.value) for x in terms)
+            zero = self._write.const(np.zeros((), None if far.dtype is None else far.dtype.numpy()))
+            terms.append(self._write.emit(site.mix, "Where", condition, zero, far))
+        total, *others = (self._write.emit(site.mix, "Cast", x, to=kind.value) for x in terms)
         for other in others:
-            total = self._emit(site.mix, "Add", total, other)
-        ones = self._const([1, 1])
-        shape = self._emit(site.mix, "Concat", ones, self._new, self._total, axis=0)
-        self._biases[key] = self._emit(site.mix, "Expand", total, shape)
+            total = self._write.emit(site.mix, "Add", total, other)
+        ones = self._write.const([1, 1])
+        shape = self._write.emit(site.mix, "Concat", ones, self._new, self._total, axis=0)
+        self._biases[key] = self._write.emit(site.mix, "Expand", total, shape)
         return self._biases[key]
-
-    def _emit(
-        self, before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: Any
-    ) -> ir.Value:
-        import onnx_ir as ir
-
-        self._count += 1
-        node = ir.node(op_type, inputs, attributes, name=f"cache_room/{op_type}_{self._count}")
-        node.outputs[0].name = f"{node.name}/result"
-        self._graph.insert_before(before, node)
-        return node.outputs[0]
-
-    def _const(self, elements: Any) -> ir.Value:
-        import onnx_ir as ir
-
-        self._count += 1
-        tensor = ir.tensor(np.asarray(elements), name=f"cache_room/{self._count}")
-        value = ir.Value(
-            name=tensor.name,
-            const_value=tensor,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(np.shape(elements)),
-        )
-        self._graph.register_initializer(value)
-        return value
