@@ -5,13 +5,14 @@ What is slow does not hang, and what no driver did is told apart.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
-from partita_opencl.drivers import trial_process
+from partita_opencl.drivers import fork_server, trial_process
 from partita_opencl.drivers.silence import LONGEST, Silence
 from partita_opencl.drivers.trial_process import TrialProcess
 
@@ -33,7 +34,7 @@ import os, signal, sys
 from partita_opencl.drivers.trial_process import TrialProcess
 
 sys.path.insert(0, sys.argv[1])
-process = TrialProcess("looping", {}, 600.0)
+process = TrialProcess("looping", {}, 600.0, lasting=sys.argv[2] == "True")
 print(next(process.answers())["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -78,32 +79,41 @@ def looping(module):
     return module("looping", LOOPING)
 
 
+started_or_forked = pytest.mark.parametrize("lasting", [False, True])
+"""Lasting processes are forked from one that has imported their module."""
+
+
 def there(pid):
     """Whether a process runs; one that has ended may wait for its parent."""
     told = subprocess.run([PS, "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return told.stdout.strip()[:1] not in ("", "Z")
 
 
-def test_it_ends_with_the_one_that_started_it(looping):
-    command = [sys.executable, "-c", PARENT, str(looping)]
+@started_or_forked
+def test_it_ends_with_the_one_that_started_it(looping, lasting):
+    command = [sys.executable, "-c", PARENT, str(looping), str(lasting)]
     pid = int(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     while there(pid):
         time.sleep(0.1)
 
 
-def test_the_system_ends_what_computes_for_too_long(looping, monkeypatch):
+@started_or_forked
+@pytest.mark.usefixtures("looping")
+def test_the_system_ends_what_computes_for_too_long(monkeypatch, lasting):
     start = trial_process.START.replace(
-        "trial_process.serve(", "trial_process.PROCESSOR_SECONDS = 1\ntrial_process.serve("
+        "import {module}\n", "trial_process.PROCESSOR_SECONDS = 1\nimport {module}\n"
     )
     monkeypatch.setattr(trial_process, "START", start)
-    with TrialProcess("looping", {}, 600.0) as process:
+    with TrialProcess("looping", {}, 600.0, lasting=lasting) as process:
         assert [set(answer) for answer in process.answers()] == [{"pid"}]
     assert "ended by SIGXCPU" in process.fault
     assert not process.by_chance
 
 
-def test_what_says_nothing_for_long_is_given_up(looping):
-    with TrialProcess("looping", {}, 1.0) as process:
+@started_or_forked
+@pytest.mark.usefixtures("looping")
+def test_what_says_nothing_for_long_is_given_up(lasting):
+    with TrialProcess("looping", {}, 1.0, lasting=lasting) as process:
         assert len(list(process.answers())) == 1
     assert process.hangs
     assert process.fault == "it said nothing for 1 s"
@@ -147,25 +157,78 @@ def test_where_nobody_tells_what_is_computed_the_clock_decides():
     assert hangs_at(lambda _: None) == 61
 
 
+@started_or_forked
 @pytest.mark.parametrize("error", ["ImportError", "OSError"])
-def test_an_error_of_python_is_no_fault_of_a_driver(module, error):
+def test_an_error_of_python_is_no_fault_of_a_driver(module, error, lasting):
     module("failing", FAILING)
-    with TrialProcess("failing", {"error": error}, 60.0) as process:
+    with TrialProcess("failing", {"error": error}, 60.0, lasting=lasting) as process:
         assert list(process.answers()) == [{"there": True}]
     assert process.by_chance
     assert process.fault == f"it could not be tried ({error}: no plugin)"
 
 
-def test_a_driver_may_end_the_process_with_a_code(module):
+@started_or_forked
+def test_a_driver_may_end_the_process_with_a_code(module, lasting):
     module("failing", FAILING)
-    with TrialProcess("failing", {"error": "exits"}, 60.0) as process:
+    with TrialProcess("failing", {"error": "exits"}, 60.0, lasting=lasting) as process:
         assert list(process.answers()) == [{"there": True}]
     assert not process.by_chance
     assert process.fault == "the process that tried it ended by exit code 3"
 
 
-def test_what_cannot_be_imported_is_no_fault_of_a_driver():
-    with TrialProcess("no_such_module", {}, 60.0) as process:
+@started_or_forked
+def test_what_cannot_be_imported_is_no_fault_of_a_driver(lasting):
+    with TrialProcess("no_such_module", {}, 60.0, lasting=lasting) as process:
         assert not list(process.answers())
     assert process.by_chance
     assert "ModuleNotFoundError: No module named 'no_such_module'" in process.fault
+
+
+ECHOING = """
+import os
+
+def main(request, answer):
+    answer({"pid": os.getpid(), "parent": os.getppid(), "mark": os.environ.get("MARK")})
+"""
+
+
+def told(process):
+    """What the process answers next."""
+    return next(process.answers())
+
+
+@pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")
+def test_lasting_processes_are_forks_of_one_that_has_imported_their_module(module):
+    module("echoing", ECHOING)
+    with (
+        TrialProcess("echoing", {}, 60.0, lasting=True) as one,
+        TrialProcess("echoing", {}, 60.0, lasting=True) as other,
+    ):
+        first, second = told(one), told(other)
+        assert first["parent"] == second["parent"] != os.getpid()
+        assert (first["pid"], second["pid"]) == (one.process.pid, other.process.pid)
+        one.ask({})
+        assert told(one) == first
+
+
+@pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")
+def test_a_fork_finds_the_environment_as_it_is_now(module, monkeypatch):
+    module("echoing", ECHOING)
+    with TrialProcess("echoing", {}, 60.0, lasting=True) as earlier:
+        assert told(earlier)["mark"] is None
+        monkeypatch.setenv("MARK", "set since")
+        with TrialProcess("echoing", {}, 60.0, lasting=True) as later:
+            assert told(later)["mark"] == "set since"
+        earlier.ask({})  # what was forked before goes on
+        assert told(earlier)["mark"] is None
+
+
+@pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")
+def test_if_the_server_is_killed_another_one_forks_and_no_driver_is_blamed(module):
+    module("echoing", ECHOING)
+    with TrialProcess("echoing", {}, 60.0, lasting=True) as orphan:
+        os.kill(told(orphan)["parent"], signal.SIGKILL)
+        with TrialProcess("echoing", {}, 60.0, lasting=True) as other:
+            assert told(other)["pid"] == other.process.pid
+        assert not list(orphan.answers())
+    assert orphan.by_chance

@@ -19,7 +19,7 @@ import numpy as np
 from partita_opencl.drivers import driver_view, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
-from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
+from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
 from partita_opencl.drivers.verdicts import Verdict
 
 _log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ def driver_verdict(driver: Driver) -> Verdict:
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
+    prepare(WORKER)  # what was never tried will have its kernels tried next
     verdict, lasts = try_driver(driver, vectors=True)
     lists = "versions" in verdict.facts
     if verdict.reason and lists and not verdict.facts.get("hangs") and not driver.form:

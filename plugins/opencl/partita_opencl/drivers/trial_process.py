@@ -25,11 +25,16 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from partita.system.processor_time import group_seconds
+from partita_opencl.drivers import fork_server
+from partita_opencl.drivers.fork_server import Forked
 from partita_opencl.drivers.silence import Silence
 
 Json = dict[str, Any]
 Answer = Callable[[Json], None]
 """Tells the parent something; it has it even if this process dies next."""
+
+WORKER = "partita_opencl.trials.trial_worker"
+"""The module of lasting processes, which try kernels and launches."""
 
 PROCESSOR_SECONDS = 3600
 """Processor time that a process may use for one request, where the system can limit it: whoever
@@ -61,7 +66,8 @@ class TrialProcess:
         module: The module's whole name.
         request: What its ``main`` gets.
         seconds: How long it may be silent until it is taken to hang, as `silence` counts it.
-        lasting: Whether there will be more requests, by :meth:`ask`.
+        lasting: Whether there will be more requests, by :meth:`ask`. Such are many, side by side:
+            they are forked from one that has imported the module, where the system can do so.
 
     Raises:
         OSError: It cannot be started.
@@ -78,9 +84,11 @@ class TrialProcess:
         self.hangs = False
         self._last_words = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        self.process: subprocess.Popen[bytes] | Forked
         try:
-            self.process = subprocess.Popen(
-                [*_python(), START.format(path=sys.path, module=module)],
+            forked = fork_server.fork(_server_code(module), self._errors) if lasting else None
+            self.process = forked or subprocess.Popen(
+                [*_python(), _code(module, _SERVE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -268,10 +276,25 @@ def _own_output() -> Iterator[TextIO]:
 START = """\
 import sys
 sys.path[:] = {path!r}
-from partita_opencl.drivers import trial_process
+from partita_opencl.drivers import fork_server, trial_process
 import {module}
-trial_process.serve({module}.main)
+{then}
 """
+_SERVE = "trial_process.serve({module}.main)"
+_SERVE_FORKS = "fork_server.serve_forks(int(sys.argv[1]), lambda: " + _SERVE + ")"
+
+
+def prepare(module: str) -> None:
+    """Begins to import what lasting processes of a module need, since some will be started soon."""
+    fork_server.prepare(_server_code(module))
+
+
+def _code(module: str, then: str) -> str:
+    return START.format(path=sys.path, module=module, then=then.format(module=module))
+
+
+def _server_code(module: str) -> str:
+    return _code(module, _SERVE_FORKS)
 
 
 def _python() -> list[str]:

@@ -184,6 +184,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
         if known is not None:
             found[task] = known
     missing = [task for task in tasks if task not in found]
+    missing.sort(key=lambda task: task.family not in FORMED)  # those have the most programs
     if not missing:
         return found
     count = standing_processes.best_count(device, len(missing))

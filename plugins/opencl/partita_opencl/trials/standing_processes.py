@@ -16,12 +16,11 @@ from collections import Counter
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial
-from partita_opencl.drivers.trial_process import TrialProcess
+from partita_opencl.drivers.trial_process import WORKER, TrialProcess
 
 SECONDS = 120.0
 """How long a process may say nothing: a family of kernels, a program or a launch takes less."""
 
-WORKER = "partita_opencl.trials.trial_worker"
 
 _idle: list[tuple[int, str, TrialProcess]] = []
 """Each with the process that it was started by, and the device's id."""
