@@ -120,15 +120,35 @@ def resident(code):
     return int(done.stdout)
 
 
-def test_onnx_ir_comes_without_sympy():
+COMES = (
+    "import inspect, sys, threading; "
+    "from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir; "
+    "import_onnx_ir(); {asks}; print(int('sympy.core' in sys.modules))"
+)
+
+
+@pytest.mark.parametrize(
+    ("asks", "comes"),
+    [
+        ("inspect.getmodule(inspect.currentframe())", 0),  # asks all modules for their files
+        ("import onnx_ir; onnx_ir.SymbolicDim('n') + 1", 1),
+        ("import sympy.core.expr; sympy.Symbol('n')", 1),
+        ("exec('from sympy import *'); Symbol('n')", 1),
+    ],
+)
+def test_onnx_ir_comes_without_sympy(asks, comes):
+    assert resident(COMES.format(asks=asks)) == comes
+
+
+def test_sympy_comes_whole_to_threads_that_ask_at_once():
     code = (
-        "import sys; from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir; "
-        "import_onnx_ir(); "
-        "print(int('sympy.core' in sys.modules))"
+        "import sympy; found = []; "
+        "asks = lambda: found.append(sympy.Symbol('n') + sympy.oo); "
+        "threads = [threading.Thread(target=asks) for _ in range(8)]; "
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]; "
+        "assert len(found) == 8"
     )
-    assert resident(code) == 0
-    asked = code.replace("print", "import onnx_ir; onnx_ir.SymbolicDim('n') + 1; print")
-    assert resident(asked) == 1
+    assert resident(COMES.format(asks=code)) == 1
 
 
 def test_constants_become_initializers():

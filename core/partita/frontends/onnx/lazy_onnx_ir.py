@@ -6,15 +6,18 @@ import importlib
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader
 from types import ModuleType
+from typing import Any
 
 _SELDOM_NEEDED = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
 """What is executed when it is first used: sympy takes 35 MB and a fifth of a second."""
 
 _lock = threading.Lock()
+_executing = threading.RLock()
+_begun: set[str] = set()
+"""Modules that are being executed, which ask themselves for what they do not have yet."""
 
 
 def import_onnx_ir() -> None:
@@ -40,5 +43,53 @@ class _Postponing(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = LazyLoader(spec.loader)
+            spec.loader = _LaterLoader(spec.loader)
         return spec
+
+
+class _LaterLoader(Loader):
+    """Leaves the execution of a module to the first who asks it for something of its own."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is None:
+            raise ImportError(f"module {module.__name__} was made without a specification")
+        spec.loader = module.__loader__ = self._loader
+        module.__dict__.pop("__path__", None)  # the first of its submodules executes a package
+        module.__class__ = _WaitingModule
+
+
+class _WaitingModule(ModuleType):
+    """A module that is executed when it is asked for what it does not have yet.
+
+    What the import system knows of it (`__file__`, say) it tells as it is, unlike modules of
+    `importlib.util.LazyLoader`: `inspect` and test tools ask that of all modules that there are.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        with _executing:  # other threads wait until the module is whole
+            if self.__class__ is _WaitingModule and self.__name__ not in _begun:
+                _execute(self)
+                return getattr(self, name)
+            return ModuleType.__getattribute__(self, name)  # of another class by now, perhaps
+
+
+def _execute(module: ModuleType) -> None:
+    """Executes a module that waited; if it raises, it waits on for the next who asks."""
+    spec = module.__spec__
+    if spec is None or spec.loader is None:
+        raise ImportError(f"module {module.__name__} has lost its loader; leave __spec__ as it is")
+    if spec.submodule_search_locations is not None:
+        module.__path__ = spec.submodule_search_locations
+    _begun.add(module.__name__)
+    try:
+        spec.loader.exec_module(module)
+        module.__class__ = ModuleType
+    finally:
+        _begun.remove(module.__name__)
