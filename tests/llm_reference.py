@@ -19,7 +19,7 @@ class ReferenceDecoder:
     Attributes:
         metadata: The file's, with the architecture under ``general.architecture``.
         weights: Tensor name to its elements in float64.
-        cache_type: To which keys and values are rounded.
+        cache_type: To which keys and values are rounded; int8 has a scale for each head and token.
     """
 
     metadata: dict
@@ -116,6 +116,9 @@ class ReferenceDecoder:
         return self._norm_if_there(result, f"{block}post_attention_norm")
 
     def _rounded(self, x):
+        if self.cache_type == np.int8:
+            scale = np.abs(x).max(-1, keepdims=True) / 127
+            return np.rint(x / scale) * scale
         return x.astype(self.cache_type).astype(np.float64)
 
     def _rotated(self, x, local):

@@ -10,6 +10,7 @@ import numpy as np
 from partita.core import Core
 from partita.errors import InputError
 from partita.generate.caches import empty_beginnings
+from partita.generate.caches.cache_types import with_cache_type
 from partita.generate.caches.room import give_room
 from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
 from partita.model.model import Model
@@ -19,7 +20,9 @@ from partita.runtime.compiled_model import CompiledModel
 Array = np.ndarray[Any, Any]
 
 
-def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> Model:
+def prepare(
+    model: Model, batch: int, context: int, core: Core, device: str, cache_type: str | None = None
+) -> Model:
     """A model as a decoder runs it: number of sequences and capacity fixed, the cache its state.
 
     Caches that grow become buffers with room, as far as the model and the device allow it.
@@ -30,10 +33,13 @@ def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> 
         context: Tokens that the cache has room for.
         core: Where the device is.
         device: Where it is going to run.
+        cache_type: Element type of the cache, one of `cache_types.CACHE_TYPES`; by default the
+            model's.
 
     Raises:
         ModelFormatError: It is no decoder.
         ModelError: Its shapes are fixed to others.
+        InputError: Its caches cannot be of the type.
     """
     model = model.clone()
     empty_beginnings.simplify(model, SEQUENCE_AXIS)
@@ -49,9 +55,9 @@ def prepare(model: Model, batch: int, context: int, core: Core, device: str) -> 
     model.reshape(shapes)
     if not model.variables:
         model.ir.metadata_props[METADATA_KEY] = to_metadata(ports.caches)
-    if ports.is_fixed:
-        return model
-    return give_room(core, device, model, ports.caches, SEQUENCE_AXIS, context)
+    if not ports.is_fixed:
+        model = give_room(core, device, model, ports.caches, SEQUENCE_AXIS, context)
+    return model if cache_type is None else with_cache_type(model, ports.caches, cache_type)
 
 
 class Decoder:

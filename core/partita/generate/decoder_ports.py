@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.errors import ModelFormatError
+from partita.generate.caches.cache_types import place_bytes
 from partita.generate.caches.room import ROOM_KEY
 from partita.generate.caches.whole_masks import WHOLE_MASK_KEY
 from partita.model.model import Model, Port
@@ -116,13 +117,21 @@ class DecoderPorts:
         found = (self.inputs["input_ids"].shape or (None,))[0]
         return found if isinstance(found, int) else None
 
-    def cache_bytes(self, batch: int, context: int) -> int:
-        """Bytes of all keys and values of so many sequences of so many tokens."""
+    def cache_bytes(self, batch: int, context: int, cache_type: str | None = None) -> int:
+        """Bytes of all keys and values of so many sequences of so many tokens.
+
+        Args:
+            batch: Sequences.
+            context: Tokens of each.
+            cache_type: Their type, if it is to be another one than the model's.
+        """
         total = 0
         for port in self.cache_inputs.values():
             _, heads, _, size = port.shape or (0, 0, 0, 0)
             if isinstance(heads, int) and isinstance(size, int) and port.dtype is not None:
-                total += batch * heads * context * size * np.dtype(port.dtype).itemsize
+                row = size * np.dtype(port.dtype).itemsize
+                row = row if cache_type is None else place_bytes(size, cache_type)
+                total += batch * heads * context * row
         return total
 
 

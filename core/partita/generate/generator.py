@@ -20,6 +20,7 @@ from partita.errors import (
     TokenizerError,
 )
 from partita.generate import model_source, weight_traffic
+from partita.generate.caches.cache_types import require_known
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
@@ -77,6 +78,8 @@ class Generator:
         batch: Sequences that are generated at once. Keys and values take memory for
             ``batch * context`` tokens.
         chunk: Tokens of a prompt that one run reads at most.
+        cache_type: Element type of keys and values: ``"float32"``, ``"float16"``, ``"bfloat16"``,
+            or ``"int8"`` with a scale for each head and token; by default the model's.
         tokenizer: Text to tokens and back; by default the one beside the model. Without any,
             prompts are tokens, pieces have no text, and no token ends a text.
         properties: What to compile with. A device that splits models is told the context, if the
@@ -108,10 +111,12 @@ class Generator:
         *,
         batch: int = 1,
         chunk: int = 512,
+        cache_type: str | None = None,
         tokenizer: Tokenizer | None = None,
         properties: Mapping[str, Any] | None = None,
         core: Core | None = None,
     ) -> None:
+        require_known(cache_type)
         for name, value in (("batch", batch), ("chunk", chunk), ("context", context)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; it is a whole number above 0.")
@@ -120,8 +125,10 @@ class Generator:
         stored: int | None = None
         self.longest: int | None = None
         if isinstance(model, CompiledModel):
-            if device is not None or properties:
-                raise InputError("The model is compiled already; give no device and properties.")
+            if device is not None or properties or cache_type:
+                raise InputError(
+                    "The model is compiled already; give no device, type of caches and properties."
+                )
             self.compiled_model = model
         else:
             core = core or Core()
@@ -138,8 +145,8 @@ class Generator:
             room = context or ports.capacity or self._usual_context()
             device = device or core.default_device
             weights = stored or model.weight_bytes
-            check_memory(core, device, weights, ports.cache_bytes(batch, 1), room)
-            model = prepare(model, batch, room, core, device)
+            check_memory(core, device, weights, ports.cache_bytes(batch, 1, cache_type), room)
+            model = prepare(model, batch, room, core, device, cache_type)
             self.compiled_model = _compiled(core, model, device, properties or {}, room)
         self.weight_bytes: int = stored or weight_traffic.of_model(self.compiled_model.model)
         self.statistics = Statistics()

@@ -78,11 +78,14 @@ def _widened(graph: onnx.GraphProto, node: ir.Node, source: int, width: int) -> 
 
 def _group_query_attention(graph: onnx.GraphProto, node: ir.Node) -> None:
     """Present is as long as past unless the total length follows from shapes and may be more."""
-    size = _dimension(node, 3, 3)
+    heads, kv_heads = (_integer(node, name, 0) for name in ("num_heads", "kv_num_heads"))
+    size, packed = _dimension(node, 3, 3), _dimension(node, 0, 2)
+    if _integer(node, "kv_cache_bit_width", 0):  # rows of the cache are more than a head
+        size = None if packed is None else packed // max(heads + 2 * kv_heads, 1)
     if _name(node.inputs, 1):
         _same(graph, node, 0, 0)
     elif size is not None:
-        _widened(graph, node, 0, _integer(node, "num_heads", 0) * size)
+        _widened(graph, node, 0, heads * size)
     total = node.inputs[6] if len(node.inputs) > 6 else None
     if total is not None and total.is_graph_input():
         _same(graph, node, 3, 1)

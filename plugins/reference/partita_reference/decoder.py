@@ -14,18 +14,14 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
+from partita.model import cache_rows
+
 Array = np.ndarray[Any, Any]
 
 MICROSOFT = "com.microsoft"
 
 _NEEDED: dict[str, dict[str, Any]] = {
-    "GroupQueryAttention": {
-        "kv_cache_bit_width": 0,
-        "qk_output": 0,
-        "sliding_window_cache": 0,
-        "k_quant_type": "NONE",
-        "v_quant_type": "NONE",
-    },
+    "GroupQueryAttention": {"qk_output": 0, "sliding_window_cache": 0},
     "RotaryEmbedding": {"is_packed_batching": 0, "scale": 1.0},
 }
 """Attributes that must be as they are if they are left out."""
@@ -40,9 +36,13 @@ def unread(node: ir.Node) -> str | None:
     """The first attribute or input of an operation that is not implemented here, if it counts."""
     if node.domain != MICROSOFT:
         return None
-    for name, due in _NEEDED.get(node.op_type, {}).items():
-        found = node.attributes.get(name)
-        if found is not None and found.value != due:
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    needed = _NEEDED.get(node.op_type, {})
+    if node.op_type == "GroupQueryAttention":
+        quantized = cache_rows.is_quantized(given)
+        needed = {**needed, **(cache_rows.ATTRIBUTES if quantized else cache_rows.OF_NUMBERS)}
+    for name, due in needed.items():
+        if given.get(name, due) != due:
             return name
     for place in _LEFT_OUT.get(node.op_type, ()):
         if place < len(node.inputs) and node.inputs[place] is not None:
@@ -71,8 +71,11 @@ class GroupQueryAttention(OpRun):
             k = _normalized(k, norms[1], attributes.get("k_norm_epsilon", epsilon))
         past = 0 if given.past_key is None else given.past_key.shape[2]
         places = max(past, int(given.total.reshape(-1)[0]))
-        keys = _with_room(given.past_key, k, places, given.query.dtype)
-        values = _with_room(given.past_value, v, places, given.query.dtype)
+        quantized, size = cache_rows.is_quantized(attributes), k.shape[3]
+        row = cache_rows.row_bytes(size) if quantized else size
+        room = q.shape[0], kv_heads, places, row
+        keys = _with_room(given.past_key, room, given.query.dtype)
+        values = _with_room(given.past_value, room, given.query.dtype)
         y = np.zeros(q.shape)
         for row, (before, after) in enumerate(_spans(given, q.shape[1], past)):
             new = min(q.shape[1], after - before)
@@ -84,9 +87,13 @@ class GroupQueryAttention(OpRun):
                 interleaved = bool(attributes.get("rotary_interleaved", 0))
                 queries = rotated(queries, *tables, interleaved)
                 added = rotated(added, *tables, interleaved)
-            keys[row, :, before : before + new] = added.swapaxes(0, 1)
-            values[row, :, before : before + new] = v[row, :new].swapaxes(0, 1)
+            for whole, part in ((keys, added), (values, v[row, :new])):
+                rows = part.swapaxes(0, 1)
+                rows = cache_rows.encoded(rows) if quantized else rows
+                whole[row, :, before : before + new] = rows
             cache = keys[row, :, :after], values[row, :, :after]
+            if quantized:
+                cache = cache_rows.decoded(cache[0], size), cache_rows.decoded(cache[1], size)
             bias = None if given.bias is None else given.bias[row % len(given.bias)]
             y[row, :new] = _attended(queries, *cache, before, bias, given.sinks, attributes)
         return y.reshape(*q.shape[:2], -1).astype(given.query.dtype), keys, values
@@ -127,10 +134,9 @@ def _tokens(given: _Inputs, heads: int, kv_heads: int) -> list[Array]:
     ]
 
 
-def _with_room(past: Any, new: Array, places: int, kind: Any) -> Array:
+def _with_room(past: Any, shape: tuple[int, ...], kind: Any) -> Array:
     """The past, and 0 where there is none yet."""
-    batch, _, heads, size = new.shape
-    made = np.zeros((batch, heads, places, size), kind if past is None else past.dtype)
+    made = np.zeros(shape, kind if past is None else past.dtype)
     if past is not None:
         made[:, :, : past.shape[2]] = past
     return made

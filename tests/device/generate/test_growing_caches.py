@@ -19,6 +19,7 @@ from partita.generate.caches.room import ROOM_KEY, give_room, with_room
 from partita.generate.caches.whole_masks import WHOLE_MASK_KEY
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
+from partita.model.cache_rows import decoded
 
 FORMS = {
     "plain": Form(),
@@ -88,24 +89,27 @@ def runs(batch, seed=0):
         lengths[taking_part] += count
 
 
-def assert_right(form, device, batch=1, config=None, second=None):
+def assert_right(form, device, batch=1, config=None, second=None, cache_type=None):
     """Runs a decoder; returns what it has become."""
     proto = decoder(form)
     core = partita.Core()
     core.register_plugin("partita_cpu", "CPU2")
-    model = prepare(core.read_model(proto), batch, CONTEXT, core, device)
+    model = prepare(core.read_model(proto), batch, CONTEXT, core, device, cache_type)
     for op in model.ops:
         if second is not None and op.name.startswith("layer1"):
             op.affinity = second
     compiled = core.compile_model(model, device, config)
     found, judge = Decoder(compiled), Judge(proto, form, batch)
-    close = {"rtol": 2e-2, "atol": 2e-2} if form.half else {"rtol": 1e-4, "atol": 2e-5}
+    coarse = form.half or cache_type
+    close = {"rtol": 2e-2, "atol": 2e-2} if coarse else {"rtol": 1e-4, "atol": 2e-5}
     for step in runs(batch):
         due = judge.run(*step)
         np.testing.assert_allclose(found.run(*step), due.astype(np.float32), **close)
     for variable in found.request.query_state():
         due = judge.caches[variable.name.removeprefix("past_key_values.")]
         valid = variable.state.data[:, :, : due.shape[2]]
+        if cache_type == "int8":
+            valid = decoded(valid, form.size)
         np.testing.assert_allclose(valid, due, **close)
     return compiled.model
 
@@ -145,6 +149,14 @@ def test_caches_with_room_in_memory_of_opencl(form, device, second):
     config = {"STRICT": True} if second else None
     model = assert_right(FORMS[form], device, 2, config, second)
     assert ROOM_KEY in model.metadata
+
+
+@pytest.mark.parametrize("cache_type", ["int8", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("device", ["CPU", "REFERENCE"])
+def test_caches_of_another_type(cache_type, device):
+    form = Form(heads=4, kv_heads=2, mask="window")
+    model = assert_right(form, device, 3, cache_type=cache_type)
+    assert {str(model.input(one.read).dtype) for one in model.variables} == {cache_type}
 
 
 def test_a_mask_that_is_not_understood_grows_with_the_tokens(caplog):

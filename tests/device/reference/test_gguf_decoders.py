@@ -38,7 +38,7 @@ def test_a_prompt_in_parts_and_tokens_behind_it(core, architecture, kind):
     check(request_of(core, metadata, tensors), judge)
 
 
-@pytest.mark.parametrize("rounded", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("rounded", [np.float16, ml_dtypes.bfloat16, np.int8])
 def test_caches_of_half_the_size(core, rounded):
     metadata = narrow_decoder_metadata()
     tensors = decoder_tensors(metadata, "F32")

@@ -24,6 +24,7 @@ from partita.cli.output import Output, megabytes
 from partita.contract.device_plugin import DecoderRequest
 from partita.errors import InputError, ModelNotFoundError
 from partita.generate import model_source
+from partita.generate.caches.cache_types import CACHE_TYPES
 from partita.generate.generator import Generator
 from partita.generate.memory_bandwidth import MemoryBandwidth, measure
 from partita.generate.model_source import ModelSource
@@ -103,6 +104,11 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "model's, at most 4096)",
     )
     parser.add_argument(
+        "--cache-type",
+        choices=CACHE_TYPES,
+        help="of keys and values; int8 has a scale for each head and token (default: the model's)",
+    )
+    parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before it (repeatable)"
     )
     for option, kind, default, text in (
@@ -137,6 +143,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with out.progress(f"compiling for {device}", None):
         generator = Generator(
             *(source, device, args.context),
+            cache_type=args.cache_type,
             tokenizer=tokenizer,
             properties=properties,
             core=core,

@@ -21,6 +21,7 @@ from partita.frontends.gguf.graph_writer import MICROSOFT, OPSET, Dims, GraphWri
 from partita.frontends.gguf.hyperparameters import Hyperparameters, RopeScaling, hyperparameters
 from partita.frontends.gguf.options import DecoderOptions
 from partita.frontends.gguf.weight_operators import embedding, linear, multiply
+from partita.model.cache_rows import ATTRIBUTES, row_bytes
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _element_type(name: str) -> ir.DataType:
     """That of the caches."""
     import onnx_ir as ir
 
-    kinds = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+    kinds = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "int8": "INT8"}
     if name not in kinds:
         raise ModelFormatError(
             f"Caches of type {name!r} are not known; these are: {', '.join(kinds)}."
@@ -109,6 +110,7 @@ class _Decoder:
         self._context = context
         self._all_logits = options.all_logits
         self._cache_type = _element_type(options.cache_type)
+        self._is_quantized = self._cache_type == ir.DataType.INT8
         self._caches: list[ir.Value] = []
         self._after: list[ir.Value] = []
         self._tables: dict[bool, list[ir.Value]] = {}
@@ -175,7 +177,9 @@ class _Decoder:
         result = writer.value(f"{name}.attention", ("batch", "sequence", width))
         local = sizes.is_local(layer)
         inputs = [query, key, value, *past, self._lengths, self._total, *self._rotation(local)]
-        attributes = {"softcap": sizes.attention_softcap} if sizes.attention_softcap else {}
+        attributes: dict[str, Any] = {**ATTRIBUTES} if self._is_quantized else {}
+        if sizes.attention_softcap:
+            attributes["softcap"] = sizes.attention_softcap
         if local and sizes.window:
             attributes["local_window_size"] = sizes.window
         writer.write(
@@ -195,7 +199,8 @@ class _Decoder:
     def _cache(self, layer: int) -> tuple[list[ir.Value], list[ir.Value]]:
         """What a layer's keys and values were, and what they become."""
         sizes = self._sizes
-        shape = ("batch", sizes.kv_heads, self._context, sizes.head_size)
+        row = row_bytes(sizes.head_size) if self._is_quantized else sizes.head_size
+        shape = ("batch", sizes.kv_heads, self._context, row)
         past, present = [], []
         for part in ("key", "value"):
             before, after = f"past_key_values.{layer}.{part}", f"present.{layer}.{part}"

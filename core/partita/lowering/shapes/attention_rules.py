@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands import Demand, Shape, Shapes, demands_in, is_of_shape
+from partita.model.cache_rows import is_quantized, row_bytes
 
 ATTENTION_DEMANDS: dict[str, Demand] = {}
 """By operator."""
@@ -35,7 +36,8 @@ def _group_query_attention(node: Node, shapes: Shapes) -> Iterable[str]:
         yield f"{width} features do not fall into {parts} heads"
     for name, shape in (("key", key), ("value", value)):
         yield from is_of_shape(name, shape, (batch, queries, kv_heads * size))
-    yield from _cache(shapes[3], shapes[4], (batch, kv_heads, size))
+    row = row_bytes(size) if is_quantized(node.attrs) else size
+    yield from _cache(shapes[3], shapes[4], (batch, kv_heads, row))
     yield from is_of_shape("seqlens_k", shapes[5], (batch,), (batch, 1))
     yield from is_of_shape("total_sequence_length", shapes[6], (), (1,))
     if node.attrs.get("do_rotary", 0):
@@ -53,7 +55,7 @@ def _group_query_attention(node: Node, shapes: Shapes) -> Iterable[str]:
 
 
 def _cache(keys: Shape | None, values: Shape | None, sizes: tuple[int, int, int]) -> Iterable[str]:
-    """Faults of past keys and values; sizes: batch, heads, size of a head."""
+    """Faults of past keys and values; sizes: batch, heads, elements for a head of a token."""
     if (keys is None) != (values is None):
         yield "past_key and past_value are to be given both, or neither"
     elif keys is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
-from partita.lowering.shapes.symbolic_size import evaluated
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 
 Rules = Callable[[Node, Any], Sequence[Operand] | None]
 
@@ -72,11 +72,13 @@ def _group_query_attention(node: Node, operands: Any) -> Sequence[Operand] | Non
     if past_key is None or past_value is None:
         return None
     batch, queries, _ = query.shape
-    _, kv_heads, places, size = past_key.shape
+    _, kv_heads, places, row = past_key.shape
     if total.const is not None:
         places = evaluated(max, places, total.const.reshape(-1)[0])
-    shape = (batch, kv_heads, places, size)
-    width = query.shape[2] if key is not None else node.attrs["num_heads"] * size
+    shape = (batch, kv_heads, places, row)
+    heads, width = node.attrs["num_heads"], query.shape[2]
+    if key is None:
+        width = settled(width // (heads + 2 * kv_heads)) * heads
     y = Operand((batch, queries, width), query.dtype)
     return _outputs(node, y, *(Operand(shape, past.dtype) for past in (past_key, past_value)))
 

@@ -29,6 +29,8 @@ from partita.cli.feeds import reshape
 from partita.cli.output import Output
 from partita.devices import device_string
 from partita.errors import PlanError
+from partita.generate.caches.cache_types import CACHE_TYPES, with_cache_type
+from partita.generate.decoder_ports import DecoderPorts
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for
@@ -130,6 +132,11 @@ def _add_decoder_options(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="of a decoder: tokens that its cache must hold (default: as many as the model's "
         f"holds, or {DEFAULT_CONTEXT})",
+    )
+    parser.add_argument(
+        "--cache-type",
+        choices=CACHE_TYPES,
+        help="of a decoder: type of its keys and values (default: the model's)",
     )
     parser.add_argument(
         "--prompt-tokens",
@@ -291,6 +298,8 @@ def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
     is_decoder = isinstance(source, Path) and source.suffix.lower() == ".gguf"
     options = DecoderOptions(context=args.context) if is_decoder and args.context else None
     model = core.read_model(source, decoder=options)
+    if args.cache_type:
+        model = with_cache_type(model, DecoderPorts.of(model).caches, args.cache_type)
     if named.sample is not None and not args.shapes and not is_decoder:
         return model.reshape(named.sample().shapes)
     return reshape(model, args.shapes)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.model.cache_rows import ATTRIBUTES, SCALE_BYTES, encoded, row_bytes
 from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class AttentionShape:
         heads: Of queries.
         kv_heads: Of keys and values.
         size: Of a head.
-        bits: Of an element of the cache.
+        bits: Of an element of the cache; rows of 8 have a scale (:mod:`partita.model.cache_rows`).
     """
 
     heads: int
@@ -65,10 +66,16 @@ class AttentionShape:
             shape = None if port is None else port.shape
             if port is None or port.dtype is None or shape is None or len(shape) != 4:
                 continue
-            heads, size = node.attributes["num_heads"].as_int(), shape[3]
+            heads, size, bits = node.attributes["num_heads"].as_int(), shape[3], port.dtype.itemsize
             if isinstance(size, int) and isinstance(shape[1], int):
-                return cls(heads, shape[1], size, 8 * port.dtype.itemsize)
+                size -= SCALE_BYTES if bits == 1 else 0
+                return cls(heads, shape[1], size, 8 * bits)
         return None
+
+    @property
+    def row(self) -> int:
+        """Elements of a cache for one head and token."""
+        return row_bytes(self.size) if self.bits == 8 else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ def speed_of_attention(
     one, behind, many = (seconds[probe] for probe in PROBES)
     if one is None or behind is None or many is None:
         return None
-    nbytes = LAYERS * 2 * shape.kv_heads * shape.size * shape.bits / 8 * (PLACES - 1)
+    nbytes = LAYERS * 2 * shape.kv_heads * shape.row * shape.bits / 8 * (PLACES - 1)
     products = LAYERS * 2 * shape.heads * shape.size * ROWS * ROWS / 2
     return AttentionSpeed(
         nbytes / max(behind - one, behind / 10), products / max(many - one, many / 10)
@@ -111,7 +118,8 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
 
     rows, total = PROBES[probe]
     width = shape.heads + 2 * shape.kv_heads
-    dtype = ir.DataType.FLOAT if shape.bits == 32 else ir.DataType.FLOAT16
+    dtype = {32: np.float32, 16: np.float16, 8: np.int8}[shape.bits]
+    quantized = ATTRIBUTES if shape.bits == 8 else {}
     first = ir.Value(
         name="x",
         shape=ir.Shape([1, rows, width * shape.size]),
@@ -121,13 +129,14 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
     whole = _constant("total_sequence_length", np.array(total, np.int32))
     weights, nodes = [lengths, whole], []
     for number in range(LAYERS):
-        past = np.full((1, shape.kv_heads, PLACES, shape.size), 0.1, dtype.numpy())
+        past = np.full((1, shape.kv_heads, PLACES, shape.size), 0.1)
+        past = encoded(past) if quantized else past.astype(dtype)
         caches = [_constant(f"past.{number}.{what}", past) for what in ("key", "value")]
         weights += caches
         node = ir.node(
             "GroupQueryAttention",
             [first, None, None, *caches, lengths, whole],
-            {"num_heads": shape.heads, "kv_num_heads": shape.kv_heads},
+            {"num_heads": shape.heads, "kv_num_heads": shape.kv_heads, **quantized},
             domain="com.microsoft",
             name=f"attention{number}",
             num_outputs=3,

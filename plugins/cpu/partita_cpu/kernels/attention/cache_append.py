@@ -10,7 +10,14 @@ from partita.lowering import Array
 from partita_cpu.jit.intrinsics.address_call import address
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_elements import CacheKernel, rounded_as
+from partita_cpu.kernels.attention.cache_elements import (
+    CacheKernel,
+    has_scales,
+    larger,
+    pitch,
+    put_scale,
+    rounded_as,
+)
 from partita_cpu.scalar.math import add_in_any_order, copy_row, like
 
 (
@@ -145,20 +152,27 @@ def _append_head(
     """Brings one head of keys and values to the present, and the new ones behind."""
     size, count = table[SIZE], table[QUERIES]
     unit = batch * table[KV_HEADS] + head
-    start, length = unit * table[PLACES] * size, table[PLACES] * size
+    step = pitch(caches.keys, size)
+    start, length = unit * table[PLACES] * step, table[PLACES] * step
     keys, values = caches.keys[start : start + length], caches.values[start : start + length]
-    start, length = unit * table[PAST_PLACES] * size, table[PAST_PLACES] * size
+    start, length = unit * table[PAST_PLACES] * step, table[PAST_PLACES] * step
     keep_past(caches.past_keys, start, length, caches.keys, keys)
     keep_past(caches.past_values, start, length, caches.values, values)
     for s in range(new):
-        place = (before + s) * size
-        row, target = batch * count + s, keys[place : place + size]
+        place = (before + s) * step
+        row, target = batch * count + s, keys[place : place + step]
         start = row * table[K_PITCH] + table[K_START] + head * size
         _append_key(tokens.k[start : start + size], rotary, norms, before + s, row, table, target)
         start = row * table[V_PITCH] + table[V_START] + head * size
-        source, target = tokens.v[start : start + size], values[place : place + size]
+        source, target = tokens.v[start : start + size], values[place : place + step]
+        inverse = like(source[0], 1)
+        if has_scales(target):
+            largest = like(source[0], 0)
+            for i in range(size):
+                largest = larger(largest, source[i])
+            inverse = put_scale(target, size, largest)
         for i in range(size):
-            target[i] = rounded_as(target, source[i])
+            target[i] = rounded_as(target, source[i] * inverse)
 
 
 @loop
@@ -185,22 +199,50 @@ def _append_key(
 ) -> None:
     """One key, normalized and turned in float32, as the cache has it."""
     half, size = table[ROTATED] // 2, source.size
-    step = 1 if table[INTERLEAVED] else half
-    place = rotary.positions[row] if table[POSITIONED] else at
+    place = (rotary.positions[row] if table[POSITIONED] else at) * half
     factor = like(source[0], 1)
     if table[NORMALIZED]:
         factor = _inverse_root(source, norms.k_epsilon)
+    inverse = like(factor, 1)
+    if has_scales(target):
+        largest = like(factor, 0)
+        for i in range(half):
+            a, b = _turned_pair(source, rotary, norms, factor, place, i, table)
+            largest = larger(larger(largest, a), b)
+        for i in range(2 * half, size):
+            largest = larger(largest, _weighed(source, norms, factor, i, table))
+        inverse = put_scale(target, size, largest)
     for i in range(half):
         first = 2 * i if table[INTERLEAVED] else i
-        a, b = source[first] * factor, source[first + step] * factor
-        if table[NORMALIZED]:
-            a, b = a * norms.k[first], b * norms.k[first + step]
-        cosine, sine = rotary.cosines[place * half + i], rotary.sines[place * half + i]
-        target[first] = rounded_as(target, a * cosine - b * sine)
-        target[first + step] = rounded_as(target, b * cosine + a * sine)
+        second = first + 1 if table[INTERLEAVED] else first + half
+        a, b = _turned_pair(source, rotary, norms, factor, place, i, table)
+        target[first] = rounded_as(target, a * inverse)
+        target[second] = rounded_as(target, b * inverse)
     for i in range(2 * half, size):
-        weight = norms.k[i] if table[NORMALIZED] else like(factor, 1)
-        target[i] = rounded_as(target, source[i] * factor * weight)
+        x = _weighed(source, norms, factor, i, table)
+        target[i] = rounded_as(target, x * inverse)
+
+
+@loop(inline=True)
+def _turned_pair(
+    source: Any, rotary: Any, norms: Any, factor: Any, place: Any, i: Any, table: Any
+) -> Any:
+    """A pair of elements of a key, weighed and turned by the angle at a place of the tables."""
+    half = table[ROTATED] // 2
+    first = 2 * i if table[INTERLEAVED] else i
+    second = first + 1 if table[INTERLEAVED] else first + half
+    a = _weighed(source, norms, factor, first, table)
+    b = _weighed(source, norms, factor, second, table)
+    cosine, sine = rotary.cosines[place + i], rotary.sines[place + i]
+    return a * cosine - b * sine, b * cosine + a * sine
+
+
+@loop(inline=True)
+def _weighed(source: Any, norms: Any, factor: Any, i: Any, table: Any) -> Any:
+    """An element of a key, normalized."""
+    if table[NORMALIZED]:
+        return source[i] * factor * norms.k[i]
+    return source[i] * factor
 
 
 @loop(inline=True)

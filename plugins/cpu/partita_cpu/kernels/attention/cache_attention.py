@@ -16,7 +16,7 @@ from partita.lowering import Array
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_elements import CacheKernel, element
+from partita_cpu.kernels.attention.cache_elements import CacheKernel, element, pitch, rescale
 from partita_cpu.scalar.math import (
     add_in_any_order,
     exp_below_zero,
@@ -60,7 +60,7 @@ keys it has; SINK: whether a number of its own is in each softmax; SINKS: whethe
 
 
 class Cache(NamedTuple):
-    """Keys and values, (B, KV_HEADS, places, SIZE or OUTPUTS), flat."""
+    """Keys and values, (B, KV_HEADS, places, SIZE or OUTPUTS), flat; int8 with rows' scales."""
 
     keys: KernelArray
     values: KernelArray
@@ -183,7 +183,8 @@ def _attend_block(
             low, high = max(sees[0], key), min(sees[1], end)
             if low < high:
                 row = (head * table[QUERIES] * group + first + r) * size
-                keys = cache.keys[(place + low) * size : (place + high) * size]
+                step = pitch(cache.keys, size)
+                keys = cache.keys[(place + low) * step : (place + high) * step]
                 line = lines[r * BLOCK : r * BLOCK + high - low]
                 if both:
                     other = lines[(r + 1) * BLOCK : (r + 1) * BLOCK + high - low]
@@ -191,13 +192,18 @@ def _attend_block(
                     _scores_of_pair(pair[:size], pair[size:], keys, line, other)
                 else:
                     _scores(queries[row : row + size], keys, line)
-                values = cache.values[(place + low) * outputs : (place + high) * outputs]
+                step = pitch(cache.values, outputs)
+                values = cache.values[(place + low) * step : (place + high) * step]
                 made = sums_of_values[r * outputs : (r + 2) * outputs]
+                rescale(line, keys, size)
                 _weigh(line, terms, table, cap, head, first + r, low)
                 _carry_on(line, made[:outputs], tops, sums, r)
+                rescale(line, values, outputs)
                 if both:
+                    rescale(other, keys, size)
                     _weigh(other, terms, table, cap, head, first + r + 1, low)
                     _carry_on(other, made[outputs:], tops, sums, r + 1)
+                    rescale(other, values, outputs)
                     _mix_of_pair(line, other, values, made[:outputs], made[outputs:])
                 else:
                     _mix(line, values, made[:outputs])
@@ -229,10 +235,14 @@ def seen_keys(spans: Any, batch: Any, s: Any, table: Any) -> Any:
 def _scores(q: Any, keys: Any, line: Any) -> None:
     """The products of a query with keys, four at a time."""
     size, n = q.size, line.size
+    step = pitch(keys, size)
     j = 0
     while j + 4 <= n:
-        k0, k1 = keys[j * size : (j + 1) * size], keys[(j + 1) * size : (j + 2) * size]
-        k2, k3 = keys[(j + 2) * size : (j + 3) * size], keys[(j + 3) * size : (j + 4) * size]
+        k0, k1 = keys[j * step : j * step + size], keys[(j + 1) * step : (j + 1) * step + size]
+        k2, k3 = (
+            keys[(j + 2) * step : (j + 2) * step + size],
+            keys[(j + 3) * step : (j + 3) * step + size],
+        )
         s0, s1 = np.float32(0), np.float32(0)
         s2, s3 = np.float32(0), np.float32(0)
         for i in range(size):
@@ -243,7 +253,7 @@ def _scores(q: Any, keys: Any, line: Any) -> None:
         line[j], line[j + 1], line[j + 2], line[j + 3] = s0, s1, s2, s3
         j += 4
     while j < n:
-        k0 = keys[j * size : (j + 1) * size]
+        k0 = keys[j * step : j * step + size]
         s0 = np.float32(0)
         for i in range(size):
             s0 += q[i] * element(k0[i])
@@ -255,10 +265,14 @@ def _scores(q: Any, keys: Any, line: Any) -> None:
 def _scores_of_pair(q: Any, other: Any, keys: Any, line: Any, lines: Any) -> None:
     """The products of two queries with keys, each of which is read once."""
     size, n = q.size, line.size
+    step = pitch(keys, size)
     j = 0
     while j + 4 <= n:
-        k0, k1 = keys[j * size : (j + 1) * size], keys[(j + 1) * size : (j + 2) * size]
-        k2, k3 = keys[(j + 2) * size : (j + 3) * size], keys[(j + 3) * size : (j + 4) * size]
+        k0, k1 = keys[j * step : j * step + size], keys[(j + 1) * step : (j + 1) * step + size]
+        k2, k3 = (
+            keys[(j + 2) * step : (j + 2) * step + size],
+            keys[(j + 3) * step : (j + 3) * step + size],
+        )
         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         t0, t1, t2, t3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         for i in range(size):
@@ -275,8 +289,8 @@ def _scores_of_pair(q: Any, other: Any, keys: Any, line: Any, lines: Any) -> Non
         lines[j], lines[j + 1], lines[j + 2], lines[j + 3] = t0, t1, t2, t3
         j += 4
     if j < n:
-        _scores(q, keys[j * size :], line[j:])
-        _scores(other, keys[j * size :], lines[j:])
+        _scores(q, keys[j * step :], line[j:])
+        _scores(other, keys[j * step :], lines[j:])
 
 
 @loop(inline=True)
@@ -325,10 +339,14 @@ def _carry_on(line: Any, made: Any, tops: Any, sums: Any, r: Any) -> None:
 def _mix(line: Any, values: Any, made: Any) -> None:
     """Adds values times their weights, four at a time."""
     size, n = made.size, line.size
+    step = pitch(values, size)
     j = 0
     while j + 4 <= n:
-        v0, v1 = values[j * size : (j + 1) * size], values[(j + 1) * size : (j + 2) * size]
-        v2, v3 = values[(j + 2) * size : (j + 3) * size], values[(j + 3) * size : (j + 4) * size]
+        v0, v1 = values[j * step : j * step + size], values[(j + 1) * step : (j + 1) * step + size]
+        v2, v3 = (
+            values[(j + 2) * step : (j + 2) * step + size],
+            values[(j + 3) * step : (j + 3) * step + size],
+        )
         w0, w1, w2, w3 = line[j], line[j + 1], line[j + 2], line[j + 3]
         for i in range(size):
             near = muladd(w1, element(v1[i]), w0 * element(v0[i]))
@@ -336,7 +354,7 @@ def _mix(line: Any, values: Any, made: Any) -> None:
             made[i] += near + far
         j += 4
     while j < n:
-        v0, w0 = values[j * size : (j + 1) * size], line[j]
+        v0, w0 = values[j * step : j * step + size], line[j]
         for i in range(size):
             made[i] = muladd(w0, element(v0[i]), made[i])
         j += 1
@@ -346,10 +364,14 @@ def _mix(line: Any, values: Any, made: Any) -> None:
 def _mix_of_pair(line: Any, lines: Any, values: Any, made: Any, others: Any) -> None:
     """Adds values times their weights for two queries; each value is read once."""
     size, n = made.size, line.size
+    step = pitch(values, size)
     j = 0
     while j + 4 <= n:
-        v0, v1 = values[j * size : (j + 1) * size], values[(j + 1) * size : (j + 2) * size]
-        v2, v3 = values[(j + 2) * size : (j + 3) * size], values[(j + 3) * size : (j + 4) * size]
+        v0, v1 = values[j * step : j * step + size], values[(j + 1) * step : (j + 1) * step + size]
+        v2, v3 = (
+            values[(j + 2) * step : (j + 2) * step + size],
+            values[(j + 3) * step : (j + 3) * step + size],
+        )
         w0, w1, w2, w3 = line[j], line[j + 1], line[j + 2], line[j + 3]
         u0, u1, u2, u3 = lines[j], lines[j + 1], lines[j + 2], lines[j + 3]
         for i in range(size):
@@ -358,8 +380,8 @@ def _mix_of_pair(line: Any, lines: Any, values: Any, made: Any, others: Any) -> 
             others[i] += muladd(u1, x1, u0 * x0) + muladd(u3, x3, u2 * x2)
         j += 4
     if j < n:
-        _mix(line[j:], values[j * size :], made)
-        _mix(lines[j:], values[j * size :], others)
+        _mix(line[j:], values[j * step :], made)
+        _mix(lines[j:], values[j * step :], others)
 
 
 @loop

@@ -1,4 +1,8 @@
-"""Elements of a cache of keys and values: float32, float16 or bfloat16, computed in float32."""
+"""Elements of a cache of keys and values: float32, float16, bfloat16 or int8, computed in float32.
+
+Rows of int8 have a scale of their own behind their codes (:mod:`partita.model.cache_rows`). Kernels
+read the codes as they lie and multiply what they make of a row with its scale.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Operand
+from partita.model.cache_rows import LARGEST, LEAST_SCALE, SCALE_BYTES
 from partita_cpu.jit.deferred_numba import overload, types
+from partita_cpu.jit.intrinsics.address_array import floats_at
+from partita_cpu.jit.intrinsics.address_call import address, float_at
 from partita_cpu.jit.kernel_wrappers import ItemSized
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import (
     BFLOAT16,
     bfloat16_to_float32,
@@ -18,9 +26,13 @@ from partita_cpu.kernels.half import (
     float32_to_float16,
 )
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes
+from partita_cpu.scalar.math import bits
 
 CACHES: DTypes = F32 | HALVES
-"""Element types that a cache may have."""
+"""Element types that a cache may have whose elements are numbers by themselves."""
+
+CODES: DTypes = frozenset({np.dtype(np.int8)})
+"""The type of a cache of codes with scales."""
 
 _SEEN_AS = {np.dtype(np.float16): np.dtype(np.uint16), BFLOAT16: np.dtype(np.int16)}
 """numba knows no 16-bit floats: the sign of the integers tells kernels which of them they are."""
@@ -66,15 +78,24 @@ def _from_bfloat16(x: Any) -> Any:
     return bfloat16_to_float32(x)
 
 
+def _code(x: Any) -> Any:
+    return np.float32(x)
+
+
 @overload(element)
 def _element(x: Any) -> Any:
     if x == types.float32:
         return _same
+    if x == types.int8:
+        return _code
     return _from_float16 if x == types.uint16 else _from_bfloat16
 
 
 def rounded_as(cache: Any, value: Any) -> Any:
-    """A float32 as an element of the type that a flat cache has; in compiled kernels only."""
+    """A float32 as an element of the type that a flat cache has; in compiled kernels only.
+
+    For codes, the float32 is over the scale of the row.
+    """
     raise NotImplementedError("rounded_as is for compiled kernels")
 
 
@@ -90,8 +111,119 @@ def _as_bfloat16(cache: Any, value: Any) -> Any:
     return np.int16(float32_to_bfloat16(value))
 
 
+def _as_code(cache: Any, value: Any) -> Any:
+    # The sum's last bits are the nearest whole number, ties to even.
+    return np.int8(bits(value + np.float32(12582912.0)))
+
+
 @overload(rounded_as)
 def _rounded_as(cache: Any, value: Any) -> Any:
     if cache.dtype == types.float32:
         return _unrounded
+    if cache.dtype == types.int8:
+        return _as_code
     return _as_float16 if cache.dtype == types.uint16 else _as_bfloat16
+
+
+def has_scales(cache: Any) -> Any:
+    """Whether rows of a flat cache have scales; in compiled kernels only."""
+    raise NotImplementedError("has_scales is for compiled kernels")
+
+
+@overload(has_scales)
+def _has_scales(cache: Any) -> Any:
+    known = cache.dtype == types.int8
+    return _yes if known else _no
+
+
+def _yes(cache: Any) -> Any:
+    return True
+
+
+def _no(cache: Any) -> Any:
+    return False
+
+
+def pitch(cache: Any, size: Any) -> Any:
+    """Elements of a flat cache from one row of so many to the next; in compiled kernels only."""
+    raise NotImplementedError("pitch is for compiled kernels")
+
+
+@overload(pitch)
+def _pitch(cache: Any, size: Any) -> Any:
+    return _row_of_codes if cache.dtype == types.int8 else _row
+
+
+def _row(cache: Any, size: Any) -> Any:
+    return size
+
+
+def _row_of_codes(cache: Any, size: Any) -> Any:
+    return ((size + 3) & -4) + SCALE_BYTES
+
+
+def scale_at(cache: Any, start: Any, size: Any) -> Any:
+    """The scale of the row of so many elements that starts there; in compiled kernels only."""
+    raise NotImplementedError("scale_at is for compiled kernels")
+
+
+@overload(scale_at)
+def _scale_at(cache: Any, start: Any, size: Any) -> Any:
+    return _scale_of_codes if cache.dtype == types.int8 else _no_scale
+
+
+def _no_scale(cache: Any, start: Any, size: Any) -> Any:
+    return np.float32(1)
+
+
+def _scale_of_codes(cache: Any, start: Any, size: Any) -> Any:
+    return float_at(address(cache) + start + ((size + 3) & -4))
+
+
+def rescale(line: Any, rows: Any, size: Any) -> Any:
+    """Multiplies a number for each row with the scale of that row; in compiled kernels only."""
+    raise NotImplementedError("rescale is for compiled kernels")
+
+
+@overload(rescale)
+def _rescale(line: Any, rows: Any, size: Any) -> Any:
+    return _rescale_by_rows if rows.dtype == types.int8 else _keep
+
+
+def _keep(line: Any, rows: Any, size: Any) -> Any:
+    return None
+
+
+def _rescale_by_rows(line: Any, rows: Any, size: Any) -> Any:
+    step = pitch(rows, size)
+    for j in range(line.size):
+        line[j] *= scale_at(rows, j * step, size)
+
+
+def put_scale(row: Any, size: Any, largest: Any) -> Any:
+    """Gives a row of codes its scale, and returns the inverse; in compiled kernels only."""
+    raise NotImplementedError("put_scale is for compiled kernels")
+
+
+@overload(put_scale)
+def _put_scale(row: Any, size: Any, largest: Any) -> Any:
+    return _put_scale_of_codes if row.dtype == types.int8 else _no_inverse
+
+
+def _no_inverse(row: Any, size: Any, largest: Any) -> Any:
+    return np.float32(1)
+
+
+def _put_scale_of_codes(row: Any, size: Any, largest: Any) -> Any:
+    scale = np.float32(largest / np.float32(LARGEST))
+    if not largest < np.float32(np.inf):
+        scale = np.float32(np.nan)
+    floats_at(address(row) + ((size + 3) & -4), 1)[0] = scale
+    return np.float32(1) / scale if scale >= np.float32(LEAST_SCALE) else np.float32(0)
+
+
+@loop(inline=True)
+def larger(most: Any, x: Any) -> Any:
+    """The larger of a number and the size of another one; NaN once one of them is."""
+    size = abs(x)
+    return most if size <= most or most != most else size

@@ -35,7 +35,13 @@ from partita_cpu.kernels.attention.cache_attention import (
     result_place,
     seen_keys,
 )
-from partita_cpu.kernels.attention.cache_elements import CacheKernel, element
+from partita_cpu.kernels.attention.cache_elements import (
+    CacheKernel,
+    element,
+    pitch,
+    rescale,
+    scale_at,
+)
 from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.math import (
     add_in_any_order,
@@ -229,14 +235,16 @@ def _seen_by_rows(spans: Any, chunk: Any, first: Any, last: Any, table: Any) -> 
 def _pack_keys(keys: Array, place: int, count: int, table: Array, packed: Array) -> None:
     """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
     size, wide = table[SIZE], table[COLUMNS]
+    step = pitch(keys, size)
     for block in range(-(-count // wide)):
         first = block * wide
         width = min(wide, count - first)
         for i in range(size):
             row = packed[(block * size + i) * wide : (block * size + i + 1) * wide]
-            source = (place + first) * size + i
+            source = (place + first) * step + i
             for j in range(width):
-                row[j] = element(keys[source + j * size])
+                row[j] = element(keys[source + j * step])
+            rescale(row[:width], keys[(place + first) * step :], size)
             row[width:] = 0
 
 
@@ -244,14 +252,16 @@ def _pack_keys(keys: Array, place: int, count: int, table: Array, packed: Array)
 def _pack_values(values: Array, place: int, count: int, table: Array, packed: Array) -> None:
     """Values from a place of the cache on: for each block of columns (KEYS, columns)."""
     outputs, wide = table[OUTPUTS], table[COLUMNS]
+    step = pitch(values, outputs)
     for block in range(-(-outputs // wide)):
         first = block * wide
         width = min(wide, outputs - first)
         for j in range(count):
             row = packed[(block * KEYS + j) * wide : (block * KEYS + j + 1) * wide]
-            source = values[(place + j) * outputs + first : (place + j) * outputs + first + width]
+            start = (place + j) * step
+            scale, source = scale_at(values, start, outputs), values[start + first :]
             for i in range(width):
-                row[i] = element(source[i])
+                row[i] = element(source[i]) * scale
             row[width:] = 0
 
 

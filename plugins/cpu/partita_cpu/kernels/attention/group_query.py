@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.contract.query import Reason
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_attribute, refused_input
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
+from partita.model.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized, row_bytes
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
@@ -20,7 +22,7 @@ from partita_cpu.kernels.attention.cache_append import (
     append_kernel,
 )
 from partita_cpu.kernels.attention.cache_attention import Cache
-from partita_cpu.kernels.attention.cache_elements import CACHES
+from partita_cpu.kernels.attention.cache_elements import CACHES, CODES
 from partita_cpu.kernels.attention.cache_spans import spans_of
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.half import float32_of, narrow
@@ -54,7 +56,10 @@ class GroupQueryInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one operation: batches, heads, heads of keys, new tokens, size of a head, places."""
+    """Of one operation: batches, heads, heads of keys, new tokens, size of a head, places.
+
+    And elements that the cache has for a head of one token.
+    """
 
     batch: Number
     heads: int
@@ -63,15 +68,10 @@ class Sizes:
     size: int
     past: Number
     places: Number
+    row: int
 
 
-_DEFAULTS = {
-    "kv_cache_bit_width": 0,
-    "qk_output": 0,
-    "sliding_window_cache": 0,
-    "k_quant_type": "NONE",
-    "v_quant_type": "NONE",
-}
+_DEFAULTS = {"qk_output": 0, "sliding_window_cache": 0}
 """Attributes that must be as they are if they are left out."""
 
 
@@ -82,7 +82,29 @@ _LEFT_OUT = {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}
 def _check(node: Node) -> Reason | None:
     sees_all = not node.attrs.get("causal", 1)
     windows = refused_attribute(node, {"local_window_size": -1}) if sees_all else None
-    return windows or refused_attribute(node, _DEFAULTS) or refused_input(node, _LEFT_OUT)
+    quantized = ATTRIBUTES if is_quantized(node.attrs) else OF_NUMBERS
+    refused = refused_attribute(node, _DEFAULTS) or refused_attribute(node, quantized)
+    return windows or refused or refused_input(node, _LEFT_OUT) or _refused_caches(node)
+
+
+def _refused_caches(node: Node) -> Reason | None:
+    """A reason if caches are not of the type that attributes tell."""
+    for place in (3, 4):
+        value = node.input(place)
+        dtype = None if value is None else value.dtype
+        if (value is None and is_quantized(node.attrs)) or not _fits(node, dtype):
+            text = f"input {place} is {dtype or 'left out'}; these attributes are for {_due(node)}"
+            return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
+    return None
+
+
+def _due(node: Node) -> str:
+    return "int8" if is_quantized(node.attrs) else "floats"
+
+
+def _fits(node: Node, dtype: Any) -> bool:
+    """Whether a cache of a type, which may be unknown, is what attributes tell."""
+    return dtype is None or dtype in (CODES if is_quantized(node.attrs) else CACHES)
 
 
 @kernel(
@@ -90,7 +112,7 @@ def _check(node: Node) -> Reason | None:
     domain="com.microsoft",
     dtypes={
         **dict.fromkeys((0, 1, 2, 7, 8, 10, 11, 14, 15), _QUERIES_OF_ALL),
-        **dict.fromkeys((3, 4), CACHES),
+        **dict.fromkeys((3, 4), CACHES | CODES),
         **dict.fromkeys((5, 6), _INT32),
         9: INT64,
     },
@@ -109,8 +131,10 @@ def group_query_attention(
     """
     sizes = _sizes_of(node, inputs)
     kind = inputs.query.dtype
-    shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.size)
+    shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.row)
     pasts = inputs.past_key, inputs.past_value
+    if not all(past is None or _fits(node, past.dtype) for past in pasts):
+        raise CompileError(f"Operation '{node.name}': its caches are not of {_due(node)}.")
     keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
     y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
     if y.size:
@@ -161,7 +185,8 @@ def _sizes_of(node: Node, inputs: GroupQueryInputs) -> Sizes:
     places = queries if inputs.past_key is None else past
     if inputs.total.const is not None and inputs.past_key is not None:
         places = evaluated(max, past, inputs.total.const.reshape(-1)[0])
-    return Sizes(batch, heads, kv_heads, queries, size, past, places)
+    row = row_bytes(size) if is_quantized(node.attrs) else size
+    return Sizes(batch, heads, kv_heads, queries, size, past, places, row)
 
 
 def _append(
