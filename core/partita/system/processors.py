@@ -10,23 +10,28 @@ import functools
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 _ROOT = Path("/")
 
+_LATELY_S = 0.05
+"""For so long the quota that was found is believed."""
+
 
 def usable_processors(root: Path = _ROOT) -> int:
     """Processors that this process may use, at least 1: the smaller of affinity and quota.
 
     A quota of part of a processor counts as a whole one. Both may change while a process lives, so
-    they are looked up each time: some hundred microseconds on Linux.
+    they are looked up again and again; a quota, which takes some hundred microseconds on Linux, is
+    that of a twentieth of a second ago, as a compile asks several times.
 
     Args:
         root: Where the system's files are, ``proc/self/cgroup`` and so on.
     """
-    quota = processor_quota(root)
+    quota = processor_quota(root) if root != _ROOT else _quota_at(time.monotonic() // _LATELY_S)
     allowed = len(allowed_processors())
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
@@ -43,6 +48,12 @@ def processor_quota(root: Path = _ROOT) -> float | None:
         if (quota := _quota_v2(folder) if unified else _quota_v1(folder)) is not None
     ]
     return min(quotas, default=None)
+
+
+@functools.lru_cache(maxsize=1)
+def _quota_at(_moment: float) -> float | None:
+    """This system's quota, looked up once per number that is given."""
+    return processor_quota()
 
 
 def allowed_processors() -> list[int]:

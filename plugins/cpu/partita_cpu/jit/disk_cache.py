@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import platform
 import re
@@ -19,6 +20,9 @@ _DIGEST_BYTES = 32
 
 _FEW = 3
 """What is known of the processor, and kernels, of which every model needs more than two."""
+
+_holding_code: set[Path] = set()
+"""Folders in which there was more."""
 
 
 def read(name: str, key: str) -> bytes | None:
@@ -50,9 +54,19 @@ def keeps() -> bool:
 
 
 def is_new() -> bool:
-    """Whether files can be kept, and hardly anything was yet: no code for this machine."""
+    """Whether files can be kept, and hardly anything was yet: no code for this machine.
+
+    Every compile asks. A folder that holds code is not looked into again: to open one of thousands
+    of files takes as long as to compile a small model.
+    """
     folder = _folder()
-    return folder is not None and len([*folder.iterdir()]) < _FEW
+    if folder is None or folder in _holding_code:
+        return False
+    with os.scandir(folder) as entries:
+        few = sum(1 for _ in itertools.islice(entries, _FEW)) < _FEW
+    if not few:
+        _holding_code.add(folder)
+    return few
 
 
 def there(file: str) -> bool:

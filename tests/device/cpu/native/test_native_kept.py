@@ -66,6 +66,17 @@ def test_the_cache_folder_follows_the_environment(folder, monkeypatch):
     assert not disk_cache.keeps()
 
 
+def test_a_folder_that_holds_code_is_not_looked_into_again(folder, monkeypatch):
+    assert disk_cache.is_new()
+    disk_cache.write("of the processor", "key", b"content")
+    disk_cache.write("first", "key", b"content")
+    assert disk_cache.is_new()
+    disk_cache.write("second", "key", b"content")
+    assert not disk_cache.is_new()
+    monkeypatch.setattr(os, "scandir", lambda path: pytest.fail("a compile takes as long"))
+    assert not disk_cache.is_new()
+
+
 @pytest.mark.parametrize("harm", ["fifo", "link", "mode"])
 def test_machine_code_that_others_could_have_put_there_is_not_loaded(folder, harm):
     disk_cache.write("name", "key", b"content")
