@@ -98,6 +98,7 @@ _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
 
 
+@functools.lru_cache(maxsize=4096)  # models name few operators, and each many times
 def is_of_onnx(op_type: str, domain: str) -> bool:
     """Whether ONNX defines an operator, in whatever version."""
     import onnx

@@ -347,6 +347,7 @@ def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
 
 
 @functools.cache
+@functools.cache  # there are some thirty, and a model has thousands of values
 def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
     """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
     if dtype is None or dtype.name == "UNDEFINED":
@@ -358,9 +359,10 @@ def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
 
 def value_shape(value: ir.Value) -> tuple[Dim, ...] | None:
     """The dimensions of a graph value; symbols by name, unknown ones as ``None``."""
-    if value.shape is None:
+    shape = value.shape
+    if shape is None:
         return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    return tuple([dim if isinstance(dim, int) else dim.value for dim in shape.dims])
 
 
 def is_static(shape: tuple[Dim, ...] | None) -> TypeGuard[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from partita.errors import ModelFormatError
 from partita.model.contrib_shapes import add_node
 from partita.model.inference_process import inferred_apart
 from partita.model.op import EXTENSION
-from partita.model.operator_checks import MOST_DIMENSIONS
+from partita.model.operator_checks import MOST_DIMENSIONS, is_of_onnx
 from partita.model.pool_shapes import settle_rounding
 
 if TYPE_CHECKING:
@@ -107,11 +107,13 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
 
 def _own_by_depth(graph: ir.Graph) -> list[list[ir.Node]]:
     """Operations of an application's own: those that depend on no other such one, and so on."""
+    if not any(_is_own(node) for node in graph):
+        return []
     depths: dict[ir.Value, int] = {}
     levels: list[list[ir.Node]] = []
     for node in graph:
         depth = max((depths.get(value, 0) for value in node.inputs if value is not None), default=0)
-        if EXTENSION in node.meta:
+        if _is_own(node):
             if depth == len(levels):
                 levels.append([])
             levels[depth].append(node)
@@ -119,6 +121,10 @@ def _own_by_depth(graph: ir.Graph) -> list[list[ir.Node]]:
         if depth:
             depths.update(dict.fromkeys(node.outputs, depth))
     return levels
+
+
+def _is_own(node: ir.Node) -> bool:
+    return not is_of_onnx(node.op_type, node.domain) and EXTENSION in node.meta
 
 
 def _told_by_own(node: ir.Node) -> set[str]:
@@ -138,20 +144,19 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
     from onnx_ir import serde
 
     proto = _for_inference(ir_model)
-    inferred = _infer(proto, isolate)
+    weights = {tensor.name: math.prod(tensor.dims) for tensor in proto.graph.initializer}
+    values = propagates(ir_model.graph, weights)
+    inferred = _infer(proto, values, isolate)
     if inferred is None:
         return
-    known = {
-        info.name
-        for info in (*inferred.graph.value_info, *inferred.graph.output)
-        if info.type.tensor_type.HasField("shape")
-        or info.type.WhichOneof("value") not in (None, "tensor_type")
-    }
-    computed = {value.name: value for node in ir_model.graph for value in node.outputs}
+    found = _types_of(inferred.graph)
     lost = {
-        name: serde.serialize_value(value)
-        for name, value in computed.items()
-        if name and name not in known and (value.type is not None or value.shape is not None)
+        value.name: serde.serialize_value(value)
+        for node in ir_model.graph
+        for value in node.outputs
+        if (value.type is not None or value.shape is not None)
+        and value.name
+        and not _tells_rank(found.get(value.name))
     }
     if not all(
         value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
@@ -164,8 +169,22 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
             if output.name in lost:
                 output.CopyFrom(lost.pop(output.name))
         proto.graph.value_info.extend(lost.values())
-        inferred = _infer(proto, isolate) or inferred
+        inferred = _infer(proto, values, isolate) or inferred
     _take_over(ir_model, inferred)
+
+
+def _types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """What is known of the values that operations compute, by name."""
+    return {info.name: info.type for info in (*graph.value_info, *graph.output)}
+
+
+def _tells_rank(kind: onnx.TypeProto | None) -> bool:
+    """Whether a type says how many dimensions there are, or is of what has none."""
+    if kind is None:
+        return False
+    if kind.tensor_type.HasField("shape"):
+        return True
+    return kind.WhichOneof("value") not in (None, "tensor_type")
 
 
 def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
@@ -182,15 +201,18 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
     graph.name = ir_model.graph.name or "model"
     for value in ir_model.graph.inputs:
         serde.serialize_value_into(graph.input.add(), value)
+    kinds: dict[tuple[int, tuple[int, ...]], onnx.TypeProto] = {}
     for name, value in ir_model.graph.initializers.items():
         weight = value.const_value
         if weight is None:
             continue
-        if weight.nbytes > _SMALL_BYTES:
-            kind = graph.input.add(name=name).type.tensor_type
-            kind.elem_type = weight.dtype
-            for size in weight.shape.numpy():
-                kind.shape.dim.add(dim_value=size)
+        key = element_type, dims = _type_and_sizes(weight)
+        is_text = element_type == onnx.TensorProto.STRING
+        if (weight.nbytes if is_text else _nbytes(*key)) > _SMALL_BYTES:
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = onnx.helper.make_tensor_type_proto(element_type, dims)
+            graph.input.add(name=name, type=kind)
         else:
             tensor = graph.initializer.add()
             serde.serialize_tensor_into(tensor, weight)
@@ -200,6 +222,21 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
     for value in ir_model.graph.outputs:
         graph.output.add(name=value.name)
     return proto
+
+
+def _type_and_sizes(weight: ir.TensorProtocol) -> tuple[int, tuple[int, ...]]:
+    """A weight's element type, as protobufs have it, and its dimensions."""
+    from onnx_ir import serde
+
+    if isinstance(weight, serde.TensorProtoTensor):  # which makes an object of each for an answer
+        return weight.raw.data_type, tuple(weight.raw.dims)
+    return weight.dtype.value, tuple(weight.shape.numpy())
+
+
+def _nbytes(element_type: int, dims: Sequence[int]) -> int:
+    import onnx_ir as ir
+
+    return -(-math.prod(dims) * ir.DataType(element_type).bitwidth // 8)
 
 
 def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
@@ -219,10 +256,9 @@ def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(copy)
 
 
-def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
+def _infer(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelProto | None:
     from onnx import shape_inference
 
-    values = propagates(proto.graph)
     try:
         inferred = _infer_once(proto, values, isolate)
         while settle_rounding(proto, inferred):
@@ -247,30 +283,60 @@ def _infer_once(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.Mod
     return inferred
 
 
-def propagates(graph: onnx.GraphProto) -> bool:
+def propagates(graph: ir.Graph, lengths: Mapping[str, int]) -> bool:
     """Whether inference may follow values, not only shapes, without drowning in them.
 
     It keeps what shapes are computed from, element by element; thirty Concats of a value with
     itself are 900 bytes of a file and 2**30 elements. Concat is the one operator whose value is
     longer than each of those that it reads.
+
+    Args:
+        graph: The model's.
+        lengths: Elements of those of its weights that take part in inference.
     """
-    lengths = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
-    return _longest(graph, lengths) <= _MOST_VALUES
+    most = max(lengths.values(), default=0)
+    if _concatenates(graph):
+        most = _longest(graph, lengths)
+    return most <= _MOST_VALUES
 
 
-def _longest(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
+def _concatenates(graph: ir.Graph) -> bool:
+    return any(
+        node.op_type == "Concat" or any(map(_concatenates, bodies_of(node))) for node in graph
+    )
+
+
+def _longest(graph: ir.Graph, outer: Mapping[str, int]) -> int:
     lengths, longest = dict(outer), 0
-    for node in graph.node:
-        known = [lengths.get(name, MOST_DIMENSIONS) for name in node.input]
+    for node in graph:
+        known = [
+            MOST_DIMENSIONS if value is None else lengths.get(value.name or "", MOST_DIMENSIONS)
+            for value in node.inputs
+        ]
         length = sum(known) if node.op_type == "Concat" else max(known, default=MOST_DIMENSIONS)
         length = min(length, _MOST_VALUES + 1)
-        lengths.update(dict.fromkeys(node.output, length))
+        lengths.update((value.name or "", length) for value in node.outputs)
         longest = max(longest, length)
-        for attribute in node.attribute:
-            own = (attribute.g,) if attribute.HasField("g") else ()
-            for body in (*own, *attribute.graphs):
-                longest = max(longest, _longest(body, lengths))
+        for body in bodies_of(node):
+            own = {
+                name: math.prod(value.const_value.shape.numpy())
+                for name, value in body.initializers.items()
+                if value.const_value is not None
+            }
+            longest = max(longest, _longest(body, {**lengths, **own}))
     return longest
+
+
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs among a node's attributes, in order."""
+    bodies: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        kind = attribute.type.name
+        if kind == "GRAPH":
+            bodies.append(attribute.value)
+        elif kind == "GRAPHS":
+            bodies += attribute.value
+    return bodies
 
 
 def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
@@ -283,42 +349,50 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
         for dim in value.shape or ()
         if isinstance(dim, ir.SymbolicDim)
     }
-    _take_over_main(ir_model.graph, inferred.graph, symbols)
-    bodies = [graph for graph in ir_model.graphs() if graph is not ir_model.graph]
-    if not bodies:
-        return
-    others = list(ir.from_proto(inferred).graphs())[1:]
-    for graph, other in zip(bodies, others, strict=True):
-        found = {value.name: value for node in other for value in node.outputs}
-        for node in graph:
-            for value in node.outputs:
-                source = found.get(value.name)
-                if source is None or source.type is None:
-                    continue
-                value.type = source.type
-                value.shape = None
-                if source.shape is not None:
-                    value.shape = ir.Shape(
-                        None if _is_made_up(dim, symbols) else dim for dim in source.shape
-                    )
+    _take_over_graph(ir_model.graph, inferred.graph, symbols)
+    bodies = _bodies_within(ir_model.graph)
+    if bodies:
+        others = _proto_bodies_within(inferred.graph)
+        for body, other in zip(bodies, others, strict=True):
+            _take_over_graph(body, other, symbols)
 
 
-def _take_over_main(
+def _bodies_within(graph: ir.Graph) -> list[ir.Graph]:
+    """The bodies of a graph's operations, each before those within it."""
+    bodies: list[ir.Graph] = []
+    for node in graph:
+        for body in bodies_of(node):
+            bodies += [body, *_bodies_within(body)]
+    return bodies
+
+
+def _proto_bodies_within(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """The same of a protobuf, in the same order."""
+    bodies: list[onnx.GraphProto] = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            own = [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
+            for body in own:
+                bodies += [body, *_proto_bodies_within(body)]
+    return bodies
+
+
+def _take_over_graph(
     graph: ir.Graph, inferred: onnx.GraphProto, symbols: Container[str | None]
 ) -> None:
-    """Copies types and shapes of the main graph's values straight from the protobuf."""
+    """Copies types and shapes of one graph's values straight from the protobuf."""
     import onnx_ir as ir
     from onnx_ir import serde
 
-    found = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    found = _types_of(inferred)
     for node in graph:
         for value in node.outputs:
             kind = found.get(value.name or "")
             if kind is None:
                 continue
-            if kind.HasField("tensor_type") and kind.tensor_type.elem_type:
+            tensor = kind.tensor_type
+            if tensor.elem_type:
                 # Nearly all are tensors, and onnx-ir takes four times as long to read their types.
-                tensor = kind.tensor_type
                 value.type = ir.TensorType(ir.DataType(tensor.elem_type))
                 dims = [_dim(dim, symbols) for dim in tensor.shape.dim]
                 value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
@@ -334,8 +408,9 @@ def _take_over_main(
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> int | str | None:
-    if dim.HasField("dim_value"):
-        return dim.dim_value
+    size = dim.dim_value
+    if size or dim.HasField("dim_value"):
+        return size
     name = dim.dim_param
     return None if not name or (name.startswith(_MADE_UP) and name not in own) else name
 

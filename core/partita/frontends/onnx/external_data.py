@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -68,8 +68,12 @@ def put_weights(graph: ir.Graph, apart: Mapping[str, memoryview]) -> None:
         tensor = value.const_value
         if tensor is None:
             raise KeyError(name)
-        array = np.frombuffer(elements, tensor.dtype.numpy()).reshape(tensor.shape.numpy())
-        value.const_value = ir.Tensor(array, tensor.dtype, name=name, doc_string=tensor.doc_string)
+        dtype, shape = tensor.dtype, tensor.shape
+        array = np.frombuffer(elements, dtype.numpy()).reshape(shape.numpy())
+        sizes: Any = shape  # a Shape; onnx-ir promises only what is like one
+        value.const_value = ir.Tensor(
+            array, dtype, shape=sizes, name=name, doc_string=tensor.doc_string
+        )
 
 
 def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
@@ -128,26 +132,29 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def _bytes_of(tensor: onnx.TensorProto, where: str) -> int:
     """Size of the elements as raw data; types of less than a byte are packed."""
-    import onnx_ir as ir
-
-    if any(dim < 0 for dim in tensor.dims):
-        raise ModelFormatError(f"{where} has shape {list(tensor.dims)}; sizes are 0 or more.")
-    dtype = _types().get(tensor.data_type)
-    if dtype is None:
+    dims = tuple(tensor.dims)
+    if dims and min(dims) < 0:
+        raise ModelFormatError(f"{where} has shape {list(dims)}; sizes are 0 or more.")
+    width = _bits().get(tensor.data_type)
+    if width is None:
         raise ModelFormatError(f"{where} has element type {tensor.data_type}, which is not known.")
-    if dtype == ir.DataType.STRING:
-        return 0  # strings have a field of their own
-    if dtype == ir.DataType.UNDEFINED:
+    if width == _UNDEFINED:
         raise ModelFormatError(f"{where} has no element type.")
-    bits: int = math.prod(tensor.dims) * dtype.bitwidth
+    bits: int = math.prod(dims) * width
     return -(-bits // 8)
 
 
+_UNDEFINED = -1
+
+
 @functools.cache
-def _types() -> dict[int, ir.DataType]:
+def _bits() -> dict[int, int]:
+    """Bits of an element by its type's number; 0 of strings, which have a field of their own."""
     import onnx_ir as ir
 
-    return {kind.value: kind for kind in ir.DataType}
+    unsized = {ir.DataType.STRING: 0, ir.DataType.UNDEFINED: _UNDEFINED}
+    sized = {kind: kind.bitwidth for kind in ir.DataType if kind not in unsized}
+    return {kind.value: bits for kind, bits in {**sized, **unsized}.items()}
 
 
 def beside(folder: Path, location: str) -> Path | None:

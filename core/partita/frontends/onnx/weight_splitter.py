@@ -8,9 +8,6 @@ become initializers on the way, as exporters that write them so have hundreds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 _GRAPH = 7
 _NODE, _INITIALIZER, _OUTPUT = 1, 5, 12
 _INFO_NAME = 1
@@ -29,12 +26,8 @@ _WORTH_IT = 1 << 18
 """Models below this size are parsed as they are."""
 
 
-class _Field(NamedTuple):
-    number: int
-    kind: int
-    start: int
-    begin: int
-    end: int
+_Field = tuple[int, int, int, int, int]
+"""Number, kind, start, start of the content, and end: a plain tuple, as files have thousands."""
 
 
 def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, memoryview]]:
@@ -46,8 +39,8 @@ def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, mem
     if len(data) < _WORTH_IT:
         return data, {}
     try:
-        graphs = [field for field in _fields(data) if field.number == _GRAPH]
-        if len(graphs) != 1 or graphs[0].kind != _BYTES:
+        graphs = [field for field in _fields(data) if field[0] == _GRAPH]
+        if len(graphs) != 1 or graphs[0][1] != _BYTES:
             return data, {}
         _, _, start, begin, end = graphs[0]
         graph, weights = _graph(data[begin:end])
@@ -65,18 +58,18 @@ def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
     """
     pieces: list[bytes | memoryview] = []
     weights: dict[str, memoryview] = {}
-    fields = list(_fields(graph))
-    outputs = {_text(graph, field, _INFO_NAME) for field in fields if field.number == _OUTPUT}
+    fields = _fields(graph)
+    outputs = {_text(graph, field, _INFO_NAME) for field in fields if field[0] == _OUTPUT}
     kept = 0
-    for field in fields:
+    for number, kind, start, begin, end in fields:
         tensor: memoryview | None = None
         name = ""
-        if field.number == _INITIALIZER and field.kind == _BYTES:
-            if field.end - field.begin < LARGE_BYTES:
+        if number == _INITIALIZER and kind == _BYTES:
+            if end - begin < LARGE_BYTES:
                 continue
-            tensor = graph[field.begin : field.end]
-        elif field.number == _NODE and field.kind == _BYTES:
-            name, tensor = _constant(graph[field.begin : field.end])
+            tensor = graph[begin:end]
+        elif number == _NODE and kind == _BYTES:
+            name, tensor = _constant(graph[begin:end])
             if name in outputs:
                 continue
         if tensor is None:
@@ -87,41 +80,53 @@ def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
             if name in weights:
                 raise ValueError("two weights of one name")
             weights[name] = elements
-        elif field.number == _INITIALIZER:
+        elif number == _INITIALIZER:
             continue
         size = sum(map(len, rest))
-        head = field_head(_INITIALIZER, size)
-        pieces += [graph[kept : field.start], head, *rest]
-        kept = field.end
+        pieces += [graph[kept:start], field_head(_INITIALIZER, size), *rest]
+        kept = end
     return b"".join([*pieces, graph[kept:]]), weights
 
 
 def _constant(node: memoryview) -> tuple[str, memoryview | None]:
     """Name and tensor of a node that is a constant; no tensor if it is not."""
-    if b"Constant" not in bytes(node[:200]) and b"Constant" not in bytes(node[-200:]):
+    near = bytes(node) if len(node) <= _NEAR else bytes(node[: _NEAR // 2]) + node[-_NEAR // 2 :]
+    if b"Constant" not in near:
         return "", None
-    values: dict[int, list[memoryview]] = {}
-    for field in _fields(node):
-        values.setdefault(field.number, []).append(node[field.begin : field.end])
-    names, attributes = values.get(_NODE_OUTPUT, []), values.get(_ATTRIBUTE, [])
-    domains = [bytes(domain) for domain in values.get(_DOMAIN, [b""])]
-    if [bytes(kind) for kind in values.get(_OP_TYPE, [])] != [b"Constant"]:
-        return "", None
-    if domains[-1] not in (b"", b"ai.onnx"):
+    names: list[memoryview] = []
+    attributes: list[memoryview] = []
+    kinds: list[bytes] = []
+    domain = b""
+    for number, _, _, begin, end in _fields(node):
+        content = node[begin:end]
+        if number == _NODE_OUTPUT:
+            names.append(content)
+        elif number == _ATTRIBUTE:
+            attributes.append(content)
+        elif number == _OP_TYPE:
+            kinds.append(bytes(content))
+        elif number == _DOMAIN:
+            domain = bytes(content)
+    if kinds != [b"Constant"] or domain not in (b"", b"ai.onnx"):
         return "", None
     if len(names) != 1 or len(attributes) != 1 or not names[0]:
         return "", None
     tensor: memoryview | None = None
-    for field in _fields(attributes[0]):
-        content = attributes[0][field.begin : field.end]
-        if field.number == _ATTRIBUTE_TENSOR and field.kind == _BYTES and tensor is None:
-            tensor = content
-        elif field.number == _ATTRIBUTE_NAME:
-            if bytes(content) != b"value":
+    attribute = attributes[0]
+    for number, kind, _, begin, end in _fields(attribute):
+        if number == _ATTRIBUTE_TENSOR and kind == _BYTES and tensor is None:
+            tensor = attribute[begin:end]
+        elif number == _ATTRIBUTE_NAME:
+            if bytes(attribute[begin:end]) != b"value":
                 return "", None
-        elif field.number != _ATTRIBUTE_TYPE:
+        elif number != _ATTRIBUTE_TYPE:
             return "", None
     return bytes(names[0]).decode(), tensor
+
+
+_NEAR = 400
+"""Bytes of a node that are looked through for its operator: the first and the last of a large one.
+"""
 
 
 def _without_elements(
@@ -135,20 +140,19 @@ def _without_elements(
     raw: list[memoryview] = []
     names = [name] if name else []
     plain = False
-    for field in _fields(tensor):
-        content = tensor[field.begin : field.end]
-        if field.number == _NAME and field.kind == _BYTES:
+    for number, kind, start, begin, end in _fields(tensor):
+        if number == _NAME and kind == _BYTES:
             if name:
                 continue
-            names.append(bytes(content).decode())
-        elif field.number == _RAW_DATA and field.kind == _BYTES:
-            raw.append(content)
+            names.append(bytes(tensor[begin:end]).decode())
+        elif number == _RAW_DATA and kind == _BYTES:
+            raw.append(tensor[begin:end])
             continue
-        elif field.number == _DATA_TYPE and field.kind == _VARINT:
-            plain = _number(tensor, field.begin)[0] in _PLAIN
-        elif field.number == _LOCATION:
+        elif number == _DATA_TYPE and kind == _VARINT:
+            plain = _number(tensor, begin)[0] in _PLAIN
+        elif number == _LOCATION:
             names = []
-        rest.append(tensor[field.start : field.end])
+        rest.append(tensor[start:end])
     if name:
         encoded = name.encode()
         rest.append(field_head(_NAME, len(encoded)) + encoded)
@@ -161,27 +165,34 @@ def _without_elements(
 
 def _text(data: memoryview, field: _Field, number: int) -> str:
     """The text that is a certain field of a field."""
-    inner = data[field.begin : field.end]
-    found = [inner[one.begin : one.end] for one in _fields(inner) if one.number == number]
+    inner = data[field[3] : field[4]]
+    found = [inner[one[3] : one[4]] for one in _fields(inner) if one[0] == number]
     return bytes(found[-1]).decode() if found else ""
 
 
-def _fields(data: memoryview) -> Iterator[_Field]:
-    """Number, kind, start, start of the content, and end of each field.
+def _fields(data: memoryview) -> list[_Field]:
+    """The fields of a message, in order.
 
     Raises:
         IndexError: It ends in the middle of a field.
         ValueError: A kind that protobuf does not have any more.
     """
+    fields: list[_Field] = []
     at, end = 0, len(data)
     while at < end:
         start = at
-        tag, at = _number(data, at)
-        kind = tag & 7
-        begin = at
+        tag: int = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = _number(data, start)
+        kind, begin = tag & 7, at
         if kind == _BYTES:
-            size, begin = _number(data, at)
-            at = begin + size
+            size: int = data[at]
+            at += 1
+            if size > 127:
+                size, at = _number(data, begin)
+            begin = at
+            at += size
         elif kind == _VARINT:
             _, at = _number(data, at)
         elif kind == _EIGHT:
@@ -192,7 +203,8 @@ def _fields(data: memoryview) -> Iterator[_Field]:
             raise ValueError(f"kind {kind}")
         if at > end:
             raise IndexError
-        yield _Field(tag >> 3, kind, start, begin, at)
+        fields.append((tag >> 3, kind, start, begin, at))
+    return fields
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:
@@ -224,9 +236,14 @@ def field_head(number: int, size: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if value < 128:
+        return _SMALL[value]
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
         value >>= 7
     groups.append(value)
     return bytes(groups)
+
+
+_SMALL = [bytes([value]) for value in range(128)]
