@@ -351,7 +351,7 @@ class Builder:
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
+        moved = sum([arg.nbytes for arg in args if type(arg) is Operand])
         step = Step(fn, args, op, shares, evaluated(_larger, moved, work or 0), results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)

@@ -149,19 +149,17 @@ class Node:
         """Operator with domain, as messages show it: ``"Relu"``, ``"partita::Conv"``."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
-    def graphs(self) -> Iterator[Graph]:
+    def graphs(self) -> list[Graph]:
         """The graphs among the attributes (bodies of If, Loop and Scan)."""
+        return [attr for attr in self.attrs.values() if isinstance(attr, Graph)]
+
+    def reads(self) -> list[Value]:
+        """All values needed to run the node: its inputs and what its bodies capture."""
+        values = [value for value in self.inputs if value is not None]
         for attr in self.attrs.values():
             if isinstance(attr, Graph):
-                yield attr
-
-    def reads(self) -> Iterator[Value]:
-        """All values needed to run the node: its inputs and what its bodies capture."""
-        for value in self.inputs:
-            if value is not None:
-                yield value
-        for graph in self.graphs():
-            yield from graph.captures()
+                values += attr.captures()
+        return values
 
     def input(self, index: int) -> Value | None:
         """An input by position; ``None`` if it is left out or beyond the last one."""
@@ -243,7 +241,11 @@ class Graph:
         uses: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in node.reads():
-                uses.setdefault(value, []).append(node)
+                users = uses.get(value)
+                if users is None:
+                    uses[value] = [node]
+                else:
+                    users.append(node)
         return uses
 
     def prune(self) -> None:
@@ -378,8 +380,9 @@ def _element_type(value: ir.Value) -> np.dtype[Any] | None:
     """The type of a tensor's elements; of sequences and optionals, which hold objects, that."""
     import onnx_ir as ir
 
-    if value.type is None or isinstance(value.type, ir.TensorType):
-        return numpy_dtype(value.dtype)
+    kind = value.type
+    if kind is None or isinstance(kind, ir.TensorType):
+        return numpy_dtype(None if kind is None else kind.dtype)
     return np.dtype(object)
 
 

@@ -125,8 +125,10 @@ class Entry:
                 f"output {used[-1]} is used; computes the first {self.outputs} only",
             )
         for position, dtype in enumerate(dtypes):
+            if dtype is None:
+                continue
             allowed = self.allowed(position)
-            if dtype is not None and allowed is not None and dtype not in allowed:
+            if allowed is not None and dtype not in allowed:
                 names = ", ".join(sorted(kind.name for kind in allowed))
                 return Reason(
                     ReasonCode.UNSUPPORTED_DTYPE, f"input {position} is {dtype}; takes {names}"
@@ -143,7 +145,7 @@ class Entry:
 
     def allowed(self, position: int) -> DTypes | None:
         """Element types taken at an input position; ``None`` is all."""
-        return self.dtypes.get(position) if isinstance(self.dtypes, Mapping) else self.dtypes
+        return self.dtypes if isinstance(self.dtypes, frozenset) else self.dtypes.get(position)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -29,14 +29,19 @@ _MOST = 256
 """Nodes that a sum is made of; with more of them it stays a sum."""
 
 _SUMS = ("Add", "Sub", "Mul")
+_TERMS = ("Conv", "BatchNormalization")
 
 
 @fusion_pass(85)
 def fuse_branches(rewriter: Rewriter) -> None:
     """Adds up convolutions and batch normalizations of one image, and the image itself."""
     nodes = rewriter.nodes()
+    if not any(node.kind in _SUMS for node in nodes):
+        return
     forms: dict[Value, _Form] = {}
     for node in nodes:
+        if node.kind in _TERMS and not rewriter.is_read_by(node.outputs[0], _SUMS):
+            continue  # as most: nobody would ask for the form
         found = _form(node, forms)
         if found is not None and node.outputs[0] is not None and len(found.nodes) <= _MOST:
             forms[node.outputs[0]] = found

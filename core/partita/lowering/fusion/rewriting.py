@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import numpy as np
 
@@ -82,6 +82,11 @@ class Rewriter:
         found = [] if value is None or value in self._outputs else self._uses.get(value, [])
         users = list(dict.fromkeys(node for node in found if node not in self._gone))
         return users if all(node.kind == kind for node in users) else []
+
+    def is_read_by(self, value: Value | None, kinds: Container[str]) -> bool:
+        """Whether a node of one of the kinds reads a value."""
+        users = () if value is None else self._uses.get(value, ())
+        return any(user.kind in kinds for user in users)
 
     def same_shape(self, first: Value, second: Value) -> bool:
         """Whether two values surely have one shape: numbers and symbols agree."""

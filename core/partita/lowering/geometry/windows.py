@@ -6,9 +6,10 @@ that one kernel serves all ranks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,7 +80,7 @@ class Window:
         """Whether it does not extend or move in depth."""
         return self.size[0] == self.kernel[0] == self.out[0] == 1 and not self.begin[0]
 
-    @property
+    @functools.cached_property
     def trimmed(self) -> Window:
         """The same windows without the taps that lie beside the input wherever the window is.
 
@@ -96,7 +97,7 @@ class Window:
             end=self._less(self.end, behind),
         )
 
-    @property
+    @functools.cached_property
     def reached(self) -> tuple[tuple[int, int], ...]:
         """Of each dimension the first tap that some window has on the input, and behind the last.
 
@@ -173,13 +174,50 @@ def resolve(
     rank = len(size)
     _check_rank(node, rank, kernel)
     attrs = node.attrs
-    strides = _sized(attrs.get("strides"), rank, 1)
-    dilations = _sized(attrs.get("dilations"), rank, 1)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    mode = attrs.get("auto_pad", "NOTSET")
+    sliding = _Sliding(
+        tuple(_sized(attrs.get("strides"), rank, 1)),
+        tuple(_sized(attrs.get("dilations"), rank, 1)),
+        tuple(_sized(attrs.get("pads"), 2 * rank, 0)),
+        attrs.get("auto_pad", "NOTSET"),
+        ceil_mode,
+        node.op_type in _POOLS,
+    )
+    symbolic = Size in map(type, (*size, *kernel, *sliding.pads))
+    window = (_slid if symbolic else _kept)(sliding, tuple(size), tuple(kernel))
+    if window is None:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has a window of {list(kernel)} that "
+            f"does not fit its padded input of {list(size)}."
+        )
+    return window
+
+
+class _Sliding(NamedTuple):
+    """What attributes say about a window.
+
+    Attributes:
+        strides: Between neighbouring windows.
+        dilations: Between neighbouring elements of a window.
+        pads: In front along all dimensions, then behind.
+        mode: ``auto_pad``.
+        up: Whether a last window may reach beyond the padding.
+        pool: Whether it is a pool's.
+    """
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    mode: str
+    up: bool
+    pool: bool
+
+
+def _slid(sliding: _Sliding, size: tuple[int, ...], kernel: tuple[int, ...]) -> Window | None:
+    """The window over an input; ``None`` if it does not fit."""
+    rank, pads, mode = len(size), sliding.pads, sliding.mode
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, sliding.dilations, strict=True)]
     begin, end, out = [], [], []
-    pads = _sized(attrs.get("pads"), 2 * rank, 0)
-    for i, (n, span, stride) in enumerate(zip(size, reach, strides, strict=True)):
+    for i, (n, span, stride) in enumerate(zip(size, reach, sliding.strides, strict=True)):
         if mode in ("SAME_UPPER", "SAME_LOWER"):
             count = -(-n // stride)
             total = max((count - 1) * stride + span - n, 0)
@@ -188,28 +226,29 @@ def resolve(
         else:
             low, high = (0, 0) if mode == "VALID" else (pads[i], pads[i + rank])
             room = n + low + high - span
-            up = ceil_mode or (room < 0 and node.op_type in _POOLS)
+            up = sliding.up or (room < 0 and sliding.pool)
             count = (-(-room // stride) if up else room // stride) + 1
-            if ceil_mode and (count - 1) * stride >= n + low:
+            if sliding.up and (count - 1) * stride >= n + low:
                 count -= 1
         if count < 0:
-            raise CompileError(
-                f"Operation '{node.name}' ({node.op_type}) has a window of {list(kernel)} that "
-                f"does not fit its padded input of {list(size)}."
-            )
+            return None
         begin.append(low)
         end.append(high)
         out.append(count)
     return Window(
         _triple(size, 1),
         _triple(kernel, 1),
-        _triple(strides, 1),
-        _triple(dilations, 1),
+        _triple(sliding.strides, 1),
+        _triple(sliding.dilations, 1),
         _triple(begin, 0),
         _triple(end, 0),
         _triple(out, 1),
         rank,
     )
+
+
+_kept = functools.lru_cache(maxsize=1 << 12)(_slid)
+"""Layers are alike, and shapes come again."""
 
 
 def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -> Window:
@@ -271,7 +310,9 @@ def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
             f"of {len(kernel)}; 1 to 3 of both are possible."
         )
     for name in ("strides", "dilations", "pads", "output_padding", "output_shape"):
-        _check_numbers(node, name, node.attrs.get(name) or ())
+        values = node.attrs.get(name)
+        if values:
+            _check_numbers(node, name, values)
     _check_numbers(node, "kernel_shape", kernel)
 
 
