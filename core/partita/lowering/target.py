@@ -45,6 +45,8 @@ class Target:
             take. ``None``: whoever runs the program copies them.
         complete: Makes the steps of a program final, such as by fusing them; called with them and
             the operands that outputs lie in. ``None``: they are.
+        settle: Called when all steps of a program are there, before it is handed out: does what
+            transformations of weights have put off. ``None``: they put off nothing.
         arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
             :attr:`Program.offsets` is empty.
     """
@@ -59,4 +61,5 @@ class Target:
     arrange: Callable[[Program], Any] | None = None
     copy: Callable[[Builder, Operand], Operand | None] | None = None
     complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
+    settle: Callable[[], None] | None = None
     arena: bool = True

@@ -73,7 +73,7 @@ class Prepacked:
         Raises:
             RuntimeError: It made something else than was stated, now or under the same key before.
         """
-        full_key = (array.ctypes.data, array.shape, array.dtype, key)
+        full_key = (array.ctypes.data, array.shape, array.strides, array.dtype, key)
         found = self._made.get(full_key)
         if found is not None:
             _require(key, found[1], form)
@@ -97,12 +97,12 @@ class Prepacked:
             for full_key, (source, result) in list(self._made.items())
             if result.nbytes >= _WORTH_KEEPING
             and full_key in self._stated
-            and _can_be_named(full_key[3])
+            and _can_be_named(full_key[-1])
         }
 
     def restore(self, array: Array, full_key: Any, form: Form) -> Array | None:
         """The transformed array that an exported model brought, if it has the right form."""
-        if not self._restored or array.dtype.hasobject or not _can_be_named(full_key[3]):
+        if not self._restored or array.dtype.hasobject or not _can_be_named(full_key[-1]):
             return None
         found = self._restored.get(self._name(array, full_key))
         if found is None or not form.fits(found):
@@ -110,10 +110,10 @@ class Prepacked:
         return plain(_aligned(found))
 
     def _name(self, array: Array, full_key: Any) -> str:
-        of_source = full_key[:3]
+        of_source = full_key[:-1]
         if of_source not in self._names:
             self._names[of_source] = array_fingerprint(array)
-        return f"{self._names[of_source]} {full_key[3]!r}"
+        return f"{self._names[of_source]} {full_key[-1]!r}"
 
 
 def _require(key: Any, result: Array, form: Form | None) -> None:

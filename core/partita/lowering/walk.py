@@ -338,6 +338,8 @@ class Walk:
     def finish(self) -> Program:
         """The program of all that was emitted."""
         outputs = self._outputs()
+        if self._target.settle is not None:
+            self._target.settle()
         steps, complete = self._builder.steps, self._target.complete
         if complete is not None:
             steps = complete(steps, {o.root for o in outputs if o is not None})

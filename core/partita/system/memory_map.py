@@ -94,7 +94,7 @@ def give_back(array: np.ndarray[Any, Any]) -> None:
 
     Does nothing to other arrays.
     """
-    if not _mappings or array.nbytes < mmap.PAGESIZE or not array.flags.c_contiguous:
+    if not _mappings or array.nbytes < mmap.PAGESIZE or not array.flags.forc:
         return
     address = array.ctypes.data
     for base, mapping in list(_mappings.items()):

@@ -38,6 +38,14 @@ class MachineModel:
     cores: int = 1
     caches: CacheSizes = ASSUMED
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.level, self.cores, self.caches))
+
+    def __hash__(self) -> int:
+        """Made once: plans are kept under machines, and every product asks for its own."""
+        return self._hash
+
     def l1_bytes(self, share: float) -> int:
         """A share of a core's first-level data cache, in whole lines."""
         return _lines(self.caches.l1d * share)

@@ -58,16 +58,38 @@ and not AMX compute with these.
 """
 
 
-def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
-    """Weights of a convolution, (outputs, channels of a group, down, across), packed.
+Table = tuple[int, ...]
+"""The table of one call."""
+
+Later = Callable[[Array, Array, Table], None]
+"""Is told of weights, where they shall be packed to, and how; does it, now or later."""
+
+
+def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> Array:
+    """Weights packed: a matrix (depth, columns), or those of a convolution.
 
     The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16. It is empty
     where some would be infinite in bfloat16.
+
+    Args:
+        plan: What they are packed for.
+        w: Weights; those of a convolution as (outputs, channels of a group, down, across).
+        threads: Threads that share the work.
+        later: Who is told what is kept in float32, to make the result before it is read;
+            ``None``: it is made now.
     """
+    if w.dtype != np.float32 or not (w.flags.c_contiguous or w.flags.f_contiguous):
+        w = np.ascontiguousarray(w, np.float32)
+    if w.ndim == 2:
+        depth, columns = w.shape
+        lies = (0, 1, columns, 0, 0) if w.flags.c_contiguous else (0, depth, 1, 0, 0)
+        return _packed(plan, w, (depth, 1, 1, *lies), threads, later)
+    w = np.ascontiguousarray(w)
     _, channels, down, across = w.shape
     size = channels * down * across
-    steps = (plan.images.outputs // plan.images.groups * size, size, down * across, across, 1)
-    return _packed(plan, w, (channels, down, across), steps, threads)
+    group = plan.images.outputs // plan.images.groups * size
+    lies = (group, size, down * across, across, 1)
+    return _packed(plan, w, (channels, down, across, *lies), threads, later)
 
 
 def packed_size(plan: Plan) -> int:
@@ -76,18 +98,11 @@ def packed_size(plan: Plan) -> int:
     return elements * plan.arithmetic.planes * plan.arithmetic.weight_bytes // 2
 
 
-def pack_matrix(plan: Plan, w: Array, threads: int = 1) -> Array:
-    """A matrix (depth, columns), packed."""
-    depth, columns = w.shape
-    steps = (0, 1, columns, 0, 0)
-    if w.flags.f_contiguous and not w.flags.c_contiguous:
-        w, steps = w.T, (0, depth, 1, 0, 0)
-    return _packed(plan, w, (depth, 1, 1), steps, threads)
-
-
 def pack_bias(plan: Plan, bias: Array | None) -> Array:
     """A bias per output with zeros for the columns that tiles have too many."""
     groups, width = plan.images.groups, plan.blocks * plan.columns
+    if bias is not None and bias.size == groups * width and bias.dtype == np.float32:
+        return bias.reshape(-1)
     padded = np.zeros((groups, width), np.float32)
     if bias is not None:
         padded[:, : plan.images.outputs // groups] = bias.reshape(groups, -1)
@@ -105,23 +120,23 @@ def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
 
 
 def _packed(
-    plan: Plan, w: Array, sizes: tuple[int, ...], steps: tuple[int, ...], threads: int
+    plan: Plan, w: Array, lies: tuple[int, ...], threads: int, later: Later | None
 ) -> Array:
+    """Weights packed; ``lies``: the table's fields from `CHANNELS` to `ACROSS_STEP`."""
     groups, arithmetic = plan.images.groups, plan.arithmetic
     outputs = plan.images.outputs // groups
     rows, planes = plan.taps * plan.padded, arithmetic.planes
     pairs = plan.step == PAIR
     step = WHOLE_STEP if pairs else plan.step
     layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
-    kernels = (*_kernels(plan), pairs)
-    table = np.array([groups, outputs, *sizes, *steps, *layout, *kernels], np.int64)
-    count = groups * plan.blocks * rows * plan.columns * planes
+    table = (groups, outputs, *lies, *layout, *_kernels(plan), int(pairs))
     out = _aligned(packed_size(plan))
-    if w.dtype != np.float32 or not w.flags.c_contiguous:
-        w = np.ascontiguousarray(w, np.float32)
+    if later is not None and arithmetic is Arithmetic.F32 and plan.level.native:
+        later(w, out, table)
+        return out
     threads = threads if out.nbytes >= _SHARED_BYTES else 1
     if arithmetic is Arithmetic.F16:
-        whole = np.empty(2 * count, np.uint16)
+        whole = np.empty(2 * groups * plan.blocks * rows * plan.columns * planes, np.uint16)
         _run(threads, w, whole, table)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             out.view(np.float16)[...] = whole.view(np.float32)
@@ -140,16 +155,22 @@ def _kernels(plan: Plan) -> tuple[int, int]:
     return turn, known[f"lay_{plan.arithmetic.name.lower()}"]
 
 
-def _run(threads: int, w: Array, out: Array, table: Array) -> int:
+def _run(threads: int, w: Array, out: Array, table: Table) -> int:
     """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
-    found, places = np.zeros(threads, np.int64), np.empty((threads, WHOLE_STEP), np.int64)
-    floats, parts = (
-        np.empty((threads, _TILE), np.float32),
-        np.empty((threads, 3 * _TILE), np.uint16),
-    )
-    args = (out.view(np.float32), out, places, floats, parts, found, table)
+    *room, found = scratch_of(threads)
+    args = (out.view(np.float32), out, *room, found, np.array(table, np.int64))
     run_shared(threads, pack_blocks, w.ctypes.data, *args)
     return int(found.max())
+
+
+def scratch_of(threads: int) -> tuple[Array, Array, Array, Array]:
+    """What threads write to meanwhile: `places`, `floats`, `parts` and `found`."""
+    return (
+        np.empty((threads, WHOLE_STEP), np.int64),
+        np.empty((threads, _TILE), np.float32),
+        np.empty((threads, 3 * _TILE), np.uint16),
+        np.zeros(threads, np.int64),
+    )
 
 
 def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
@@ -377,5 +398,6 @@ def _like(kind: type, ndim: int) -> Array:
 _FLAT = _like(np.int64, 1)
 _PLACE = 0, _like(np.float32, 1), _like(np.uint16, 1), _like(np.int64, 2)
 _ROOM = _like(np.float32, 2), _like(np.uint16, 2)
-CALLS = (pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)), (_largest, (0, 0, _FLAT))
+PACKING = pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)
+CALLS = PACKING, (_largest, (0, 0, _FLAT))
 """What is compiled here, and arguments like those that it is called with."""

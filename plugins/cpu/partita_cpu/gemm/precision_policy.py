@@ -13,6 +13,7 @@ from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing import rounds_to_infinity
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.waiting_weights import WaitingWeights
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
 from partita_cpu.machine_model import MachineModel, this_machine
@@ -85,6 +86,7 @@ class Choice:
         arithmetic: What float32 products are computed in.
         threads: Threads that scratch memory is laid out for.
         shortfall: Why it is not the arithmetic that properties ask for; empty if it is.
+        waiting: Weights that wait to be packed until a program is complete.
     """
 
     machine: MachineModel
@@ -94,6 +96,10 @@ class Choice:
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    waiting: WaitingWeights = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "waiting", WaitingWeights(self.threads))
 
     @property
     def level(self) -> Level:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from partita_cpu.gemm.packed_lhs import (
     multiply_laid,
     thread_bytes,
 )
-from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix, packed_size
+from partita_cpu.gemm.packing import pack, pack_bias, packed_size
 from partita_cpu.gemm.precision_policy import Choice, native_choice
 from partita_cpu.gemm.product_records import (
     Epilogue,
@@ -212,8 +211,7 @@ def emit_product(
     )
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """What a driver of tiles takes but for its input.
 
     Attributes:
@@ -265,13 +263,16 @@ def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan,
 
 def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
     def packed(array: Array) -> Array:
-        found = (pack_matrix if array.ndim == 2 else pack)(cut, array, choice.threads)
+        found = pack(cut, array, choice.threads, choice.waiting.add)
         if cut.arithmetic.in_bfloat16:
             choice.note(array, not found.size)
         return found
 
     form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
-    return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
+    weights = b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
+    if b.folding:  # what computes with them is called at once
+        choice.waiting.finish()
+    return weights
 
 
 def _kernels(choice: Choice, cut: Plan, activation: ActivationCode) -> Array:

@@ -73,13 +73,15 @@ class Arithmetic(enum.IntEnum):
     @property
     def planes(self) -> int:
         """In how many parts an element is stored."""
-        several = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
-        return several.get(self, 1)
+        return _PLANES.get(self, 1)
 
     def exec_type(self, level: Level) -> str:
         """What profiles call it."""
         name = self.name.lower().removesuffix("_split")
         return f"{'amx' if on_tiles(level, self) else level.vectors}_{name}"
+
+
+_PLANES = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
 
 
 def on_tiles(level: Level, arithmetic: Arithmetic) -> bool:

@@ -117,6 +117,7 @@ class CpuModel(DeviceModel):
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
             arrange=_arrange if available() else None,
             copy=copied,
+            settle=choice.waiting.finish,
         )
         fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)

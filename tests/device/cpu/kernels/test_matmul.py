@@ -5,8 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 from single_op import assert_same, check, normal, run_fused, run_ours
 
+import partita
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode
 
@@ -162,3 +164,25 @@ def test_bias_that_does_not_fit():
     inputs = [normal(1, 2, 3, 6), normal(2, 5)]
     with pytest.raises(CompileError, match="bias of shape \\[5\\] for 6 columns"):
         run_ours("BiasGelu", inputs, domain="com.microsoft")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [40, 130])
+def test_one_matrix_transposed_and_as_it_is(dtype, size):
+    """Both lie at one address, with one shape; what is packed of them is not the same."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    w, x = normal(1, size, size, dtype=dtype), normal(2, 3, size, dtype=dtype)
+    ports = [helper.make_tensor_value_info(name, kind, [3, size]) for name in "xyz"]
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["y"], transB=1),
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "both", ports[:1], ports[1:], [numpy_helper.from_array(w, "w")]
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    config = {"EXECUTION_MODE_HINT": "ACCURACY"}
+    y, z = partita.Core().compile_model(model, "CPU", config)({"x": x}).values()
+    np.testing.assert_allclose(y, x.astype(np.float64) @ w.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(z, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)

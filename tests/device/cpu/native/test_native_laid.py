@@ -20,7 +20,7 @@ from partita_cpu.gemm.packed_lhs import (
     multiply_laid,
     thread_bytes,
 )
-from partita_cpu.gemm.packing import pack_bias, pack_matrix
+from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
 from partita_cpu.jit.isa import detected
@@ -62,7 +62,7 @@ def run(
         multiply_laid(
             tiles,
             ProductArrays(
-                guarded.array(pack_matrix(cut, w)),
+                guarded.array(pack(cut, w)),
                 guarded.array(pack_bias(cut, bias)),
                 (y if residual is None else guarded.array(residual)).reshape(-1),
                 y.reshape(-1),

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Storage, plan
-from partita_cpu.gemm.packing import pack, pack_matrix
+from partita_cpu.gemm.packing import pack
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
+from partita_cpu.gemm.waiting_weights import WaitingWeights
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX, NEON_BF16
@@ -89,7 +90,7 @@ def test_matrices(level, arithmetic, depth, columns, order):
     cut = plan(Images.matrix(40, depth, columns), MachineModel(level), arithmetic, 2)
     guarded = Guarded()
     lying = guarded.array(w if order == "C" else np.ascontiguousarray(w.T))
-    packed = pack_matrix(cut, lying if order == "C" else lying.T)
+    packed = pack(cut, lying if order == "C" else lying.T)
     check(cut, packed, w.T.reshape(columns, depth, 1, 1))
     guarded.release()
 
@@ -107,7 +108,7 @@ def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, arithmetic, ord
     w = np.random.default_rng(3).standard_normal((depth, 37)).astype(np.float32)
     cut = plan(Images.matrix(40, depth, 37), MachineModel(NEON_BF16), arithmetic, 2)
     assert cut.columns == 8
-    check(cut, pack_matrix(cut, np.asarray(w, order=order)), w.T.reshape(37, depth, 1, 1))
+    check(cut, pack(cut, np.asarray(w, order=order)), w.T.reshape(37, depth, 1, 1))
 
 
 @pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
@@ -140,16 +141,42 @@ def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kerne
     check(cut, whole, w)
 
 
+@pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
+@pytest.mark.parametrize("threads", [1, 2])
+@examples(20)
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(1, 300), st.integers(1, 300), st.sampled_from((1, 3))),
+        min_size=1,
+        max_size=6,
+    ),
+    most=st.sampled_from((1, 1 << 18, 1 << 24)),
+)
+def test_weights_that_wait(threads, sizes, most):
+    """Some large enough for both threads, some done before all are there."""
+    waiting, rng = WaitingWeights(threads, most), np.random.default_rng(5)
+    found = []
+    for outputs, channels, taps in sizes:
+        around = (taps,) * 2, (1, 1), (1, 1), (0, 0), (0, 0)
+        images = Images(1, 9, 9, channels, outputs, 1, *around, 10 - taps, 10 - taps)
+        cut = plan(images, MachineModel(detected()), Arithmetic.F32, threads)
+        w = rng.standard_normal((outputs, channels, taps, taps)).astype(np.float32)
+        found.append((cut, pack(cut, w, threads, waiting.add), w))
+    waiting.finish()
+    for cut, packed, w in found:
+        check(cut, packed, w)
+
+
 @pytest.mark.parametrize("large", [np.inf, -np.inf, np.nan, 3.4e38])
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, large):
     w = np.ones((70, 50), np.float32)
     w[69, 49] = large
     cut = plan(Images.matrix(40, 70, 50), MachineModel(level), arithmetic, 2)
-    assert pack_matrix(cut, w).size == 0 if arithmetic.in_bfloat16 else pack_matrix(cut, w).size
+    assert pack(cut, w).size == 0 if arithmetic.in_bfloat16 else pack(cut, w).size
     assert Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
     w[69, 49] = 3.39e38
-    assert pack_matrix(cut, w).size
+    assert pack(cut, w).size
     assert not Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
 
 

@@ -16,7 +16,7 @@ from sampling import examples
 from partita.lowering import ActivationCode
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
-from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix
+from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available, detected
@@ -47,7 +47,7 @@ def run(
     activation = ActivationCode(code if in_kernel else 0)
     kernels = tile_kernels(level, cut.arithmetic, activation=activation)
     y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
-    packed = pack_matrix(cut, w) if w.ndim == 2 else pack(cut, w)
+    packed = pack(cut, w)
     scales = [np.zeros(1, np.float32)] * 2
     scratch = np.zeros(threads * cut.thread_bytes, np.uint8)
     scratch[:] = 255  # NaN, in every type

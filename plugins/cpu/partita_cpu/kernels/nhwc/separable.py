@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,7 +166,8 @@ def _product_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Produ
     activation, images = node.attrs["second"].attrs.get("activation"), joint.cut.images
     op = LinearOp(joint.weights, its.bias, residual, activation)
     product = product_of(b, choice_of(b), joint.cut, op, joint.y)
-    return replace(product, work=product.work + images.pixels * images.channels * joint.window.taps)
+    depthwise = images.pixels * images.channels * joint.window.taps
+    return product._replace(work=product.work + depthwise)
 
 
 def _depthwise_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Depthwise:
