@@ -346,7 +346,6 @@ def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
     return ports[int(key)]
 
 
-@functools.cache
 @functools.cache  # there are some thirty, and a model has thousands of values
 def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
     """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
