@@ -75,7 +75,7 @@ class KernelDefinition(ABC):
             cached = not compiles_afresh()
             made = self._dispatchers.get(cached)
             if made is None:
-                made = compiler().njit(**self.options)(self.py_func)
+                made = compiler().njit(**self.options, no_cfunc_wrapper=True)(self.py_func)
                 if cached:
                     keep_compiled(made)
                 if not self.counts:

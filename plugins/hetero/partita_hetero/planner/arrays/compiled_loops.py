@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.extending import register_jitable
 
 from partita.storage.numba_cache import keep_compiled
 
@@ -20,6 +21,14 @@ def jit(function: F) -> F:
     keep_compiled(compiled)
     _loops.append(compiled)
     return compiled  # type: ignore[no-any-return]
+
+
+def loop_part(function: F) -> F:
+    """Lets compiled loops call a function, which stays one of Python's for everyone else.
+
+    Of a loop of its own numba would make what takes all arrays out of Python's objects, too.
+    """
+    return register_jitable(error_model="numpy")(function)
 
 
 def inlined(function: F) -> F:

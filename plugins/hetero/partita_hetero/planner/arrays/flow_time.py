@@ -10,7 +10,7 @@ import heapq
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 
 
@@ -38,7 +38,10 @@ def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
                 missing[owner[op]] += 1
     ready = np.zeros(count)
     held = np.zeros(arrays.up.shape, np.bool_)
-    free = np.zeros((len(arrays.slots), max(1, arrays.slots.max())))
+    most = 1
+    for slots in arrays.slots:
+        most = max(most, slots)
+    free = np.zeros((len(arrays.slots), most))
     waiting = [(0.0, 0, 0)]
     waiting.pop()
     todo = 0
@@ -78,7 +81,7 @@ def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
     return latest if todo == 0 else np.inf
 
 
-@jit
+@loop_part
 def _moves(arrays: Arrays, device: Array, owner: Array, held: Array, op: int, place: int) -> float:
     """Time to move in what a task reads and to move out what it writes."""
     if arrays.on_host[place]:
@@ -106,7 +109,7 @@ def _moves(arrays: Arrays, device: Array, owner: Array, held: Array, op: int, pl
     return total
 
 
-@jit
+@loop_part
 def _owners_late(arrays: Arrays, device: Array) -> Array:
     """One submodel for each device, or for each task on devices that run tasks by themselves."""
     owner = np.empty(len(device), np.int64)
@@ -117,23 +120,24 @@ def _owners_late(arrays: Arrays, device: Array) -> Array:
     return owner
 
 
-@jit
+@loop_part
 def _owners_early(arrays: Arrays, device: Array) -> Array:
     """Submodels that begin where a value comes in and end where one goes out."""
     count = len(device)
-    imports = np.zeros(count, np.bool_)
-    exports = np.zeros(count, np.bool_)
+    imports = np.zeros(count, np.int64)
+    exports = np.zeros(count, np.int64)
+    owner = np.empty(count, np.int64)
     for op in range(count):
+        owner[op] = op
         for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
             if device[arrays.pred[i]] != device[op]:
-                imports[op] = True
-                exports[arrays.pred[i]] = True
+                imports[op] = 1
+                exports[arrays.pred[i]] = 1
     level = np.zeros(count, np.int64)
-    owner = np.arange(count)
     for op in range(count):
         for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
             pred = arrays.pred[i]
-            level[op] = max(level[op], level[pred] + (imports[op] or exports[pred]))
+            level[op] = max(level[op], level[pred] + (imports[op] | exports[pred]))
         for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
             if level[arrays.pred[i]] == level[op]:
                 first = _root(owner, op)
@@ -147,7 +151,7 @@ def _owners_early(arrays: Arrays, device: Array) -> Array:
     return owner
 
 
-@jit
+@loop_part
 def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
     """For each submodel the first one of its device between the same submodels, often itself.
 
@@ -155,39 +159,44 @@ def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
     """
     count = len(owner)
     start, ops = _members(owner, count)
-    before = np.zeros(count, np.uint64)
-    after = np.zeros(count, np.uint64)
-    seen = np.full(count, -1, np.int64)
+    before = np.zeros(count, np.int64)
+    after = np.zeros(count, np.int64)
+    seen = np.zeros(count, np.int64)
     for part in range(count):
         for i in range(start[part], start[part + 1]):
             for j in range(arrays.pred_start[ops[i]], arrays.pred_start[ops[i] + 1]):
                 source = owner[arrays.pred[j]]
-                if source != part and seen[source] != part:
-                    seen[source] = part
+                if source != part and seen[source] != part + 1:
+                    seen[source] = part + 1
                     before[part] += _mixed(source)
                     after[source] += _mixed(part)
-    key = before * np.uint64(3) + after
+    key = np.empty(count, np.int64)
+    twin = np.empty(count, np.int64)
+    room = 2
+    while room < 2 * count:
+        room *= 2
+    first = np.zeros(room, np.int64)  # one more than the first of a key, at its place or behind
     for part in range(count):
-        key[part] += _mixed(-2 - device[part])
-    order = np.argsort(key, kind="mergesort")  # stable: the first twin comes first
-    twin = np.arange(count)
-    for i in range(1, count):
-        part, other = order[i], order[i - 1]
+        key[part] = before[part] * 3 + after[part] + _mixed(-2 - device[part])
+        place = key[part] & (room - 1)
+        while first[place] > 0 and key[first[place] - 1] != key[part]:
+            place = (place + 1) % room
+        if first[place] == 0:
+            first[place] = part + 1
         alone = before[part] == 0 and after[part] == 0
-        if key[part] == key[other] and not alone:
-            twin[part] = twin[other]
+        twin[part] = part if alone else first[place] - 1
     return twin
 
 
-@jit
-def _mixed(number: int) -> np.uint64:
+@loop_part
+def _mixed(number: int) -> np.int64:
     """A number whose sums tell sets apart (a step of splitmix64)."""
     mixed = np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(27))
+    return np.int64(mixed ^ (mixed >> np.uint64(27)))
 
 
-@jit
+@loop_part
 def _root(owner: Array, op: int) -> int:
     while owner[op] != op:
         owner[op] = owner[owner[op]]
@@ -195,7 +204,7 @@ def _root(owner: Array, op: int) -> int:
     return op
 
 
-@jit
+@loop_part
 def _members(owner: Array, count: int) -> tuple[Array, Array]:
     """Tasks of each submodel: where they start, and all of them."""
     start = np.zeros(count + 1, np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 
 
@@ -34,7 +34,7 @@ def device_loads(arrays: Arrays, place: Array) -> tuple[Array, Array, Array]:
     return load, used, readers
 
 
-@jit
+@loop_part
 def add_moves(
     arrays: Arrays, place: Array, readers: Array, value: int, load: Array, sign: float
 ) -> None:

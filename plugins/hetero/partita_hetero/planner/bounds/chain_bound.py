@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from partita_hetero.planner.arrays.blocks import Blocks
-from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
 from partita_hetero.planner.arrays.device_kinds import Kind
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 from partita_hetero.planner.bounds.intervals import least_sum, values_at
@@ -148,7 +148,7 @@ def stretch_bounds(
     return table
 
 
-@jit
+@loop_part
 def _forced(
     arrays: Arrays,
     weight: Array,
@@ -184,7 +184,7 @@ def _forced(
     return 0.0, -1
 
 
-@jit
+@loop_part
 def _knapsack(listed: Array, save: Array, cost: Array, weight: Array, room: float) -> float:
     """The most that taking blocks, or parts of them, can save."""
     rate = np.empty(len(listed))

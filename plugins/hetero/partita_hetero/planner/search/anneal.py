@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
 from partita_hetero.planner.arrays.flow_time import parallel_us
 from partita_hetero.planner.arrays.loads import device_loads, move
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
@@ -260,7 +260,7 @@ def _steps_loads(
     return value, lowest
 
 
-@jit
+@loop_part
 def _propose(arrays: Arrays, place: Array, changed: Array, old: Array) -> int:
     """Changes some places; notes which units and where they were; returns how many."""
     unit = np.random.randint(len(place))
@@ -291,7 +291,7 @@ def _propose(arrays: Arrays, place: Array, changed: Array, old: Array) -> int:
     return number
 
 
-@jit
+@loop_part
 def _neighbour(arrays: Arrays, unit: int) -> int:
     """Unit of a random task that reads from or is read by a random task of the unit."""
     first, last = arrays.unit_start[unit], arrays.unit_start[unit + 1]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import inlined, jit
+from partita_hetero.planner.arrays.compiled_loops import inlined, jit, loop_part
 from partita_hetero.planner.arrays.problem_arrays import Array
 
 UNDECIDED, BEFORE, INSIDE, OUTSIDE = 0, 1, 2, 3
@@ -152,7 +152,7 @@ def expand(
     return last
 
 
-@jit
+@loop_part
 def _begin(tables: BlockTables, positions: Array, key: Array) -> None:
     """Decides nothing but what is before: the blocks of the key."""
     blocks, values, links = tables
@@ -178,7 +178,7 @@ def _begin(tables: BlockTables, positions: Array, key: Array) -> None:
             start.length += 1
 
 
-@jit
+@loop_part
 def _add_pieces(
     tables: BlockTables,
     extension: Extension,
