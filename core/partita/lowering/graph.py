@@ -405,7 +405,7 @@ def _spilled(tensor: ir.LazyTensor) -> np.ndarray[Any, Any]:
 def _array(tensor: Any) -> np.ndarray[Any, Any]:
     """A tensor's elements; texts as values of the graph are, where onnx-ir holds their bytes."""
     array: np.ndarray[Any, Any] = np.asarray(tensor.numpy())
-    if array.dtype.kind != "S" and array.dtype != object:
+    if tensor.dtype.name != "STRING":  # of which none at all are an array of floats to numpy
         return array
     texts = [text.decode() if isinstance(text, bytes) else text for text in array.reshape(-1)]
     return np.array(texts, dtype=object).reshape(array.shape)

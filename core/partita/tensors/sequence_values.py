@@ -37,3 +37,16 @@ def unboxed(array: Any) -> Any:
         if value is None or isinstance(value, list):
             return value
     return array
+
+
+def copied(value: Any) -> Any:
+    """An array, or a sequence with its arrays, in memory of its own; ``None`` as it is.
+
+    Example:
+        >>> given = [np.zeros(2)]
+        >>> copied(given)[0] is given[0]
+        False
+    """
+    if isinstance(value, (list, tuple)):
+        return [copied(item) for item in value]
+    return value if value is None else np.array(value, order="C")

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_identity import Identity as OriginalIdentity
 from onnx.reference.ops.op_negative_log_likelihood_loss import (
     NegativeLogLikelihoodLoss as OriginalLikelihoodLoss,
 )
@@ -142,6 +143,13 @@ class Optional(OpRun):
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
         return res  # the original refuses None, which is the optional without a value
+
+
+class Identity(OriginalIdentity):
+    """The original refuses to hand on an optional without a value."""
+
+    def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
+        return res
 
 
 class Scatter(ScatterElements):
@@ -349,6 +357,7 @@ CORRECTED: list[type[OpRun]] = [
     GlobalLpPool,
     GlobalMaxPool,
     Hardmax,
+    Identity,
     LSTM,
     LogSoftmax,
     Loop,

@@ -24,7 +24,7 @@ from partita.errors import CompileError, InferError, raised_as
 from partita.extensions import extension_of
 from partita.model.model import Model
 from partita.properties import DeviceProperties
-from partita.tensors.sequence_values import boxed, unboxed
+from partita.tensors.sequence_values import boxed, copied, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
 from partita_reference.decoder import unread as unread_of_decoder
@@ -247,10 +247,5 @@ def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]
     if isinstance(result, dict):
         raise InferError("Maps cannot be outputs; tensors, sequences and optional values can.")
     if result is None or isinstance(result, (list, tuple)):
-        return np.asarray(boxed(None if result is None else [_copied(item) for item in result]))
+        return np.asarray(boxed(copied(result)))
     return np.array(result, dtype or None, order="C")
-
-
-def _copied(item: Any) -> Any:
-    """An element of a sequence in memory of its own."""
-    return item if item is None else np.array(item, order="C")

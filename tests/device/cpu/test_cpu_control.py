@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, parser
 
 import partita
 from partita.errors import InferCancelledError, InferError, PartitaError
+from partita.tensors.sequence_values import boxed, unboxed
 
 RNG = np.random.default_rng(3)
 
@@ -321,3 +322,12 @@ def test_a_body_reads_what_a_state_starts_from():
     }"""
     feeds = {"x": floats(3), "c": np.array(True)}
     check(model_of(text), *({**feeds, "k": np.array(count)} for count in (0, 3)))
+
+
+def test_a_sequence_that_is_handed_on_holds_tensors_of_its_own():
+    model = model_of("g (seq(float[2]) s) => (seq(float[2]) t) { t = Identity(s) }")
+    runner = partita.Core().compile_model(model, "CPU").device_model.create_runner()
+    given = [np.ones(2, np.float32), np.zeros(2, np.float32)]
+    (box,) = (tensor.numpy() for tensor in runner.run([partita.HostTensor(boxed(given))]))
+    given[0][...] = given[1][...] = 9
+    np.testing.assert_array_equal(unboxed(box), [[1, 1], [0, 0]])

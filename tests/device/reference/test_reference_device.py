@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, parser
 
 import partita
 from partita.errors import CompileError, InferError, UnsupportedOpError
-from partita.tensors.sequence_values import unboxed
+from partita.tensors.sequence_values import boxed, unboxed
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -251,3 +251,12 @@ def test_sequences_hold_tensors_of_their_own(core):
         np.testing.assert_array_equal(constant, [1, 2])
         constant[...] = given[...] = 9
     np.testing.assert_array_equal(tensor.numpy(), 0)
+
+
+def test_identity_hands_on_an_optional_without_a_value(core):
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+    g (optional(float[2]) o) => (optional(float[2]) p) { p = Identity(o) }""")
+    request = core.compile_model(proto, "REFERENCE").create_infer_request()
+    for given in (None, np.ones(2, np.float32), None):
+        (box,) = request.infer({"o": boxed(given)}).to_tuple()
+        np.testing.assert_equal(unboxed(box), given)

@@ -55,6 +55,13 @@ def test_constant_nodes_of_every_form_become_constants():
     assert [c.tolist() for c in consts] == [[1.5, 2.5], 1.5, [1, 2], "a"]
 
 
+def test_no_texts_at_all_are_an_array_of_texts():
+    model = parse("g () => (string[0] y) { y = Identity(w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([], object), "w"))
+    (identity,) = lower_proto(model).nodes
+    assert (identity.inputs[0].const.dtype, identity.inputs[0].const.shape) == (object, (0,))
+
+
 def test_outputs_and_nodes_that_nobody_reads_are_dropped():
     graph = lower_proto(
         parse(

@@ -18,6 +18,7 @@ from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
+from partita.tensors.sequence_values import boxed, copied, unboxed
 from partita_cpu.runtime.call_layout import CallLayout, Place, address_of
 from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of
@@ -559,6 +560,8 @@ def _deliver(source: Array | None, wanted: Array | None) -> Array:
         raise RuntimeError("an output has no memory")
     if wanted is None or wanted is source:
         return source
+    if wanted.dtype.hasobject and wanted.ndim == 0:  # perhaps a sequence, whose arrays are copied
+        source = np.asarray(boxed(copied(unboxed(source))))
     np.copyto(wanted, source.reshape(wanted.shape))
     return wanted
 
