@@ -45,6 +45,14 @@ from partita_conformance.suites.resources import (  # noqa: F401  (importing the
     suite_sharing,
     suite_threads,
 )
+from partita_conformance.suites.usage import (  # noqa: F401  (importing them enters what they hold)
+    suite_blobs,
+    suite_given,
+    suite_members,
+    suite_questions,
+    suite_turns,
+    suite_variables,
+)
 
 _FIRST = "resources"
 """The suite that is made first: it sees best in a process in which the device has done nothing."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
+import logging
+import tempfile
+import warnings
+
 import broken_form
+import broken_lasting
 import broken_runs
 import broken_state
+import broken_usage
 import broken_values
+import numpy as np
 import pytest
 from broken_form import Broken
 
@@ -22,10 +31,11 @@ from partita_conformance.runs.running import (
     Isolated,
 )
 
-MODULES = (broken_form, broken_runs, broken_state, broken_values)
+MODULES = (broken_form, broken_lasting, broken_runs, broken_state, broken_usage, broken_values)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
-APART = {"Broken", "BrokenState", "Rewrites", *(fault.__name__ for fault in ALONE)}
+FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
+APART = {*FRAMES, *(fault.__name__ for fault in ALONE)}
 FAULTS = [
     cls
     for module in MODULES
@@ -37,8 +47,21 @@ FAULTS = [
 ]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
 FORM += ("threads/*", "memory/*", "faults/*", "ports/*", "sharing/*", "resources/*")
+FORM += ("turns/*", "given/*", "members/*")
 CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "operators/det_*")
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_process():
+    """As they were, for the tests after those of devices that change them."""
+    prints, thresholds, folder = np.get_printoptions(), gc.get_threshold(), tempfile.tempdir
+    shown, rounded, disabled = warnings.showwarning, builtins.round, logging.root.manager.disable
+    yield
+    np.set_printoptions(**prints)
+    gc.set_threshold(*thresholds)
+    logging.disable(disabled)
+    tempfile.tempdir, warnings.showwarning, builtins.round = folder, shown, rounded
 
 
 def runs_of(name, module, patterns, device="BROKEN", draws=4):
@@ -74,7 +97,7 @@ def test_correct_device_passes(name):
 def test_state_that_is_updated_rightly_passes():
     outcomes = outcomes_of("GoodState", "broken_state", ("state/*",), "STATE")
     assert {o.check.name: o.status for o in outcomes} == {o.check.name: PASSED for o in outcomes}
-    assert len(outcomes) == 7
+    assert len(outcomes) == 9
 
 
 def test_zeros_fail_exactly_the_checks_of_values():

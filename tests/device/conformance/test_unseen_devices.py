@@ -311,6 +311,7 @@ CAUGHT = {
     ("fresh_graphs", "LoopsOverTheirFirstState"): ["passes/drawn_loops"],
     ("fresh_graphs", "TakesTheLastStateForTheLastStep"): ["passes/drawn_recurrences"],
     ("fresh_graphs", "ForwardsInsertedElements"): ["passes/drawn_sequences"],
+    ("unread_runtime", "UploadsOnlyWhereAProbeHasChanged"): ["turns/one_element*"],
     ("unread_numerics", "OldModelsResizeBetweenCentres"): ["choices/Resize"],
     ("unread_numerics", "StatesOfBatchesFirstAreNotTurned"): ["choices/GRU"],
 }

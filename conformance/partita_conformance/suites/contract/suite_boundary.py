@@ -270,6 +270,42 @@ def calls_are_bound_beside_each_other(bench: Bench) -> None:
             compare([o.numpy() for o in outputs], due if other == number else untouched, what)
 
 
+@check("boundary", values=True)
+def bound_calls_read_inputs_that_lie_anywhere(bench: Bench) -> None:
+    """A call that reads other inputs reads them wherever they lie, also where nobody may write."""
+    sample = bench.sample("dynamic")
+    compiled = bench.compile(sample.proto).device_model
+    runner = compiled.create_runner()
+    tried = 0
+    feeds = sample.feeds(84, N=4)
+    due = bench.expected(sample.proto, feeds)
+    inputs = _inputs(compiled, feeds)
+    runner.run(list(inputs))
+    outputs = [partita.HostTensor(np.zeros_like(array)) for array in due]
+    call = runner.bind(list(inputs), outputs, np.zeros(compiled.scratch_bytes, np.uint8))
+    if call is None:
+        raise NotApplicableError("the device binds no call")
+    for seed in range(4):
+        others = sample.feeds(85 + seed, N=4)
+        moved = [_behind(others[port.name]) for port in compiled.inputs]
+        for array in moved:
+            array.flags.writeable = bool(seed % 2)
+        if call.rebind([partita.HostTensor(array) for array in moved]):
+            tried += 1
+            call()
+            what = f"'{sample.name}', rebound to inputs that begin behind an element, {seed + 1}"
+            compare([o.numpy() for o in outputs], bench.expected(sample.proto, others), what)
+    if not tried:
+        raise NotApplicableError("the device rebinds no call")
+
+
+def _behind(array: Array) -> Array:
+    """The array, one element behind where its memory begins."""
+    block = np.zeros(array.size + 1, array.dtype)
+    block[1:] = array.reshape(-1)
+    return block[1:].reshape(array.shape)
+
+
 def _inputs(compiled: partita.DeviceModel, feeds: Mapping[str, Array]) -> list[partita.HostTensor]:
     return [partita.HostTensor(feeds[port.name].copy()) for port in compiled.inputs]
 

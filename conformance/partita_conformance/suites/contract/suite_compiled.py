@@ -6,6 +6,7 @@ import gc
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 import partita
@@ -141,6 +142,38 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
         bench.expected(sample.proto, feeds),
         sample.name,
     )
+
+
+@check("compiled", values=True)
+def edits_of_weights_come_too_late(bench: Bench) -> None:
+    """Weights, attributes and names that the caller changes after compiling do not count."""
+    weights = {"w": np.arange(1, 7, dtype=np.float32).reshape(2, 3)}
+    tried = 0
+    for text in (
+        "g (float[2,3] x) => (float[2,3] y) { a = Mul(x, w) y = LeakyRelu <alpha = 0.5> (a) }",
+        "g (float[2,3] x) => (float[2,3] y) { a = Add(x, w) y = Softmax <axis = 0> (a) }",
+        "g (float[2,3] x) => (float[2,3] y) { y = Sub(x, w) }",
+        "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }",
+    ):
+        proto = parse(text, weights)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        model = bench.read(proto)
+        compiled = bench.plugin.compile_model(model, bench.properties())
+        for value in model.ir.graph.initializers.values():
+            value.const_value = ir.tensor(np.full((2, 3), -9, np.float32))
+        for node in model.ir.graph:
+            for name in [*node.attributes]:
+                del node.attributes[name]
+            node.name = "somebody else"
+        feeds = Sample("", proto).feeds(9)
+        for turn in range(2):
+            have = partita.CompiledModel(compiled)(feeds).to_tuple()
+            what = f"{text.rpartition('{')[2]} after its model was changed, run {turn + 1}"
+            compare(have, bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
 
 
 _ALIKE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -235,3 +236,71 @@ def _fails(action: Callable[[Any], object], given: Any) -> bool:
     except PartitaError:
         return True
     return False
+
+
+@check("faults", values=True)
+def failures_are_of_their_own_run(bench: Bench) -> None:
+    """A run that fails raises where one waits for it, and leaves the runs of others as they are.
+
+    Also if it was started, was given outputs, or was to be counted.
+    """
+    x = np.arange(6, dtype=np.float32)
+    tried = 0
+    for what, (text, bad, good) in _NEVER.items():
+        proto = parse(text)
+        if bench.refusals(proto) or what == "rows that are not there":
+            continue
+        tried += 1
+        compiled = bench.compile(proto, {"PERF_COUNT": True})
+        failing, working = (compiled.create_infer_request() for _ in range(2))
+        runner = compiled.device_model.create_runner()
+        for turn in range(4):
+            feeds = {"x": x + turn, **good}
+            due = bench.expected(proto, feeds)
+            failing.start_async({"x": x, **bad})
+            working.start_async(feeds)
+            require_raises(PartitaError, failing.wait, f"{what}: wait() for a run of it")
+            working.wait()
+            compare(working.results.to_tuple(), due, f"{what}: another request's run beside it")
+            list(failing.get_profiling_info())  # of no run that ended well: any, and no error
+            require_raises(PartitaError, lambda: failing.results, f"{what}: its results")  # noqa: B023  # called at once
+            given = [partita.HostTensor(np.zeros_like(array)) for array in due]
+            inputs = host_tensors(compiled, {"x": x, **bad})
+            with contextlib.suppress(PartitaError):
+                runner.run(inputs, given)
+            results = runner.run(host_tensors(compiled, feeds), given)
+            compare([t.numpy() for t in results], due, f"{what}: into outputs given before, too")
+            have = failing.infer(feeds).to_tuple()
+            compare(have, due, f"{what}: the run after it, number {turn + 1}")
+        runner.close()
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+@check("faults", values=True)
+def callers_may_want_errors_of_numpy(bench: Bench) -> None:
+    """Where numpy is to raise for overflows and the like, devices compute as ever, and say nothing.
+
+    How numpy treats these is the application's affair.
+    """
+    x = np.array([[3e38, -3e38, 0, 1, -1, 1e-38], [100, -100, 88, 1e-40, 0.5, np.inf]], np.float32)
+    tried = 0
+    for step in (
+        *("Exp(x)", "Reciprocal(x)", "Sqrt(x)", "Log(x)", "Mul(x, x)", "Add(x, x)", "Div(x, x)"),
+        *("Softmax(x)", "Sigmoid(x)", "Pow(x, x)", "Sub(x, x)"),
+        "Cast <to = 10> (x)",
+    ):
+        kind = "float16" if step.startswith("Cast") else "float"
+        proto = parse(f"g (float[2,6] x) => ({kind}[2,6] y) {{ y = {step} }}")
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        due = bench.expected(proto, {"x": x})
+        with np.errstate(all="raise"), warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            compiled = bench.compile(proto)
+            have = [compiled({"x": x}).to_tuple() for _ in range(2)]
+        for arrays in have:
+            compare(arrays, due, f"{step} where numpy raises errors")
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +68,98 @@ def sequences_may_change_their_length(bench: Bench) -> None:
             due = [unboxed(array) for array in bench.expected(proto, feeds)]
             what = f"{text.partition('{')[2]} of {count} tensors in run {turn + 1}"
             compare(have, due, what)
+
+
+_OF_ANY_SHAPE = (
+    "g (seq(float) s, float x) => (seq(float) y) { y = SequenceInsert(s, x) }",
+    "g (seq(float) s, int64 i) => (seq(float) y) { y = SequenceErase(s, i) }",
+    "g (seq(float) s, int64 i) => (float y) { y = SequenceAt(s, i) }",
+    "g (seq(float) s) => (int64 y) { y = SequenceLength(s) }",
+    "g (seq(float) s) => (seq(float) y) { y = Identity(s) }",
+)
+_SHAPES_IN_TURN: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((2, 3), (3, 2), (6,)),
+    ((6,),),
+    (),
+    ((0, 4), (), (1, 1, 2)),
+    ((2, 3), (2, 3), (2, 3), (2, 3)),
+    (),
+    ((), ()),
+)
+
+
+@check("request", values=True)
+def sequences_hold_tensors_of_any_shape(bench: Bench) -> None:
+    """Sequences of tensors of other shapes and ranks, and of none at all, take turns.
+
+    Tensors of a result are its own: they stay as they are when those that came in are overwritten.
+    """
+    tried = 0
+    for text in _OF_ANY_SHAPE:
+        proto = parse(text)
+        for value in (*proto.graph.input, *proto.graph.output):
+            kind = value.type
+            tensor = (
+                kind.sequence_type.elem_type.tensor_type
+                if kind.HasField("sequence_type")
+                else kind.tensor_type
+            )
+            if tensor.elem_type == onnx.TensorProto.FLOAT:
+                tensor.ClearField("shape")
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        request = bench.compile(proto).create_infer_request()
+        names = {value.name for value in proto.graph.input}
+        for turn, shapes in enumerate(_SHAPES_IN_TURN):
+            if not shapes and "i" in names:
+                continue  # there is no place in it
+            given = [np.full(shape, 10 * turn + n, np.float32) for n, shape in enumerate(shapes)]
+            feeds: dict[str, Any] = {"s": boxed(given)}
+            more: dict[str, Any] = {"x": np.full((2, 2), 7, np.float32)}
+            more["i"] = np.array(len(shapes) - 1, np.int64)
+            feeds |= {n: a for n, a in more.items() if n in names}
+            due = [unboxed(copy.deepcopy(array)) for array in bench.expected(proto, feeds)]
+            have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
+            what = f"{text.partition('{')[2]} of tensors of shapes {shapes} in run {turn + 1}"
+            compare(have, due, what)
+            for array in (*given, more["x"]):
+                array[...] = -77
+            compare(have, due, f"{what}, after its inputs were overwritten")
+    if not tried:
+        raise NotApplicableError("the device takes no sequences of tensors of any shape")
+
+
+_OPTIONALS = (
+    "g (optional(float[2,3]) o) => (bool y) { y = OptionalHasElement(o) }",
+    "g (optional(float[2,3]) o) => (float[2,3] y) { h = OptionalHasElement(o)"
+    " y = If (h) <then_branch = t () => (float[2,3] a) { a = OptionalGetElement(o) },"
+    " else_branch = e () => (float[2,3] b) { b = Identity(w) }> }",
+    "g (optional(float[2,3]) o) => (optional(float[2,3]) y) { y = Identity(o) }",
+)
+
+
+@check("request", values=True)
+def optionals_come_and_go(bench: Bench) -> None:
+    """An optional that is an input is there in one run and absent in the next."""
+    tried = 0
+    for text in _OPTIONALS:
+        weights = {"w": np.full((2, 3), 0.5, np.float32)} if "(w)" in text else None
+        proto = parse(text, weights)
+        proto.opset_import[0].version = 18
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        request = bench.compile(proto).create_infer_request()
+        for turn, there in enumerate((True, False, True, True, False, False, True)):
+            given = np.full((2, 3), turn, np.float32) if there else None
+            feeds = {"o": boxed(given)}
+            have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
+            due = [unboxed(array) for array in bench.expected(proto, feeds)]
+            state = "that is there" if there else "that is absent"
+            compare(have, due, f"{text.partition('{')[2]} {state} in run {turn + 1}")
+    if not tried:
+        raise NotApplicableError("the device takes no optionals")
 
 
 def _splits() -> Iterator[tuple[str, str, dict[str, np.ndarray[Any, Any]]]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
+import ctypes
 import decimal
 import gc
 import locale
@@ -11,17 +13,24 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+try:
+    import resource
+except ImportError:  # this system has no such limits
+    resource = None  # type: ignore[assignment]  # and none are looked at
 
 
 def state() -> dict[str, Any]:
@@ -52,16 +61,84 @@ def state() -> dict[str, Any]:
         "functions called at exit": atexit._ncallbacks(),  # nothing else counts them
         "how processes are started": multiprocessing.get_start_method(allow_none=True),
         "the interval of thread switches": sys.getswitchinterval(),
+        "the profiler": (sys.getprofile(), threading.getprofile(), threading.gettrace()),
+        "standard output and error": (sys.stdin, sys.stderr, sys.displayhook),
+        "how warnings are shown": warnings.showwarning,
+        "the class and the level of all loggers": (
+            logging.getLoggerClass(),
+            logging.root.manager.disable,
+            logging.raiseExceptions,
+        ),
+        "the functions that everybody calls": [getattr(builtins, name) for name in _EVERYBODYS],
+        "what numpy calls for errors": np.geterrcall(),
+        "numpy's buffer": np.getbufsize(),
+        "the folder of temporary files": tempfile.tempdir,
+        "the stacks of threads": threading.stack_size(),
+        "the digits of integers": sys.get_int_max_str_digits(),
+        "how modules are found": (list(sys.meta_path), list(sys.path_hooks)),
+        "tracing of memory": tracemalloc.is_tracing(),
+        "the collector's callbacks": list(gc.callbacks),
+        "the priority and limits of the process": _limits(),
+        "signals that are held back": _held_back(),
+        "timers": _timers(),
+        "the environment of native code": _native_environment(),
     }
+
+
+def _limits() -> tuple[Any, ...]:
+    """Priority, scheduler and limits; nothing where the system does not tell."""
+    if resource is None:
+        return ()
+    names = ("NOFILE", "CORE", "STACK", "AS", "DATA", "MEMLOCK")
+    limits = [resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names]
+    return (os.getpriority(os.PRIO_PROCESS, 0), *limits)
+
+
+def _held_back() -> frozenset[int]:
+    """Signals that do not reach this thread."""
+    told = getattr(signal, "pthread_sigmask", None)
+    return frozenset(told(signal.SIG_BLOCK, ())) if told else frozenset()
+
+
+def _timers() -> tuple[bool, ...]:
+    """Which timers of the process run."""
+    told = getattr(signal, "getitimer", None)
+    names = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+    return tuple(told(getattr(signal, name))[0] > 0 for name in names) if told else ()
+
+
+def _native_environment() -> frozenset[bytes]:
+    """Variables as native code sees them, which may set some beside Python."""
+    try:
+        entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    except (OSError, TypeError, ValueError):  # another system, which keeps them elsewhere
+        return frozenset()
+    found: list[bytes] = []
+    while entries and (entry := entries[len(found)]) is not None:
+        found.append(entry)
+    return frozenset(found)
+
+
+_EVERYBODYS = ("print", "open", "input", "__import__", "sorted", "sum", "min", "max", "round")
 
 
 def arithmetic() -> dict[str, Any]:
     """How this thread computes floats: modes of the processor that libraries switch."""
     third = [float(np.float32(sign) / np.float32(3)) for sign in (1, -1)]
+    long = np.longdouble(1) / np.longdouble(3)
     return {
         "how small floats are computed": float(np.float32(1e-40) * np.float32(0.5)),
         "how floats are rounded": third,
+        "how long floats are computed": str(long),
+        "how small doubles are computed": float(np.float64(5e-324) * np.float64(1)),
+        "which errors of arithmetic stop the process": _trapped(),
     }
+
+
+def _trapped() -> int:
+    """Errors of arithmetic that raise a signal on this thread; 0 where the system has no word."""
+    told = getattr(ctypes.CDLL(None), "fegetexcept", None)
+    return int(told()) if told else 0
 
 
 def _processors() -> frozenset[int]:
@@ -90,6 +167,7 @@ def unusual_state() -> Iterator[None]:
     limit, mask, filters = sys.getrecursionlimit(), os.umask(0o37), list(warnings.filters)
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
     level, loggers = logging.root.level, list(logging.root.handlers)
+    usual = _Usual()
     elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
     try:
         with np.errstate(all="warn"):
@@ -106,10 +184,12 @@ def unusual_state() -> Iterator[None]:
             logging.root.handlers[:] = []
             logging.root.setLevel(_LEVEL)
             np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
+            usual.change()
             yield
     finally:
+        usual.restore()
         os.chdir(folder)
-        Path(elsewhere).rmdir()
+        shutil.rmtree(elsewhere, ignore_errors=True)
         _set_environment(environment)
         sys.setrecursionlimit(limit)
         os.umask(mask)
@@ -119,6 +199,54 @@ def unusual_state() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+class _Usual:
+    """Further settings of the process, as they are, to be changed and set back."""
+
+    def __init__(self) -> None:
+        self._thresholds, self._interval = gc.get_threshold(), sys.getswitchinterval()
+        self._prints, self._precision = np.get_printoptions(), decimal.getcontext().prec
+        self._timeout, self._digits = socket.getdefaulttimeout(), sys.get_int_max_str_digits()
+        self._disabled, self._random = logging.root.manager.disable, random.getstate()
+        self._buffer, self._folder = np.getbufsize(), tempfile.tempdir
+        self._shown, self._hook = warnings.showwarning, sys.excepthook
+
+    def change(self) -> None:
+        """To what nobody sets."""
+        gc.set_threshold(*(n + 3 for n in self._thresholds))
+        sys.setswitchinterval(self._interval * 1.5)
+        np.set_printoptions(precision=5, linewidth=91)
+        decimal.getcontext().prec = self._precision + 3
+        socket.setdefaulttimeout(91.0)
+        sys.set_int_max_str_digits(9_100)
+        logging.disable(3)
+        np.setbufsize(16_384)
+        tempfile.tempdir = str(Path.cwd())
+        warnings.showwarning = _shown
+        sys.excepthook = _uncaught
+
+    def restore(self) -> None:
+        """To what they were."""
+        gc.set_threshold(*self._thresholds)
+        sys.setswitchinterval(self._interval)
+        np.set_printoptions(**self._prints)
+        decimal.getcontext().prec = self._precision
+        socket.setdefaulttimeout(self._timeout)
+        sys.set_int_max_str_digits(self._digits)
+        logging.disable(self._disabled)
+        random.setstate(self._random)
+        np.setbufsize(self._buffer)
+        tempfile.tempdir = self._folder
+        warnings.showwarning, sys.excepthook = self._shown, self._hook
+
+
+def _shown(*args: Any, **kwargs: Any) -> None:
+    """What shows warnings, which no device has set."""
+
+
+def _uncaught(*args: Any) -> None:
+    """What shows uncaught errors, which no device has set."""
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from partita_conformance.inputs.models import parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.resources.collecting import of_new_objects
 from partita_conformance.suites.resources.process_state import (
     ARITHMETIC,
     arithmetic,
@@ -58,6 +59,15 @@ def _children() -> int:
             parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
             count += parent == str(os.getpid())
     return count
+
+
+def _shared() -> int:
+    """Parts of this process's memory that lie in files of shared memory, or in deleted ones."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return 0
+    marks = ("/memfd:", "(deleted)", f"{os.sep}shm{os.sep}")
+    return sum(any(mark in line for mark in marks) for line in maps.read_text().splitlines())
 
 
 def _exported(compiled: partita.CompiledModel) -> bytes:
@@ -155,12 +165,13 @@ def _growth(count: Callable[[], int], before: int) -> int:
 def nothing_is_left_open(bench: Bench) -> None:
     """Runs, requests, compiles, failures: no files, threads or processes are left of them."""
     before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, of_new_objects():
         counts: dict[str, Callable[[], int]] = {
             "open files": lambda: _entries(_FILES),
             "threads": _threads,
             "temporary files": lambda: _entries(Path(folder)),
             "child processes": _children,
+            "blocks of shared memory": _shared,
         }
         tempfile.tempdir = folder
         try:
@@ -211,16 +222,17 @@ def failed_runs_let_go(bench: Bench) -> None:
         raise NotApplicableError("the device does not take Add of any sizes")
     runner = bench.compile(proto).device_model.create_runner()
     before = 0
-    for count in range(3, 3 + _TURNS):
-        arrays = [np.ones(count, np.float32), np.ones(count + 4, np.float32)]
-        refs = [weakref.ref(array) for array in arrays]
-        with contextlib.suppress(Exception):  # of which type, suite faults asks
-            runner.run([partita.HostTensor(array) for array in arrays])
-        del arrays
-        gc.collect()
-        kept = sum(ref() is not None for ref in refs)
-        require(not kept, f"After a run that failed, {kept} of its inputs are kept.")
-        before = before or _threads()
+    with of_new_objects():
+        for count in range(3, 3 + _TURNS):
+            arrays = [np.ones(count, np.float32), np.ones(count + 4, np.float32)]
+            refs = [weakref.ref(array) for array in arrays]
+            with contextlib.suppress(Exception):  # of which type, suite faults asks
+                runner.run([partita.HostTensor(array) for array in arrays])
+            del arrays
+            gc.collect()
+            kept = sum(ref() is not None for ref in refs)
+            require(not kept, f"After a run that failed, {kept} of its inputs are kept.")
+            before = before or _threads()
     growth = _growth(_threads, before)
     require(growth < _FEW, f"After {_TURNS} runs that failed there are {growth} more threads.")
     runner.close()
@@ -232,15 +244,16 @@ def inputs_are_let_go_after_the_run(bench: Bench) -> None:
     sample = bench.sample("plain")
     compiled = bench.compile(sample.proto)
     runner = compiled.device_model.create_runner()
-    for seed in range(3):
-        feeds = sample.feeds(seed)
-        tensors = host_tensors(compiled, feeds)
-        runner.run(tensors)
-        refs = [weakref.ref(array) for array in feeds.values()]
-        del feeds, tensors
-        gc.collect()
-        kept = sum(ref() is not None for ref in refs)
-        require(not kept, f"After run {seed + 1} the runner keeps {kept} of its inputs.")
+    with of_new_objects():
+        for seed in range(3):
+            feeds = sample.feeds(seed)
+            tensors = host_tensors(compiled, feeds)
+            runner.run(tensors)
+            refs = [weakref.ref(array) for array in feeds.values()]
+            del feeds, tensors
+            gc.collect()
+            kept = sum(ref() is not None for ref in refs)
+            require(not kept, f"After run {seed + 1} the runner keeps {kept} of its inputs.")
     runner.close()
 
 
@@ -271,13 +284,16 @@ def models_are_let_go(bench: Bench) -> None:
 def the_process_is_left_alone(bench: Bench) -> None:
     """Compiling and running change nothing that the process shares, and print nothing."""
     sample = bench.sample("plain")
-    bench.compile(sample.proto)(sample.feeds())  # what is imported now may set up its things
+    for use in _uses(bench).values():
+        use()  # what is imported now may set up its things
     out = io.StringIO()
     with contextlib.redirect_stdout(out), unusual_state():
         before = state()
         compiled = bench.compile(sample.proto)
         for seed in range(2):
             compiled(sample.feeds(seed))
+        for use in _uses(bench).values():
+            use()
         after = state()
     before, after = before | ARITHMETIC, after | arithmetic()
     changed = [what for what, value in before.items() if after[what] != value]

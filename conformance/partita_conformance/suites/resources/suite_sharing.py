@@ -340,26 +340,29 @@ def what_larger_runs_left_is_not_read(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the models")
 
 
+OF_EVERY_TYPE = (
+    "g (float[2,3] x) => (int64[2,1] y) { y = ArgMax <axis = 1> (x) }",
+    "g (float[2,3] x) => (bool[2,3] y) { y = Greater(x, x) }",
+    "g (float[2,3] x) => (int64[2] y) { y = Shape(x) }",
+    "g (float[2,3] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }",
+    "g (float[1] x) => (float[1] y) { y = Neg(x) }",
+    "g (float x) => (float y) { y = Neg(x) }",
+    "g (float[1,2,1,3,2] x) => (float[1,2,1,3,2] y) { y = Relu(x) }",
+    "g (float[1,2,1,3,2,1,2] x) => (float[1,2,1,3,2,1,2] y) { y = Relu(x) }",
+    "g (float[2,3] x) => (float[3,2] y) { y = Transpose(x) }",
+    "g (float16[2,3] x) => (float16[2,3] y) { y = Relu(x) }",
+    "g (double[2,3] x) => (double[2,3] y) { y = Relu(x) }",
+    "g (int32[2,3] x) => (int32[2,3] y) { y = Add(x, x) }",
+    "g (uint8[2,3] x) => (float[2,3] y) { y = Cast <to = 1> (x) }",
+    "g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }",
+)
+"""Models with outputs of every type and rank."""
+
+
 @check("sharing")
 def outputs_are_plain_arrays(bench: Bench) -> None:
     """Outputs of every type and rank have their port's dtype and rank, in C order, as ndarrays."""
-    texts = (
-        "g (float[2,3] x) => (int64[2,1] y) { y = ArgMax <axis = 1> (x) }",
-        "g (float[2,3] x) => (bool[2,3] y) { y = Greater(x, x) }",
-        "g (float[2,3] x) => (int64[2] y) { y = Shape(x) }",
-        "g (float[2,3] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }",
-        "g (float[1] x) => (float[1] y) { y = Neg(x) }",
-        "g (float x) => (float y) { y = Neg(x) }",
-        "g (float[1,2,1,3,2] x) => (float[1,2,1,3,2] y) { y = Relu(x) }",
-        "g (float[1,2,1,3,2,1,2] x) => (float[1,2,1,3,2,1,2] y) { y = Relu(x) }",
-        "g (float[2,3] x) => (float[3,2] y) { y = Transpose(x) }",
-        "g (float16[2,3] x) => (float16[2,3] y) { y = Relu(x) }",
-        "g (double[2,3] x) => (double[2,3] y) { y = Relu(x) }",
-        "g (int32[2,3] x) => (int32[2,3] y) { y = Add(x, x) }",
-        "g (uint8[2,3] x) => (float[2,3] y) { y = Cast <to = 1> (x) }",
-        "g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }",
-    )
-    for text in (*texts, *_FREE):
+    for text in (*OF_EVERY_TYPE, *_FREE):
         proto = parse(text)
         if bench.refusals(proto):
             continue

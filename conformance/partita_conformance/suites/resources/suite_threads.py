@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import PartitaError
+from partita.tensors.tensor import HostTensor
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, networks, parse
@@ -98,7 +101,7 @@ def any_thread_may_do_any_step(bench: Bench) -> None:
     expected = bench.expected(sample.proto, feeds)
     made: list[Any] = []
     steps: list[Callable[[int], None]] = [
-        lambda _: made.append(bench.compile(sample.proto)),
+        lambda _: made.append(bench.compile(sample.proto, core=bench.new_core())),
         lambda _: made.append(made[0].create_infer_request()),
     ]
 
@@ -138,6 +141,107 @@ def _read_one_array(
             results = runner.run(host_tensors(compiled, feeds))
             compare([tensor.numpy() for tensor in results], expected, what)
     runner.close()
+
+
+@check("threads", values=True)
+def failures_stay_on_their_thread(bench: Bench) -> None:
+    """Runs that cannot be computed, on one thread, end no run of another and change none."""
+    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
+    if bench.refusals(proto):
+        raise NotApplicableError("the device does not take Add of any sizes")
+    compiled = bench.compile(proto)
+    good = [
+        {"a": np.arange(9, dtype=np.float32) + i, "b": np.ones(9, np.float32)} for i in range(4)
+    ]
+    due = [bench.expected(proto, feeds) for feeds in good]
+    bad = {"a": np.ones(3, np.float32), "b": np.ones(4, np.float32)}
+
+    def task(index: int) -> None:
+        request = compiled.create_infer_request()
+        for turn in range(24):
+            if index % 2 and turn % 2:
+                with contextlib.suppress(PartitaError):
+                    request.infer(bad)
+                    require(False, "A run of sizes that do not fit raises nothing.")
+            have = request.infer(good[index]).to_tuple()
+            compare(have, due[index], f"thread {index} beside failing runs, run {turn + 1}")
+
+    _together(4, task)
+
+
+@check("threads", values=True)
+def requests_are_made_together(bench: Bench) -> None:
+    """A model's first requests, made and run by several threads at once, each compute right."""
+    for kind in ("plain", "outputs", "large"):
+        sample = bench.sample(kind)
+        feeds = [sample.feeds(210 + i) for i in range(4)]
+        due = [bench.expected(sample.proto, one) for one in feeds]
+        for _ in range(3):
+            compiled = bench.compile(sample.proto)
+
+            def task(index: int) -> None:
+                have = compiled.create_infer_request().infer(feeds[index]).to_tuple()  # noqa: B023  # joined in this turn
+                compare(have, due[index], f"{sample.name}, first run of thread {index}")  # noqa: B023  # see above
+
+            _together(4, task)
+
+
+@check("threads", values=True)
+def bound_calls_are_made_together(bench: Bench) -> None:
+    """Bound calls of several runners, each with memory of its own, do not meet."""
+    for kind in ("pair", "large"):
+        sample = bench.sample(kind)
+        compiled = bench.compile(sample.proto)
+        told = compiled.device_model
+        feeds = [sample.feeds(220 + i) for i in range(4)]
+        due = [bench.expected(sample.proto, one) for one in feeds]
+        runners = [told.create_runner() for _ in feeds]
+        calls = []
+        for runner, one, expected in zip(runners, feeds, due, strict=True):
+            inputs = host_tensors(compiled, one)
+            runner.run(inputs)
+            outputs = [HostTensor(np.zeros_like(array)) for array in expected]
+            call = runner.bind(inputs, outputs, np.zeros(told.scratch_bytes, np.uint8))
+            if call is None:
+                raise NotApplicableError("the device binds no call")
+            calls.append((call, outputs))
+
+        def task(index: int) -> None:
+            call, outputs = calls[index]  # noqa: B023  # joined in this turn
+            for turn in range(12):
+                for tensor in outputs:
+                    tensor.numpy()[...] = 9
+                call()
+                what = f"{sample.name}, bound call {turn + 1} of thread {index}"  # noqa: B023  # see above
+                compare([tensor.numpy() for tensor in outputs], due[index], what)  # noqa: B023  # see above
+
+        _together(4, task)
+        for runner in runners:
+            runner.close()
+
+
+@check("threads", values=True)
+def models_come_and_go_together(bench: Bench) -> None:
+    """Threads compile, run, export and drop models while others run theirs."""
+    sample = bench.sample("pair")
+    steady = bench.compile(sample.proto)
+    feeds = [sample.feeds(230 + i) for i in range(4)]
+    due = [bench.expected(sample.proto, one) for one in feeds]
+
+    def task(index: int) -> None:
+        for turn in range(4):
+            if index % 2:
+                compiled = bench.compile(sample.proto)
+                bench.refusals(sample.proto)
+                with contextlib.suppress(PartitaError, NotImplementedError):
+                    compiled.export_model()
+            else:
+                compiled = steady
+            for _ in range(4):
+                have = compiled(feeds[index]).to_tuple()
+                compare(have, due[index], f"{sample.name}, thread {index}, model {turn + 1}")
+
+    _together(4, task)
 
 
 _TURNS = 12

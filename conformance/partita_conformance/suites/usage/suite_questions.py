@@ -1,0 +1,160 @@
+"""Further checks of suite ``query``: bodies, operations alone, and names of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from partita.errors import PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import networks, parse
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    NotApplicableError,
+    require,
+)
+from partita_conformance.suites.contract.suite_ports import UNARY, model, value_of
+
+
+def _body(op: str, domain: str, name: str) -> onnx.GraphProto:
+    """A body of one operation that reads ``x`` from outside."""
+    node = helper.make_node(op, ["x"], [f"in {op} {domain}"], name=name, domain=domain)
+    return helper.make_graph([node], "body", [], [value_of(node.output[0])])
+
+
+def _branching(op: str, strange: str, deep: bool) -> onnx.ModelProto:
+    """A model of an operation, and of a branch in which an operation has the same name.
+
+    Args:
+        op: What is taken.
+        strange: The domain of the operation in the branch.
+        deep: Whether it is in a branch of a branch.
+    """
+    inner = _body(op, strange, "one")
+    if deep:
+        other = _body(op, "", "two")
+        nested = helper.make_node("If", ["c"], ["r"], "one", then_branch=inner, else_branch=other)
+        inner = helper.make_graph([nested], "deep", [], [value_of("r")])
+    nodes = [
+        helper.make_node(op, ["x"], ["y"], name="one"),
+        helper.make_node(
+            *("If", ["c"], ["z"], "two"), then_branch=inner, else_branch=_body(op, "", "one")
+        ),
+    ]
+    inputs = [value_of("x"), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    made = model(nodes, inputs, [value_of("y"), value_of("z")])
+    made.opset_import.append(helper.make_opsetid("com.nobody", 1))
+    return made
+
+
+@check("query", values=True)
+def bodies_are_looked_into(bench: Bench) -> None:
+    """A branch is taken if all of its body is, however deep; names in it are its own."""
+    tried = 0
+    for op in UNARY:
+        for deep in (False, True):
+            good, bad = (_branching(op, domain, deep) for domain in ("", "com.nobody"))
+            answers = []
+            for proto in (good, bad, good):
+                answer = bench.core.query_model(
+                    bench.read(proto), bench.device, bench.target.config
+                )
+                found = set(answer) | set(answer.reasons)
+                require(found == {"one", "two"}, f"Of one and two, {found} are answered.")
+                answers.append({name for name in ("one", "two") if name in answer})
+            require("two" not in answers[1], f"A branch is taken that holds com.nobody's {op}.")
+            outside = {name for name in answers[0] if name == "one"}
+            require(answers[1] == outside, f"{op} beside a branch is refused for what is in that.")
+            require(answers[0] == answers[2], "The same question has two answers.")
+            if answers[0] != {"one", "two"}:
+                continue
+            tried += 1
+            compiled = bench.compile(good)
+            for turn, which in enumerate((True, False, True)):
+                feeds = {"x": np.full((2, 3), turn - 1.5, np.float32), "c": np.array(which)}
+                due = bench.expected(good, feeds)
+                compare(compiled(feeds).to_tuple(), due, f"{op} in a branch, run {turn + 1}")
+    if not tried:
+        raise NotApplicableError("the device takes no branches")
+
+
+def _singles() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Small models of one operation each, by their texts, of types that a device may not have."""
+    for element in ("float", "double", "float16", "int32", "int64", "uint8", "bool", "string"):
+        kind = f"{element}[2,3]"
+        for step in (
+            *("Relu(x)", "Neg(x)", "Abs(x)", "Add(x, x)", "Mul(x, x)", "Sub(x, x)", "Div(x, x)"),
+            *("Exp(x)", "Sqrt(x)", "Not(x)", "Max(x, x)", "Identity(x)", "Sign(x)", "Softmax(x)"),
+            *("Concat <axis = 0> (x, x)", "Transpose(x)", "Flatten(x)", "CumSum(x, n)"),
+            *("ReduceSum(x)", "ReduceMax(x)", "ReduceProd(x)", "Shape(x)", "Size(x)"),
+        ):
+            weights = {"n": np.array(1)} if ", n)" in step else None
+            proto = parse(f"g ({kind} x) => ({kind} y) {{ y = {step} }}", weights)
+            proto.graph.output[0].ClearField("type")
+            try:
+                proto = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+                onnx.checker.check_model(proto)
+            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+                continue  # the operator has no such type
+            yield f"{step} of {element}", proto
+
+
+@check("query")
+def refusals_hold_when_compiling(bench: Bench) -> None:
+    """An operation that is refused, in whatever element type, does not compile either.
+
+    That what is taken compiles, the suites of operators ask.
+    """
+    refused = [(what, proto) for what, proto in _singles() if bench.refusals(proto)]
+    if not refused:
+        raise NotApplicableError("the device takes all of the models")
+    for what, proto in refused:
+        try:
+            bench.compile(proto)
+        except PartitaError:
+            continue
+        raise ConformanceError(f"{what} is refused, and compiles.")
+
+
+@check("query")
+def answers_hold_for_parts(bench: Bench) -> None:
+    """What is taken in a network is taken alone and in each half of it, and what is not, is not.
+
+    An operation whose neighbours decide is the exception: it is refused alone with a reason.
+    """
+    for network in networks():
+        read = bench.read(network.proto)
+        whole = bench.core.query_model(read, bench.device, bench.target.config)
+        constants = set(read.ir.graph.initializers)
+        ops = list(read.ops)
+        for first, last in ((0, len(ops) // 2), (len(ops) // 2, len(ops))):
+            part = [op for op in ops[first:last] if op.name in whole]
+            made = {name for op in part for name in op.outputs if name}
+            inputs = [
+                n
+                for n in dict.fromkeys(name for op in part for name in op.inputs if name)
+                if n not in constants and n not in made
+            ]
+            if not part:
+                continue
+            outputs = list(dict.fromkeys(name for op in part for name in op.outputs if name))
+            cut = read.extract(inputs, outputs, "part", [op.node for op in part])
+            answer = bench.core.query_model(cut, bench.device, bench.target.config)
+            names = {op.name for op in cut.ops}
+            require(
+                set(answer) | set(answer.reasons) == names,
+                f"Of a part of '{network.name}' {sorted(set(answer) ^ names)} have no answer.",
+            )
+            lost = sorted(names - set(answer))
+            require(not lost, f"{lost} of '{network.name}' are taken, and refused in a part of it.")
+            try:
+                bench.core.compile_model(cut, bench.device, bench.target.config)
+            except PartitaError as error:
+                raise ConformanceError(
+                    f"What is taken of a part of '{network.name}' does not compile: {error}"
+                ) from error
