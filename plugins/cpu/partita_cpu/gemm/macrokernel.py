@@ -27,11 +27,13 @@ from partita_cpu.gemm.tile_fields import (
     CELL,
     CHUNK,
     DEPTH,
+    DILATION_DOWN,
     EVEN,
     FLAT,
     GRAIN,
     GROUP_CHANNELS,
     GROUP_OUTPUTS,
+    HEIGHT,
     OUT_HEIGHT,
     OUT_WIDTH,
     OUTPUTS,
@@ -50,10 +52,12 @@ from partita_cpu.gemm.tile_fields import (
     STRIDE_DOWN,
     TAP_BYTES,
     TAPS,
+    TAPS_DOWN,
     THREAD_BYTES,
     TILE_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
+    TOP,
     UNITS,
     W_FIRST,
     X_BYTES,
@@ -285,7 +289,8 @@ def multiply_panel(
     # In which tiles ask for what is needed next of b.
     parts = 2 if kernels[CONFIGURE] or wide else 4
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
-    row, depth, flat = p[ROW], p[DEPTH], p[SOURCE] == _HALO and p[FLAT] != 0
+    row, depth = p[ROW], p[DEPTH]
+    flat, by_lines = p[SOURCE] == _HALO and p[FLAT] != 0, p[SOURCE] == _HALO and p[FLAT] == 0
     activate = kernels[ACTIVATE]
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     for block in range(tiles.first_block, tiles.last_block):
@@ -295,44 +300,52 @@ def multiply_panel(
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
-            places = context.offsets + 8 * first_tap
             packed = b = column.weights + first_tap * p[TAP_BYTES]
+            tap_bytes = p[TAP_BYTES]
             if wide:
                 b = panel.partials + p[PARTIAL_BYTES]
                 call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
-            for n in range(panel.lines * panel.tiles):
-                line = n // panel.tiles if panel.lines > 1 else 0
-                pixel, rows = _rows_of(n - line * panel.tiles, panel, p, tiles.unit)
-                source = a + line * panel.line_bytes + pixel * row
-                ahead = packed
-                if n < parts and not (ends and block == tiles.last_block - 1):
-                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
-                partial = panel.partials + n * TILE_BYTES
-                start = partial if first_tap else 0
-                sums = (source, row, places, taps, depth, b, apart, rows, start, ahead)
-                if not ends:
-                    if not panel.exact:
-                        end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
-                        call_tile(kernels[of_rows + rows], (*sums, *end))
-                    continue
-                if flat:
-                    line = pixel // panel.pitch
-                    pixel -= line * panel.pitch
-                if direct and pixel + rows <= panel.width:
-                    to, other = _result(at, panel, column, epilogue, line, pixel)
-                    rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
-                    call_tile(
-                        kernels[of_rows + rows], (*sums, panel.tile, column.bias, other, *rest)
-                    )
-                    if activate:
-                        call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
-                    continue
-                if panel.exact:
-                    _exact_tile(source, at.w, column.number, panel.tile, context, rows)
-                else:
-                    end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
-                    call_tile(kernels[of_rows + rows], (*sums, *end))
-                _finish_rows(rows, line, pixel, at, panel, column, context, epilogue)
+                tap_bytes *= 2
+            for line in range(panel.lines):
+                left_out, count = 0, taps
+                if by_lines:
+                    left_out, count = _taps_inside(p, tiles.unit + line, first_tap, taps)
+                places = context.offsets + 8 * (first_tap + left_out)
+                weights = b + left_out * tap_bytes
+                for t in range(panel.tiles):
+                    n = line * panel.tiles + t
+                    pixel, rows = _rows_of(t, panel, p, tiles.unit)
+                    source = a + line * panel.line_bytes + pixel * row
+                    kernel = kernels[of_rows + rows]
+                    ahead = packed
+                    if n < parts and not (ends and block == tiles.last_block - 1):
+                        ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
+                    partial = panel.partials + n * TILE_BYTES
+                    start = partial if first_tap else 0
+                    left = (source, row, places, count, depth)
+                    sums = (*left, weights, apart, rows, start, ahead)
+                    if not ends:
+                        if not panel.exact:
+                            end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
+                            call_tile(kernel, (*sums, *end))
+                        continue
+                    at_line = line
+                    if flat:
+                        at_line = pixel // panel.pitch
+                        pixel -= at_line * panel.pitch
+                    if direct and pixel + rows <= panel.width:
+                        to, other = _result(at, panel, column, epilogue, at_line, pixel)
+                        rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
+                        call_tile(kernel, (*sums, panel.tile, column.bias, other, *rest))
+                        if activate:
+                            call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
+                        continue
+                    if panel.exact:
+                        _exact_tile(source, at.w, column.number, panel.tile, context, rows)
+                    else:
+                        end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
+                        call_tile(kernel, (*sums, *end))
+                    _finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
 
 
 @loop(inline=True)
@@ -399,6 +412,39 @@ def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
         first = max(length - (most if rows > 16 else 16), -unit)
         rows = length - first
     return first, rows
+
+
+@loop(inline=True)
+def _taps_inside(p: Array, line: int, first: int, taps: int) -> Any:
+    """Which of some taps a line of the result needs: those at both ends may lie in the padding.
+
+    Args:
+        p: `Plan.table`.
+        line: Of the result, counted through all images.
+        first: The first tap.
+        taps: How many there are.
+
+    Returns:
+        How many of the first ones are left out, and how many are left.
+    """
+    place = line % p[OUT_HEIGHT] * p[STRIDE_DOWN] - p[TOP]
+    down, apart = p[TAPS_DOWN], p[DILATION_DOWN]
+    low, high = 0, down
+    if place < 0:
+        low = min(-(place // apart), down)
+    if place + (down - 1) * apart >= p[HEIGHT]:
+        high = max((p[HEIGHT] - 1 - place) // apart + 1, low)
+    if low == 0 and high == down:
+        return 0, taps
+    of_slice = p[TAPS] // p[SLICES]
+    across = of_slice // down
+    begin, end = first % of_slice, (first + taps - 1) % of_slice + 1
+    before, behind = 0, 0
+    if begin < low * across:
+        before = low * across - begin
+    if end > high * across:
+        behind = end - high * across
+    return min(before, taps), max(taps - before - behind, 0)
 
 
 @loop(inline=True)

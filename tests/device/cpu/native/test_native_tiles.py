@@ -18,6 +18,7 @@ from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
+from partita_cpu.gemm.tile_fields import FLAT
 from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
@@ -330,6 +331,36 @@ def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, ch
     np.testing.assert_array_equal(~np.isfinite(y), reached)
     check(y[~reached], finite[~reached], arithmetic)
     guarded.release()
+
+
+@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize("channels", [3, 8, 200])  # sums of 200 channels are cut
+@pytest.mark.parametrize(
+    ("stride", "dilation", "pad"), [(1, 1, 1), (2, 1, 2), (1, 2, 4), (1, 3, 1)]
+)
+@pytest.mark.parametrize("tap", [0, 1, 2])
+def test_taps_in_the_padding_are_left_out(level, channels, stride, dilation, pad, tap, guarded):
+    """Lines whose tap lies above or below the image: what its weights are does not matter."""
+    out = (11 + 2 * pad - 2 * dilation - 1) // stride + 1
+    kernel, pads = (3, 3), (pad, 1)
+    steps, gaps = (stride, 1), (dilation, 1)
+    images = Images(2, 11, 168, channels, 5, 1, kernel, steps, gaps, pads, pads, out, 168)
+    cut = plan(images, MachineModel(level), Arithmetic.F32, 2)
+    assert cut.source is Source.HALO
+    assert not cut.table[FLAT]
+    rng = np.random.default_rng(tap)
+    x = rng.standard_normal((2 * 11 * 168, channels)).astype(np.float32)
+    w = rng.standard_normal((5, channels, *kernel)).astype(np.float32)
+    place = np.arange(out) * stride - pad + tap * dilation
+    outside = (place < 0) | (place >= 11)
+    w[:, :, tap] = 0
+    without = convolve(images, x, w).reshape(2, out, -1)
+    w[:, :, tap] = np.inf
+    y = run(guarded, cut, level, x, w, None, None).reshape(2, out, -1)
+    check(
+        y[:, outside], without[:, outside], Arithmetic.F32, usual_size(images, x, np.ones_like(w))
+    )
+    assert not np.isfinite(y[:, ~outside]).any()
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
