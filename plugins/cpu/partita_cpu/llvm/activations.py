@@ -7,6 +7,7 @@ those of `partita_cpu.scalar.math`, but for the quotient where an instruction be
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,8 +36,11 @@ _EXPONENTS = (
 )
 """Of the polynomial of exp, the highest power first; see `partita_cpu.scalar.math`."""
 
-_LOWEST = -87.0
-"""Below it exp is taken as 0: its results would be subnormal."""
+_LOWEST = -88.25
+"""What lies below is taken as this, whose power of two, ``2**-127``, is 0 by its bits."""
+
+_TOGETHER = 3
+"""Rows whose vectors are computed side by side."""
 
 TAIL_LIMIT = 5.6
 """Beyond it the tail of the normal distribution, below 1.1e-8, is taken as 0."""
@@ -63,104 +67,160 @@ def activate_rows(name: str, code: ActivationCode, lanes: int) -> Function:
         lanes: Floats of a vector.
     """
     f = Function(name, PARAMETERS)
-    masks = column_masks(f, "%columns", lanes, VECTORS)
+    formulas = _Formulas(f, lanes)
+    vector, row_bytes = f"<{lanes} x float>", "%ldy"
 
-    def row(_: str, at: list[str]) -> list[str]:
-        for i, mask in enumerate(masks):
-            place = f.at(at[0], 4 * lanes * i)
-            x = masked_load(f, lanes, place, mask)
-            masked_store(f, lanes, _Formulas(f, lanes).activated(code, x), place, mask)
-        return [f.at(at[0], "%ldy")]
+    def whole(count: int) -> Callable[[str, list[str]], list[str]]:
+        """Rows of which all columns exist."""
 
-    f.loop("%rows", [("ptr", "%y")], row)
+        def rows(_: str, at: list[str]) -> list[str]:
+            starts = [at[0]]
+            for _row in range(count):
+                starts.append(f.at(starts[-1], row_bytes))
+            places = [f.at(start, 4 * lanes * i) for start in starts[:-1] for i in range(VECTORS)]
+            found = formulas.activated(code, [f.load(vector, place) for place in places])
+            for x, place in zip(found, places, strict=True):
+                f.do(f"store {vector} {x}, ptr {place}, align 4")
+            return starts[-1:]
+
+        return rows
+
+    def parts() -> None:
+        masks = column_masks(f, "%columns", lanes, VECTORS)
+
+        def row(_: str, at: list[str]) -> list[str]:
+            places = [f.at(at[0], 4 * lanes * i) for i in range(VECTORS)]
+            pairs = list(zip(places, masks, strict=True))
+            found = formulas.activated(code, [masked_load(f, lanes, *pair) for pair in pairs])
+            for x, pair in zip(found, pairs, strict=True):
+                masked_store(f, lanes, x, *pair)
+            return [f.at(at[0], row_bytes)]
+
+        f.loop("%rows", [("ptr", "%y")], row)
+
+    def all_columns() -> None:
+        many = f.let(f"udiv i64 %rows, {_TOGETHER}")
+        at = f.loop(many, [("ptr", "%y")], whole(_TOGETHER))
+        f.loop(f.let(f"urem i64 %rows, {_TOGETHER}"), [("ptr", at[0])], whole(1))
+
+    f.either(f.let(f"icmp eq i64 %columns, {VECTORS * lanes}"), all_columns, parts)
     f.do("ret void")
     return f
 
 
+_Numbers = str | list[str]
+"""A vector for all, or one for each."""
+
+
 class _Formulas:
-    """Writes functions of vectors."""
+    """Writes functions of several vectors, step by step.
+
+    Each step of a formula waits for the one before. Steps of several vectors side by side fill that
+    time; one vector after another fills a processor's queue with steps that wait.
+    """
 
     def __init__(self, f: Function, lanes: int) -> None:
         self._f, self._lanes = f, lanes
         self._kind, self._mask = f"<{lanes} x float>", f"<{lanes} x i1>"
+        self._ints = f"<{lanes} x i32>"
 
-    def activated(self, code: ActivationCode, x: str) -> str:
-        """One of `KERNELS`, of a vector."""
-        f, v = self._f, self._kind
+    def activated(self, code: ActivationCode, x: list[str]) -> list[str]:
+        """One of `KERNELS`, of vectors."""
         if code is ActivationCode.GELU:
             gate = self._below_normal(x)
         elif code is ActivationCode.GELU_TANH:
-            square = f.let(f"fmul {v} {x}, {x}")
-            factor = f.let(f"fmul {v} {square}, {self._number(GELU_CUBIC)}")
+            square = self._two("fmul", x, x)
+            factor = self._two("fmul", square, self._number(GELU_CUBIC))
             cubic = self._fma(factor, x, x)
-            gate = self.sigmoid(f.let(f"fmul {v} {cubic}, {self._number(GELU_SLOPE)}"))
+            gate = self.sigmoid(self._two("fmul", cubic, self._number(GELU_SLOPE)))
         else:
             gate = self.sigmoid(x)
-        return gate if code is ActivationCode.SIGMOID else f.let(f"fmul {v} {x}, {gate}")
+        return gate if code is ActivationCode.SIGMOID else self._two("fmul", x, gate)
 
-    def _below_normal(self, x: str) -> str:
+    def _below_normal(self, x: list[str]) -> list[str]:
         """The probability that a number of the normal distribution is below x."""
-        f, v = self._f, self._kind
-        size = f.let(f"call {v} @llvm.fabs.v{self._lanes}f32({v} {x})")
-        p = self._number(TAIL_POWERS[0])
+        size = self._each(lambda a: f"call {self._kind} {self._fabs}({self._kind} {a})", x)
+        p: _Numbers = self._number(TAIL_POWERS[0])
         for factor in TAIL_POWERS[1:]:
             p = self._fma(p, size, self._number(factor))
-        far = f.let(f"fcmp ogt {v} {size}, {self._number(TAIL_LIMIT)}")
+        far = self._two("fcmp ogt", size, self._number(TAIL_LIMIT))
         near = self._exp_below_zero(p)
-        tail = f.let(f"select {self._mask} {far}, {v} zeroinitializer, {v} {near}")
-        above = f.let(f"fcmp oge {v} {x}, zeroinitializer")
-        rest = f.let(f"fsub {v} {self._number(1.0)}, {tail}")
-        return f.let(f"select {self._mask} {above}, {v} {rest}, {v} {tail}")
+        tail = self._chosen(far, "zeroinitializer", near)
+        rest = self._two("fsub", self._number(1.0), tail)
+        return self._chosen(self._negative(x), tail, rest)
 
-    def sigmoid(self, x: str) -> str:
+    def sigmoid(self, x: list[str]) -> list[str]:
         """``1 / (1 + exp(-x))``, by ``exp(-|x|)``, which cannot overflow."""
-        f, v = self._f, self._kind
-        size = f.let(f"call {v} @llvm.fabs.v{self._lanes}f32({v} {x})")
-        e = self._exp_below_zero(f.let(f"fneg {v} {size}"))
+        size = self._each(lambda a: f"call {self._kind} {self._fabs}({self._kind} {a})", x)
+        e = self._exp_below_zero(self._each(lambda a: f"fneg {self._kind} {a}", size))
         one = self._number(1.0)
-        above = f.let(f"fcmp oge {v} {x}, zeroinitializer")
-        part = f.let(f"select {self._mask} {above}, {v} {one}, {v} {e}")
-        return self._over(part, f.let(f"fadd {v} {one}, {e}"))
+        part = self._chosen(self._negative(x), e, one)
+        return self._over(part, self._two("fadd", one, e))
 
-    def _exp_below_zero(self, x: str) -> str:
+    def _exp_below_zero(self, x: _Numbers) -> list[str]:
         """exp(x) for x <= 0: ``2**k * exp(r)`` with ``|r| <= ln(2) / 2``."""
-        f, v, ints = self._f, self._kind, f"<{self._lanes} x i32>"
-        tiny = f.let(f"fcmp olt {v} {x}, {self._number(_LOWEST)}")
-        x = f.let(f"select {self._mask} {tiny}, {v} {self._number(_LOWEST)}, {v} {x}")
+        lowest = self._number(_LOWEST)
+        x = self._chosen(self._two("fcmp olt", x, lowest), lowest, x)
         shifted = self._fma(x, self._number(1 / math.log(2)), self._number(_ROUND))
-        k = f.let(f"fsub {v} {shifted}, {self._number(_ROUND)}")
+        k = self._two("fsub", shifted, self._number(_ROUND))
         r = self._fma(k, self._number(-_LN2_HIGH), x)
         r = self._fma(k, self._number(-float(np.float32(math.log(2) - _LN2_HIGH))), r)
-        p = self._number(_EXPONENTS[0])
-        for factor in _EXPONENTS[1:]:
+        p: _Numbers = self._number(_EXPONENTS[0])
+        for factor in (*_EXPONENTS[1:], 1.0, 1.0):
             p = self._fma(p, r, self._number(factor))
-        p = self._fma(f.let(f"fmul {v} {p}, {r}"), r, r)
-        p = f.let(f"fadd {v} {p}, {self._number(1.0)}")
-        bits = f.let(f"bitcast {v} {shifted} to {ints}")
-        biased = f.let(f"add {ints} {bits}, {_all(self._lanes, 'i32', 127 - _ROUND_BITS)}")
-        power = f.let(f"shl {ints} {biased}, {_all(self._lanes, 'i32', 23)}")
-        y = f.let(f"fmul {v} {p}, {f.let(f'bitcast {ints} {power} to {v}')}")
-        return f.let(f"select {self._mask} {tiny}, {v} zeroinitializer, {v} {y}")
+        bits = self._each(lambda a: f"bitcast {self._kind} {a} to {self._ints}", shifted)
+        biased = self._int("add", bits, 127 - _ROUND_BITS)
+        power = self._int("shl", biased, 23)
+        scale = self._each(lambda a: f"bitcast {self._ints} {a} to {self._kind}", power)
+        return self._two("fmul", p, scale)
 
-    def _over(self, a: str, b: str) -> str:
+    def _over(self, a: list[str], b: list[str]) -> list[str]:
         """``a / b`` for b from 1 to 2.
 
         AVX-512 divides 16 floats in as many cycles; 14 bits of the inverse by an instruction, a
         step of Newton's and one that corrects the quotient take a third of it.
         """
-        f, v = self._f, self._kind
+        v = self._kind
         if self._lanes != 16:
-            return f.let(f"fdiv {v} {a}, {b}")
-        inverse = f.let(f"call {v} {_INVERSE}({v} {b}, {v} zeroinitializer, i16 -1)")
-        against = f.let(f"fneg {v} {b}")
+            return self._two("fdiv", a, b)
+        inverse = self._each(
+            lambda x: f"call {v} {_INVERSE}({v} {x}, {v} zeroinitializer, i16 -1)", b
+        )
+        against = self._each(lambda x: f"fneg {v} {x}", b)
         error = self._fma(against, inverse, self._number(1.0))
         inverse = self._fma(inverse, error, inverse)
-        quotient = f.let(f"fmul {v} {a}, {inverse}")
+        quotient = self._two("fmul", a, inverse)
         return self._fma(self._fma(against, quotient, a), inverse, quotient)
 
-    def _fma(self, a: str, b: str, c: str) -> str:
-        v = self._kind
-        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
+    @property
+    def _fabs(self) -> str:
+        return f"@llvm.fabs.v{self._lanes}f32"
+
+    def _negative(self, x: list[str]) -> list[str]:
+        """Where the sign is set: AVX2 chooses by it without comparing."""
+        bits = self._each(lambda a: f"bitcast {self._kind} {a} to {self._ints}", x)
+        return self._each(lambda a: f"icmp slt {self._ints} {a}, zeroinitializer", bits)
+
+    def _each(self, expression: Callable[..., str], *operands: _Numbers) -> list[str]:
+        """An instruction for each of the vectors."""
+        count = max(len(x) for x in operands if isinstance(x, list))
+        rows = ([x] * count if isinstance(x, str) else x for x in operands)
+        return [self._f.let(expression(*values)) for values in zip(*rows, strict=True)]
+
+    def _two(self, instruction: str, a: _Numbers, b: _Numbers) -> list[str]:
+        return self._each(lambda x, y: f"{instruction} {self._kind} {x}, {y}", a, b)
+
+    def _int(self, instruction: str, a: list[str], number: int) -> list[str]:
+        same = _all(self._lanes, "i32", number)
+        return self._each(lambda x: f"{instruction} {self._ints} {x}, {same}", a)
+
+    def _chosen(self, mask: list[str], yes: _Numbers, no: _Numbers) -> list[str]:
+        v, m = self._kind, self._mask
+        return self._each(lambda c, a, b: f"select {m} {c}, {v} {a}, {v} {b}", mask, yes, no)
+
+    def _fma(self, a: _Numbers, b: _Numbers, c: _Numbers) -> list[str]:
+        v, name = self._kind, f"@llvm.fma.v{self._lanes}f32"
+        return self._each(lambda x, y, z: f"call {v} {name}({v} {x}, {v} {y}, {v} {z})", a, b, c)
 
     def _number(self, value: float) -> str:
         bits = int(np.float64(np.float32(value)).view(np.uint64))  # as LLVM's text has them
