@@ -28,6 +28,12 @@ LARGE_PANEL_SHARE = 1 / 2
 """The same where weights take more than this and do not stay in the cache anyway: they are read
 less often so."""
 
+ENOUGH_LINES = 4
+"""Times as many lines of the result as two panels both lay out: fewer take more of the cache.
+
+Room for that is limited to `LARGE_PANEL_SHARE`.
+"""
+
 LONG_LINE = 14
 """Pixels of a line from which on tiles may end where it ends.
 
@@ -496,7 +502,7 @@ class _Planner:
         weights = block * self.blocks * i.groups
         large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
         room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
-        panel = evaluated(_panel, room, unit_bytes, extra, grain)
+        panel = evaluated(_panel, room, large, unit_bytes, extra, grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         grains, columns = -(-units // grain), self.blocks * i.groups
         lines = halo, flat, self.pitch, i.out_width, self.rows
@@ -571,9 +577,10 @@ def _runs_on(lines: int, width: int, pitch: int, rows: int) -> bool:
     return across * rows < width * lines * 1.02 and across < -(-width // rows) * lines
 
 
-def _panel(room: int, unit_bytes: int, extra: int, grain: int) -> int:
-    """Rows of a panel, whole grains, that have room."""
-    panel = max(1, room // max(1, unit_bytes) - extra)
+def _panel(room: int, most: int, unit_bytes: int, extra: int, grain: int) -> int:
+    """Rows of a panel, whole grains, that have room; more room if most of it were laid out twice."""
+    fitting = [max(1, size // max(1, unit_bytes) - extra) for size in (room, most)]
+    panel = max(fitting[0], min(ENOUGH_LINES * extra, fitting[1]))
     return max(grain, panel // grain * grain)
 
 
