@@ -578,7 +578,7 @@ def _runs_on(lines: int, width: int, pitch: int, rows: int) -> bool:
 
 
 def _panel(room: int, most: int, unit_bytes: int, extra: int, grain: int) -> int:
-    """Rows of a panel, whole grains, that have room; more room if most of it were laid out twice."""
+    """Rows of a panel, whole grains, that have room: more if most of them were laid out twice."""
     fitting = [max(1, size // max(1, unit_bytes) - extra) for size in (room, most)]
     panel = max(fitting[0], min(ENOUGH_LINES * extra, fitting[1]))
     return max(grain, panel // grain * grain)

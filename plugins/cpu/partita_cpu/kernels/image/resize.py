@@ -1,7 +1,8 @@
 """Resize and Upsample: one axis after another, each by a small table of taps.
 
-Nearest is a table of one tap and moves elements of any dtype; linear has two taps, cubic four, and
-antialiasing as many as the filter covers when it is stretched by the scale.
+Nearest is a table of one tap and moves elements of any dtype, along two neighbouring axes at once;
+linear has two taps, cubic four, and antialiasing as many as the filter covers when it is stretched
+by the scale.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.indexing import taken
+from partita_cpu.kernels.movement.indexing import taken, taken_pixels
 from partita_cpu.kernels.movement.rearrange import axis_of, ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INDICES, DTypes, kernel
 
@@ -214,6 +215,11 @@ def _resampled(
     y = x
     order = [k for k, axis in enumerate(axes) if not axis.is_identity]
     order.sort(key=lambda k: (evaluated(_growth, axes[k].out, axes[k].size), -k))
+    if mode == "nearest" and len(order) == 2 and abs(order[0] - order[1]) == 1:
+        first, second = min(order), max(order)
+        pair = (rounding, *axes[first]), (rounding, *axes[second])
+        y = taken_pixels(b, y, first, (axes[first].out, axes[second].out), _nearest, pair)
+        order = []
     for k in order:
         if mode == "nearest":
             y = taken(b, y, k, axes[k].out, _nearest, rounding, *axes[k])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,6 +58,46 @@ def gather_rows(
 
 
 @jit
+def gather_pixels(
+    x: Array,
+    y: Array,
+    down: Array,
+    across: Array,
+    height: int,
+    width: int,
+    inner: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y[o, i, j, :] = x[o, down[i], across[j], :]`` for x of (outer, height, width, inner)."""
+    out_height, out_width = down.size, across.size
+    line = out_width * inner
+    lines = y.size // line
+    begin, end = lines * tid // nt, lines * (tid + 1) // nt
+    i = begin % out_height
+    for row in range(begin, end):
+        target = row * line
+        if row > begin and i > 0 and down[i] == down[i - 1]:
+            above = y[target - line : target]
+            same = y[target : target + line]
+            for k in range(line):
+                same[k] = above[k]
+        else:
+            source = (row // out_height * height + down[i]) * width * inner
+            if inner == 1:
+                for j in range(out_width):
+                    y[np.uint64(target + j)] = x[np.uint64(source + across[j])]
+            else:
+                for j in range(out_width):
+                    at, to = source + across[j] * inner, target + j * inner
+                    for k in range(inner):
+                        y[np.uint64(to + k)] = x[np.uint64(at + k)]
+        i += 1
+        if i == out_height:
+            i = 0
+
+
+@jit
 def scatter_rows(
     updates: Array, y: Array, index: Array, inner: int, rows: int, tid: int, nt: int
 ) -> None:
@@ -73,6 +113,7 @@ def scatter_rows(
 
 _gather_bits = ItemSized(gather_rows, 2)
 _scatter_bits = ItemSized(scatter_rows, 2)
+_gather_pixel_bits = ItemSized(gather_pixels, 2)
 
 
 def normalize_index(index: Array, out: Array, limit: int, name: str) -> None:
@@ -146,9 +187,37 @@ def taken(
     Raises:
         CompileError: One is out of bounds.
     """
+    return gathered(b, x, _indices(b, x, axis, count, index_of, *args), axis)
+
+
+def taken_pixels(
+    b: Builder,
+    x: Operand,
+    axis: int,
+    counts: tuple[int, int],
+    index_of: Callable[..., Array],
+    args: tuple[Sequence[Any], Sequence[Any]],
+) -> Operand:
+    """As `taken` along an axis and the next one, with the function's arguments for each.
+
+    Raises:
+        CompileError: An index is out of bounds.
+    """
+    down = _indices(b, x, axis, counts[0], index_of, *args[0])
+    across = _indices(b, x, axis + 1, counts[1], index_of, *args[1])
+    y = b.empty([*x.shape[:axis], *counts, *x.shape[axis + 2 :]], x.dtype)
+    if y.size:
+        numbers = *x.shape[axis : axis + 2], math.prod(x.shape[axis + 2 :])
+        b.call(_gather_pixel_bits, b.flat(x), b.flat(y), down, across, *numbers)
+    return y
+
+
+def _indices(
+    b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
+) -> Operand:
+    """As many indices along an axis, which a function computes of sizes."""
     where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.kind})"
-    index = b.computed((count,), np.int64, _within, *where, index_of, *args)
-    return gathered(b, x, index, axis)
+    return b.computed((count,), np.int64, _within, *where, index_of, *args)
 
 
 def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *args: Any) -> Array:
