@@ -57,6 +57,16 @@ PIECE_SHARE = 3 / 4
 Rows of the left side run through the rest.
 """
 
+FAR_PIECE_SHARE = 3 / 4
+"""The same of the second-level cache, where tiles have the few rows of AVX2.
+
+Such a tile takes a line of weights every six cycles, which that cache supplies; to put its sums
+down and take them up again between pieces takes longer. Not measured with other tiles.
+"""
+
+FEW_ROWS = 6
+"""Rows of such a tile."""
+
 
 PAIR = 2
 """Elements along k that vectors of bfloat16 take at a time."""
@@ -412,7 +422,7 @@ class _Planner:
         offsets = (apart[:, None] + places.reshape(-1)).reshape(-1)
         piece, count = of_slice // (taps * pieces), i.sources * taps * pieces
         wider = self.arithmetic.widened_bytes // self.arithmetic.weight_bytes
-        most = max(1, self.machine.l1_bytes(PIECE_SHARE) // (piece * wider))
+        most = max(1, self._piece_bytes() // (piece * wider))
         chunk = -(-count // -(-count // most))
         partial = 0 if chunk >= count else values["TILES"] * TILE_BYTES
         widened = chunk * piece * wider if wider > 1 else 0
@@ -477,11 +487,17 @@ class _Planner:
             "PLANAR": int(kept.planar),
         }
 
+    def _piece_bytes(self) -> int:
+        """Room for a piece of a tile's weights."""
+        if self.rows <= FEW_ROWS:
+            return max(self.machine.l1_bytes(PIECE_SHARE), self.machine.l2_bytes(FAR_PIECE_SHARE))
+        return self.machine.l1_bytes(PIECE_SHARE)
+
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
         step = self.step if self.tiles else 4 * PAIR if self.short else 4
         row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
-        most = self.machine.l1_bytes(PIECE_SHARE)
+        most = self._piece_bytes()
         if run != padded or padded % step or padded * row_bytes <= most:
             return 1
         steps = padded // step
