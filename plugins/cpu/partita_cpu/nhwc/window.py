@@ -323,26 +323,46 @@ def put_channels(
 
 
 @loop
-def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int, nt: int) -> None:
-    """``y[i, a, j, :] = x[i, j, a, :]``: the rows of blocks of pixels in their places.
+def spread_blocks(
+    x: Array,
+    y: Array,
+    width: int,
+    down: int,
+    across: int,
+    channels: int,
+    y_pitch: int,
+    y_first: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y[i, a, j, b, :] = x[i, j, a, b, :]``: the pixels of blocks in their places.
 
     Args:
-        x: Input (lines, width, down, run), flat; a block is `down` rows of `run` elements.
-        y: Output (lines, down, width, run), flat.
+        x: Input (lines, width, down, across, channels), flat; a block is `down` x `across` pixels.
+        y: Output (lines, down, width, across, y_pitch), flat.
         width: Blocks of a line.
         down: Rows of a block.
-        run: Elements of a row of a block.
+        across: Pixels of such a row.
+        channels: Of a pixel.
+        y_pitch: Elements from one output pixel to the next.
+        y_first: The channel that the first result is written to.
         tid: This thread.
         nt: All threads; they share the lines.
     """
-    lines = x.size // (width * down * run)
+    run, pixels = channels, across
+    if y_pitch == channels:
+        run, pixels = channels * across, 1
+    lines = x.size // (width * down * across * channels)
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):
         for a in range(down):
-            to = (line * down + a) * width * run
+            to = (line * down + a) * width * across * y_pitch + y_first
             for j in range(width):
-                source = ((line * width + j) * down + a) * run
-                for i in range(run):
-                    y[np.uint64(to + j * run + i)] = x[np.uint64(source + i)]
+                source = ((line * width + j) * down + a) * across * channels
+                for _ in range(pixels):
+                    for i in range(run):
+                        y[np.uint64(to + i)] = x[np.uint64(source + i)]
+                    source += run
+                    to += y_pitch * across // pixels
 
 
 @loop

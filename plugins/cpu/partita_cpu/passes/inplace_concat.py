@@ -19,10 +19,11 @@ from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
 
 _CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
+_TRANSPOSED = f"{DOMAIN}::ConvTranspose"
 _POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
 _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
 
-_TARGET = {_CONV: 6, _SCALE: 3, **dict.fromkeys(_POOLS, 1)}
+_TARGET = {_CONV: 6, _SCALE: 3, _TRANSPOSED: 3, **dict.fromkeys(_POOLS, 1)}
 """Who can write to a part of a buffer, and the position of the input that is the buffer."""
 
 _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
@@ -196,6 +197,8 @@ class _Slices:
                 return False
         elif maker.kind not in _TARGET or maker.input(3 if maker.kind == _CONV else 9) is not None:
             return False
+        elif maker.kind == _TRANSPOSED and concat.attrs.get("half"):
+            return False  # it makes float32 alone
         return all(
             _range_of(reader) is not None
             or (

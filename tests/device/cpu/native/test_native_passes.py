@@ -138,6 +138,46 @@ def test_an_image_that_is_put_together_again_is_not_copied():
     assert found.count("put_channels") == 1  # the sum
 
 
+def enlarged(kernel, outputs, **attrs):
+    """Transposed convolutions of an image and of a part of another, beside a convolution."""
+    net = Net(2, 6, 9, 7)
+    image = net.add("Relu", net.conv("x", 6, 20))
+    whole = net.add("Concat", net.conv("x", 6, 5), image, axis=1)
+    weights = (
+        net.const(values=net.rng.standard_normal((20, outputs, *kernel)).astype(np.float32) / 9)
+        for _ in range(2)
+    )
+    first, second = (
+        net.add("ConvTranspose", image, w, net.const(outputs), **attrs) for w in weights
+    )
+    large = net.const(values=np.array([1, 1, *attrs["strides"]], np.float32))
+    beside = net.conv(net.add("Resize", whole, "", large, mode="nearest"), 25, 7)
+    joined = net.add("Concat", net.add("Sigmoid", first), beside, net.add("Relu", second), axis=1)
+    return net, net.conv(joined, 7 + 2 * outputs, 9)
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 18])
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((2, 2), {"strides": [2, 2]}),
+        ((1, 3), {"strides": [1, 3]}),
+        ((3, 1), {"strides": [3, 1]}),
+        ((4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ],
+)
+def test_transposed_convolutions_of_parts_into_parts(kernel, attrs, outputs, mode):
+    net, y = enlarged(kernel, outputs, **attrs)
+    check(net, y, **mode)
+
+
+def test_transposed_convolutions_are_not_copied():
+    net, y = enlarged((2, 2), 18, strides=[2, 2])
+    found = steps_of(net, y, EXECUTION_MODE_HINT="ACCURACY")
+    assert found.count("spread_blocks") == 2
+    assert "put_channels" not in found
+
+
 def test_depthwise_convolutions_of_parts(mode):
     net = Net(1, 8, 14, 13)
     a = net.add("HardSwish", net.conv("x", 8, 16, 1))

@@ -201,40 +201,48 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
 
 @kernel("ConvTranspose", domain=DOMAIN, dtypes=F32)
 def conv_transpose(
-    b: Builder, node: Node, x: Operand, w: Operand, bias: Operand | None = None
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    target: Operand | None = None,
 ) -> Operand:
     """A transposed convolution: by blocks where windows touch and do not overlap, or by phases."""
-    n, h, width, channels = x.shape
+    place = Place.of(node, x, target)
+    n, h, width, _ = x.shape
     inputs, outputs, down, across = w.shape
-    if inputs != channels:
+    if inputs != place.channels:
         raise CompileError(
-            f"Operation '{node.name}' (ConvTranspose): {channels} input channels do not fit "
+            f"Operation '{node.name}' (ConvTranspose): {place.channels} input channels do not fit "
             f"weights of shape {list(w.shape)}."
         )
     window = resolve_transposed(node, (h, width), (down, across))
-    y = b.empty((n, *window.size[1:], outputs), x.dtype)
+    y = place.output(b, (n, *window.size[1:], outputs), False)
     if not y.size:
         return y
     activation = node.attrs.get("activation")
     if not touches(window):
-        emit_phases(b, choice_of(b), window, x, LinearOp(w, bias, None, activation), y)
+        emit_phases(b, choice_of(b), window, place, LinearOp(w, bias, None, activation), y)
         return y
     form = Form(w.dtype, (w.shape[0], math.prod(w.shape[1:])))
     matrix = b.prepack(w, "blocks", _block_matrix, form=form)
     if bias is not None:
         bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
-    blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
-    images = Images.matrix(n * h * width, channels, down * across * outputs)
+    in_order = down == 1 and place.y is None
+    blocks = y if in_order else b.empty((n * h * width, down * across * outputs), x.dtype)
+    images = Images.matrix(n * h * width, inputs, down * across * outputs)
     # In tiles most of which do not exist, activations that take long take longer.
     narrow = down * across * outputs <= NARROW and needs_pass(activation)
     within = None if narrow else activation
     op = LinearOp(matrix, bias, None, within)
-    emit_product(b, choice_of(b), images, x, op, blocks)
-    if blocks is not y:
-        run = across * outputs
-        b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
+    storage = Storage(x_pitch=x.shape[3], x_first=place.first)
+    emit_product(b, choice_of(b), images, x, op, blocks, storage)
     if narrow:
-        finish(b, y, width * across * outputs, None, 0, None, activation)
+        finish(b, blocks, width * down * across * outputs, None, 0, None, activation)
+    if not in_order:
+        numbers = width, down, across, outputs, y.shape[3], place.into
+        b.call(spread_blocks, b.flat(blocks), b.flat(y), *numbers, exec_type="reorder")
     return y
 
 

@@ -20,6 +20,7 @@ from partita_cpu.gemm.blocking import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box
+from partita_cpu.kernels.nhwc.placement import Place
 
 _MOST = 64
 """Phases; each is a product of its own."""
@@ -94,7 +95,7 @@ def phase_weights(w: Array, down: Phase, across: Phase, stride: tuple[int, int])
 
 
 def emit_phases(
-    b: Builder, choice: Choice, window: Window, x: Operand, op: LinearOp, y: Operand
+    b: Builder, choice: Choice, window: Window, place: Place, op: LinearOp, y: Operand
 ) -> None:
     """Records a transposed convolution with channels last.
 
@@ -102,17 +103,18 @@ def emit_phases(
         b: The builder.
         choice: What may be used.
         window: One that has `phases_of`.
-        x: Input pixels.
+        place: Input pixels, and the channel of y that the first result is written to.
         op: Weights (inputs, outputs, down, across), and what is done to sums.
-        y: Output pixels.
+        y: Output pixels, of as many channels as there are outputs or more.
     """
     found = phases_of(window)
     if found is None:
         raise ValueError("the window has no phases")
     down, across = found
     stride = window.stride[1], window.stride[2]
-    n, height, width, channels = x.shape
-    _, out_height, out_width, outputs = y.shape
+    x, channels, outputs = place.x, place.channels, op.w.shape[1]
+    n, height, width, x_pitch = x.shape
+    _, out_height, out_width, y_pitch = y.shape
     line = across[0].count * stride[1] * outputs
     for rows in down:
         # Pixels of all phases across lie side by side; whole lines then go to their places.
@@ -132,14 +134,14 @@ def emit_phases(
             )
             w = _weights_of(b, op.w, rows, columns, stride)
             pitch, first = stride[1] * outputs, columns.first * outputs
-            storage = Storage(y_pitch=pitch, y_first=first)
+            storage = Storage(x_pitch=x_pitch, x_first=place.first, y_pitch=pitch, y_first=first)
             emit_product(b, choice, images, x, op._replace(w=w), lines, storage)
         count = -(-(out_height - rows.first) // stride[0])
-        run = out_width * outputs
-        to = out_height * run, stride[0] * run, 1
-        copy_box(
-            b, lines, y, (n, count, run), (rows.count * line, line, 1), to, 0, rows.first * run
-        )
+        box = n, count, out_width, outputs
+        source = rows.count * line, line, outputs, 1
+        run = out_width * y_pitch
+        target = out_height * run, stride[0] * run, y_pitch, 1
+        copy_box(b, lines, y, box, source, target, 0, rows.first * run + place.into)
 
 
 def _weights_of(
