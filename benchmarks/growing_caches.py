@@ -1,13 +1,15 @@
 """A token of a decoder whose cache grows by Concat, as optimum writes it, beside onnxruntime.
 
-    python benchmarks/growing_caches.py [--contexts 128 1024 4096] [--layers 6] [--rounds 3]
+    python benchmarks/growing_caches.py [--contexts 128 1024 4096] [--rounds 3] [--plain]
 
 The decoder is made at run time, with random weights: norms, rotary embedding, attention with
 repeated heads of keys, and gated parts, spelled in operators of opset 17. Printed are medians of
 milliseconds a token behind so many tokens: of Partita with buffers that have room, of Partita with
 the model as it is written (``copies``), the same where each length has its program emitted anew
 (``emitted``), and of onnxruntime, whose past and present stay in its own memory (IO binding). All
-compute in float32 with two threads by default, in turns of a few tokens.
+compute in float32 with two threads by default, in turns of a few tokens. With ``--plain`` no
+Generator takes part: a request's results are handed back as they are (``handed back``), or copied
+first as by default (``own``), and onnxruntime without IO binding stands beside (``run``).
 """
 
 from __future__ import annotations
@@ -209,25 +211,77 @@ def partita_step(proto: onnx.ModelProto, threads: int, context: int, way: str) -
     return step
 
 
-def onnxruntime_step(proto: onnx.ModelProto, threads: int, layers: int) -> Step:
-    """onnxruntime; what it makes stays in its memory and is bound again."""
+def feeds_of(tokens: Array, before: int) -> dict[str, Array]:
+    """What goes into the decoder besides caches."""
+    count = tokens.shape[1]
+    return {
+        "input_ids": tokens,
+        "attention_mask": np.ones((1, before + count), np.int64),
+        "position_ids": before + np.arange(count)[None],
+    }
+
+
+def plain_step(proto: onnx.ModelProto, threads: int, share: bool) -> Step:
+    """A request of Partita; what it makes is handed back."""
+    core = partita.Core()
+    model = core.read_model(proto)
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": threads})
+    request = compiled.create_infer_request()
+    return _handing_back(proto, lambda feeds: request.infer(feeds, share_outputs=share))
+
+
+def run_step(proto: onnx.ModelProto, threads: int) -> Step:
+    """A session of onnxruntime, without IO binding."""
+    session = onnxruntime_session(proto, threads)
+    names = [port.name for port in session.get_outputs()]
+    return _handing_back(
+        proto, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+    )
+
+
+def _handing_back(proto: onnx.ModelProto, run: Callable[[dict[str, Array]], Any]) -> Step:
+    """Hands ``present`` back as ``past_key_values``."""
+    pasts = [port for port in proto.graph.input if port.name.startswith("past")]
+    sizes = [[dim.dim_value for dim in port.type.tensor_type.shape.dim] for port in pasts]
+    held = {
+        port.name: np.zeros((1, heads, 0, size), np.float32)
+        for port, (_, heads, _, size) in zip(pasts, sizes, strict=True)
+    }
+
+    def step(tokens: Array, before: int) -> Array:
+        results = run({**feeds_of(tokens, before), **held})
+        for name in held:
+            held[name] = results[name.replace("past_key_values", "present")]
+        return np.array(results["logits"][:, -1])
+
+    return step
+
+
+def onnxruntime_session(proto: onnx.ModelProto, threads: int) -> Any:
+    """A session of onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def onnxruntime_step(proto: onnx.ModelProto, threads: int, layers: int) -> Step:
+    """onnxruntime; what it makes stays in its memory and is bound again."""
+    import onnxruntime
+
+    session = onnxruntime_session(proto, threads)
     names = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
     sizes = next(port.shape for port in session.get_inputs() if port.name.startswith("past"))
     empty = np.zeros((1, sizes[1], 0, sizes[3]), np.float32)
     held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(empty) for name in names}
 
     def step(tokens: Array, before: int) -> Array:
-        binding, count = session.io_binding(), tokens.shape[1]
-        binding.bind_cpu_input("input_ids", tokens)
-        binding.bind_cpu_input("attention_mask", np.ones((1, before + count), np.int64))
-        binding.bind_cpu_input("position_ids", before + np.arange(count)[None])
+        binding = session.io_binding()
+        for name, array in feeds_of(tokens, before).items():
+            binding.bind_cpu_input(name, array)
         for name, cache in held.items():
             binding.bind_ortvalue_input(f"past_key_values.{name}", cache)
         binding.bind_output("logits")
@@ -277,12 +331,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--plain", action="store_true")
     args = parser.parse_args()
     proto = Writer(Sizes(args.layers)).model()
-    names = [*WAYS, "onnxruntime"]
+    names = [*(("handed back", "own", "run") if args.plain else WAYS), "onnxruntime"]
     print("context", *(f"{name:>12}" for name in names), "  ms a token")
     for context in args.contexts:
-        engines = {way: partita_step(proto, args.threads, context + 64, way) for way in WAYS}
+        if args.plain:
+            shares = {"handed back": True, "own": False}
+            engines = {name: plain_step(proto, args.threads, s) for name, s in shares.items()}
+            engines["run"] = run_step(proto, args.threads)
+        else:
+            engines = {way: partita_step(proto, args.threads, context + 64, way) for way in WAYS}
         engines["onnxruntime"] = onnxruntime_step(proto, args.threads, args.layers)
         found = measured(engines, context, args.rounds)
         print(f"{context:>7}", *(f"{found[name]:>12.2f}" for name in names), flush=True)

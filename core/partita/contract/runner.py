@@ -66,6 +66,17 @@ class Runner(abc.ABC):
         """
         return None
 
+    def leave_results(self) -> bool:
+        """(optional) Gives up what the last run returned (defaults to ``False``: keeps it).
+
+        Asked for where results of a run become inputs of the next one, and nobody knows what shapes
+        that will return: they need not be copied then.
+
+        Returns:
+            Whether no later run writes to those tensors. They stay valid as long as they are used.
+        """
+        return False
+
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""
         return ()

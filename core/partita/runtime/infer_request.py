@@ -116,6 +116,7 @@ class InferRequest:
         self.runner = compiled.device_model.create_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
         self._has_results: bool | None = None  # none yet: there was no run
+        self._may_leave = False  # whether the last results are of no bound call
         # Requests that share state run one after another.
         self._busy: threading.Lock = threading.Lock() if other is None else other._busy
         self._async: AsyncRun | None = None
@@ -235,7 +236,7 @@ class InferRequest:
         if again is None or not calls.submit(number, again):
             return False
         self._outputs.results = inputs.results
-        self._has_results = False
+        self._has_results = self._may_leave = False
         return True
 
     def _end_submitted(self, calls: CallQueue, number: int, run: AsyncRun, ended: Ended) -> None:
@@ -358,8 +359,9 @@ class InferRequest:
         """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
 
         It is kept until it is replaced, and not copied if it is contiguous. An output of this
-        request's last run may be set (state that is carried on): from the second time on it is not
-        copied either, if the output's shape depends on the inputs' shapes alone.
+        request's last run may be set (state that is carried on): it is not copied either where the
+        device leaves it its memory, as CPU does, and from the second time on if the output's shape
+        follows from the inputs' symbols.
 
         Raises:
             InputError: No such input, or a wrong dtype or shape.
@@ -530,7 +532,7 @@ class InferRequest:
         again = inputs.bound_calls(self._outputs.still_there())
         if again is None:
             return False
-        self._has_results = False
+        self._has_results = self._may_leave = False
         start = time.perf_counter()
         try:
             again()
@@ -548,8 +550,10 @@ class InferRequest:
 
     def _compute(self, run: AsyncRun | None = None) -> None:
         inputs, outputs = self._inputs, self._outputs
+        if self._state is not None and self._by_turns:
+            self._state.take_sizes(inputs.shapes())
         tensors = inputs.complete()
-        self._has_results = False
+        self._has_results = self._may_leave = False
         start = time.perf_counter()
         if run is None or not run.cancelled:
             targets = outputs.targets(tensors)
@@ -565,6 +569,7 @@ class InferRequest:
         if self._state is not None and self._by_turns:
             self._state.advance(outputs.results)
         inputs.repeat_from_now_on(self.runner, written, outputs.results)
+        self._may_leave = inputs.again is None
 
     def _check(self, run: AsyncRun) -> None:
         """Raises if a run was cancelled; the next one tells the runner that it may go on."""
@@ -594,14 +599,22 @@ class InferRequest:
             inputs = self._state.completed(inputs)
         if copy or not self._inputs.take(inputs, at_once=False):
             try:
-                self._inputs.bind(inputs, copy, self._outputs.own)
+                self._inputs.bind(inputs, copy, self._own)
             except MemoryError as error:
                 raise DeviceMemoryError(
                     f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
                 ) from error
 
+    def _own(self, tensor: Tensor) -> Tensor:
+        """An input as it may be kept; see :meth:`RequestOutputs.own`."""
+        return self._outputs.own(tensor, self._leave_results)
+
+    def _leave_results(self) -> bool:
+        """Has the runner give up the last results; not where calls are bound to write to them."""
+        return self._may_leave and self.runner.leave_results()
+
     def _put(self, port: Port, tensor: Tensor) -> None:
-        self._inputs.bind({port.name: tensor}, True, self._outputs.own)
+        self._inputs.bind({port.name: tensor}, True, self._own)
 
     def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
         """The model's variables at their beginning."""
@@ -611,7 +624,7 @@ class InferRequest:
             variables,
             self.model_inputs,
             self.model_outputs,
-            lambda tensors, copy: self._inputs.bind(tensors, copy, self._outputs.own),
+            lambda tensors, copy: self._inputs.bind(tensors, copy, self._own),
             self.get_input_tensor,
             self._memory,
             self._idle,

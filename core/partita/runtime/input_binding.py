@@ -116,11 +116,16 @@ class RequestInputs:
         """
         self.settle()
         if self._memory.unsized:
-            given = ((index, self.tensors[index]) for index in self._given)
-            self._memory.take_sizes({i: tensor.shape for i, tensor in given if tensor is not None})
+            self._memory.take_sizes(self.shapes())
         for index, tensor in self._memory.tensors.items():
             self.tensors[index] = tensor
         return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
+
+    def shapes(self) -> dict[int, tuple[int, ...]]:
+        """By input the shape that was given, of those that are no state in a memory of its own."""
+        self.settle()
+        given = ((index, self.tensors[index]) for index in self._given)
+        return {index: tensor.shape for index, tensor in given if tensor is not None}
 
     def _view(self, index: int, tensor: Tensor | None) -> Tensor:
         """A tensor as runners are to see it: the same object only as long as it is the same."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -185,8 +185,13 @@ class RequestOutputs:
             ) from error
         return InferResult(self._ports, arrays)
 
-    def own(self, tensor: Tensor) -> Tensor:
-        """An input, or a copy where the runner cannot read it in place or would overwrite it."""
+    def own(self, tensor: Tensor, leave: Callable[[], bool]) -> Tensor:
+        """An input, or a copy where the runner cannot read it in place or would overwrite it.
+
+        Args:
+            tensor: The input.
+            leave: Has the runner give up the last results; whether it has.
+        """
         if tensor.memory != HOST:
             takes = self._compiled.device_model.takes_memory(tensor.memory)
             return tensor if takes else HostTensor(tensor.numpy())
@@ -202,7 +207,7 @@ class RequestOutputs:
             if result.memory == HOST and owner_of(result.numpy()) is owner:
                 if np.may_share_memory(array, result.numpy()):
                     self._carry(index)
-                tensor = HostTensor(array.copy())
+                return tensor if leave() else HostTensor(array.copy())
         return tensor
 
     def _is_written_over(self, array: Array) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import DeviceMemoryError, PartitaError, PluginError
+from partita.model.port import Port
 from partita.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -81,12 +82,7 @@ class StateMemory:
         Args:
             shapes: Those of the other inputs of a run.
         """
-        sizes = {
-            dim: size
-            for index, shape in shapes.items()
-            for dim, size in zip(self._ports[index].shape or (), shape, strict=False)
-            if isinstance(dim, str)
-        }
+        sizes = sizes_of(self._ports, shapes)
         for index in sorted(self.unsized):
             shape = self._shape(index, sizes)
             if shape != self.tensors[index].shape:
@@ -131,6 +127,21 @@ class StateMemory:
                 f"{port.dtype}{list(shape)} is due. Tell the author of its plugin."
             )
         return found
+
+
+def sizes_of(ports: Sequence[Port], shapes: Mapping[int, tuple[int, ...]]) -> dict[str, int]:
+    """The size that each symbol of some inputs has.
+
+    Args:
+        ports: All inputs.
+        shapes: By input its shape.
+    """
+    return {
+        dim: size
+        for index, shape in shapes.items()
+        for dim, size in zip(ports[index].shape or (), shape, strict=False)
+        if isinstance(dim, str)
+    }
 
 
 def _offered(model: DeviceModel) -> dict[int, int]:

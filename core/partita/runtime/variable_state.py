@@ -11,7 +11,7 @@ import numpy as np
 from partita.errors import DeviceMemoryError
 from partita.model.model import Port
 from partita.model.variables import Variable
-from partita.runtime.state_memory import StateMemory
+from partita.runtime.state_memory import StateMemory, sizes_of
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 
@@ -90,6 +90,7 @@ class RequestState:
     ) -> None:
         self.variables = variables
         self.idle = idle
+        self._inputs = inputs
         self._ports = {port.name: port for port in inputs}
         self._places = {port.name: port.index for port in outputs}
         self._bind = bind
@@ -135,16 +136,39 @@ class RequestState:
         if self._is_in_place(variable):
             self._memory.clear(port.index)
             return
-        shape = [dim if isinstance(dim, int) else 0 for dim in port.shape or ()]
+        fresh: dict[str, Any] = {variable.read: self._zeros(variable, {})}
+        if variable.begun:
+            fresh[variable.begun] = HostTensor(np.array(False))
+        self._bind(fresh, False)
+
+    def _zeros(self, variable: Variable, sizes: Mapping[str, int]) -> HostTensor:
+        """What a variable begins with; sizes that nobody tells are 0."""
+        port = self._ports[variable.read]
+        dims = port.shape or ()
+        shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 0) for dim in dims]
         try:
-            fresh: dict[str, Any] = {variable.read: HostTensor(np.zeros(shape, port.dtype))}
+            return HostTensor(np.zeros(shape, port.dtype))
         except (MemoryError, ValueError) as error:
             raise DeviceMemoryError(
                 f"Variable '{variable.name}' ({port.describe()}) has no room: {error}"
             ) from error
-        if variable.begun:
-            fresh[variable.begun] = HostTensor(np.array(False))
-        self._bind(fresh, False)
+
+    def take_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
+        """Gives variables that are at their beginning the sizes that other inputs have, by symbol.
+
+        Args:
+            shapes: By input its shape in the coming run.
+        """
+        places = {self._ports[one.read].index: one for one in self.by_turns if not one.begun}
+        empty = {index: one for index, one in places.items() if 0 in shapes.get(index, ())}
+        if not empty:
+            return
+        given = {index: shape for index, shape in shapes.items() if index not in places}
+        sizes = sizes_of(self._inputs, given)
+        for index, variable in empty.items():
+            begun, fresh = self._zeros(variable, {}), self._zeros(variable, sizes)
+            if shapes[index] == begun.shape != fresh.shape:
+                self._bind({variable.read: fresh}, False)
 
     def completed(self, inputs: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Inputs by name; a variable among them counts as begun unless they say otherwise."""

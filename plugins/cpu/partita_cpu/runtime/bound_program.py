@@ -71,7 +71,7 @@ class GraphRunner:
         self._last_specs: list[Spec] = []
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
-        self._handed_out: Program | None = None  # what calls that were bound for good compute
+        self._explained: tuple[ExecutedStep, ...] = ()  # of what is not held here any more
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
@@ -133,14 +133,22 @@ class GraphRunner:
         bound = BoundProgram(program, self._team, None, arena, in_place=self._in_place)
         if not bound.settle(arrays, outputs):
             return None
-        self._handed_out = program
+        self._explained = _explained(program)
         return bound
+
+    def leave_results(self) -> None:
+        """Writes to what the last run returned no more.
+
+        Its program is bound to other memory when its shapes come again.
+        """
+        if self._last is not None:
+            self._explained = self._last.explain()
+            self.bound_programs.discard(id(self._last.program))
+            self._last = None
 
     def explain(self) -> tuple[ExecutedStep, ...]:
         """The kernels of the last run, in order; none before the first one."""
-        if self._last is not None:
-            return self._last.explain()
-        return () if self._handed_out is None else _explained(self._handed_out)
+        return self._explained if self._last is None else self._last.explain()
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
@@ -250,6 +258,9 @@ class BoundProgram:
         most_bytes: What may be kept of the rest of the program for sizes that the run tells.
         cancelled: As runners of bodies and of the rest take it.
         in_place: By output the input whose memory it may be given.
+
+    Attributes:
+        program: The program.
     """
 
     def __init__(
@@ -262,7 +273,7 @@ class BoundProgram:
         cancelled: Event | None = None,
         in_place: Mapping[int, int] | None = None,
     ) -> None:
-        self._program = program
+        self._program = self.program = program
         self._cancelled = cancelled
         self._in_place = in_place or {}
         self._team = team
