@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -206,16 +207,24 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
         weight = value.const_value
         if weight is None:
             continue
-        key = element_type, dims = _type_and_sizes(weight)
-        is_text = element_type == onnx.TensorProto.STRING
-        if (weight.nbytes if is_text else _nbytes(*key)) > _SMALL_BYTES:
+        held = weight.raw if isinstance(weight, serde.TensorProtoTensor) else None
+        if held is None:
+            element_type, dims, nbytes = weight.dtype.value, weight.shape.numpy(), weight.nbytes
+        else:  # which makes an object of each for an answer
+            element_type, dims = held.data_type, tuple(held.dims)
+            nbytes = -(-math.prod(dims) * _bits_of(element_type) // 8)
+        key = element_type, dims
+        if nbytes > _SMALL_BYTES:
             kind = kinds.get(key)
             if kind is None:
                 kind = kinds[key] = onnx.helper.make_tensor_type_proto(element_type, dims)
             graph.input.add(name=name, type=kind)
         else:
             tensor = graph.initializer.add()
-            serde.serialize_tensor_into(tensor, weight)
+            if held is None:
+                serde.serialize_tensor_into(tensor, weight)
+            else:
+                tensor.CopyFrom(held)
             tensor.name = name
     for node in ir_model.graph:
         add_node(graph, node)
@@ -224,19 +233,13 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _type_and_sizes(weight: ir.TensorProtocol) -> tuple[int, tuple[int, ...]]:
-    """A weight's element type, as protobufs have it, and its dimensions."""
-    from onnx_ir import serde
-
-    if isinstance(weight, serde.TensorProtoTensor):  # which makes an object of each for an answer
-        return weight.raw.data_type, tuple(weight.raw.dims)
-    return weight.dtype.value, tuple(weight.shape.numpy())
-
-
-def _nbytes(element_type: int, dims: Sequence[int]) -> int:
+@functools.cache
+def _bits_of(element_type: int) -> int:
+    """Bits of an element, by the number of its type in protobufs."""
     import onnx_ir as ir
 
-    return -(-math.prod(dims) * ir.DataType(element_type).bitwidth // 8)
+    bits: int = ir.DataType(element_type).bitwidth
+    return bits
 
 
 def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:

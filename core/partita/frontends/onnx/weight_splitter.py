@@ -74,7 +74,11 @@ def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
                 continue
         if tensor is None:
             continue
-        found, rest = _without_elements(tensor, name)
+        found: tuple[str, memoryview] | None = None
+        if len(tensor) < LARGE_BYTES:
+            rest: list[memoryview | bytes] = [tensor, _named(name)]  # of two names the last counts
+        else:
+            found, rest = _without_elements(tensor, name)
         if found is not None:
             name, elements = found
             if name in weights:
@@ -154,13 +158,18 @@ def _without_elements(
             names = []
         rest.append(tensor[start:end])
     if name:
-        encoded = name.encode()
-        rest.append(field_head(_NAME, len(encoded)) + encoded)
+        rest.append(_named(name))
     if plain and len(names) == 1 and names[0] and len(raw) == 1 and len(raw[0]) >= LARGE_BYTES:
         return (names[0], raw[0]), rest
     for content in raw:
         rest += [field_head(_RAW_DATA, len(content)), content]
     return None, rest
+
+
+def _named(name: str) -> bytes:
+    """The field that is a tensor's name."""
+    encoded = name.encode()
+    return field_head(_NAME, len(encoded)) + encoded
 
 
 def _text(data: memoryview, field: _Field, number: int) -> str:
