@@ -5,7 +5,7 @@ from __future__ import annotations
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
 from partita.lowering.constant_folding import fold_constants, reference_fold
 from partita.lowering.function_expansion import expand_functions
-from partita.lowering.fusion import fuse, fuse_quantized, fuse_quantized_flow, fuse_residuals
+from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
@@ -39,8 +39,7 @@ __all__ = [
     "expand_functions",
     "fold_constants",
     "fuse",
-    "fuse_quantized",
-    "fuse_quantized_flow",
+    "fuse_levels",
     "fuse_residuals",
     "lower",
     "lower_ir",

@@ -404,11 +404,23 @@ def _spilled(tensor: ir.LazyTensor) -> np.ndarray[Any, Any]:
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:
     """A tensor's elements; texts as values of the graph are, where onnx-ir holds their bytes."""
+    proto = getattr(tensor, "raw", None)
+    kind = _PLAIN_TYPES.get(getattr(proto, "data_type", 0))
+    if kind is not None and proto.raw_data:
+        # Files have hundreds of small ones, and onnx-ir takes three times as long.
+        return np.frombuffer(proto.raw_data, kind).reshape(tuple(proto.dims))
     array: np.ndarray[Any, Any] = np.asarray(tensor.numpy())
     if tensor.dtype.name != "STRING":  # of which none at all are an array of floats to numpy
         return array
     texts = [text.decode() if isinstance(text, bytes) else text for text in array.reshape(-1)]
     return np.array(texts, dtype=object).reshape(array.shape)
+
+
+_PLAIN_TYPES = {
+    number: np.dtype(kind)
+    for number, kind in ((1, "<f4"), (6, "<i4"), (7, "<i8"), (9, "?"), (11, "<f8"))
+}
+"""Element types whose elements a protobuf's bytes are, by their numbers there."""
 
 
 def _constant(node: ir.Node) -> np.ndarray[Any, Any] | None:

@@ -23,8 +23,7 @@ __all__ = [
     "Shapes",
     "all_passes",
     "fuse",
-    "fuse_quantized",
-    "fuse_quantized_flow",
+    "fuse_levels",
     "fuse_residuals",
 ]
 
@@ -57,6 +56,15 @@ def fuse(
     for run in passes:
         run(rewriter)
     rewriter.finish()
+
+
+def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
+    """Fuses what computes with levels between DequantizeLinear and QuantizeLinear, if any does.
+
+    To be run before constants are folded, since dequantized weights are constants.
+    """
+    if any(node.op_type == "QuantizeLinear" for node in graph.all_nodes()):
+        fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)
 
 
 def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -52,16 +52,18 @@ class Rewriter:
         self._makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._gone: set[Node] = set()
         self._new: dict[Node, Node] = {}
+        self._current: list[Node] | None = graph.nodes
 
-    def nodes(self) -> list[Node]:
-        """The nodes as they are now, in order."""
-        current = []
-        for node in self.graph.nodes:
-            while node in self._new:
-                node = self._new[node]
-            if node not in self._gone:
-                current.append(node)
-        return current
+    def nodes(self) -> Sequence[Node]:
+        """The nodes as they are now, in order; most passes find them as the one before did."""
+        if self._current is None:
+            self._current = []
+            for node in self.graph.nodes:
+                while node in self._new:
+                    node = self._new[node]
+                if node not in self._gone:
+                    self._current.append(node)
+        return self._current
 
     def maker(self, value: Value | None, *kinds: str) -> Node | None:
         """The node of this graph that computes a value, if it is of one of the kinds."""
@@ -149,10 +151,11 @@ class Rewriter:
 
     def finish(self) -> None:
         """Writes the changes into the graph."""
-        self.graph.nodes = self.nodes()
+        self.graph.nodes = list(self.nodes())
 
     def _forget(self, node: Node) -> None:
         self._gone.add(node)
+        self._current = None
         for value in node.reads():
             users = self._uses.get(value)
             if users is not None and node in users:

@@ -32,6 +32,8 @@ _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
 
 def write_in_place(graph: Graph) -> None:
     """Takes the copies out of every Concat along the channels of images with channels last."""
+    if not any(map(_along_channels, graph.nodes)):
+        return
     _put_together(graph)
     _Slices(graph).run()
 
@@ -117,6 +119,7 @@ class _Slices:
         self._outputs = set(graph.outputs)
         self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._order = {node: number for number, node in enumerate(graph.nodes)}
+        self._concats: dict[Node, bool] = {}
         self._places: dict[Value, tuple[_Buffer, int]] = {}
         self._new: dict[Node, list[Node]] = {}  # what comes in a Concat's place
         self._buffers: list[_Buffer] = []
@@ -140,6 +143,13 @@ class _Slices:
         self._graph.nodes = nodes
 
     def _is_concat(self, node: Node) -> bool:
+        """Whether it joins images with channels last; all that read and make them ask."""
+        found = self._concats.get(node)
+        if found is None:
+            found = self._concats[node] = self._joins_images(node)
+        return found
+
+    def _joins_images(self, node: Node) -> bool:
         if not _along_channels(node) or node.outputs[0] is None:
             return False
         values = [value for value in node.inputs if value is not None]

@@ -36,8 +36,7 @@ from partita.lowering import (
     Target,
     fold_constants,
     fuse,
-    fuse_quantized,
-    fuse_quantized_flow,
+    fuse_levels,
     fuse_residuals,
     lower,
     made_ahead,
@@ -119,7 +118,7 @@ class CpuModel(DeviceModel):
             copy=copied,
             settle=choice.waiting.finish,
         )
-        fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
+        fuse_levels(graph, takes)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specializer = Specializer(graph, target)
