@@ -7,6 +7,7 @@ import pytest
 
 from partita.contract.bound_call import BoundCall
 from partita.errors import InferError
+from partita.model.model import Model
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, devices_of
@@ -109,3 +110,15 @@ def test_a_device_of_its_own_memory_brings_inputs_there_by_itself():
     infer_often(compiled, {"x": X}, 3)
     assert device.uploads == 0
     assert isinstance(compiled({"x": X})[0], np.ndarray)
+
+
+@pytest.mark.parametrize(("leaves", "copies"), [(True, 1), (False, 2)])
+def test_who_leaves_models_alone_is_handed_no_copy(monkeypatch, leaves, copies):
+    device = FakeDevice("A")
+    device.leaves_models_alone = leaves
+    core, made, clone = core_with(device), [], Model.clone
+    model = core.read_model(CHAIN)
+    monkeypatch.setattr(Model, "clone", lambda self: made.append(self) or clone(self))
+    compiled = core.compile_model(model, "HETERO:A")
+    assert len(made) == copies  # the first is of the application's, which may change its model
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-5)

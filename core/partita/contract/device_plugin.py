@@ -96,6 +96,11 @@ class DevicePlugin(abc.ABC):
     """(optional) Whether it takes a list of devices and gives each a part of the model, so that
     what one of them does not take, another one can (defaults to no)."""
 
+    leaves_models_alone: ClassVar[bool] = False
+    """(optional) Whether compiled models never change the model that they are made of, and can be
+    made of one that others use too (defaults to no: where a plugin of plugins compiles, each gets a
+    copy, which takes as long as a fifth of a compile)."""
+
     is_reference: ClassVar[bool] = False
     """(optional) Whether other devices are compared with this one where no device is named for that
     (defaults to no)."""

@@ -404,7 +404,7 @@ def _spilled(tensor: ir.LazyTensor) -> np.ndarray[Any, Any]:
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:
     """A tensor's elements; texts as values of the graph are, where onnx-ir holds their bytes."""
-    proto = getattr(tensor, "raw", None)
+    proto: Any = getattr(tensor, "raw", None)
     kind = _PLAIN_TYPES.get(getattr(proto, "data_type", 0))
     if kind is not None and proto.raw_data:
         # Files have hundreds of small ones, and onnx-ir takes three times as long.

@@ -78,11 +78,13 @@ class PluginCore:
     def compile_model(self, model: Model, device_name: str, config: Config = None) -> DeviceModel:
         """Compiles a copy of a model, which shares its weights, for one device.
 
+        A device that leaves models alone gets the model itself, which must stay what it is.
+
         Raises:
             CompileError: The device failed.
         """
         plugin, properties = self.target(device_name, config)
-        own = self.with_extensions(model.clone())
+        own = self.with_extensions(model if plugin.leaves_models_alone else model.clone())
         return compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
 
     def restore_model(

@@ -17,6 +17,7 @@ class CpuPlugin(DevicePlugin):
     """The processor, by numba kernels and OpenBLAS."""
 
     device_name = "CPU"
+    leaves_models_alone = True
     properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
         "partita_cpu.properties:CpuProperties"
     )

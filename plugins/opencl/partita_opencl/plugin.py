@@ -23,6 +23,7 @@ class OpenClPlugin(DevicePlugin):
     """Every device of every OpenCL platform of this machine, numbered in the platforms' order."""
 
     device_name = "OPENCL"
+    leaves_models_alone = True
     properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
         "partita_opencl.properties:OpenClProperties"
     )
