@@ -125,6 +125,8 @@ class Extension(abc.ABC):
 
 def extension_of(node: Any) -> Extension | None:
     """The application's own operator that stands behind an ``onnx_ir.Node``, if it is one."""
+    if is_of_onnx(node.op_type, node.domain):
+        return None  # none may have such a name, and a node makes its notes when it is asked
     found: Extension | None = node.meta.get(EXTENSION)
     return found
 

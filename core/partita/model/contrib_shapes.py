@@ -7,8 +7,11 @@ another last dimension, a product with a matrix of that width, which need not ex
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from partita.model.port import Dim, value_shape
 
 if TYPE_CHECKING:
     import onnx
@@ -68,8 +71,52 @@ def _as_it_is(graph: onnx.GraphProto, node: ir.Node) -> None:
         elif kind == "INTS":
             place.name, place.type = attribute.name, place.INTS
             place.ints.extend(attribute.value)
+        elif kind == "GRAPH":
+            place.name, place.type = attribute.name, place.GRAPH
+            _fill_body(place.g, attribute.value)
         else:
             serde.serialize_attribute_into(place, attribute)
+
+
+def _fill_body(proto: onnx.GraphProto, body: ir.Graph) -> None:
+    """Writes a body of If, Loop or Scan, with what the file claims of its values."""
+    from onnx_ir import serde
+
+    proto.name = body.name or ""
+    for value in body.inputs:
+        _describe(proto.input.add(), value)
+    for name, value in body.initializers.items():
+        if value.const_value is not None:
+            tensor = proto.initializer.add()
+            serde.serialize_tensor_into(tensor, value.const_value)
+            tensor.name = name
+    for node in body:
+        _as_it_is(proto, node)
+        for value in node.outputs:
+            if value.name and (value.type is not None or value.shape is not None):
+                _describe(proto.value_info.add(), value)
+    for value in body.outputs:
+        _describe(proto.output.add(), value)
+
+
+def _describe(info: onnx.ValueInfoProto, value: ir.Value) -> None:
+    """Writes name, type and shape of a value; nearly all are tensors."""
+    import onnx_ir as ir
+    from onnx_ir import serde
+
+    kind = value.type
+    if type(kind) is not ir.TensorType:
+        serde.serialize_value_into(info, value)
+        return
+    info.name = value.name or ""
+    info.type.CopyFrom(_tensor_type(kind.dtype.value, value_shape(value)))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _tensor_type(element_type: int, shape: tuple[Dim, ...] | None) -> onnx.TypeProto:
+    import onnx
+
+    return onnx.helper.make_tensor_type_proto(element_type, shape)
 
 
 def _like_first(graph: onnx.GraphProto, node: ir.Node) -> None:

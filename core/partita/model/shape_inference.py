@@ -14,6 +14,7 @@ from partita.model.inference_process import inferred_apart
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import MOST_DIMENSIONS, is_of_onnx
 from partita.model.pool_shapes import settle_rounding
+from partita.model.value_uses import bodies
 
 if TYPE_CHECKING:
     import onnx
@@ -304,9 +305,7 @@ def propagates(graph: ir.Graph, lengths: Mapping[str, int]) -> bool:
 
 
 def _concatenates(graph: ir.Graph) -> bool:
-    return any(
-        node.op_type == "Concat" or any(map(_concatenates, bodies_of(node))) for node in graph
-    )
+    return any(node.op_type == "Concat" or any(map(_concatenates, bodies(node))) for node in graph)
 
 
 def _longest(graph: ir.Graph, outer: Mapping[str, int]) -> int:
@@ -320,7 +319,7 @@ def _longest(graph: ir.Graph, outer: Mapping[str, int]) -> int:
         length = min(length, _MOST_VALUES + 1)
         lengths.update((value.name or "", length) for value in node.outputs)
         longest = max(longest, length)
-        for body in bodies_of(node):
+        for body in bodies(node):
             own = {
                 name: math.prod(value.const_value.shape.numpy())
                 for name, value in body.initializers.items()
@@ -328,18 +327,6 @@ def _longest(graph: ir.Graph, outer: Mapping[str, int]) -> int:
             }
             longest = max(longest, _longest(body, {**lengths, **own}))
     return longest
-
-
-def bodies_of(node: ir.Node) -> list[ir.Graph]:
-    """The graphs among a node's attributes, in order."""
-    bodies: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        kind = attribute.type.name
-        if kind == "GRAPH":
-            bodies.append(attribute.value)
-        elif kind == "GRAPHS":
-            bodies += attribute.value
-    return bodies
 
 
 def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
@@ -353,31 +340,31 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
         if isinstance(dim, ir.SymbolicDim)
     }
     _take_over_graph(ir_model.graph, inferred.graph, symbols)
-    bodies = _bodies_within(ir_model.graph)
-    if bodies:
+    within = _bodies_within(ir_model.graph)
+    if within:
         others = _proto_bodies_within(inferred.graph)
-        for body, other in zip(bodies, others, strict=True):
+        for body, other in zip(within, others, strict=True):
             _take_over_graph(body, other, symbols)
 
 
 def _bodies_within(graph: ir.Graph) -> list[ir.Graph]:
     """The bodies of a graph's operations, each before those within it."""
-    bodies: list[ir.Graph] = []
+    found: list[ir.Graph] = []
     for node in graph:
-        for body in bodies_of(node):
-            bodies += [body, *_bodies_within(body)]
-    return bodies
+        for body in bodies(node):
+            found += [body, *_bodies_within(body)]
+    return found
 
 
 def _proto_bodies_within(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     """The same of a protobuf, in the same order."""
-    bodies: list[onnx.GraphProto] = []
+    found: list[onnx.GraphProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             own = [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
             for body in own:
-                bodies += [body, *_proto_bodies_within(body)]
-    return bodies
+                found += [body, *_proto_bodies_within(body)]
+    return found
 
 
 def _take_over_graph(
