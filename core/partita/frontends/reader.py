@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, PartitaError
 from partita.frontends.model_file import map_model
+from partita.frontends.onnx.constant_nodes import lift_constants
 from partita.frontends.onnx.external_data import (
     beside,
     check_weights,
@@ -315,7 +316,6 @@ def _simplify(ir_model: ir.Model) -> None:
     """Leaves operations on values: no functions, no constants that are nodes or inputs."""
     from onnx_ir.passes.common import (
         InlinePass,
-        LiftConstantsToInitializersPass,
         RemoveInitializersFromInputsPass,
     )
 
@@ -329,39 +329,9 @@ def _simplify(ir_model: ir.Model) -> None:
     nodes, bodies = _operations(ir_model.graph)
     for domain in dict.fromkeys(node.domain for node in nodes):
         ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
-    constants = [node for node in nodes if node.op_type == "Constant" and node.domain == ""]
-    unusual = [node for node in constants if not _lift(node)]
-    for node in unusual:
-        _encode_strings(node)
-    if unusual:
-        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
+    lift_constants(ir_model, nodes)
     if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
         RemoveInitializersFromInputsPass()(ir_model)
-
-
-def _lift(node: ir.Node) -> bool:
-    """Turns a Constant of a tensor into an initializer, in a fifth of onnx-ir's time.
-
-    Returns:
-        Whether it is one; what holds something else, or is an output, onnx-ir's pass looks at.
-    """
-    import onnx_ir as ir
-
-    attribute, made, graph = node.attributes.get("value"), node.outputs[0], node.graph
-    if attribute is None or attribute.type.name != "TENSOR" or attribute.is_ref():
-        return False
-    if len(node.attributes) > 1 or len(node.outputs) > 1 or graph is None:
-        return False
-    if not made.name or made.is_graph_output():
-        return False
-    tensor: Any = attribute.value
-    kind = ir.TensorType(tensor.dtype)
-    value = ir.Value(name=made.name, shape=tensor.shape, type=kind, const_value=tensor)
-    value.metadata_props.update(made.metadata_props)
-    graph.register_initializer(value)
-    made.replace_all_uses_with(value)
-    graph.remove(node, safe=True)
-    return True
 
 
 def _check_inlined_size(ir_model: ir.Model) -> None:
@@ -404,21 +374,6 @@ def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
     keys = [node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph)]
     called = [key for key in keys if key in functions]
     return len(keys) - len(called), called
-
-
-def _encode_strings(node: ir.Node) -> None:
-    """Turns string attributes of a Constant into a tensor; onnx-ir would only take ASCII."""
-    import onnx_ir as ir
-
-    for name in ("value_string", "value_strings"):
-        if name in node.attributes:
-            attribute = node.attributes.pop(name)
-            scalar = name == "value_string"
-            texts = [attribute.as_string()] if scalar else list(attribute.as_strings())
-            tensor = ir.StringTensor(
-                [text.encode() for text in texts], shape=ir.Shape([] if scalar else [len(texts)])
-            )
-            node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 def _operations(graph: ir.Graph | ir.Function) -> tuple[list[ir.Node], list[ir.Graph]]:

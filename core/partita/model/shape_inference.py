@@ -210,7 +210,8 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
             continue
         held = weight.raw if isinstance(weight, serde.TensorProtoTensor) else None
         if held is None:
-            element_type, dims, nbytes = weight.dtype.value, weight.shape.numpy(), weight.nbytes
+            element_type, dims = weight.dtype.value, tuple(weight.shape.numpy())
+            nbytes = weight.nbytes
         else:  # which makes an object of each for an answer
             element_type, dims = held.data_type, tuple(held.dims)
             nbytes = -(-math.prod(dims) * _bits_of(element_type) // 8)
