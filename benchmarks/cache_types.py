@@ -25,7 +25,7 @@ import partita
 from partita.generate import Generator
 from partita.generate.caches.cache_types import CACHE_TYPES
 from partita.generate.decoder import Decoder
-from partita.model.cache_rows import ATTRIBUTES, encoded
+from partita.tensors.cache_rows import ATTRIBUTES, encoded
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
-from partita.model import cache_rows
+from partita.tensors import cache_rows
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from partita.generate.caches.room import ROOM_KEY, give_room, with_room
 from partita.generate.caches.whole_masks import WHOLE_MASK_KEY
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import SEQUENCE_AXIS, DecoderPorts
-from partita.model.cache_rows import decoded
+from partita.tensors.cache_rows import decoded
 
 FORMS = {
     "plain": Form(),

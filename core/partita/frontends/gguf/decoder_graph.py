@@ -21,8 +21,8 @@ from partita.frontends.gguf.graph_writer import MICROSOFT, OPSET, Dims, GraphWri
 from partita.frontends.gguf.hyperparameters import Hyperparameters, RopeScaling, hyperparameters
 from partita.frontends.gguf.options import DecoderOptions
 from partita.frontends.gguf.weight_operators import embedding, linear, multiply
-from partita.model.cache_rows import ATTRIBUTES, row_bytes
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
+from partita.tensors.cache_rows import ATTRIBUTES, row_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

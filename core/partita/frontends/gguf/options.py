@@ -15,7 +15,7 @@ class DecoderOptions:
             the model, but at most 4096.
         all_logits: Compute logits of all positions of ``input_ids``, not of the last alone.
         cache_type: Element type of the caches, ``"float32"``, ``"float16"``, ``"bfloat16"``, or
-            ``"int8"`` with a scale for each head and token (:mod:`partita.model.cache_rows`).
+            ``"int8"`` with a scale for each head and token (:mod:`partita.tensors.cache_rows`).
     """
 
     context: int | None = None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from partita.errors import InputError
-from partita.model.cache_rows import ATTRIBUTES, row_bytes
 from partita.model.model import Model, value_shape
 from partita.model.variables import Variable
+from partita.tensors.cache_rows import ATTRIBUTES, row_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

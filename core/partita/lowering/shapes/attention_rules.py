@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands import Demand, Shape, Shapes, demands_in, is_of_shape
-from partita.model.cache_rows import is_quantized, row_bytes
+from partita.tensors.cache_rows import is_quantized, row_bytes
 
 ATTENTION_DEMANDS: dict[str, Demand] = {}
 """By operator."""

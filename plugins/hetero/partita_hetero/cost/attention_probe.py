@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.model.cache_rows import ATTRIBUTES, SCALE_BYTES, encoded, row_bytes
+from partita.tensors.cache_rows import ATTRIBUTES, SCALE_BYTES, encoded, row_bytes
 from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AttentionShape:
         heads: Of queries.
         kv_heads: Of keys and values.
         size: Of a head.
-        bits: Of an element of the cache; rows of 8 have a scale (:mod:`partita.model.cache_rows`).
+        bits: Of an element of the cache; rows of 8 have scales, as `partita.tensors.cache_rows`.
     """
 
     heads: int

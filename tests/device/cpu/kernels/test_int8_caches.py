@@ -7,7 +7,7 @@ from judge import onnxruntime_results
 from single_op import normal
 
 from partita.errors import CompileError
-from partita.model.cache_rows import ATTRIBUTES
+from partita.tensors.cache_rows import ATTRIBUTES
 from partita_cpu.jit.isa import available
 
 DECODE = ((2, 6, 2, 1, 16), 20, 12, (9, 11))

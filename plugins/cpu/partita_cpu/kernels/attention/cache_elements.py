@@ -1,7 +1,7 @@
 """Elements of a cache of keys and values: float32, float16, bfloat16 or int8, computed in float32.
 
-Rows of int8 have a scale of their own behind their codes (:mod:`partita.model.cache_rows`). Kernels
-read the codes as they lie and multiply what they make of a row with its scale.
+Rows of int8 have a scale of their own behind their codes (:mod:`partita.tensors.cache_rows`).
+Kernels read the codes as they lie and multiply what they make of a row with its scale.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Operand
-from partita.model.cache_rows import LARGEST, LEAST_SCALE, SCALE_BYTES
+from partita.tensors.cache_rows import LARGEST, LEAST_SCALE, SCALE_BYTES
 from partita_cpu.jit.deferred_numba import overload, types
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import address, float_at

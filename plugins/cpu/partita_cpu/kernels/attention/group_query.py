@@ -13,7 +13,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_attribute, refused_input
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
-from partita.model.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized, row_bytes
+from partita.tensors.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized, row_bytes
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
