@@ -314,7 +314,8 @@ def _attention(opset: int) -> type[OpRun] | None:
     """Attention of an opset; ``None`` if it has none.
 
     Where the product of queries and keys is asked for, the original gives it after ``softcap``. It
-    looks for infinities in the mask's type, which may be an integer one.
+    looks for infinities in the mask's type, which may be an integer one. Where later keys are
+    closed, it takes as many queries for there as the mask has rows, which may be one for all.
     """
     if not onnx.defs.has("Attention", opset):
         return None
@@ -325,6 +326,9 @@ def _attention(opset: int) -> type[OpRun] | None:
             inputs = [q, *others]
             if len(inputs) > 3 and inputs[3] is not None and inputs[3].dtype.kind in "iu":
                 inputs[3] = inputs[3].astype(q.dtype)
+            if len(inputs) > 3 and inputs[3] is not None and inputs[3].ndim > 1:
+                *around, _, keys = inputs[3].shape
+                inputs[3] = np.broadcast_to(inputs[3], (*around, q.shape[-2], keys))
             results: tuple[Any, ...] = super()._run(*inputs, **given)
             asked = len(self.onnx_node.output) > 3 and not given.get("qk_matmul_output_mode")
             if asked and given.get("softcap"):

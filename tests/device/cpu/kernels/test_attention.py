@@ -17,6 +17,7 @@ from partita_cpu.jit import isa
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.kernels.attention.attention_rows import softmax_scores
 from partita_cpu.kernels.operator_table import emitter_for
+from partita_reference.corrections import corrected_for
 
 
 def check_reference(inputs, outputs=1, opset=23, **attributes):
@@ -155,6 +156,31 @@ def test_places_behind_the_valid_length_are_not_read(queries, kv_heads, causal, 
         del attributes["left_window_size"]
     inputs = [q, k, v, mask, None, None, lengths]
     (y,) = run_ours("Attention", inputs, **attributes)
+    np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("queries", [1, 3, 40])
+@pytest.mark.parametrize(
+    "shape", [(1, 300), (None, 250), (1, 30), (4, None, 289), (4, 1, 299), (2, 1, 1, 41)]
+)
+def test_masks_of_one_row_or_fewer_keys_over_a_static_cache(shape, queries, causal):
+    places, lengths = 300, np.array([290, 41], np.int64)
+    q = normal(1, 2, 4, queries, 8)
+    k, v = normal(2, 2, 2, places, 8), normal(3, 2, 2, places, 6)
+    mask = normal(4, *(queries if n is None else n for n in shape))
+    whole = np.full((*mask.shape[:-1], places), -np.inf, np.float32)
+    whole[..., : mask.shape[-1]] = mask
+    expected = attention_over_valid_keys(q, k, v, lengths, whole, causal)
+    inputs = [q, k, v, mask, None, None, lengths]
+    reference = ReferenceEvaluator(
+        model_of("Attention", inputs, opset=24, is_causal=causal), new_ops=corrected_for(24)
+    )
+    feeds = {f"x{place}": x for place, x in enumerate(inputs) if x is not None}
+    np.testing.assert_allclose(reference.run(None, feeds)[0], expected, 1e-4, 1e-5)
+    for batch, length in enumerate(lengths):
+        k[batch, :, length:] = v[batch, :, length:] = np.nan
+    (y,) = run_ours("Attention", inputs, opset=24, is_causal=causal)
     np.testing.assert_allclose(y, expected, 1e-4, 1e-5)
 
 

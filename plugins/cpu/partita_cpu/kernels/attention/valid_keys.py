@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import Number, integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, check_sizes
 from partita_cpu.kernels.attention.cache_attention import Cache
@@ -20,6 +20,7 @@ from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_pl
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import HALVES
+from partita_cpu.scalar.math import copy_row
 
 (BATCHES, KV_HEADS, GROUP, QUERIES, SIZE, BY_BATCH, BY_QUERY, BY_HEAD, KEYS) = range(9)
 """What the table of `lay_queries` holds. BY: elements of the queries from one to the next."""
@@ -71,8 +72,8 @@ def lay_queries(
 def has_valid_keys(q: Heads, k: Heads, v: Heads, masking: Masking, stage: int) -> bool:
     """Whether `attend_valid_keys` is for such an attention.
 
-    It is for float32 and 16-bit floats, keys and values that lie head by head, masks with a row for
-    each query and a number for each key, and windows of what came before.
+    It is for float32 and 16-bit floats, keys and values that lie head by head, masks with a number
+    for each key or for the first ones, and windows of what came before.
     """
     mask = masking.mask
     tensors = [q.tensor, k.tensor, v.tensor]
@@ -83,7 +84,47 @@ def has_valid_keys(q: Heads, k: Heads, v: Heads, masking: Masking, stage: int) -
         return False
     if not all(x.size for x in tensors) or q.count % max(k.count, 1):
         return False
-    return mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2:] == (q.length, k.length))
+    if mask is None:
+        return True
+    rows, keys = mask.shape[-2:] if 2 <= mask.ndim <= 4 else (0, 0)
+    return rows in (1, q.length) and 0 < keys <= k.length
+
+
+(PLANES, ROWS, NUMBERS, ASKED, PLACES) = range(5)
+"""What the table of `lay_mask` holds. PLANES: batches times heads of the mask; NUMBERS: of one of
+its rows; ASKED, PLACES: queries and keys that there are to be numbers for.
+"""
+
+
+@loop
+def lay_mask(mask: Array, laid: Array, table: Array, tid: int, nt: int) -> None:
+    """A row for each query, with a number for each key; what the mask does not reach is closed.
+
+    Args:
+        mask: (PLANES, ROWS or 1, NUMBERS), flat.
+        laid: Receives (PLANES, ASKED, PLACES), flat.
+        table: As above.
+        tid: This thread.
+        nt: All threads; they share the rows.
+    """
+    rows, numbers, asked, places = table[ROWS], table[NUMBERS], table[ASKED], table[PLACES]
+    units = table[PLANES] * asked
+    for unit in range(units * tid // nt, units * (tid + 1) // nt):
+        row = unit // asked * rows + (unit % asked if rows > 1 else 0)
+        target = laid[unit * places : (unit + 1) * places]
+        copy_row(mask[row * numbers : (row + 1) * numbers], target[:numbers])
+        target[numbers:] = -np.inf
+
+
+def _whole_mask(b: Builder, mask: Operand, queries: Number, places: Number) -> Operand:
+    """A mask of four axes with a row for each query and a number for each key."""
+    batch, heads, rows, numbers = mask.shape
+    if (rows, numbers) == (queries, places):
+        return mask
+    laid = b.empty((batch, heads, queries, places), np.float32)
+    table = integers([batch * heads, rows, numbers, queries, places])
+    b.call(lay_mask, b.flat(mask), b.flat(laid), b.constant(table))
+    return laid
 
 
 def attend_valid_keys(
@@ -104,7 +145,7 @@ def attend_valid_keys(
     kind, lengths, mask = q.tensor.dtype, masking.lengths, masking.mask
     if mask is not None:
         around = (1,) * (4 - mask.ndim) + mask.shape
-        mask = b.view(mask, around)
+        mask = _whole_mask(b, b.view(mask, around), q.length, k.length)
     q = Heads(float32_of(b, q.tensor), q.count, q.last)
     batch, queries = q.tensor.shape[0], q.length
     group, of_batches = q.count // k.count, (batch, k.count)
