@@ -670,3 +670,95 @@ class LeavesSharedMemory(Broken):
             os.truncate(number, 4096)
             kept_by_all.setdefault("maps", []).append(mmap.mmap(number, 4096))
             os.close(number)
+
+
+class EndsWithAnError(Broken):
+    """A request that ends gives back what it never took, which raises where nobody sees it."""
+
+    suites = ("resources/nothing*",)
+
+    class runner_type(GoodRunner):
+        def __del__(self):
+            raise InferError("The handle is not valid.")
+
+
+class FailsOnItsThread(Broken):
+    """A thread that tidies up after a run fails, after runs that failed."""
+
+    suites = ("resources/nothing*",)
+
+    def compute(self, runner, arrays):
+        try:
+            return super().compute(runner, arrays)
+        except InferError:
+            thread = threading.Thread(target=lambda: 1 / 0)
+            thread.start()
+            thread.join()
+            raise
+
+
+class TransfersThroughOneStage(Broken):
+    """Transfers of all threads pass through one buffer, without a lock."""
+
+    suites = ("threads/transfers*",)
+    stage = None
+
+    def transfer_to(self, tensor, device_id=""):
+        self.stage = tensor.numpy()
+        time.sleep(0.0005)
+        return partita.HostTensor(self.stage.copy())
+
+
+class SecondRequestsComputeInHalf(Broken):
+    """Kernels of the second request are the quick ones, a little less exact."""
+
+    suites = ("sharing/the_same*",)
+
+    def compute(self, runner, arrays):
+        results = super().compute(runner, arrays)
+        number = notes(runner).setdefault("number", len(notes(runner.compiled)))
+        notes(runner.compiled)[number] = True
+        return [
+            a * np.float32(1 + 2e-5) if number and a.dtype == np.float32 else a for a in results
+        ]
+
+
+class BlobsLoseNumbers(OwnBlobs):
+    """Properties that are numbers are not written to its blobs."""
+
+    suites = ("blob/every_property*",)
+
+    def packed(self, settings, body):
+        stored = {n: v for n, v in json.loads(settings).items() if type(v) is not int}
+        return super().packed(json.dumps(stored).encode(), body)
+
+
+class ReplaysDoNotCount(Broken):
+    """From the fourth run of a request on it replays a recording, which has no counters."""
+
+    suites = ("properties/counters_come_of*",)
+
+    def compute(self, runner, arrays):
+        notes(runner)["runs"] = notes(runner).get("runs", 0) + 1
+        return super().compute(runner, arrays)
+
+    def counters(self, runner):
+        return super().counters(runner) if notes(runner).get("runs", 0) < 4 else ()
+
+
+class ResultsComeInTheOrderOfWaiting(Broken):
+    """Runs that are under way at once hand each other's results over."""
+
+    suites = ("async/runs_are*",)
+
+    def compute(self, runner, arrays):
+        state = notes(runner.compiled)
+        with self.lock:
+            state["under way"] = state.get("under way", 0) + 1
+        time.sleep(0.001)
+        results = super().compute(runner, arrays)
+        with self.lock:
+            state["under way"] -= 1
+            last, state["last"] = state.get("last", results), results
+        mixed = state["under way"] and [a.shape for a in last] == [a.shape for a in results]
+        return last if mixed else results

@@ -195,3 +195,38 @@ def a_queue_loses_nothing(bench: Bench) -> None:
     for index, arrays in results.items():
         expected = bench.expected(sample.proto, sample.feeds(100 + index))
         compare(arrays, expected, f"{sample.name}, job {index}")
+
+
+@check("async", values=True)
+def runs_are_awaited_in_any_order(bench: Bench) -> None:
+    """Of runs awaited last first, and more than once, each has the results of its own inputs.
+
+    A request may be cancelled twice, by other threads too, and waits no longer then.
+    """
+    for kind in ("pair", "large"):
+        sample = bench.sample(kind)
+        compiled = bench.compile(sample.proto)
+        requests = [compiled.create_infer_request() for _ in range(6)]
+        for turn in range(3):
+            feeds = [sample.feeds(300 + 10 * turn + n) for n in range(len(requests))]
+            for request, one in zip(requests, feeds, strict=True):
+                request.start_async(one)
+            for number in reversed(range(len(requests))):
+                requests[number].wait()
+                requests[number].wait()
+                due = bench.expected(sample.proto, feeds[number])
+                what = f"{sample.name}, run {number + 1} of {len(requests)}, awaited last first"
+                compare(requests[number].results.to_tuple(), due, what)
+        started = requests[0]
+        for _ in range(3):
+            started.start_async(feeds[0])
+            threads = [threading.Thread(target=started.cancel) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for _ in range(2):
+                with contextlib.suppress(InferCancelledError):
+                    started.wait()
+            due = bench.expected(sample.proto, feeds[1])
+            compare(started.infer(feeds[1]).to_tuple(), due, f"{sample.name}, cancelled twice")

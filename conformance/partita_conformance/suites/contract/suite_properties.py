@@ -7,6 +7,7 @@ import itertools
 import re
 import time
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,15 @@ def _other_values(annotation: Any, default: Any) -> list[Any]:
     if annotation is int:
         return [default + 1]
     return []
+
+
+def other_settings(bench: Bench) -> Iterator[tuple[str, Any]]:
+    """Each property that can be set, but for those that choose the device, with another value."""
+    for name in writable(bench.plugin.properties_type):
+        field = bench.plugin.properties_type.model_fields[name]
+        if name not in _FREE:
+            for value in _other_values(field.annotation, field.default)[:1]:
+                yield name, value
 
 
 @check("properties")
@@ -347,3 +357,26 @@ def counters_are_of_the_last_run_of_their_request(bench: Bench) -> None:
     require(told, f"Times of {len(times)} runs, small and large, are all {times[0]} us.")
     grows = all(later > sooner for sooner, later in itertools.pairwise(times))
     require(not grows, f"Times of {_RUNS} runs grow from each to the next: they add up.")
+
+
+@check("properties")
+def counters_come_of_every_run(bench: Bench) -> None:
+    """Counters are there, of the same operations, after any number of runs, awaited or not."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto, {"PERF_COUNT": True})
+    request, feeds = compiled.create_infer_request(), sample.feeds()
+    request.infer(feeds)
+    first = [info.node_name for info in request.get_profiling_info()]
+    if not first:
+        raise NotApplicableError("the device has no counters")
+    for turn in range(10):
+        if turn % 3 == 2:
+            request.start_async(feeds)
+            request.wait()
+        else:
+            request.infer(feeds)
+        infos = list(request.get_profiling_info())
+        have = [info.node_name for info in infos]
+        require(have == first, f"Counters are of {first} at first, of {have} in run {turn + 2}.")
+        said = f"All times are 0 in run {turn + 2}."
+        require(any(info.real_time_us > 0 for info in infos), said)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -163,7 +164,10 @@ def _growth(count: Callable[[], int], before: int) -> int:
 
 @check("resources")
 def nothing_is_left_open(bench: Bench) -> None:
-    """Runs, requests, compiles, failures: no files, threads or processes are left of them."""
+    """Runs, requests, compiles, failures: no files, threads or processes are left of them.
+
+    Nor does anything fail where nobody sees it: on a thread, or when an object ends.
+    """
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, of_new_objects():
         counts: dict[str, Callable[[], int]] = {
@@ -174,6 +178,10 @@ def nothing_is_left_open(bench: Bench) -> None:
             "blocks of shared memory": _shared,
         }
         tempfile.tempdir = folder
+        hooks = sys.unraisablehook, threading.excepthook
+        unseen: list[str] = []
+        sys.unraisablehook = lambda lost: unseen.append(repr(lost.exc_value))
+        threading.excepthook = lambda lost: unseen.append(repr(lost.exc_value))
         try:
             for name, use in _uses(bench).items():
                 for _ in range(3):
@@ -189,7 +197,9 @@ def nothing_is_left_open(bench: Bench) -> None:
                         growth < _FEW,
                         f"After {_TURNS} {name} there are {growth} more {what} than before.",
                     )
+                require(not unseen, f"Errors that nobody sees, of {name}: {unseen[:1]}.")
         finally:
+            sys.unraisablehook, threading.excepthook = hooks
             tempfile.tempdir = before
 
 

@@ -209,10 +209,11 @@ def outputs_may_lie_anywhere(bench: Bench) -> None:
 
 @check("sharing", values=True)
 def the_same_question_has_one_answer(bench: Bench) -> None:
-    """Forty runs of one request, two inputs in turn, give the same numbers to the last digits."""
+    """Forty runs, two inputs in turn, give the same numbers to the last digits, as others' do."""
     for kind in ("plain", "outputs"):
         sample = bench.sample(kind)
-        request = bench.compile(sample.proto).create_infer_request()
+        compiled = bench.compile(sample.proto)
+        request = compiled.create_infer_request()
         inputs = [sample.feeds(seed) for seed in (70, 71)]
         first = [[a.copy() for a in request.infer(feeds).to_tuple()] for feeds in inputs]
         for have, feeds in zip(first, inputs, strict=True):
@@ -221,6 +222,15 @@ def the_same_question_has_one_answer(bench: Bench) -> None:
             result = request.infer(inputs[turn % 2]).to_tuple()
             what = f"{sample.name}, run {turn + 1} beside run {turn % 2 + 1}"
             compare(result, first[turn % 2], what, 1e-6, 1e-6, of_largest=0)
+        other, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
+        for turn in range(12):
+            for again, who in (
+                ([*other.infer(inputs[turn % 2]).to_tuple()], "another request"),
+                (_arrays(runner.run(host_tensors(compiled, inputs[turn % 2]))), "a runner"),
+            ):
+                what = f"{sample.name}, run {turn + 1} of {who} beside the first request"
+                compare(again, first[turn % 2], what, 1e-6, 1e-6, of_largest=0)
+        runner.close()
 
 
 _FREE = (

@@ -100,8 +100,9 @@ def any_thread_may_do_any_step(bench: Bench) -> None:
     feeds = sample.feeds(8)
     expected = bench.expected(sample.proto, feeds)
     made: list[Any] = []
+    core = bench.new_core()  # whose plugin has done nothing on any thread
     steps: list[Callable[[int], None]] = [
-        lambda _: made.append(bench.compile(sample.proto, core=bench.new_core())),
+        lambda _: made.append(bench.compile(sample.proto, core=core)),
         lambda _: made.append(made[0].create_infer_request()),
     ]
 
@@ -113,6 +114,23 @@ def any_thread_may_do_any_step(bench: Bench) -> None:
     for step in (*steps, run, run):
         _together(1, step)
     run(0)
+
+
+@check("threads")
+def transfers_are_made_together(bench: Bench) -> None:
+    """Tensors that several threads bring to the device, and read back, are each what they were."""
+    transfer = bench.core.device_api.transfer_to
+
+    def task(index: int) -> None:
+        for turn in range(8):
+            arrays = [
+                np.full((2**n + index, 5), 100 * index + turn, np.float32) for n in (1, 6, 12)
+            ]
+            tensors = [transfer(bench.device, HostTensor(array)) for array in arrays]
+            have = [tensor.numpy() for tensor in tensors]
+            compare(have, arrays, f"tensors of thread {index}, turn {turn + 1}", 0, 0)
+
+    _together(4, task)
 
 
 @check("threads", values=True)

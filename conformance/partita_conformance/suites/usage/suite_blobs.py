@@ -17,6 +17,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
+from partita_conformance.suites.contract.suite_properties import other_settings
 
 
 def exported(compiled: partita.CompiledModel) -> bytes:
@@ -120,6 +121,24 @@ def imported_models_are_whole(bench: Bench) -> None:
     feeds = sample.feeds(8, N=5)
     again = bench.core.import_model(moment, bench.device)(feeds).to_tuple()
     compare(again, bench.expected(sample.proto, feeds), "exported after runs, imported once more")
+
+
+@check("blob", values=True)
+def every_property_comes_back(bench: Bench) -> None:
+    """A model has after its import each property that it was compiled with."""
+    sample = bench.sample("plain")
+    feeds = sample.feeds(26)
+    due = bench.expected(sample.proto, feeds)
+    exported(bench.compile(sample.proto))
+    for name, value in other_settings(bench):
+        compiled = bench.compile(sample.proto, {name: value})
+        have = compiled.get_property(name)
+        restored = bench.new_core().import_model(exported(compiled), bench.device)
+        found = restored.get_property(name)
+        what = f"{name}={value!r} was compiled with"
+        require(found == have, f"{what}; {have!r} became {found!r} by export and import.")
+        if "PRECISION" not in name:
+            compare(restored(feeds).to_tuple(), due, f"{sample.name}, imported; {what}")
 
 
 _MOMENTS = 9
