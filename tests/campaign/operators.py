@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from partita_conformance.draws.decoder import DECODER
-from partita_conformance.draws.rare import tensor_scatter
+from partita_conformance.draws.families.rare import tensor_scatter
 
 from . import guard, numbers, tensors
 

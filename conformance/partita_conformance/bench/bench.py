@@ -136,13 +136,18 @@ class Bench:
 
     def refusals(self, proto: onnx.ModelProto) -> list[str]:
         """Why the device does not take operations of a model; empty if it takes all."""
+        return list(self.refused(proto).values())
+
+    def refused(self, proto: onnx.ModelProto) -> dict[str, str]:
+        """The operations of a model that the device does not take, by name, and why."""
         model = self.read(proto)
         answer = self.core.query_model(model, self.device, self.target.config)
         refused = [op for op in model.ops if op.name not in answer]
         for op in refused:
             require_true(op, answer.reasons.get(op.name))
         self.require_the_same_answer(proto, {op.name for op in refused})
-        return [f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}" for op in refused]
+        reasons = {op.name: answer.reasons.get(op.name, "no reason given") for op in refused}
+        return {op.name: f"{op.op_type}: {reasons[op.name]}" for op in refused}
 
     def require_the_same_answer(self, proto: onnx.ModelProto, refused: set[str]) -> None:
         """Remembers which operations of a model were refused.

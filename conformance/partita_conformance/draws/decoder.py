@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.draw import Array, Draw, Generator, Rng, floats, size
-from partita_conformance.draws.rest import integers, one_of
+from partita_conformance.draws.draw import (
+    Array,
+    Draw,
+    Generator,
+    Rng,
+    floats,
+    integers,
+    one_of,
+    size,
+)
 
 _DOMAIN = "com.microsoft"
 

@@ -91,6 +91,11 @@ def ints(rng: Rng, low: int, high: int, shape: Sequence[int] | int) -> Array:
     return np.asarray(rng.integers(low, high, shape), np.int64)
 
 
+def one_of(rng: Rng, *values: Any) -> Any:
+    """One of the values."""
+    return values[int(rng.integers(len(values)))]
+
+
 def random_axis(rng: Rng, rank: int) -> int:
     """An axis, from the front or from the back."""
     return int(rng.integers(-rank, rank))
@@ -99,3 +104,13 @@ def random_axis(rng: Rng, rank: int) -> int:
 def bools(rng: Rng, shape: Sequence[int]) -> Array:
     """Either value."""
     return np.asarray(rng.random(tuple(shape)) < 0.5)
+
+
+def scalar(value: float, dtype: Any = np.int64) -> Array:
+    """A tensor without dimensions."""
+    return np.array(value, dtype)
+
+
+def integers(rng: Rng, low: int, high: int, *shape: int, dtype: Any = np.int64) -> Array:
+    """Whole numbers of ``[low, high)`` in any type."""
+    return np.asarray(rng.integers(low, high, shape), dtype)

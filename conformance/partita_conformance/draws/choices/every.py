@@ -7,33 +7,20 @@ beside the axis by chance, or never; here all of them are made, on sizes that te
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from partita_conformance.draws.choices import windows
+from partita_conformance.draws.choices.numbers import numbers, places, whole
+from partita_conformance.draws.choices.rows import ROWS
 from partita_conformance.draws.draw import Array, Draw
 
 _SIZES = (2, 3, 4, 5)
 """Of axes, each another one."""
 _REDUCTIONS = ("Mean", "Max", "Min", "L1", "L2", "Prod", "SumSquare", "LogSumExp", "LogSum", "Sum")
-
-
-def _numbers(*shape: int) -> Array:
-    """Numbers of which no two are alike, above zero, in no order."""
-    count = int(np.prod(shape))
-    return ((np.arange(count) * 7919 % 10007 + 1) / 4001).astype(np.float32).reshape(shape)
-
-
-def _whole(values: Sequence[int]) -> Array:
-    return np.array(values, np.int64)
-
-
-def _places(size: int, *shape: int) -> Array:
-    """Indices of ``[-size, size)``, in no order."""
-    count = int(np.prod(shape))
-    return (np.arange(count) * 31 % (2 * size) - size).astype(np.int64).reshape(shape)
 
 
 def _orders(rank: int) -> Iterator[list[int]]:
@@ -48,11 +35,11 @@ def _orders(rank: int) -> Iterator[list[int]]:
 def gather_nd() -> Iterator[Draw]:
     """Each number of batch axes, of each rank, and of each length of an index."""
     for rank in range(1, 5):
-        x = _numbers(*_SIZES[:rank])
+        x = numbers(*_SIZES[:rank])
         for batch in range(rank):
             for depth in range(1, rank - batch + 1):
                 parts = [
-                    _places(n, *x.shape[:batch], 3, 1)[..., ::-1, :]
+                    places(n, *x.shape[:batch], 3, 1)[..., ::-1, :]
                     for n in x.shape[batch : batch + depth]
                 ]
                 yield Draw([x, np.concatenate(parts, -1)], {"batch_dims": batch})
@@ -67,7 +54,7 @@ def _every(rank: int) -> list[int]:
 
 def _beside(rank: int) -> Iterator[tuple[Array, int, list[int]]]:
     """Data, an axis, and sizes of indices: as many, more and fewer along it, fewer beside it."""
-    x = _numbers(*(n + 1 for n in _SIZES[:rank]))
+    x = numbers(*(n + 1 for n in _SIZES[:rank]))
     for axis in _every(rank):
         for along in (-1, 0, 2):
             for place in (None, *range(rank)):
@@ -82,7 +69,7 @@ def gather_elements() -> Iterator[Draw]:
     """Indices of other sizes than the data's, along each axis and beside it."""
     for rank in range(1, 4):
         for x, axis, shape in _beside(rank):
-            yield Draw([x, _places(x.shape[axis], *shape)], {"axis": axis})
+            yield Draw([x, places(x.shape[axis], *shape)], {"axis": axis})
 
 
 def scatter_elements() -> Iterator[Draw]:
@@ -91,46 +78,46 @@ def scatter_elements() -> Iterator[Draw]:
         for number, (x, axis, shape) in enumerate(_beside(rank)):
             how = ("add", "mul", "max", "min")[number % 4]
             given = {"axis": axis, "reduction": how}
-            indices = _places(x.shape[axis], *shape)
-            yield Draw([x, indices, _numbers(*shape)], given, opset=18)
+            indices = places(x.shape[axis], *shape)
+            yield Draw([x, indices, numbers(*shape)], given, opset=18)
 
 
 def scatter_nd() -> Iterator[Draw]:
     """Each length of an index into each rank, indices of one dimension and of several."""
     for rank in range(1, 5):
-        x = _numbers(*_SIZES[:rank])
+        x = numbers(*_SIZES[:rank])
         for depth in range(1, rank + 1):
             for number, rows in enumerate(((), (3,), (2, 2))):
-                indices = np.concatenate([_places(n, *rows, 1) for n in x.shape[:depth]], -1)
-                updates = _numbers(*rows, *x.shape[depth:])
+                indices = np.concatenate([places(n, *rows, 1) for n in x.shape[:depth]], -1)
+                updates = numbers(*rows, *x.shape[depth:])
                 how = ("add", "max", "mul")[(number + depth) % 3]
                 yield Draw([x, indices, updates], {"reduction": how}, opset=18)
 
 
 def pad() -> Iterator[Draw]:
     """Axes in each order, other pads for each, in each mode."""
-    x = _numbers(4, 5, 6)
+    x = numbers(4, 5, 6)
     for number, axes in enumerate(_orders(3)):
         before, after = ([(k + step) % 3 for k in range(len(axes))] for step in (1, 3))
-        pads, mode = _whole(before + after), ("constant", "edge", "reflect")[number % 3]
-        inputs = [x, pads, np.array(1.5, np.float32) if mode == "constant" else None, _whole(axes)]
+        pads, mode = whole(before + after), ("constant", "edge", "reflect")[number % 3]
+        inputs = [x, pads, np.array(1.5, np.float32) if mode == "constant" else None, whole(axes)]
         yield Draw(inputs, {"mode": mode}, (1, 2, 3), opset=18)
 
 
 def slice() -> Iterator[Draw]:
     """Axes in each order, other limits and steps for each."""
-    x = _numbers(5, 6, 7)
+    x = numbers(5, 6, 7)
     for axes in _orders(3):
         limits = [[1, 5, 2], [-2, -(2**40), -1], [2, 2**40, 1]]
-        parts = [_whole(one) for one in zip(*limits[: len(axes)], strict=True)]
-        yield Draw([x, *parts[:2], _whole(axes), parts[2]], {}, (1, 2, 3, 4))
+        parts = [whole(one) for one in zip(*limits[: len(axes)], strict=True)]
+        yield Draw([x, *parts[:2], whole(axes), parts[2]], {}, (1, 2, 3, 4))
 
 
 def squeeze() -> Iterator[Draw]:
     """Axes of one in each order."""
     for order in _orders(3):
         axes = [2 * a if a >= 0 else 2 * a + 1 for a in order]  # of five, every other one
-        yield Draw([_numbers(1, 3, 1, 2, 1), _whole(axes)], {}, (1,))
+        yield Draw([numbers(1, 3, 1, 2, 1), whole(axes)], {}, (1,))
 
 
 def unsqueeze() -> Iterator[Draw]:
@@ -140,56 +127,57 @@ def unsqueeze() -> Iterator[Draw]:
         front = [a % 3 for a in axes]
         if max(front) < rank:
             places = [a - rank if given < 0 else a for a, given in zip(front, axes, strict=True)]
-            yield Draw([_numbers(2, 3), _whole(places)], {}, (1,))
+            yield Draw([numbers(2, 3), whole(places)], {}, (1,))
 
 
 def reduction(op_type: str) -> Iterator[Draw]:
     """Axes in each order, kept or not, and none of them, which is all or nothing."""
-    x, opset = _numbers(*_SIZES[:3]), 17 if op_type == "ReduceSum" else 18
+    x, opset = numbers(*_SIZES[:3]), 17 if op_type == "ReduceSum" else 18
     first = _REDUCTIONS.index(op_type.removeprefix("Reduce")) % 2
     for number, axes in [*enumerate(_orders(3))][first::2]:
-        yield Draw([x, _whole(axes)], {"keepdims": number // 2 % 2}, (1,), opset=opset)
+        yield Draw([x, whole(axes)], {"keepdims": number // 2 % 2}, (1,), opset=opset)
     for keep, noop in itertools.product((0, 1), (0, 1)):
         given = {"keepdims": keep, "noop_with_empty_axes": noop}
         yield Draw([x], given, opset=opset)
-        yield Draw([x, _whole([])], given, (1,), opset=opset)
+        yield Draw([x, whole([])], given, (1,), opset=opset)
 
 
 def center_crop_pad() -> Iterator[Draw]:
     """Axes in each order, cut off and filled up, by odd and even numbers."""
-    x = _numbers(4, 5, 6)
+    x = numbers(4, 5, 6)
     for number, axes in enumerate(_orders(3)):
         changes = ((3, -2, 1), (-1, 2, -3))[number % 2]
         sizes = [x.shape[a] + change for a, change in zip(axes, changes, strict=False)]
-        yield Draw([x, _whole(sizes)], {"axes": axes}, (1,), opset=18)
+        yield Draw([x, whole(sizes)], {"axes": axes}, (1,), opset=18)
 
 
 def resize() -> Iterator[Draw]:
     """Axes in each order, by scales and by sizes, kept in proportion or not; old ones by scales."""
-    x = _numbers(1, 2, 4, 6)
+    yield from windows.resize()
+    x = numbers(1, 2, 4, 6)
     for axes, mode in itertools.product(
         ([2, 3], [3, 2], [-1, -2], [3], [-2]), ("nearest", "linear")
     ):
         given: dict[str, Any] = {"axes": axes, "mode": mode}
         scales = np.array([2, 0.5][: len(axes)], np.float32)
         yield Draw([x, None, scales], given, (1, 2), opset=18)
-        sizes = _whole([7, 3][: len(axes)])
+        sizes = whole([7, 3][: len(axes)])
         policies = ("stretch", "not_larger", "not_smaller")
         for policy in policies if min(axes) >= 0 else policies[:1]:  # engines differ otherwise
             more = {**given, "keep_aspect_ratio_policy": policy}
             yield Draw([x, None, None, sizes], more, (3,), opset=18)
     for mode in ("nearest", "linear"):  # where an image shrinks, engines round otherwise
         scales = np.array([1, 1, 1.25, 2.25], np.float32)
-        yield Draw([_numbers(1, 2, 8, 4), scales], {"mode": mode}, [1], opset=10)
+        yield Draw([numbers(1, 2, 8, 4), scales], {"mode": mode}, [1], opset=10)
 
 
 def split() -> Iterator[Draw]:
     """Each axis, into parts of which some are of one row or of none."""
     for axis in _every(3):
-        x = _numbers(4, 5, 6)
+        x = numbers(4, 5, 6)
         size = x.shape[axis]
         for parts in ([1, size - 1], [size - 1, 1], [0, size], [1] * size, [size]):
-            yield Draw([x, _whole(parts)], {"axis": axis}, (1,), len(parts))
+            yield Draw([x, whole(parts)], {"axis": axis}, (1,), len(parts))
         for count in (1, 2, size):
             given = {"axis": axis, "num_outputs": count}
             yield Draw([x], given, (), count, opset=18)
@@ -199,7 +187,7 @@ def transpose() -> Iterator[Draw]:
     """Each order of three axes, and of four."""
     for rank in (3, 4):
         for perm in [*itertools.permutations(range(rank))][:: rank - 2]:
-            yield Draw([_numbers(*_SIZES[:rank])], {"perm": list(perm)})
+            yield Draw([numbers(*_SIZES[:rank])], {"perm": list(perm)})
 
 
 def unique() -> Iterator[Draw]:
@@ -212,7 +200,7 @@ def unique() -> Iterator[Draw]:
 
 def arg() -> Iterator[Draw]:
     """Each axis of rows with equals, the first and the last of them, kept or not."""
-    x = np.round(_numbers(*_SIZES[:3]) * 2) / 2
+    x = np.round(numbers(*_SIZES[:3]) * 2) / 2
     for axis, keep, last in itertools.product(_every(3), (0, 1), (0, 1)):
         yield Draw([x], {"axis": axis, "keepdims": keep, "select_last_index": last})
 
@@ -220,7 +208,7 @@ def arg() -> Iterator[Draw]:
 def cumsum() -> Iterator[Draw]:
     """Each axis, either way, with and without the element itself."""
     for axis, exclusive, reverse in itertools.product(_every(3), (0, 1), (0, 1)):
-        inputs = [_numbers(*_SIZES[:3]), np.array(axis, np.int64)]
+        inputs = [numbers(*_SIZES[:3]), np.array(axis, np.int64)]
         yield Draw(inputs, {"exclusive": exclusive, "reverse": reverse}, (1,))
 
 
@@ -228,7 +216,7 @@ def dft() -> Iterator[Draw]:
     """Each axis, cut off and filled up, either way, of real and of complex numbers."""
     for parts, axis in itertools.product((1, 2), (0, 1, -2)):
         for length, inverse in itertools.product((None, 3, 7), (0, 1)):
-            inputs = [_numbers(2, 4, 5, parts), None, np.array(axis, np.int64)]
+            inputs = [numbers(2, 4, 5, parts), None, np.array(axis, np.int64)]
             inputs[1] = None if length is None else np.array(length, np.int64)
             ways = [{"inverse": inverse}]
             ways += [{"onesided": 1}] if parts == 1 and not inverse else []
@@ -239,8 +227,8 @@ def dft() -> Iterator[Draw]:
 def reverse_sequence() -> Iterator[Draw]:
     """Either order of the two axes, and each length."""
     for time in (0, 1):
-        x = _numbers(4, 5, 3) if time else _numbers(5, 4, 3)
-        lengths = (_whole([1, 3, 5, 2]), _whole([5, 5, 1, 4]))
+        x = numbers(4, 5, 3) if time else numbers(5, 4, 3)
+        lengths = (whole([1, 3, 5, 2]), whole([5, 5, 1, 4]))
         for given in lengths:
             yield Draw([x, given], {"time_axis": time, "batch_axis": 1 - time})
 
@@ -253,20 +241,20 @@ def recurrent(gates: int, states: int) -> Iterator[Draw]:
         count = 1 + (direction == "bidirectional")
         shapes = (steps, batch, size), (count, batch, hidden)
         of_x, of_state = ((b, a, n) if layout else (a, b, n) for a, b, n in shapes)
-        weights = [_numbers(count, gates * hidden, n) / 4 - 0.3 for n in (size, hidden)]
-        bias = _numbers(count, 2 * gates * hidden) / 8 - 0.2
-        inputs: list[Array | None] = [_numbers(*of_x) - 1.2, *weights, bias, None]
+        weights = [numbers(count, gates * hidden, n) / 4 - 0.3 for n in (size, hidden)]
+        bias = numbers(count, 2 * gates * hidden) / 8 - 0.2
+        inputs: list[Array | None] = [numbers(*of_x) - 1.2, *weights, bias, None]
         if ends:
             inputs[4] = np.array([2, 4, 3], np.int32)
         if begins:
-            inputs += [_numbers(*of_state) * (n + 1) / 2 - 0.9 for n in range(states)]
+            inputs += [numbers(*of_state) * (n + 1) / 2 - 0.9 for n in range(states)]
         attributes = {"direction": direction, "hidden_size": hidden, "layout": layout}
         yield Draw(inputs, attributes, [1, 2, 3], 1 + states)
 
 
 def compress() -> Iterator[Draw]:
     """Each axis and none, with as many conditions and with fewer."""
-    x = _numbers(*_SIZES[:3])
+    x = numbers(*_SIZES[:3])
     for axis in (None, *range(-3, 3)):
         count = x.size if axis is None else x.shape[axis]
         for size in (count, count - 1):
@@ -301,5 +289,7 @@ CHOICES: Mapping[str, Callable[[], Iterator[Draw]]] = {
     "RNN": partial(recurrent, 1, 1),
     "GRU": partial(recurrent, 3, 1),
     "LSTM": partial(recurrent, 4, 2),
+    **windows.WINDOWS,
+    **ROWS,
 }
 """Operator to its draws."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from partita_conformance.draws.draw import Array, Rng, floats
+from partita_conformance.draws.draw import Array, Rng, floats, one_of
 from partita_conformance.draws.graphs.pairs import rng_of
-from partita_conformance.draws.rest import one_of
 from partita_conformance.inputs.models import Sample, parse
 
 _UNARY = ("Neg", "Abs", "Exp", "Log", "Sqrt", "Relu", "Sigmoid", "Reciprocal", "Identity")

@@ -15,11 +15,11 @@ from partita_conformance.draws.draw import (
     ShapedRng,
     floats,
     ints,
+    one_of,
     random_axis,
 )
 from partita_conformance.draws.graphs import spatial
 from partita_conformance.draws.operators import GENERATORS
-from partita_conformance.draws.rest import one_of
 
 Shape = Sequence[int]
 Drawer = Callable[[Rng, Shape], "Draw | None"]
@@ -160,17 +160,26 @@ def _split(rng: Rng, shape: Shape) -> Draw | None:
     if not long:
         return None
     axis = int(rng.choice(long))
+    named = {"axis": axis - len(shape) if rng.random() < 0.4 else axis}
+    if shape[axis] % 2 == 0 and rng.random() < 0.3:  # into halves, which opset 18 has to count
+        if rng.random() < 0.5:
+            return Draw([_blank(shape)], named, (), 2)
+        return Draw([_blank(shape)], {**named, "num_outputs": 2}, (), 2, 18)
     count = int(rng.integers(2, min(shape[axis], 3) + 1))
     cuts = np.sort(rng.choice(np.arange(1, shape[axis]), count - 1, replace=False))
     sizes = np.diff([0, *cuts, shape[axis]]).astype(np.int64)
-    given = {"axis": axis - len(shape) if rng.random() < 0.4 else axis}
-    return Draw([_blank(shape), sizes], given, [1], count)
+    return Draw([_blank(shape), sizes], named, [1], count)
 
 
 def _slice(rng: Rng, shape: Shape) -> Draw | None:
     if not shape:
         return None
-    axes = rng.permutation(len(shape))[: int(rng.integers(1, len(shape) + 1))]
+    count = int(rng.integers(1, len(shape) + 1))
+    if rng.random() < 0.25:  # of the first axes, which are not named
+        limits = [(int(rng.integers(0, n)), one_of(rng, n, 2**40)) for n in shape[:count]]
+        starts, ends = (np.array(column, np.int64) for column in zip(*limits, strict=True))
+        return Draw([_blank(shape), starts, ends], {}, [1, 2])
+    axes = rng.permutation(len(shape))[:count]
     bounds = []
     for axis in axes:
         n = shape[axis]
@@ -213,7 +222,10 @@ def _reshape(rng: Rng, shape: Shape) -> Draw | None:
     halves = [2, whole // 2] if whole % 2 == 0 else [1, whole]
     targets = [[0, -1], [-1, shape[-1]], [whole], halves, [*shape[::-1]], [1, *shape], [-1, 1]]
     targets.append([*shape[:-2], -1] if len(shape) > 1 else [whole, 1])
-    return Draw([_blank(shape), np.array(one_of(rng, *targets), np.int64)], {}, [1])
+    target = np.array(one_of(rng, *targets), np.int64)
+    if target.all() and rng.random() < 0.15:
+        return Draw([_blank(shape), target], {"allowzero": 1}, [1])
+    return Draw([_blank(shape), target], {}, [1])
 
 
 def _squeeze(rng: Rng, shape: Shape) -> Draw | None:
@@ -266,7 +278,45 @@ def _scatter_nd(rng: Rng, shape: Shape) -> Draw | None:
     rows = rng.permutation(shape[0])[: None if rng.random() < 0.5 else max(1, shape[0] // 2)]
     rows = np.asarray(rows, np.int64)[:, None]
     constant = [1] if rng.random() < 0.7 else []
-    return Draw([_blank(shape), rows, floats(rng, [len(rows), *shape[1:]])], {}, constant)
+    inputs = [_blank(shape), rows, floats(rng, [len(rows), *shape[1:]])]
+    if rng.random() < 0.3:
+        how = one_of(rng, "add", "mul", "max", "none")
+        return Draw(inputs, {"reduction": how}, constant, opset=18)
+    return Draw(inputs, {}, constant)
+
+
+def _one_hot(rng: Rng, shape: Shape) -> Draw:
+    depth, values = int(rng.integers(3, 6)), one_of(rng, [0, 1], [0, 1], [1, 0], [-0.5, 2])
+    axis = -1 if rng.random() < 0.6 else random_axis(rng, len(shape) + 1)
+    inputs = [np.zeros(tuple(shape), np.int64), np.array(depth), np.array(values, np.float32)]
+    return Draw(inputs, {"axis": axis}, [1, 2])
+
+
+def _einsum(rng: Rng, shape: Shape) -> Draw | None:
+    """A product along one axis, others of which the second input may have too, in any order."""
+    if not 2 <= len(shape) <= 4:
+        return None
+    mine, summed = "abcd"[: len(shape)], int(rng.integers(1, len(shape)))
+    shared = [one for i, one in enumerate(mine) if i < summed and rng.random() < 0.5]
+    theirs = one_of(rng, [*shared, mine[summed], "k"], ["k", *shared, mine[summed]])
+    sizes = {**dict(zip(mine, shape, strict=True)), "k": int(rng.integers(1, 5))}
+    left = [*mine.replace(mine[summed], ""), "k"]
+    due = "".join(left if rng.random() < 0.3 else rng.permutation(left))
+    other, names = floats(rng, [sizes[one] for one in theirs]), [mine, "".join(theirs)]
+    if rng.random() < 0.3:
+        given = {"equation": f"{names[1]},{names[0]}->{due}"}
+        return Draw([other, _blank(shape)], given, [0] if rng.random() < 0.6 else [])
+    given = {"equation": f"{names[0]},{names[1]}->{due}"}
+    return Draw([_blank(shape), other], given, [1] if rng.random() < 0.6 else [])
+
+
+def _trilu(rng: Rng, shape: Shape) -> Draw | None:
+    if len(shape) < 2:  # a matrix
+        return None
+    given = {"upper": int(rng.integers(2))}
+    if rng.random() < 0.4:
+        return Draw([_blank(shape)], given)
+    return Draw([_blank(shape), np.array(int(rng.integers(-2, 3)))], given, [1])
 
 
 def _quantize(rng: Rng, shape: Shape) -> Draw | None:
@@ -274,6 +324,8 @@ def _quantize(rng: Rng, shape: Shape) -> Draw | None:
     axis, point = _per_axis(rng, shape)
     scale = np.exp2(ints(rng, -5, -2, point)).astype(np.float32)
     zero = np.asarray(ints(rng, 0, 99, point), kind)
+    if rng.random() < 0.2:
+        return Draw([_blank(shape), scale], axis, [1])
     return Draw([_blank(shape), scale, zero], axis, [1, 2])
 
 
@@ -283,6 +335,8 @@ def _dequantize(rng: Rng, shape: Shape) -> Draw | None:
     scale = np.asarray(rng.uniform(0.02, 0.06, point), np.float32)
     zero = np.asarray(ints(rng, 0, 99, point), kind)
     codes = np.asarray(ints(rng, 0, 120, tuple(shape)), kind)
+    if rng.random() < 0.2:
+        return Draw([codes, scale], axis, [1])
     return Draw([codes, scale, zero], axis, [1, 2])
 
 
@@ -312,6 +366,9 @@ _OWN: Mapping[str, Drawer] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "ScatterND": _scatter_nd,
+    "OneHot": _one_hot,
+    "Einsum": _einsum,
+    "Trilu": _trilu,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "Conv": spatial.conv,
@@ -335,8 +392,8 @@ _ELEMENTS = """Abs Neg Relu Sigmoid Exp Log Sqrt Reciprocal Floor Erf LeakyRelu 
 _ROWS = """ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL2
     ReduceLogSumExp ArgMax Softmax LogSoftmax CumSum TopK"""
 _MOVES = """Concat Split Slice Gather GatherElements Transpose Reshape Flatten Squeeze Unsqueeze
-    Expand Tile Pad Resize DepthToSpace SpaceToDepth Trilu ScatterND"""
-_SUMS = """Conv ConvTranspose MaxPool AveragePool GlobalAveragePool MatMul Gemm BatchNormalization
-    InstanceNormalization LayerNormalization QuantizeLinear DequantizeLinear"""
+    Expand Tile Pad Resize DepthToSpace SpaceToDepth Trilu ScatterND OneHot"""
+_SUMS = """Conv ConvTranspose MaxPool AveragePool GlobalAveragePool MatMul Gemm Einsum
+    BatchNormalization InstanceNormalization LayerNormalization QuantizeLinear DequantizeLinear"""
 OPERATORS = tuple(f"{_ELEMENTS} {_ROWS} {_MOVES} {_SUMS}".split())
 """What compilers fuse, merge, cancel, sink, hoist and put in another order."""

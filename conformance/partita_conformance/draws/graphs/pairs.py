@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.draw import Draw, Rng
-from partita_conformance.draws.graphs.builder import GraphDraw, Value, elements
+from partita_conformance.draws.draw import Draw, Rng, one_of
+from partita_conformance.draws.graphs.builder import LINEAR, GraphDraw, Value, elements
 from partita_conformance.draws.graphs.onto import OPERATORS, Link, onto
-from partita_conformance.draws.rest import one_of
 from partita_conformance.draws.vary import schema_of
 
-OPSETS = (17, 18, 13, 21, 11)
+OPSETS = (18, 13, 21, 11, 17, 9, 23, 12)
+"""Of models, in turn: every other one is new."""
 _TRIED = 8
 _MOST_ELEMENTS = 400
 _SIZES = (1, 2, 2, 3, 4, 4)
@@ -38,17 +38,23 @@ def graph_of(rng: Rng, first: str, number: int) -> GraphDraw:
     return GraphDraw(known[turn % len(known)], rng, one_of(rng, 0.0, 0.0, 0.4))
 
 
-def start(graph: GraphDraw, op: str) -> tuple[Link, Value] | None:
-    """An operator on a new input of a random shape."""
+_NUMBERS = (*[np.float32] * 8, np.float64, np.int64)
+_TYPES: Mapping[str, Sequence[Any]] = {
+    "Not": (np.bool_,),
+    "DequantizeLinear": (np.uint8, np.int8),
+    "OneHot": (np.int64,),
+}
+
+
+def start(graph: GraphDraw, op: str) -> tuple[Link, list[int], Any] | None:
+    """An operator, and the shape and type of what it is to read, both drawn."""
     rng = graph.rng
     for _ in range(_TRIED):
         shape = shape_of(rng)
-        dtype = {"Not": np.bool_, "DequantizeLinear": one_of(rng, np.uint8, np.int8)}.get(
-            op, one_of(rng, *[np.float32] * 9, np.float64)
-        )
+        dtype = one_of(rng, *_TYPES.get(op, _NUMBERS))
         link = onto(op, rng, shape, dtype)
         if link is not None:
-            return link, Value("", tuple(shape), dtype)
+            return link, shape, dtype
     return None
 
 
@@ -62,25 +68,28 @@ def shape_of(rng: Rng) -> list[int]:
 
 def behind(graph: GraphDraw, op: str, value: Value, *more: Value) -> list[Value] | None:
     """An operator on a value that there is; ``None`` if it takes none like it."""
-    link = onto(op, graph.rng, value.shape, value.dtype)
-    if link is None or int(np.prod(value.shape)) > _MOST_ELEMENTS or 0 in value.shape:
+    shape = value.shape
+    if shape is None or 0 in shape or int(np.prod(shape)) > _MOST_ELEMENTS:
         return None
-    return graph.apply(link, value, *more)
+    link = onto(op, graph.rng, shape, value.dtype)
+    return None if link is None else graph.apply(link, value, *more)
 
 
 def pairs_of(first: str, number: int) -> GraphDraw:
-    """A model of an operator and each other one behind it, sometimes with a third one.
+    """A model of an operator and every other one of all behind it, sometimes with a third one.
 
-    Now and then the value between is an output too, or another operator reads it.
+    Those that stand behind it in one model are not those of the next number, but for the ones that
+    compilers look for most. Now and then the value between is an output too, or another operator or
+    a branch reads it.
     """
     rng = rng_of("pairs", first, number)
     graph = graph_of(rng, first, number)
-    for second in (*OPERATORS, *FUSED.get(first, "").split() * _FUSED_DRAWS):
+    for second in (*OPERATORS[number % 2 :: 2], *FUSED.get(first, "").split() * _FUSED_DRAWS):
         _pair(graph, first, second)
     return graph
 
 
-_FUSED_DRAWS = 4
+_FUSED_DRAWS = 2
 _AFTER_SUMS = "BatchNormalization Add Mul Sub Div Relu Clip PRelu Reshape Transpose"
 _AFTER_SCALES = (
     "Conv ConvTranspose MatMul Gemm MaxPool AveragePool ReduceMax ReduceSum Softmax Mul Add"
@@ -91,8 +100,9 @@ FUSED: Mapping[str, str] = {
     **dict.fromkeys(("Mul", "Add", "Sub", "Div", "BatchNormalization", "Neg"), _AFTER_SCALES),
     **{op: f"{op} ReduceSum ReduceMax" for op in ("ReduceSum", "ReduceMax", "ReduceMin")},
     **dict.fromkeys(("ReduceMean", "ReduceProd"), "Reshape Squeeze Unsqueeze ReduceMean Mul"),
-    "Pad": "Conv ConvTranspose MaxPool AveragePool Pad Slice",
-    "Transpose": "MatMul Gemm Transpose Softmax ReduceSum ArgMax Concat Add Reshape Squeeze Split",
+    "Pad": "Transpose Conv ConvTranspose MaxPool AveragePool Pad Slice",
+    "Transpose": "MatMul Gemm Einsum Pad Pad Transpose Softmax ReduceSum ArgMax Concat Add Reshape"
+    " Squeeze Split",
     "Softmax": "ArgMax Log TopK ReduceMax ReduceSum Mul",
     "Slice": "Slice Pad Concat Gather Slice",
     "Gather": "Gather Slice Transpose",
@@ -103,6 +113,8 @@ FUSED: Mapping[str, str] = {
     "Reshape": "Reshape Transpose Squeeze Flatten MatMul",
     "Squeeze": "Unsqueeze Squeeze Reshape",
     "Unsqueeze": "Squeeze Unsqueeze Expand Add Concat",
+    "OneHot": "MatMul MatMul MatMul Gather Transpose Mul ReduceSum Cast",
+    "Einsum": "Transpose Reshape Add Softmax Einsum MatMul",
     "SpaceToDepth": "DepthToSpace Conv",
     "DepthToSpace": "SpaceToDepth Conv",
     "Cast": "Cast ReduceMean Greater",
@@ -120,8 +132,8 @@ def _pair(graph: GraphDraw, first: str, second: str) -> None:
         started = start(graph, first)
         if started is None:
             return
-        link, x = started
-        source = graph.input(elements(rng, x.shape, x.dtype, first))
+        link, shape, dtype = started
+        source = graph.input(elements(rng, shape, dtype, first))
         made = graph.apply(link, source)
         if made is None:
             continue
@@ -140,12 +152,13 @@ def _pair(graph: GraphDraw, first: str, second: str) -> None:
         elif how < 0.24 and between.dtype == np.float32:
             for value in behind(graph, one_of(rng, *_AGAIN), between) or ():
                 graph.give(value)
+        elif how < 0.3 and between.dtype == np.float32:
+            graph.give(graph.branch(between))
         return
 
 
-_ROUNDS = 6
-_SIBLINGS = 8
-_LINEAR = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+_ROUNDS = 4
+_SIBLINGS = 5
 _JOINS = ("Concat", "Add", "Mul", "Sub", "MatMul", "Div", "Max")
 
 
@@ -172,10 +185,10 @@ def _siblings(graph: GraphDraw, op: str, turn: int) -> None:
     started = start(graph, op)
     if started is None:
         return
-    link, x = started
-    source = graph.input(elements(graph.rng, x.shape, x.dtype, op))
+    link, shape, dtype = started
+    source = graph.input(elements(graph.rng, shape, dtype, op))
     links = [link, _other(graph.rng, link) if turn % 2 else near(graph.rng, link), *gaps(link)]
-    if op in _LINEAR:
+    if op in LINEAR:
         links = [link, *(_other(graph.rng, link) for _ in range(1 + turn % 2))]
     for one in links:
         for value in graph.apply(one, source) or ():
@@ -190,7 +203,7 @@ def _other(rng: Rng, link: Link) -> Link:
     for _ in range(_TRIED):
         found = onto(link.op, rng, array.shape, array.dtype) or link
         same = found.place == link.place and len(found.draw.constant) == len(link.draw.constant)
-        if same or link.op not in _LINEAR:
+        if same or link.op not in LINEAR:
             break
     return found
 
@@ -200,11 +213,11 @@ def _joined(graph: GraphDraw, op: str) -> None:
     started = start(graph, op)
     if started is None:
         return
-    link, x = started
+    link, shape, dtype = started
     rng = graph.rng
     sides = []
     for one in (link, near(rng, link)):
-        source = graph.input(elements(rng, x.shape, x.dtype, op))
+        source = graph.input(elements(rng, shape, dtype, op))
         made = graph.apply(one, source)
         if made is None:
             return
@@ -214,9 +227,10 @@ def _joined(graph: GraphDraw, op: str) -> None:
 
 def _join(graph: GraphDraw, op: str, one: Value, other: Value) -> None:
     """An operator of two values of one type, in either order."""
-    if one.dtype != other.dtype or one.dtype == np.bool_:
+    known = one.shape is not None and other.shape is not None
+    if not known or one.dtype != other.dtype or one.dtype == np.bool_:
         return
-    arrays = [np.ones(value.shape, value.dtype) for value in (one, other)]
+    arrays = [np.ones(value.shape or (), value.dtype) for value in (one, other)]
     axis = int(graph.rng.integers(len(one.shape))) if one.shape else 0
     drawn = Draw(arrays, {"axis": axis} if op == "Concat" else {})
     values = [one, other]
@@ -234,8 +248,8 @@ def _residual(graph: GraphDraw, op: str) -> None:
     started = start(graph, op)
     if started is None:
         return
-    link, x = started
-    source = graph.input(elements(graph.rng, x.shape, x.dtype, op))
+    link, shape, dtype = started
+    source = graph.input(elements(graph.rng, shape, dtype, op))
     made = graph.apply(link, source)
     if made is not None:
         _join(graph, one_of(graph.rng, *_JOINS), source, made[-1])
@@ -261,7 +275,7 @@ def _viewed(graph: GraphDraw, op: str) -> None:
         graph.give(value)
 
 
-_BOUND = frozenset(("Gather", "GatherElements", "Pad", "TopK"))
+_BOUND = frozenset(("Gather", "GatherElements", "Pad", "TopK", "Einsum"))
 """Operators of which a constant is valid for the attributes that it was drawn with."""
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.draw import Array, Draw, Rng, floats, ints
-from partita_conformance.draws.rest import one_of
+from partita_conformance.draws.draw import Array, Draw, Rng, floats, ints, one_of
 
 Shape = Sequence[int]
 _LEAST_RANK = 3
@@ -31,6 +30,9 @@ def _windows(rng: Rng, shape: Shape) -> dict[str, Any]:
         given["auto_pad"] = one_of(rng, "SAME_UPPER", "SAME_LOWER", "VALID")
     if rng.random() < 0.3:
         given["strides"] = [int(n) for n in rng.integers(1, 3, len(spatial))]
+    if "auto_pad" not in given and rng.random() < 0.2:
+        fits = zip(kernel, spatial, strict=True)
+        given["dilations"] = [2 if (k - 1) * 2 < n else 1 for k, n in fits]
     return given
 
 
@@ -58,8 +60,16 @@ def conv_transpose(rng: Rng, shape: Shape) -> Draw | None:
     group = _groups(rng, shape[1])
     kernel = [int(k) for k in rng.integers(1, 4, len(shape) - 2)]
     given: dict[str, Any] = {"kernel_shape": kernel, "group": group}
-    if rng.random() < 0.3:
-        given["strides"] = [2] * len(kernel)
+    sides = [int(n) for n in rng.integers(0, 2, 2 * len(kernel))]
+    given |= one_of(
+        rng,
+        {},
+        {"strides": [2] * len(kernel)},
+        {"pads": [0 if k == 1 else side for k, side in zip(kernel * 2, sides, strict=True)]},
+        {"strides": [2] * len(kernel), "output_padding": sides[: len(kernel)]},
+        {"dilations": [2] * len(kernel)},
+        {"auto_pad": one_of(rng, "SAME_UPPER", "SAME_LOWER"), "strides": [2] * len(kernel)},
+    )
     per_group = one_of(rng, 1, 2, 3)
     weights = floats(rng, [shape[1], per_group, *kernel])
     bias = [floats(rng, [group * per_group])] if rng.random() < 0.5 else []
@@ -68,7 +78,10 @@ def conv_transpose(rng: Rng, shape: Shape) -> Draw | None:
 
 def max_pool(rng: Rng, shape: Shape) -> Draw | None:
     """MaxPool."""
-    return Draw([_blank(shape)], _windows(rng, shape)) if len(shape) >= _LEAST_RANK else None
+    if len(shape) < _LEAST_RANK:
+        return None
+    rounded = {"ceil_mode": 1} if rng.random() < 0.1 else {}
+    return Draw([_blank(shape)], {**_windows(rng, shape), **rounded})
 
 
 def average_pool(rng: Rng, shape: Shape) -> Draw | None:
@@ -76,7 +89,8 @@ def average_pool(rng: Rng, shape: Shape) -> Draw | None:
     if len(shape) < _LEAST_RANK:
         return None
     given = {**_windows(rng, shape), "count_include_pad": int(rng.integers(2))}
-    return Draw([_blank(shape)], given)
+    newer = "dilations" in given
+    return Draw([_blank(shape)], given, opset=19 if newer else 17)
 
 
 def global_pool(rng: Rng, shape: Shape) -> Draw | None:
@@ -99,7 +113,7 @@ def instance_norm(rng: Rng, shape: Shape) -> Draw | None:
     if len(shape) < _LEAST_RANK or np.prod(shape[2:]) < 4:  # of few, noise
         return None
     numbers = [floats(rng, [shape[1]]) for _ in range(2)]
-    return Draw([_blank(shape), *numbers], {"epsilon": 0.01}, [1, 2])
+    return Draw([_blank(shape), *numbers], {"epsilon": one_of(rng, 0.01, 0.3)}, [1, 2])
 
 
 def layer_norm(rng: Rng, shape: Shape) -> Draw | None:
@@ -110,7 +124,9 @@ def layer_norm(rng: Rng, shape: Shape) -> Draw | None:
     if np.prod(shape[axis:]) < 3:  # of few, noise
         return None
     numbers = [floats(rng, shape[axis:]) for _ in range(one_of(rng, 1, 2))]
-    return Draw([_blank(shape), *numbers], {"axis": axis, "epsilon": 0.01}, [1, 2])
+    return Draw(
+        [_blank(shape), *numbers], {"axis": axis, "epsilon": one_of(rng, 0.01, 0.3)}, [1, 2]
+    )
 
 
 def prelu(rng: Rng, shape: Shape) -> Draw | None:
@@ -157,6 +173,8 @@ def resize(rng: Rng, shape: Shape) -> Draw | None:
 
 def pad(rng: Rng, shape: Shape) -> Draw | None:
     """Pad of each mode, also of images alone, with and without a value, and of what is cut off."""
+    if not shape:
+        return None
     mode = one_of(rng, "constant", "constant", "edge", "reflect", "reflect")
     most = [min(2, n - 1) if mode == "reflect" else 2 for n in shape]
     still = 2 if len(shape) >= _LEAST_RANK and rng.random() < 0.6 else 0
@@ -166,4 +184,8 @@ def pad(rng: Rng, shape: Shape) -> Draw | None:
         pads[int(rng.choice([-1, len(shape) - 1]))] = -1
     value = [np.array(one_of(rng, 0.0, 1.5, -2.0), np.float32)] if mode == "constant" else []
     value = value if rng.random() < 0.6 else []
-    return Draw([_blank(shape), pads, *value], {"mode": mode}, [1, 2])
+    if rng.random() < 0.5:
+        return Draw([_blank(shape), pads, *value], {"mode": mode}, [1, 2])
+    axes = rng.permutation(len(shape))[: one_of(rng, len(shape), len(shape), 1, 2)]
+    named = [_blank(shape), pads.reshape(2, -1)[:, axes].ravel(), *value, *[None] * (not value)]
+    return Draw([*named, axes.astype(np.int64)], {"mode": mode}, [1, 2, 3], opset=18)

@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from partita_conformance.draws.draw import Array, Draw, Rng, floats
-from partita_conformance.draws.rest import integers, one_of, scalar
+from partita_conformance.draws.draw import Array, Draw, Rng, floats, integers, one_of, scalar
 
 
 def qlinear_conv(rng: Rng) -> Draw:

@@ -10,7 +10,17 @@ import numpy as np
 from onnx import TensorProto
 
 from partita_conformance.draws.casts import BEYOND_EIGHTS, EIGHTS
-from partita_conformance.draws.draw import Array, Draw, Rng, floats, random_shape, size
+from partita_conformance.draws.draw import (
+    Array,
+    Draw,
+    Rng,
+    floats,
+    integers,
+    one_of,
+    random_axis,
+    random_shape,
+    size,
+)
 
 
 def _windows(rng: Rng, spatial: Sequence[int]) -> dict[str, Any]:
@@ -252,3 +262,90 @@ def lstm(rng: Rng) -> Draw:
         peepholes = floats(rng, [d, 3 * hidden])
         inputs += [lengths, state, floats(rng, state.shape), peepholes][: int(rng.integers(1, 5))]
     return Draw(inputs, given, [1, 2, 3], 3)
+
+
+def recurrent(gates: int, functions: Sequence[str], **choices: Sequence[Any]) -> Any:
+    """GRU or RNN; ``functions`` are activations of which the first takes alpha and beta."""
+
+    def generate(rng: Rng) -> Draw:
+        direction = one_of(rng, "forward", "reverse", "bidirectional")
+        d = 2 if direction == "bidirectional" else 1
+        steps, batch, size, hidden = 3, 2, int(rng.integers(2, 5)), int(rng.integers(2, 5))
+        given = {name: one_of(rng, *values) for name, values in choices.items()}
+        given = {k: v for k, v in given.items() if v is not None}
+        rare = int(rng.integers(4))
+        if rare == 0:
+            given["clip"] = 0.2
+        elif rare == 1:
+            given["activations"] = [*functions, *("Sigmoid", "Tanh")[-len(functions) :]][
+                : len(functions) * d
+            ]
+            given["activation_alpha"] = [0.3, 0.1][: len(functions)] * d
+            given["activation_beta"] = [0.4] * d
+        elif rare == 2:
+            given["layout"] = 1
+        x = floats(rng, [batch, steps, size] if rare == 2 else [steps, batch, size])
+        w = floats(rng, [d, gates * hidden, size])
+        r, b = floats(rng, [d, gates * hidden, hidden]), floats(rng, [d, 2 * gates * hidden])
+        given |= {"hidden_size": hidden, "direction": direction}
+        inputs: list[Array | None] = [x, w, r, b]
+        if rare != 2 and rng.random() < 0.5:
+            lengths = np.asarray(rng.integers(1, steps + 1, batch), np.int32)
+            inputs += [lengths, floats(rng, [d, batch, hidden])][: int(rng.integers(1, 3))]
+        return Draw(inputs, given, [1, 2, 3], 2)
+
+    return generate
+
+
+def lp_normalization(rng: Rng) -> Draw:
+    """Draws LpNormalization."""
+    x = floats(rng, random_shape(rng, 2, 3))
+    return Draw([x], {"axis": random_axis(rng, x.ndim), "p": int(rng.integers(1, 3))})
+
+
+def mean_variance(rng: Rng) -> Draw:
+    """Draws MeanVarianceNormalization."""
+    return Draw([floats(rng, [2, 3, 4, 5])], {"axes": one_of(rng, [0, 2, 3], [1, 2], [2, 3], [3])})
+
+
+def group_norm(rng: Rng) -> Draw:
+    """Draws GroupNormalization."""
+    given = {"num_groups": one_of(rng, 1, 2, 3), "epsilon": one_of(rng, 1e-5, 0.3)}
+    scales = [floats(rng, [6]) for _ in range(2)]
+    return Draw([floats(rng, [2, 6, 3, 2]), *scales], given, [1, 2], opset=21)
+
+
+def rms_norm(rng: Rng) -> Draw:
+    """Draws RMSNormalization."""
+    axis = one_of(rng, -1, 1, -2)
+    x = floats(rng, [2, 3, 5])
+    given = {"axis": axis, "epsilon": one_of(rng, 1e-5, 0.3)}
+    return Draw([x, floats(rng, x.shape[axis:])], given, [1], opset=23)
+
+
+def lp_pool(rng: Rng) -> Draw:
+    """Draws LpPool."""
+    given = {"kernel_shape": [2, 3], "p": one_of(rng, 1, 2, 3)}
+    more = one_of(
+        rng,
+        {"strides": [2, 1]},
+        {"pads": [1, 0, 0, 2]},
+        {"dilations": [2, 1]},
+        {"ceil_mode": 1, "strides": [2, 2]},
+        {"ceil_mode": 1, "strides": [3, 3], "pads": [1, 1, 0, 0]},
+        {"auto_pad": "SAME_LOWER"},
+        {"auto_pad": one_of(rng, "VALID", "SAME_UPPER"), "dilations": [2, 2]},
+    )
+    return Draw([floats(rng, [1, 2, 5, 8])], {**given, **more}, opset=18)
+
+
+def global_lp_pool(rng: Rng) -> Draw:
+    """Draws GlobalLpPool."""
+    return Draw([floats(rng, [2, 3, *random_shape(rng, 1, 3)])], {"p": one_of(rng, 1, 2, 3)})
+
+
+def nll_loss(rng: Rng) -> Draw:
+    """Draws NegativeLogLikelihoodLoss."""
+    target = integers(rng, 0, 4, 3, 2)
+    given = {"reduction": one_of(rng, "none", "sum", "mean"), "ignore_index": int(target[0, 0])}
+    return Draw([floats(rng, [3, 4, 2]), target, np.abs(floats(rng, [4])) + 1], given)

@@ -17,6 +17,7 @@ from partita_conformance.draws.draw import (
     bools,
     floats,
     ints,
+    one_of,
     random_axis,
     random_shape,
 )
@@ -139,3 +140,83 @@ def several(rng: Rng) -> Draw:
     shape = random_shape(rng)
     count = int(rng.choice((1, 2, 3, 4, 5, 9)))
     return Draw([floats(rng, shape) for _ in range(count)])
+
+
+def bit_shift(rng: Rng) -> Draw:
+    """Draws BitShift."""
+    shape = random_shape(rng)
+    x, by = (np.asarray(rng.integers(0, n, shape), np.uint32) for n in (2**20, 12))
+    return Draw([x, by], {"direction": one_of(rng, "LEFT", "RIGHT")})
+
+
+def bitwise(rng: Rng) -> Draw:
+    """Draws a bitwise operator of two inputs."""
+    shape = random_shape(rng)
+    a, b = (np.asarray(rng.integers(-90, 90, s), np.int32) for s in (shape, shape[-1:]))
+    return Draw([a, b], opset=18)
+
+
+def bitwise_not(rng: Rng) -> Draw:
+    """Draws BitwiseNot."""
+    return Draw([np.asarray(rng.integers(-90, 90, random_shape(rng)), np.int32)], opset=18)
+
+
+def power(rng: Rng) -> Draw:
+    """Draws Pow."""
+    shape = random_shape(rng)
+    x = np.asarray(rng.uniform(0.2, 3, shape), np.float32)
+    return Draw([x, np.asarray(rng.uniform(-2, 3, shape[-1:]), np.float32)])
+
+
+def modulo(rng: Rng) -> Draw:
+    """Draws Mod: of integers of either sign, or of floats with ``fmod``."""
+    shape = random_shape(rng)
+    if rng.random() < 0.5:
+        x, y = ints(rng, -20, 20, tuple(shape)), ints(rng, 1, 7, shape[-1])
+        y = y * one_of(rng, 1, -1)
+        return Draw([x, y], {"fmod": int(rng.integers(2))})
+    x = np.asarray(rng.uniform(-9, 9, shape), np.float32)
+    return Draw([x, np.asarray(rng.uniform(1, 4, shape[-1:]), np.float32)], {"fmod": 1})
+
+
+def is_inf(rng: Rng) -> Draw:
+    """Draws IsInf."""
+    x = np.asarray(rng.choice([1, np.inf, -np.inf, np.nan], random_shape(rng, 2)), np.float32)
+    sides = one_of(rng, {"detect_negative": 0}, {"detect_positive": 0}, {})
+    return Draw([x], sides)
+
+
+def is_nan(rng: Rng) -> Draw:
+    """Draws IsNaN."""
+    x = rng.choice([1, np.inf, np.nan], random_shape(rng, 2))
+    return Draw([np.asarray(x, np.float32)])
+
+
+def newer(opset: int, **choices: Sequence[Any]) -> Any:
+    """An element-wise operator of an opset, attributes drawn from choices."""
+
+    def generate(rng: Rng) -> Draw:
+        x = np.asarray(rng.uniform(-3, 3, random_shape(rng)), np.float32)
+        given = {name: one_of(rng, *values) for name, values in choices.items()}
+        return Draw([x], {k: v for k, v in given.items() if v is not None}, opset=opset)
+
+    return generate
+
+
+def shrink(rng: Rng) -> Draw:
+    """Draws Shrink."""
+    given = {"lambd": one_of(rng, 0.5, 1.0), "bias": one_of(rng, 0.0, 0.3)}
+    return Draw([floats(rng, random_shape(rng))], given)
+
+
+def dropout(rng: Rng) -> Draw:
+    """Draws Dropout, which does nothing but in training."""
+    return Draw([floats(rng, random_shape(rng))])
+
+
+def cast_like(rng: Rng) -> Draw:
+    """Draws CastLike."""
+    if rng.random() < 0.25:
+        return one_to_eight_bits(rng, "CastLike")
+    x = np.asarray(rng.uniform(0, 90, random_shape(rng)), np.float32)
+    return Draw([x, np.zeros(1, one_of(rng, np.int64, np.uint8, np.float64, np.bool_))])

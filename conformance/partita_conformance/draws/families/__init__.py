@@ -1,0 +1,1 @@
+"""Random models of one operator, by families of operators."""
