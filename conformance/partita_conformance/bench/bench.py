@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -31,6 +31,7 @@ from partita_conformance.judging.requirements import (
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]
+T = TypeVar("T")
 
 REFERENCE = "REFERENCE"
 
@@ -148,6 +149,25 @@ class Bench:
         self.require_the_same_answer(proto, {op.name for op in refused})
         reasons = {op.name: answer.reasons.get(op.name, "no reason given") for op in refused}
         return {op.name: f"{op.op_type}: {reasons[op.name]}" for op in refused}
+
+    def taken(
+        self, models: Iterable[tuple[T, onnx.ModelProto]]
+    ) -> Iterator[tuple[T, onnx.ModelProto]]:
+        """Those of some models that the device takes, each with what belongs to it.
+
+        Args:
+            models: What a check knows of each model, and the model.
+
+        Raises:
+            NotApplicableError: It takes none of them, which the end of the loop tells.
+        """
+        found = False
+        for known, proto in models:
+            if not self.refusals(proto):
+                found = True
+                yield known, proto
+        if not found:
+            raise NotApplicableError("the device takes none of the models")
 
     def require_the_same_answer(self, proto: onnx.ModelProto, refused: set[str]) -> None:
         """Remembers which operations of a model were refused.

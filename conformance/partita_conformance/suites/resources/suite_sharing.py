@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 import partita
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.judging.requirements import require
 from partita_conformance.suites.feeding import host_tensors
 
 Array = np.ndarray[Any, Any]
@@ -64,15 +65,13 @@ def _models(bench: Bench) -> list[Sample]:
     Raises:
         NotApplicableError: None of them.
     """
-    samples = []
-    for name, text in _TEXTS.items():
-        read = {n: a for n, a in _WEIGHTS.items() if re.search(rf"\b{n}[),]", text)}
-        sample = Sample(name, parse(text, read))
-        if not bench.refusals(sample.proto):
-            samples.append(sample)
-    if not samples:
-        raise NotApplicableError("the device takes none of the models")
-    return samples
+    models = ((name, _parsed(text, _WEIGHTS)) for name, text in _TEXTS.items())
+    return [Sample(name, proto) for name, proto in bench.taken(models)]
+
+
+def _parsed(text: str, weights: Mapping[str, Array]) -> onnx.ModelProto:
+    """A model from ONNX's text, with those of some weights that it reads."""
+    return parse(text, {n: a for n, a in weights.items() if re.search(rf"\b{n}[,)]", text)})
 
 
 def _arrays(tensors: Sequence[Any]) -> list[Array]:
@@ -264,20 +263,13 @@ _SIZES = (
 @check("sharing", values=True)
 def equal_sizes_in_other_shapes(bench: Bench) -> None:
     """Shapes of as many elements, and as many rows beside other columns, are not mixed up."""
-    tried = 0
-    for text in _FREE:
-        proto = parse(text)
-        if bench.refusals(proto):
-            continue
-        tried += 1
+    for text, proto in bench.taken((text, parse(text)) for text in _FREE):
         sample = Sample("free", proto)
         request = bench.compile(proto).create_infer_request()
         for turn, (n, m, k) in enumerate((*_SIZES, (0, 5, 2), (5, 3, 2), *_SIZES[:3])):
             feeds = sample.feeds(turn, N=n, M=m, K=k, P=n + k)
             what = f"{text.rpartition('{')[2]} of {n} x {m}, run {turn + 1}"
             compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)
-    if not tried:
-        raise NotApplicableError("the device takes none of the models")
 
 
 _BORDERED = (
@@ -333,21 +325,14 @@ _BORDERS: dict[str, Array] = {
 @check("sharing", values=True)
 def what_larger_runs_left_is_not_read(bench: Bench) -> None:
     """Windows, borders and rows of a small image hold nothing of a larger one that came before."""
-    tried = 0
-    for text in (*_BORDERED, *_ROWED):
-        read = {n: a for n, a in _BORDERS.items() if re.search(rf"\b{n}[,)]", text)}
-        proto = parse(text, read)
-        if bench.refusals(proto):
-            continue
-        tried += 1
+    models = ((text, _parsed(text, _BORDERS)) for text in (*_BORDERED, *_ROWED))
+    for text, proto in bench.taken(models):
         sample = Sample("bordered", proto)
         request = bench.compile(proto).create_infer_request()
         for turn, (n, m) in enumerate(((9, 12), (9, 5), (4, 12), (3, 4), (9, 12), (8, 11))):
             feeds = {name: a + 10 for name, a in sample.feeds(turn, N=n, M=m).items()}
             what = f"{text.rpartition('{')[2]} of {n} x {m} in run {turn + 1}"
             compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)
-    if not tried:
-        raise NotApplicableError("the device takes none of the models")
 
 
 OF_EVERY_TYPE = (
