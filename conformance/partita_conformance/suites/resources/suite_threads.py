@@ -16,7 +16,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, networks, parse
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import require
+from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
 from partita_conformance.suites.resources.process_state import arithmetic
 
