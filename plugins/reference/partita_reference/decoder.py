@@ -73,6 +73,7 @@ class GroupQueryAttention(OpRun):
         places = max(past, int(given.total.reshape(-1)[0]))
         quantized, size = cache_rows.is_quantized(attributes), k.shape[3]
         row = cache_rows.row_bytes(size) if quantized else size
+        _require_caches(given, quantized)
         room = q.shape[0], kv_heads, places, row
         keys = _with_room(given.past_key, room, given.query.dtype)
         values = _with_room(given.past_value, room, given.query.dtype)
@@ -132,6 +133,19 @@ def _tokens(given: _Inputs, heads: int, kv_heads: int) -> list[Array]:
         part.astype(np.float64).reshape(*part.shape[:2], count, -1)
         for part, count in zip(parts, counts, strict=True)
     ]
+
+
+def _require_caches(given: _Inputs, quantized: bool) -> None:
+    """Looks at the types of caches.
+
+    Raises:
+        ValueError: They are not what attributes tell.
+    """
+    for cache in (given.past_key, given.past_value):
+        kind = None if cache is None else cache.dtype
+        fits = kind == np.int8 if quantized else kind != np.int8
+        if not fits:
+            raise ValueError(f"a cache is {kind}; attributes say that it is int8: {quantized}")
 
 
 def _with_room(past: Any, shape: tuple[int, ...], kind: Any) -> Array:

@@ -157,3 +157,6 @@ def test_caches_of_another_type_are_refused(attributes, past, words):
     case.inputs.update(past_key=past, past_value=past)
     with pytest.raises(CompileError, match=words):
         case.computed()
+    if "quant" not in words:
+        with pytest.raises(ValueError, match=r"attributes say that it is int8|broadcast"):
+            case.expected()
