@@ -33,6 +33,8 @@ class blamed_on:  # noqa: N801 - reads as what it does; a generator takes three 
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Raises what names the operation."""
+        if error is None:
+            return
         if isinstance(error, (LookupError, ArithmeticError, ValueError)) and not isinstance(
             error, PartitaError
         ):

@@ -233,7 +233,9 @@ def plain(array: Array) -> Array:
     if not (flags.c_contiguous and flags.aligned):
         array = in_rows(array)
     elif not flags.writeable and array.dtype != object:
-        array = np.asarray(_Memory(array)).view(array.dtype).reshape(array.shape)
+        memory = np.asarray(_Memory(array))
+        known = memory.dtype == array.dtype
+        array = memory if known else memory.view(array.dtype).reshape(array.shape)
     return array
 
 
@@ -262,13 +264,17 @@ def in_rows(array: Array) -> Array:
 
 
 class _Memory:
-    """Exposes the memory of a read-only array as writable bytes and keeps it alive."""
+    """Exposes the memory of a read-only array as a writable one and keeps it alive.
+
+    Of types that are not numpy's own it is bytes.
+    """
 
     def __init__(self, array: Array) -> None:
         self._array = array
+        known = array.dtype.kind in "biuf"
         self.__array_interface__ = {
             "version": 3,
-            "shape": (array.nbytes,),
-            "typestr": "|u1",
+            "shape": array.shape if known else (array.nbytes,),
+            "typestr": array.dtype.str if known else "|u1",
             "data": (array.ctypes.data, False),
         }

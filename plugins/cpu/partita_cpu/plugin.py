@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -73,6 +74,7 @@ class CpuPlugin(DevicePlugin):
         return CpuModel(model, properties, self.device_name, state)
 
 
+@functools.cache  # the packages' own files are read for it
 def _version(package: str) -> str:
     from importlib.metadata import version
 

@@ -182,7 +182,10 @@ def resolve(
         ceil_mode,
         node.op_type in _POOLS,
     )
-    symbolic = Size in map(type, (*size, *kernel, *sliding.pads))
+    numbers = (*kernel, *sliding.strides, *sliding.dilations, *sliding.pads)
+    symbolic = Size in map(type, (*size, *numbers))
+    if symbolic or max(numbers) >= _MOST or min(numbers) <= -_MOST:
+        _check_numbers(node, kernel)
     window = (_slid if symbolic else _kept)(sliding, tuple(size), tuple(kernel))
     if window is None:
         raise CompileError(
@@ -270,6 +273,7 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
     """
     rank = len(size)
     _check_rank(node, rank, kernel)
+    _check_numbers(node, kernel)
     attrs = node.attrs
     strides = _sized(attrs.get("strides"), rank, 1)
     dilations = _sized(attrs.get("dilations"), rank, 1)
@@ -309,19 +313,20 @@ def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
             f"Operation '{node.name}' ({node.op_type}) has {rank} spatial dimensions and a window "
             f"of {len(kernel)}; 1 to 3 of both are possible."
         )
-    for name in ("strides", "dilations", "pads", "output_padding", "output_shape"):
-        values = node.attrs.get(name)
-        if values:
-            _check_numbers(node, name, values)
-    _check_numbers(node, "kernel_shape", kernel)
 
 
-def _check_numbers(node: Node, name: str, values: Sequence[int]) -> None:
-    if any(abs(value) >= _MOST for value in values):
-        raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}) has {name} {list(values)}; numbers up to "
-            f"{_MOST - 1} are possible."
-        )
+def _check_numbers(node: Node, kernel: Sequence[int]) -> None:
+    """Refuses attributes, and a window, of numbers that sums and products might not hold."""
+    named = {name: node.attrs.get(name) or () for name in _NUMBERS}
+    for name, values in {**named, "kernel_shape": kernel}.items():
+        if any(abs(value) >= _MOST for value in values):
+            raise CompileError(
+                f"Operation '{node.name}' ({node.op_type}) has {name} {list(values)}; numbers up "
+                f"to {_MOST - 1} are possible."
+            )
+
+
+_NUMBERS = ("strides", "dilations", "pads", "output_padding", "output_shape")
 
 
 def _sized(values: Any, count: int, default: int) -> list[int]:

@@ -16,7 +16,7 @@ from partita_cpu.jit.trampoline import append_call
 from partita_cpu.threads.step_team import team_of
 from partita_cpu.threads.thread_pool import ROW, Rows
 
-_MOST_BYTES = 1 << 24
+_MOST_BYTES = 1 << 23
 """Results that wait together. Both they and the model's weights are in memory when they are made,
 and only then."""
 
