@@ -19,7 +19,7 @@ from partita_conformance.draws.graphs.patterns.pattern import Choice, Pattern
 from partita_conformance.inputs.models import Sample, parse
 
 _SIZES = {"A": 6, "B": 4, "C": 4, "D": 3, "E": 2}
-_PAIRS, _MORE = 24, 6
+_PAIRS, _MORE = 16, 4
 """Variants with two things different and with up to three, behind those with one."""
 
 
