@@ -20,6 +20,7 @@ from partita.errors import (
     PluginError,
     raised_as,
 )
+from partita.tensors.sequence_values import unboxed
 from partita_conformance.draws.vary import TYPES, in_singles
 from partita_conformance.inputs.models import Sample, samples
 from partita_conformance.judging.exact import exact_answers
@@ -206,9 +207,8 @@ class Bench:
         """
         key = hashlib.sha256(proto.SerializeToString(deterministic=True))
         for name, value in sorted(feeds.items()):
-            array = np.asarray(value)
-            key.update(f"{name}{array.shape}{array.dtype}".encode())
-            key.update(np.ascontiguousarray(array).tobytes())
+            key.update(name.encode())
+            _add(key, value)
         return _expected(key.digest(), proto, feeds)
 
     def decline_unless_taken(self, proto: onnx.ModelProto) -> None:
@@ -245,6 +245,20 @@ def require_true(op: partita.Op, reason: partita.Reason | None) -> None:
 
 
 _answers: dict[bytes, list[Array]] = {}
+
+
+def _add(key: Any, value: Any) -> None:
+    """Adds a value to a hash: an array's elements, not where texts and sequences of them lie."""
+    value = unboxed(value) if isinstance(value, np.ndarray) else value
+    if value is None or isinstance(value, list):
+        key.update(f"{None if value is None else len(value)} in a sequence".encode())
+        for item in value or ():
+            _add(key, item)
+        return
+    array = np.asarray(value)
+    key.update(f"{array.shape}{array.dtype}".encode())
+    texts = array.dtype.hasobject
+    key.update(repr(array.tolist()).encode() if texts else np.ascontiguousarray(array).tobytes())
 
 
 @functools.cache

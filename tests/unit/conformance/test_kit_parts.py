@@ -19,7 +19,7 @@ from partita_conformance.draws.casts import casts
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.draws.vary import typed
 from partita_conformance.expectations import Expectations, ExpectationsError
-from partita_conformance.inputs.models import networks, samples
+from partita_conformance.inputs.models import networks, parse, samples
 from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
@@ -383,3 +383,13 @@ def test_what_is_looked_up_has_the_type_of_what_it_is_looked_up_in(element):
         pools = {name for name in drawn.attributes if name.startswith("pool")}
         assert pools == {"pool_strings" if is_text else "pool_int64s"}
         assert set(drawn.inputs[0].reshape(-1).tolist()) & set(drawn.attributes[pools.pop()])
+
+
+def test_answers_of_sequences_are_known_by_what_is_in_them():
+    bench = Bench(Target("REFERENCE"))
+    proto = parse("g (seq(float[1]) s) => (int64 n) { n = SequenceLength(s) }")
+    box = np.empty((), object)
+    box[()] = [np.zeros(1, np.float32)]
+    assert bench.expected(proto, {"s": box})[0] == 1
+    box[()].append(np.zeros(1, np.float32))  # the same list, where it lay
+    assert bench.expected(proto, {"s": box})[0] == 2
