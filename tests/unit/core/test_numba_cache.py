@@ -1,10 +1,11 @@
 """What numba keeps on disk: in the private folder, and never unpickled from others' files."""
 
+import hashlib
 import os
 import pickle
+import runpy
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -34,12 +35,31 @@ class Evil:
 
 
 @pytest.fixture
-def run(tmp_path):
-    (tmp_path / "program.py").write_text(textwrap.dedent(CODE))
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def run_here(program, tmp_path, monkeypatch, capsys):
+    """Runs the program in this process, which spares it numba's import: what it compiles is new."""
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+
+    def start():
+        runpy.run_path(str(program))
+        return capsys.readouterr().out.split()[-1]
+
+    return start
+
+
+@pytest.fixture
+def run(program, tmp_path):
+    """Runs the program in a process of its own."""
 
     def start(**environment):
         done = subprocess.run(
-            [sys.executable, tmp_path / "program.py"],
+            [sys.executable, program],
             env={**os.environ, "PARTITA_CACHE_DIR": str(tmp_path / "cache"), **environment},
             capture_output=True,
             text=True,
@@ -65,24 +85,21 @@ def test_nothing_is_kept_where_nothing_may_be(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-def test_a_new_source_is_compiled_again(run, tmp_path):
-    assert run() == "0"
-    program = tmp_path / "program.py"
+def test_a_new_source_is_compiled_again(run_here, program):
+    assert run_here() == "0"
     program.write_text(program.read_text() + "\n# changed\n")
-    assert run() == "0"
+    assert run_here() == "0"
 
 
 @pytest.mark.parametrize("harm", ["mode", "content", "link"])
-def test_pickles_that_others_could_have_written_are_not_loaded(run, tmp_path, harm):
-    run()
+def test_pickles_that_others_could_have_written_are_not_loaded(run_here, tmp_path, harm):
+    run_here()
     trace = tmp_path / "trace"
     for path in (tmp_path / "cache" / "numba").iterdir():
         evil = pickle.dumps(Evil(trace))
         if harm == "content":
             path.write_bytes(evil)
             continue
-        import hashlib
-
         path.unlink()
         place = tmp_path / f"other-{path.name}" if harm == "link" else path
         place.write_bytes(hashlib.sha256(evil).digest() + evil)
@@ -90,6 +107,6 @@ def test_pickles_that_others_could_have_written_are_not_loaded(run, tmp_path, ha
             path.symlink_to(place)
         else:
             path.chmod(0o666)
-    assert run() == "0"
+    assert run_here() == "0"
     assert not trace.exists()
-    assert run() == "2"  # what was there has been replaced
+    assert run_here() == "2"  # what was there has been replaced
