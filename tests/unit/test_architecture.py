@@ -166,7 +166,7 @@ def test_a_named_device_is_found(source, count):
     assert len(list(named_devices(ast.parse(source), ["CPU", "HETERO", "MULTI"]))) == count
 
 
-def functions():
+def all_functions():
     for path in sources():
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -176,13 +176,18 @@ def functions():
                 yield where, node.end_lineno - node.lineno + 1, arguments
 
 
-def test_functions_are_short():
-    lines = {where: count for where, count, _ in functions() if count > MOST_LINES}
+@pytest.fixture(scope="module")
+def functions():
+    return list(all_functions())
+
+
+def test_functions_are_short(functions):
+    lines = {where: count for where, count, _ in functions if count > MOST_LINES}
     assert not lines, table(lines)
 
 
-def test_functions_take_few_arguments():
-    arguments = {where: count for where, _, count in functions() if count > MOST_ARGUMENTS}
+def test_functions_take_few_arguments(functions):
+    arguments = {where: count for where, _, count in functions if count > MOST_ARGUMENTS}
     assert not arguments, table(arguments)
 
 

@@ -29,9 +29,10 @@ def is_code(text: str) -> bool:
 def private_names(source: str) -> Iterator[str]:
     """Private names of others that a source reads, imports or replaces; its own are its own."""
     tree = ast.parse(source)
+    names_others = any(name in source for name in OF_OTHERS)  # seldom; to unparse takes long
     within = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in (ast.walk(tree) if names_others else ())
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(OF_OTHERS)
         for inner in ast.walk(node)
     }
@@ -49,8 +50,10 @@ def private_names(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            others = node.args and ast.unparse(node.args[0]).startswith(OF_OTHERS)
-            for given in node.args[:2] if name in BY_NAME and not others else ():
+            if name not in BY_NAME or not node.args:
+                continue
+            others = ast.unparse(node.args[0]).startswith(OF_OTHERS)
+            for given in () if others else node.args[:2]:
                 if isinstance(given, ast.Constant) and isinstance(given.value, str):
                     yield from filter(is_private, given.value.split(".")[-1:])
 

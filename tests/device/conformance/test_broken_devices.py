@@ -64,11 +64,12 @@ def settings_of_the_process():
     tempfile.tempdir, warnings.showwarning, builtins.round = folder, shown, rounded
 
 
-def runs_of(name, module, patterns, device="BROKEN", draws=4):
-    """Runs one check after another, as they are asked for."""
+def runs_of(name, module, patterns, device="BROKEN", draws=4, but=()):
+    """Runs one check after another, as they are asked for, but those of the patterns `but`."""
     target = Target(device, f"{module}:{name}")
+    left_out = {check.name for check in collect(Selection(but, draws=draws))} if but else ()
     checks = collect(Selection(tuple(patterns), draws=draws))
-    return map(InProcess(target).run, checks)
+    return map(InProcess(target).run, (check for check in checks if check.name not in left_out))
 
 
 def outcomes_of(*what, **options):
