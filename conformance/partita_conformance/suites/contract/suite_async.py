@@ -96,10 +96,11 @@ def a_run_that_was_cancelled_midway_leaves_nothing(bench: Bench) -> None:
     request = bench.compile(sample.proto).create_infer_request()
     feeds, others = sample.feeds(), sample.feeds(1)
     expected = bench.expected(sample.proto, feeds)
-    request.infer(feeds)
-    start = time.perf_counter()
-    request.infer(feeds)
-    whole = time.perf_counter() - start
+    whole = np.inf
+    for _ in range(4):  # the first is slow, and any may have to wait for a processor
+        start = time.perf_counter()
+        request.infer(feeds)
+        whole = min(whole, time.perf_counter() - start)
     for turn in range(_MOMENTS):
         request.start_async(others)
         time.sleep(whole * turn / _MOMENTS)
@@ -112,7 +113,7 @@ def a_run_that_was_cancelled_midway_leaves_nothing(bench: Bench) -> None:
         compare(request.infer(feeds).to_tuple(), expected, f"{sample.name}, after a {what}")
 
 
-_MOMENTS = 12
+_MOMENTS = 24
 """At so many times of a run it is cancelled."""
 
 
@@ -125,7 +126,7 @@ def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
     feeds = sample.feeds(2)
     expected = bench.expected(sample.proto, feeds)
     inputs = host_tensors(compiled, feeds)
-    for turn in range(6):
+    for turn in range(_CANCELLED_RUNS):
         given = [partita.HostTensor(np.full_like(array, 9)) for array in expected]
         with concurrent.futures.ThreadPoolExecutor(1) as other:
             run = other.submit(runner.run, inputs, given if turn % 2 else None)
@@ -137,6 +138,10 @@ def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
         results = [tensor.numpy() for tensor in runner.run(inputs)]
         compare(results, expected, f"{sample.name}, after a run that was cancelled over and over")
     runner.close()
+
+
+_CANCELLED_RUNS = 16
+"""Where processors are busy, a run can be over before the other thread has cancelled it."""
 
 
 @check("async", values=True)
