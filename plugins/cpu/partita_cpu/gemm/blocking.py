@@ -120,6 +120,8 @@ class Images:
         slices: Slices under a window of a volume; then this is one slice of the result.
         covered: The first of them that is one of the input, and the one behind the last.
         slice_step: Elements of the input from one of them to the next.
+        results: Slices of the result that are computed together; all their windows are covered.
+        result_stride: Slices from the window of one of them to that of the next.
     """
 
     batch: int
@@ -138,6 +140,8 @@ class Images:
     slices: int = 1
     covered: tuple[int, int] = (0, 1)
     slice_step: int = 0
+    results: int = 1
+    result_stride: int = 1
 
     @classmethod
     def matrix(cls, rows: int, depth: int, columns: int) -> Images:
@@ -165,9 +169,14 @@ class Images:
         return self.covered[1] - self.covered[0]
 
     @property
+    def laid(self) -> int:
+        """Slices that are laid out."""
+        return self.sources + (self.results - 1) * self.result_stride
+
+    @property
     def work(self) -> int:
         """Multiplications."""
-        return self.pixels * self.outputs * self.depth
+        return self.results * self.pixels * self.outputs * self.depth
 
     @property
     def is_pointwise(self) -> bool:
@@ -509,16 +518,17 @@ class _Planner:
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
         run_on = halo and i.stride == (1, 1)
-        flat = run_on and (self.tiles or evaluated(_runs_on, *self._lines()))
+        flat = run_on and (self.tiles or self._runs_on())
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
-        unit_bytes = i.sources * cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
+        unit_bytes = i.laid * cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
+        shared = -(-max(0, extra + 1 - i.stride[0]) // i.stride[0])  # lines of the result
         grain = 1 if halo else self.rows
         weights = block * self.blocks * i.groups
         large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
         room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
-        panel = evaluated(_panel, room, large, unit_bytes, extra, grain)
+        panel = evaluated(_panel, room, large, unit_bytes, shared, grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         grains, columns = -(-units // grain), self.blocks * i.groups
         lines = halo, flat, self.pitch, i.out_width, self.rows
@@ -566,11 +576,14 @@ class _Planner:
             "GRAIN": grain,
             "PANEL_UNITS": panel,
             "SHARES_ACROSS": shares,
-            "PLANE_BYTES": plane * i.sources,
+            "PLANE_BYTES": plane * i.laid,
             "SLICES": i.sources,
+            "LAID": i.laid,
+            "RESULTS": i.results,
+            "RESULT_STEP": i.result_stride,
             "SLICE_BYTES": plane,
             "TILES": tiles,
-            "THREAD_BYTES": plane * i.sources * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "THREAD_BYTES": plane * i.laid * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.tiles),
         }
 
@@ -581,6 +594,13 @@ class _Planner:
         i = self.images
         taps = i.kernel[0] * i.kernel[1] if self.source is Source.HALO else 1
         return (LAYING_FOR_TILES if self.tiles else LAYING) / taps
+
+    def _runs_on(self) -> Any:
+        """Whether rows of tiles of vectors run on over the ends of image rows.
+
+        A tile of few rows takes as long for each of them as one of one row less: it may end there.
+        """
+        return self.rows > FEW_ROWS and evaluated(_runs_on, *self._lines())
 
     def _lines(self) -> tuple[int, int, int, int]:
         """Lines of the result, their pixels, pixels from one to the next, and rows of a tile."""

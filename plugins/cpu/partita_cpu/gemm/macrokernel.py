@@ -34,6 +34,7 @@ from partita_cpu.gemm.tile_fields import (
     GROUP_CHANNELS,
     GROUP_OUTPUTS,
     HEIGHT,
+    LAID,
     OUT_HEIGHT,
     OUT_WIDTH,
     OUTPUTS,
@@ -41,6 +42,8 @@ from partita_cpu.gemm.tile_fields import (
     PARTIAL_BYTES,
     PITCH,
     PLANE_BYTES,
+    RESULT_STEP,
+    RESULTS,
     ROW,
     RUN,
     SHARES_ACROSS,
@@ -155,7 +158,10 @@ def multiply_tiles(
             last = min(last_block - group * blocks, blocks)
             a, largest = _lay(address(x), memory, kernels, p, scales, group, unit, stop)
             tiles = TileRange(group, first, last, unit, stop)
-            multiply_panel(a, largest, places, own, epilogue, tiles)
+            for n in range(p[RESULTS]):
+                window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
+                at = _slice_of(places, p, n)
+                multiply_panel(window, largest, at, own, epilogue, tiles)
         unit = stop
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
@@ -177,6 +183,13 @@ def addresses_of(arrays: ProductArrays) -> Any:
 
 
 @loop(inline=True)
+def _slice_of(at: ProductAddresses, p: Array, n: int) -> Any:
+    """The same arrays, seen from one of the slices of the result that are computed together."""
+    further = n * p[OUT_HEIGHT] * p[OUT_WIDTH] * p[Y_PITCH] * p[Y_BYTES]
+    return ProductAddresses(at.w, at.bias, at.residual + further, at.y + further)
+
+
+@loop(inline=True)
 def _lay(
     x: int,
     panel: int,
@@ -193,7 +206,7 @@ def _lay(
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
     if p[SOURCE] == _HALO:
         largest = 0
-        for n in range(p[SLICES]):
+        for n in range(p[LAID]):
             source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES]
             found = lay_halo(source, to, kernels, p, scaling, group, unit, stop)
             largest = max(largest, found)

@@ -14,7 +14,7 @@ FIELDS = (
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
-    "W_FIRST",
+    *("W_FIRST", "LAID", "RESULTS", "RESULT_STEP"),
 )
 """What the array holds, in order."""
 
@@ -75,6 +75,9 @@ FIELDS = (
     SLICE_STEP,
     SLICE_BYTES,
     W_FIRST,
+    LAID,
+    RESULTS,
+    RESULT_STEP,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -47,7 +48,7 @@ def run(
     images = cut.images
     activation = ActivationCode(code if in_kernel else 0)
     kernels = tile_kernels(level, cut.arithmetic, activation=activation)
-    y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
+    y = guarded.array(np.full((images.results * images.pixels, images.outputs), 7, np.float32))
     packed = pack(cut, w)
     scales = [np.zeros(1, np.float32)] * 2
     scratch = np.zeros(threads * cut.thread_bytes, np.uint8)
@@ -361,6 +362,44 @@ def test_taps_in_the_padding_are_left_out(level, channels, stride, dilation, pad
         y[:, outside], without[:, outside], Arithmetic.F32, usual_size(images, x, np.ones_like(w))
     )
     assert not np.isfinite(y[:, ~outside]).any()
+
+
+@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize(
+    ("results", "step", "stride"), [(1, 1, 1), (3, 1, 1), (4, 2, 2), (2, 3, 1)]
+)
+@pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES)
+def test_slices_of_the_result_together(level, results, step, stride, caches, guarded):
+    """Each is the sum of the convolutions of the slices under its window."""
+    slices, out = 2 + (results - 1) * step, 21 // stride
+    around = 1, (3, 3), (stride, stride), (1, 1), (1, 1), (1, 1), out, 40 // stride
+    image = Images(1, out * stride, 40, 5, 19, *around)
+    pixels = image.height * image.width
+    both = replace(
+        image,
+        slices=2,
+        covered=(0, 2),
+        slice_step=pixels * 5,
+        results=results,
+        result_stride=step,
+    )
+    rng = np.random.default_rng(results)
+    x = rng.standard_normal((slices * pixels, 5)).astype(np.float32)
+    w = rng.standard_normal((19, 5, 6, 3)).astype(np.float32)
+    bias = rng.standard_normal(19).astype(np.float32)
+    residual = rng.standard_normal((results * image.pixels, 19)).astype(np.float32)
+    cut = plan(both, MachineModel(level, 2, caches), Arithmetic.F32, 2)
+    assert cut.source is Source.HALO
+    y = run(guarded, cut, level, x, w, bias, residual)
+    parts = x.reshape(slices, pixels, 5)
+    expected = np.concatenate(
+        [
+            convolve(image, parts[n * step], w[:, :, :3])
+            + convolve(image, parts[n * step + 1], w[:, :, 3:])
+            for n in range(results)
+        ]
+    )
+    check(y, expected + bias + residual, Arithmetic.F32)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

@@ -12,7 +12,8 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.blocking import LARGE_PANEL_SHARE, Images, Source, Storage, plan
+from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.loop_kernel import loop
@@ -22,6 +23,9 @@ from partita_cpu.kernels.nhwc.placement import SLICES, Place, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
+
+MOST_TOGETHER = 8
+"""Slices of the result that are computed together, at most."""
 
 
 @kernel("Conv", domain=SLICES, dtypes=F32)
@@ -116,20 +120,27 @@ def _emit_slices(
     images: Images,
     window: Window,
 ) -> None:
-    """A step for each output slice."""
+    """A step for each output slice, or for several in whose windows the same slices lie."""
     w, taps, pixels = op.w, window.kernel[0], images.height * images.width
     shape = (*w.shape[:2], taps * w.shape[3], w.shape[4])
     tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
     op = op._replace(w=tall, activation=node.attrs.get("activation"))
-    for place in range(window.out[0]):
+    choice = choice_of(b)
+    most = _most_together(images, window, choice)
+    place = 0
+    while place < window.out[0]:
         first = place * window.stride[0] - window.begin[0]
         places = [first + tap * window.dilation[0] for tap in range(taps)]
         inside = [tap for tap, at in enumerate(places) if 0 <= at < window.size[0]]
+        whole = 1 + (window.size[0] - 1 - places[-1]) // window.stride[0]
+        alike = min(whole, window.out[0] - place) if len(inside) == taps else 1
         product = replace(
             images,
             slices=taps,
             covered=(inside[0], inside[-1] + 1),
             slice_step=window.dilation[0] * pixels * images.channels,
+            results=-(-alike // -(-alike // most)),  # in parts of equal size
+            result_stride=window.stride[0],
         )
         storage = Storage(
             x_pitch=images.channels,
@@ -137,7 +148,30 @@ def _emit_slices(
             y_pitch=images.outputs,
             y_first=place * images.out_height * images.out_width * images.outputs,
         )
-        emit_product(b, choice_of(b), product, x, op, y, storage)
+        emit_product(b, choice, product, x, op, y, storage)
+        place += product.results
+
+
+def _most_together(images: Images, window: Window, choice: Choice) -> int:
+    """Slices of the result by which least is laid out for each of them.
+
+    The slices that their windows share are laid out once; but the more slices a panel holds, the
+    fewer lines, and neighbouring panels share lines too.
+    """
+    taps, stride = window.kernel[0], window.stride[0]
+    if images.symbolic or window.dilation[0] > 1:
+        return 1
+    extra = (images.kernel[0] - 1) * images.dilation[0]
+    line = 4 * images.channels * (images.width + sum(images.begin))
+    room = choice.machine.l2_bytes(LARGE_PANEL_SHARE) // max(line, 1)
+
+    def laid(results: int) -> float:
+        slices = taps + (results - 1) * stride
+        lines = (room // slices - extra) // images.stride[0]
+        lines = max(1, min(lines, images.out_height // choice.threads))
+        return slices / results * (images.stride[0] + extra / lines)
+
+    return min(range(1, MOST_TOGETHER + 1), key=laid)
 
 
 def _slices_below_another(w: Array) -> Array:
