@@ -35,11 +35,11 @@ Room for that is limited to `LARGE_PANEL_SHARE`.
 """
 
 LONG_LINE = 14
-"""Pixels of a line from which on tiles may end where it ends.
+"""Pixels of a line from which on tiles may end where it ends; `FEW_ROWS` of them where tiles have
+no more rows.
 
 No cache decides that: shorter lines leave tiles half empty, and to copy a window for every pixel
-takes less. With tiles of 14 rows (AVX-512) it is slower from here on, with those of 6 rows (AVX2)
-about as fast.
+takes less. With tiles of 14 rows (AVX-512) it is slower from here on.
 """
 
 LAYING = 1 / 4
@@ -404,7 +404,8 @@ class _Planner:
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
-        return self.cell == self.group_channels and self.images.out_width >= LONG_LINE
+        enough = FEW_ROWS if self.rows <= FEW_ROWS else LONG_LINE
+        return self.cell == self.group_channels and self.images.out_width >= enough
 
     def plan(self) -> Plan:
         i, unit = self.images, self.arithmetic.element_bytes
