@@ -64,7 +64,8 @@ def test_a_block_where_everything_is_concatenated(mode):
 def test_no_copies_where_all_is_written_in_place():
     net, y = dense_block()
     found = steps_of(net, y)
-    assert set(found) == {"swap_axes", "turn_planes", "multiply_tiles", "slide"}
+    # Some levels lay out a picture of such short lines first.
+    assert {*found} - {"swap_axes"} == {"turn_planes", "multiply_tiles", "slide"}
     assert found.count("multiply_tiles") == 8
 
 
