@@ -61,7 +61,7 @@ def test_a_token_takes_half_as_many_bytes():
     for cache_type in ("float16", "int8"):
         generator = Generator(partita.Core().read_model(data), "CPU", cache_type=cache_type)
         bytes_of[cache_type] = generator.place_bytes
-        states = generator._decoder.request.query_state()
+        states = Decoder(generator.compiled_model).request.query_state()
         assert {str(one.state.dtype) for one in states} == {cache_type}
         held = sum(one.state.nbytes for one in states)
         assert held == generator.place_bytes * generator.context

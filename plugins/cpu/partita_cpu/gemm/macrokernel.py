@@ -302,14 +302,12 @@ def multiply_panel(
     # In which tiles ask for what is needed next of b.
     parts = 2 if kernels[CONFIGURE] or wide else 4
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
-    row, depth = p[ROW], p[DEPTH]
+    row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
     flat, by_lines = p[SOURCE] == _HALO and p[FLAT] != 0, p[SOURCE] == _HALO and p[FLAT] == 0
-    activate = kernels[ACTIVATE]
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
-        of_rows = FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0
-        of_rows += WIDE if wide else 0
+        of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
@@ -335,8 +333,7 @@ def multiply_panel(
                         ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap else 0
-                    left = (source, row, places, count, depth)
-                    sums = (*left, weights, apart, rows, start, ahead)
+                    sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
                     if not ends:
                         if not panel.exact:
                             end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
