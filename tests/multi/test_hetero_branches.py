@@ -91,7 +91,7 @@ def test_random_cuts(executor, seed):
     joined = [("a", "p", "c"), ("c", "a", "p")][seed % 2]
     proto = branches(joined=joined)
     places = {name: ("CPU", "CPU2", "CPU3")[rng.integers(3)] for name in names}
-    compiled = cut(three_processors(), proto, executor, places)
+    compiled = cut(three_processors(), proto, executor, places, {"STRICT": True})
     for _ in range(2):
         compare(compiled, proto, picture())
 

@@ -208,3 +208,21 @@ def test_several_tensors_at_once():
     request.set_output_tensors({"d": target})
     request.infer()
     np.testing.assert_allclose(target, np.exp(np.maximum(X * 2, 0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"HETERO_MEMORY_LIMITS": [1, 2]},
+        {"HETERO_MEMORY_LIMITS": (1, 2)},
+        {"HETERO_MEMORY_LIMITS": [("CPU",)]},
+        {"HETERO_PINS": "\ud800"},
+        {"HETERO_PINS": ["a=\ud800"]},
+        {"HETERO_SAMPLE_SHAPES": "\ud800"},
+    ],
+)
+def test_whatever_a_value_is_made_of_it_is_refused_by_a_property_error(config):
+    (key,) = config
+    with pytest.raises(PropertyError, match=key) as caught:
+        ov.Core().set_property("HETERO", config)
+    assert str(caught.value).encode()  # can be printed

@@ -99,6 +99,8 @@ def validate(
             f"Property '{key}' of {owner} cannot be {first['input']!r}: {first['msg']}. "
             f"It takes {_describe(schema, key)}."
         ) from error
+    except (TypeError, UnicodeError) as error:  # of a validator; pydantic lets them pass
+        raise PropertyError(f"{owner} cannot take {dict(values)!r}: {error}.") from error
 
 
 def is_read_only(schema: type[BaseModel], key: str) -> bool:

@@ -61,6 +61,12 @@ from partita_reference.windows import (
     MaxPool,
 )
 
+MOST_ELEMENTS = 1 << 24
+"""Elements of a result that is made one by one, in Python."""
+
+MOST_SAMPLES = 1 << 22
+"""Samples of an image that are taken so."""
+
 
 class BatchNormalization(BatchNormalization_14):
     """Before opset 14 the original mixes the batch's statistics in, as if it were training."""
@@ -237,6 +243,7 @@ class Resize(OriginalResize):
     def _run(  # type: ignore[override]  # onnx names each of them
         self, x: np.ndarray[Any, Any], *others: Any, **given: Any
     ) -> tuple[Any]:
+        self._bound(x, *others[-2:])
         if self.run_params["opsets"].get("", 11) < 11:
             others = (None, *others)
             given |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -249,6 +256,21 @@ class Resize(OriginalResize):
             return (self._resized(x, *others, **given),)
         wide = self._resized(x.astype(np.float64), *others, **given)
         return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
+
+    @staticmethod
+    def _bound(x: np.ndarray[Any, Any], scales: Any = None, sizes: Any = None) -> None:
+        """Raises if the result is larger than Python should walk through."""
+        if sizes is not None and len(sizes):
+            wanted = [float(size) for size in sizes]
+            elements = math.prod(wanted)
+        else:
+            wanted = [] if scales is None else [float(scale) for scale in scales]
+            elements = x.size * math.prod(wanted)
+        if min(wanted, default=0.0) < 0 or not elements <= MOST_ELEMENTS:
+            raise ValueError(
+                f"Resize cannot make {elements:.3g} elements by {wanted}; it makes up to "
+                f"{MOST_ELEMENTS}"
+            )
 
     def _resized(
         self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, **given: Any
@@ -300,14 +322,34 @@ class Pow(OriginalPow):
 
 
 class RoiAlign(OriginalRoiAlign):
-    """The original begins with opset 16, and moves regions by half a pixel before as well."""
+    """The original begins with opset 16, and moves regions by half a pixel before as well.
 
-    before = 16
+    It walks through all samples of a region in Python, of which there may be any number.
+    """
 
-    def _run(self, *inputs: np.ndarray[Any, Any], **given: Any) -> tuple[Any]:
-        given["coordinate_transformation_mode"] = "output_half_pixel"
+    def _run(self, x: Any, rois: Any, *others: Any, **given: Any) -> tuple[Any]:
+        if self.run_params["opsets"].get("", 16) < 16:
+            given["coordinate_transformation_mode"] = "output_half_pixel"
+        self._bound(np.asarray(rois, np.float64), given)
         original: Any = super()._run
-        return (original(*inputs, **given)[0],)
+        return (original(x, rois, *others, **given)[0],)
+
+    @staticmethod
+    def _bound(rois: np.ndarray[Any, Any], given: dict[str, Any]) -> None:
+        cells = max(1, given["output_height"]) * max(1, given["output_width"])
+        if given["sampling_ratio"] > 0:
+            samples = float(len(rois) * cells * given["sampling_ratio"] ** 2)
+        else:
+            width, height = ((rois[:, 2:] - rois[:, :2]) * given["spatial_scale"]).T
+            wide, high = (np.maximum(np.abs(side), 1.0) + 1.0 for side in (width, height))
+            samples = float(
+                np.sum((wide + given["output_width"]) * (high + given["output_height"]))
+            )
+        if not samples <= MOST_SAMPLES:
+            raise ValueError(
+                f"RoiAlign takes {samples:.3g} samples of {len(rois)} regions; up to "
+                f"{MOST_SAMPLES} are taken"
+            )
 
 
 def _attention(opset: int) -> type[OpRun] | None:

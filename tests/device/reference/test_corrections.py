@@ -26,6 +26,12 @@ def one_node(op_type, opset, feeds, output, **attributes):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def alone(op_type, opset, arrays, **attributes):
+    feeds = {f"i{index}": array for index, array in enumerate(arrays)}
+    proto = one_node(op_type, opset, feeds, TensorProto.FLOAT, **attributes)
+    return partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
+
+
 def both(op_type, opset, arrays, output=TensorProto.FLOAT, **attributes):
     feeds = {f"i{index}": array for index, array in enumerate(arrays)}
     proto = one_node(op_type, opset, feeds, output, **attributes)
@@ -110,6 +116,30 @@ def test_windows_that_would_take_forever_are_refused():
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     refusals = partita.Core().query_model(proto, "REFERENCE").reasons
     assert "a window of 2147483647 elements; takes up to 65536" in str(refusals["pool"])
+
+
+@pytest.mark.parametrize(("ratio", "size"), [(2**31 - 1, 4.0), (0, 1e9), (0, np.inf), (0, np.nan)])
+@pytest.mark.parametrize("opset", [10, 16])
+def test_regions_of_endless_samples_are_refused(ratio, size, opset):
+    arrays = [floats(1, 1, 4, 4), np.array([[0, 0, size, size]], np.float32), np.array([0])]
+    with pytest.raises(InferError, match="RoiAlign takes"):
+        alone("RoiAlign", opset, arrays, sampling_ratio=ratio, output_height=2, output_width=2)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"sizes": np.array([16777217, -5, 16777217, 2**32])},
+        {"sizes": np.array([1, 1, 2**20, 2**20])},
+        {"scales": np.array([1, 1, 1e9, 1e9], np.float32)},
+        {"scales": np.array([1, 1, np.inf, 1], np.float32)},
+    ],
+)
+def test_images_resized_without_end_are_refused(wanted):
+    none = np.zeros(0, np.float32)
+    arrays = [floats(1, 1, 4, 4), none, wanted.get("scales", none)]
+    with pytest.raises(InferError, match="Resize cannot make"):
+        alone("Resize", 13, [*arrays, *([wanted["sizes"]] if "sizes" in wanted else [])])
 
 
 @pytest.mark.parametrize("op_type", ["ReduceLogSum", "ReduceLogSumExp"])
