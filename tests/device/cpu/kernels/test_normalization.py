@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from judge import onnxruntime_results
+from onnx import numpy_helper
 from single_op import assert_same, check, model_of, normal, run_ours
 
+import partita
+from partita.contract.query import ReasonCode
 from partita.errors import CompileError
 
 
@@ -202,6 +206,25 @@ def test_batch_normalization_in_training_is_refused():
     statistics = [normal(2, 6), normal(3, 6), normal(4, 6), np.abs(normal(5, 6))]
     with pytest.raises(CompileError, match="computes statistics"):
         run_ours("BatchNormalization", [normal(1, 3, 6), *statistics], training_mode=1, opset=15)
+
+
+@pytest.mark.parametrize("wrong", ["scale", "B", "mean", "var"])
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_statistics_of_other_channels_are_refused(wrong, length):
+    sizes = {"scale": 4, "B": 4, "mean": 4, "var": 4, wrong: length}
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 15]>
+        convolved (float[N,2,H,W] x, float[4,2,3,3] w) => (float[N,4,C,D] y)
+        { a = Conv(x, w) y = BatchNormalization(a, scale, B, mean, var) }"""
+    )
+    for name, size in sizes.items():
+        tensor = numpy_helper.from_array(np.ones(size, np.float32), name)
+        model.graph.initializer.append(tensor)
+    core = partita.Core()
+    answer = core.query_model(core.read_model(model.SerializeToString()), "CPU")
+    (reason,) = answer.reasons.values()
+    assert reason.code is ReasonCode.UNSUPPORTED_SHAPE
+    assert reason.detail == f"{wrong} has shape [{length}] for 4 channels"
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5])

@@ -304,6 +304,23 @@ def _given_statistics(node: Node) -> Reason | None:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "spatial is 0")
     if any(value is not None for value in node.outputs[1:]):
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "outputs statistics (training)")
+    return _statistics_of_channels(node)
+
+
+def _statistics_of_channels(node: Node) -> Reason | None:
+    """Refuses statistics that are known to be of more or fewer channels than there are."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if not shape:
+        return None
+    channels = shape[1] if len(shape) > 1 else 1
+    for name, value in zip(("scale", "B", "mean", "var"), node.inputs[1:5], strict=False):
+        if value is None or value.shape is None or not isinstance(channels, int):
+            continue
+        sizes = [size for size in value.shape if isinstance(size, int)]
+        if len(sizes) == len(value.shape) and math.prod(sizes) != channels:
+            return Reason(
+                ReasonCode.UNSUPPORTED_SHAPE, f"{name} has shape {sizes} for {channels} channels"
+            )
     return None
 
 
