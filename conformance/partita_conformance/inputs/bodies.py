@@ -62,6 +62,11 @@ _BRANCHES: Mapping[str, str] = {
     " else_branch = q () => (float[2,3] c) { c = Mul(x, x) }>"
     " f = Not(truth) z = If (f) <then_branch = p () => (float[2,3] b) { b = Neg(x) },"
     " else_branch = q () => (float[2,3] c) { c = Mul(x, x) }>",
+    "choices that are known with weights of one name": f"{_X} => {_Y}, float[2,3] z:"
+    " y = If (truth) <then_branch = p () => (float[2,3] b) <float c = {2.5}> { b = Mul(x, c) },"
+    " else_branch = q () => (float[2,3] d) { d = Neg(x) }>"
+    " z = If (truth) <then_branch = p () => (float[2,3] b) <float c = {-7.0}> { b = Add(x, c) },"
+    " else_branch = q () => (float[2,3] d) { d = Neg(x) }>",
     "a branch that hands on": f"{_X}, bool t => {_Y}, float[2,3] z:"
     " a = Exp(x) y = If (t) <then_branch = p () => (float[2,3] b) { b = Identity(a) },"
     " else_branch = q () => (float[2,3] c) { c = Identity(x) }> z = Neg(a)",

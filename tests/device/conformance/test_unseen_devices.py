@@ -329,6 +329,23 @@ CAUGHT = {
     ("unread_graphs", "ScalesSharedWeights"): ["passes/a_linear*"],
     ("unread_graphs", "PadsQuantisedValuesWithZeros"): ["passes/codes_of_windows"],
     ("unread_graphs", "LetsQuantisationRectify"): ["passes/codes_that_are_made*"],
+    ("held_graphs", "TakesNarrowRangesForWholeOnes"): ["passes/codes_spelled*"],
+    ("held_graphs", "TakesBlocksInTheUsualOrder"): ["passes/images_of*"],
+    ("held_graphs", "CountsFromTheFirstAxisOfShapes"): ["passes/a_part_of_sizes"],
+    ("held_graphs", "HandsReshapesWhatFlattensTake"): ["passes/views_of*"],
+    ("held_graphs", "TakesSplitsForUndoneConcats"): ["passes/parts_of_what*"],
+    ("held_graphs", "TakesDifferencesForRemainders"): ["passes/what_a_division*"],
+    ("held_graphs", "JoinsUnsqueezedAxes"): ["passes/axes_that_are_made*"],
+    ("held_graphs", "GivesBetaToNewBiases"): ["passes/a_linear*"],
+    ("held_graphs", "OverwritesWhatViewsShow"): ["passes/views_that*"],
+    ("held_graphs", "KeepsOneConstantPerName"): ["chains/choices_that*"],
+    ("held_graphs", "TakesMasksByTheirCorner"): ["passes/shares_and_masks*"],
+    ("held_graphs", "TakesMasksForLengths"): ["passes/shares_and_masks*"],
+    ("held_graphs", "ScalesThroughRectifiers"): ["passes/a_bent_conv*"],
+    ("held_graphs", "TakesTwoAxesForAllOfSpace"): ["passes/a_mean_over*"],
+    ("held_graphs", "ComputesInHalfBetweenCasts"): ["passes/halves_that*"],
+    ("held_graphs", "DividesByWholeBlocks"): ["passes/a_bent_conv*"],
+    ("held_graphs", "AccumulatesIntoResiduals"): ["passes/a_bent_conv*"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,8 @@ from partita_conformance.draws.graphs.patterns.pattern import Choice, Pattern
 from partita_conformance.inputs.models import Sample, parse
 
 _SIZES = {"A": 6, "B": 4, "C": 4, "D": 3, "E": 2}
+_SAME = re.compile(r"(_\w+) = Identity\((\w+)\) ")
+"""A value between that is another one."""
 _PAIRS, _MORE = 16, 4
 """Variants with two things different and with up to three, behind those with one."""
 
@@ -135,6 +138,14 @@ def _filled(found: Pattern, chosen: Mapping[str, Choice], weights: dict[str, Arr
                 place = next(i for i, c in enumerate(found.slots[slot]) if c is choice)
                 weights[f"{slot}{place}"] = choice
                 text = text.replace("{" + slot + "}", f"{slot}{place}")
+    return _adjacent(text)
+
+
+def _adjacent(text: str) -> str:
+    """The text without values between that are others as they are, so that operators meet."""
+    while found := _SAME.search(text):
+        name, source = found.groups()
+        text = re.sub(rf"\b{name}\b", source, text[: found.start()] + text[found.end() :])
     return text
 
 

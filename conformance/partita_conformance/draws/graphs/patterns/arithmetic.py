@@ -69,6 +69,18 @@ PATTERNS: Mapping[str, Pattern] = {
         },
         "int32",
     ),
+    "what a division leaves": Pattern(
+        "int32[3,4] x, int32[3,4] z",
+        "_n = Sub(x, z) _q = {quotient} _p = Mul({product}) y = {left}",
+        {
+            "quotient": ("Div(x, {by})", "Div(_n, {by})", "Mod(x, {by})", "Div({by}, {by2})"),
+            "by": tuple(one(number, np.int32) for number in (3, -3, 4, 1)),
+            "by2": (one(5, np.int32),),
+            "product": ("_q, {by}", "{by}, _q", "_q, {by2}"),
+            "left": ("Sub(x, _p)", "Sub(_n, _p)", "Sub(_p, x)", "Add(x, _p)"),
+        },
+        "int32",
+    ),
     "types that are changed": Pattern(
         "float[3,4] x, int64[3,4] i",
         "_a = {first} y = Cast <to = {last}> (_a)",

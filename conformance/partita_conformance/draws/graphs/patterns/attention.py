@@ -8,6 +8,8 @@ import numpy as np
 
 from partita_conformance.draws.graphs.patterns.pattern import AXES, Pattern, one, row, whole
 
+_HIDDEN = np.float32(-1e4)
+"""What is added to scores that are hidden."""
 PATTERNS: Mapping[str, Pattern] = {
     "shares spelled out": Pattern(
         "float[3,4,4] x, float[3,4,4] z",
@@ -101,6 +103,23 @@ PATTERNS: Mapping[str, Pattern] = {
             "cosine": ("c", "s"),
             "sine": ("s", "c"),
             "joined": ("Add(_p, _q)", "Sub(_p, _q)", "Sub(_q, _p)"),
+        },
+    ),
+    "shares and masks that are added": Pattern(
+        "float[2,4,4] x, bool[4] k",
+        "_m = Cast <to = 1> (k) _i = Sub({one}, _m) _l = Mul(_i, {least}) _a = Add({masked})"
+        " y = Softmax {axis} (_a)",
+        {
+            "one": (one(1),),
+            "least": (one(-1e4), one(-3)),
+            "masked": ("x, _l", "x, {mask}", "{mask}, x"),
+            "mask": (
+                _HIDDEN * np.triu(np.ones((4, 4), np.float32), 1),
+                _HIDDEN * np.triu(np.ones((4, 4), np.float32), 2),
+                _HIDDEN * (np.abs(np.subtract.outer(range(4), range(4))) > 1).astype(np.float32),
+                _HIDDEN * np.resize(row(0, 0, 0, 1), (4, 4)),
+            ),
+            "axis": ("<axis = -1>", "<axis = 1>"),
         },
     ),
     "a triangle of a mask": Pattern(

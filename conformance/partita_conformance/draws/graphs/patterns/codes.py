@@ -87,6 +87,33 @@ PATTERNS: Mapping[str, Pattern] = {
         },
         "float",
     ),
+    "codes spelled out": Pattern(
+        "float[4,6] x",
+        "_f = Mul(x, {far}) _d = Div(_f, {step}) _r = {whole}(_d) {kept} y = Cast <to = 1> (_q)",
+        {
+            "far": (one(40),),
+            "step": (_STEP, one(0.3), one(1)),
+            "whole": ("Round", "Floor", "Ceil"),
+            "kept": (
+                "_c = Clip(_r, {a}, {b}) _q = Cast <to = 3> (_c)",
+                "_c = Clip(_r, {a1}, {b}) _q = Cast <to = 3> (_c)",
+                "_c = Clip(_r, {a}, {b1}) _q = Cast <to = 3> (_c)",
+                "_c = Clip(_r, {low}, {high}) _q = Cast <to = 3> (_c)",
+                "_c = Clip(_r, {zero}, {b}) _q = Cast <to = 3> (_c)",
+                "_c = Clip(_r, {zero}, {most}) _q = Cast <to = 2> (_c)",
+                "_c = Clip(_r, {zero}, {b}) _q = Cast <to = 2> (_c)",
+                "_c = Clip(_r, {high}, {most}) _q = Cast <to = 2> (_c)",
+            ),
+            "a": (one(-128),),
+            "b": (one(127),),
+            "a1": (one(-127),),
+            "b1": (one(126),),
+            "low": (one(-8),),
+            "high": (one(7),),
+            "zero": (one(0),),
+            "most": (one(255),),
+        },
+    ),
     "codes that are made again": Pattern(
         "float[3,4] x, uint8[3,4] c",
         "_a = {bent} _q = QuantizeLinear(_a, {step}, {zero})"

@@ -13,6 +13,7 @@ from partita_conformance.draws.graphs.patterns import (
     norms,
     products,
     shapes,
+    views,
     windows,
 )
 from partita_conformance.draws.graphs.patterns.pattern import Pattern
@@ -23,6 +24,7 @@ PATTERNS: Mapping[str, Pattern] = {
     **attention.PATTERNS,
     **codes.PATTERNS,
     **shapes.PATTERNS,
+    **views.PATTERNS,
     **windows.PATTERNS,
     **arithmetic.PATTERNS,
     **moves.PATTERNS,

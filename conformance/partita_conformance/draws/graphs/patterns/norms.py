@@ -53,10 +53,21 @@ PATTERNS: Mapping[str, Pattern] = {
         "_x = Mul(x, {large}) _z = Mul(z, {large}) _w = Cast <to = {wide}> ({of})"
         " _q = {square} _r = {sum} {end}",
         {
-            "large": (one(300, np.float16), one(1, np.float16), one(90, np.float16)),
+            "large": (
+                np.array([300, 20, 20, 400], np.float16),
+                one(300, np.float16),
+                one(1, np.float16),
+                one(90, np.float16),
+            ),
             "wide": ("1", "11"),
             "of": ("_x", "_z"),
-            "square": ("Mul(_w, _w)", "Abs(_w)", "ReduceSumSquare <axes = [1]> (_w)"),
+            "square": (
+                "Pow(_w, {two})",
+                "Mul(_w, _w)",
+                "Abs(_w)",
+                "ReduceSumSquare <axes = [1]> (_w)",
+            ),
+            "two": (one(2),),
             "sum": (
                 "ReduceMean <axes = [-1]> (_q)",
                 "ReduceMean <axes = [0]> (_q)",
@@ -64,8 +75,8 @@ PATTERNS: Mapping[str, Pattern] = {
                 "ReduceL2 <axes = [-1]> (_q)",
             ),
             "end": (
-                "y = Cast <to = 10> (_r)",
                 "_s = Sqrt(_r) y = Cast <to = 10> (_s)",
+                "y = Cast <to = 10> (_r)",
                 "_s = Log(_r) y = Cast <to = 10> (_s)",
             ),
         },
@@ -125,6 +136,21 @@ PATTERNS: Mapping[str, Pattern] = {
                 "ReduceSum(_a, {none})",
             ),
             "axes2": (whole(1), whole(0), whole(-1)),
+        },
+    ),
+    "a mean over space": Pattern(
+        "float[2,3,2,2,3] x, float[2,3,2,4] z",
+        "_a = {of} y = ReduceMean {how} (_a)",
+        {
+            "of": ("Neg(z)", "Neg(x)"),
+            "how": (
+                "<axes = [2,3]>",
+                "<axes = [2,3], keepdims = 0>",
+                "<axes = [3,2]>",
+                "<axes = [-2,-1]>",
+                "<axes = [1,2]>",
+                "<axes = [3]>",
+            ),
         },
     ),
     "a norm of groups": Pattern(

@@ -127,6 +127,25 @@ PATTERNS: Mapping[str, Pattern] = {
             "end": ("Identity(_b)", "Relu(_b)", "Add(_b, _a)", "LeakyRelu <alpha = 0.2> (_b)"),
         },
     ),
+    "a bent convolution and who reads it": Pattern(
+        "float[1,2,5,5] x, float[1,4,5,5] z",
+        "_n = Neg(z) _a = Conv <pads = [1,1,1,1]> (x, {kernel}{bias}) _b = {bent} y = {end}",
+        {
+            "kernel": (_KERNEL,),
+            "bias": ("", ", {row}"),
+            "row": (row(1, -2, 3, 0.5),),
+            "bent": ("Relu(_a)", "Add(_a, _n)", "Identity(_a)", "LeakyRelu(_a)"),
+            "end": (
+                "Mul(_b, {factor})",
+                "Mul(_b, _n)",
+                "ReduceMean <axes = [1]> (_b)",
+                "ReduceMean <axes = [-3], keepdims = 0> (_b)",
+                "ReduceMax <axes = [1]> (_b)",
+                "Div(_b, {factor})",
+            ),
+            "factor": (row(1, -2, 3, 0.5).reshape(4, 1, 1), one(-2), one(0.5)),
+        },
+    ),
     "groups and what scales them": Pattern(
         "float[1,4,3,5] x",
         "_a = {first} y = {scaled}",

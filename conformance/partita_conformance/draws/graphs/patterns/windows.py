@@ -44,10 +44,24 @@ PATTERNS: Mapping[str, Pattern] = {
         "float[3,4] x",
         "_a = {product} y = {into}",
         {
-            "product": ("MatMul(x, {weight})", "Gemm(x, {weight})", "MatMul({left}, x)"),
+            "product": (
+                "MatMul(x, {weight})",
+                "Gemm(x, {weight})",
+                "MatMul({left}, x)",
+                "Gemm <alpha = 0.5, beta = 0.25> (x, {weight})",
+                "Gemm <alpha = 0.5, beta = -2.0> (x, {weight}, {row})",
+            ),
+            "row": (row(3, 0.5, -1, 2),),
             "weight": (np.resize(row(1, -2, 0.5, 3, 0.25), (4, 4)),),
             "left": (np.resize(row(1, -2, 0.5, 3, 0.25, -1), (3, 3)),),
-            "into": ("Add(_a, {bias})", "Add({bias}, _a)", "Sub(_a, {bias})", "Mul(_a, {bias})"),
+            "into": (
+                "Add(_a, {bias})",
+                "Add({bias}, _a)",
+                "Sub(_a, {bias})",
+                "Mul(_a, {bias})",
+                "Mul(_a, {number})",
+            ),
+            "number": (one(-2),),
             "bias": (
                 row(1, -2, 3, 0.5),
                 row(1, -2, 3, 0.5).reshape(1, 4),
