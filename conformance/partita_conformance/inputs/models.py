@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,27 @@ def parse(text: str, weights: dict[str, Array] | None = None) -> onnx.ModelProto
     for name, array in (weights or {}).items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
+
+
+def beside(
+    steps: Sequence[str], ports: Sequence[str], weights: dict[str, Array]
+) -> onnx.ModelProto:
+    """A model in which each of some operations makes an output.
+
+    Args:
+        steps: The operations, in ONNX's textual form.
+        ports: Inputs with their types, of which those that are read are the model's.
+        weights: Likewise.
+    """
+    lines = " ".join(f"y{number} = {step}" for number, step in enumerate(steps))
+    outputs = ", ".join(f"float y{number}" for number in range(len(steps)))
+    words = set(re.findall(r"\w+", lines))
+    inputs = ", ".join(port for port in ports if port.split()[1] in words)
+    read = {name: array for name, array in weights.items() if name in words}
+    proto = parse(f"beside ({inputs}) => ({outputs}) {{ {lines} }}", read)
+    for output in proto.graph.output:
+        output.ClearField("type")
+    return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
 
 
 def _floats(seed: int, *shape: int) -> Array:

@@ -50,6 +50,8 @@ from partita_conformance.suites.usage import (  # noqa: F401  (importing them en
     suite_given,
     suite_members,
     suite_questions,
+    suite_results,
+    suite_settings,
     suite_turns,
     suite_variables,
 )

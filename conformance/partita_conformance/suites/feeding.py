@@ -1,4 +1,4 @@
-"""What checks feed runners that they call without a request."""
+"""What checks give a device: tensors for runners without a request, operations that it takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import partita
+from partita_conformance.bench.bench import Bench
+from partita_conformance.inputs.models import Array, beside
 
 
 class HasInputs(Protocol):
@@ -19,3 +21,25 @@ class HasInputs(Protocol):
 def host_tensors(model: HasInputs, feeds: Mapping[str, Any]) -> list[partita.Tensor]:
     """The inputs of a run, one per port, in order: tensors over the arrays, not copies."""
     return [partita.HostTensor(feeds[port.name]) for port in model.inputs]
+
+
+def steps_taken(
+    bench: Bench,
+    steps: Sequence[str],
+    ports: Sequence[str],
+    weights: dict[str, Array],
+    setting: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Those operations, of a model with one output of each, that a device takes under a setting.
+
+    Args:
+        bench: The device.
+        steps: The operations, as :func:`~partita_conformance.inputs.models.beside` takes them.
+        ports: Likewise.
+        weights: Likewise.
+        setting: Properties with other values than usual.
+    """
+    model = bench.read(beside(steps, ports, weights))
+    properties = {**bench.target.config, **(setting or {})}
+    answer = bench.core.query_model(model, bench.device, properties)
+    return [step for step, op in zip(steps, model.ops, strict=True) if op.name in answer]

@@ -346,6 +346,17 @@ CAUGHT = {
     ("held_graphs", "ComputesInHalfBetweenCasts"): ["passes/halves_that*"],
     ("held_graphs", "DividesByWholeBlocks"): ["passes/a_bent_conv*"],
     ("held_graphs", "AccumulatesIntoResiduals"): ["passes/a_bent_conv*"],
+    ("held_runtime", "RoundsWritesUp"): ["given/nothing_is_written*"],
+    ("held_runtime", "CompactsGivenOutputs"): ["given/results_lie*"],
+    ("held_runtime", "HandsOutZeroPage"): ["sharing/results_that*"],
+    ("held_runtime", "ExportsAttributesWithSixDecimals"): ["blob/numbers*"],
+    ("held_runtime", "WatchesFailedRunnersForEver"): ["resources/nothing*"],
+    ("held_runtime", "ClampsLevelSilently"): ["properties/numbers*"],
+    ("held_runtime", "RefusesAtCompileInModeTwo"): ["query/what_is_taken_compiles_under*"],
+    ("held_runtime", "LendsOneBlockToAll"): ["boundary/offers*"],
+    ("held_runtime", "NormalizesNames"): ["ports/names_stay_apart"],
+    ("held_numerics", "ResizeHasOneCubicAgainstAliases"): ["choices/Resize"],
+    ("held_numerics", "ConvPadsToTheSameSizeByTheDenseWindow"): ["choices/Conv"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita_conformance.draws.choices.meet import meetings
 from partita_conformance.draws.choices.numbers import numbers, whole
-from partita_conformance.draws.draw import Draw
+from partita_conformance.draws.draw import Array, Draw
 
 _SPATIAL = (7, 9, 6)
 _PADS = ("none", "even", "uneven", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -26,7 +26,7 @@ def _windows(row: Mapping[str, Any]) -> dict[str, Any]:
         given["pads"] = ends * 2 if row["pads"] == "even" else [*ends, *[0] * rank]
     elif row["pads"] != "none":
         given["auto_pad"] = row["pads"]
-    if row["dilations"] and not row["pads"].startswith("SAME"):
+    if row["dilations"]:
         given["dilations"] = [1 + (row["dilations"] + axis) % 2 for axis in range(rank)]
     return given
 
@@ -88,15 +88,29 @@ def blocks(op_type: str) -> Iterator[Draw]:
             yield Draw([numbers(batch, 3, 2 * block, 3 * block)], {"blocksize": block})
 
 
+_PLACES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+
+
+def _resized(x: Array, row: Mapping[str, Any], given: dict[str, Any], opset: int = 17) -> Draw:
+    """An image resized by the factors of a row, which are scales or sizes."""
+    scales = np.array([1, 1, *row["factors"]], np.float32)
+    sizes = whole([*x.shape[:2], *(scales[2:] * x.shape[2:])])
+    inputs, known = ([x, None, None, sizes], [3]) if row["sized"] else ([x, None, scales], [2])
+    return Draw(inputs, given, known, opset=opset)
+
+
 def resize() -> Iterator[Draw]:
     """Ways to look for places and to weigh, up and down, by scales and sizes."""
-    for mode in ("linear", "cubic"):
-        smooth = {"mode": mode, "antialias": 1}
-        scales = np.array([1, 1, 0.5, 0.5], np.float32)
-        yield Draw([numbers(1, 2, 8, 6), None, scales], smooth, [2], opset=18)
+    for row in meetings(
+        mode=("linear", "cubic"), where=_PLACES, slope=(-0.75, -0.5), outside=(0, 1),
+        factors=((0.5, 0.5), (0.5, 2), (0.25, 0.5), (2, 0.25)), sized=(0, 1),
+    ):  # fmt: skip
+        given = {"mode": row["mode"], "antialias": 1, "exclude_outside": row["outside"]}
+        given |= {"coordinate_transformation_mode": row["where"], "cubic_coeff_a": row["slope"]}
+        yield _resized(numbers(1, 2, 8, 12), row, given, 18)
     for row in meetings(
         mode=("nearest", "linear", "cubic"),
-        where=("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"),
+        where=_PLACES,
         rounded=("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
         factors=((2, 3), (0.5, 2), (1.5, 0.5), (1, 2)), outside=(0, 1), sized=(0, 1),
         slope=(-0.75, -0.5),
@@ -106,12 +120,7 @@ def resize() -> Iterator[Draw]:
             given["nearest_mode"] = row["rounded"]
         if row["mode"] == "cubic":
             given |= {"exclude_outside": row["outside"], "cubic_coeff_a": row["slope"]}
-        x = numbers(2, 1, 4, 6)
-        scales = np.array([1, 1, *row["factors"]], np.float32)
-        if row["sized"]:
-            yield Draw([x, None, None, whole([2, 1, *(scales[2:] * x.shape[2:])])], given, [3])
-        else:
-            yield Draw([x, None, scales], given, [2])
+        yield _resized(numbers(2, 1, 4, 6), row, given)
 
 
 def grid_sample() -> Iterator[Draw]:

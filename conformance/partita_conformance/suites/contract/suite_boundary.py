@@ -316,25 +316,48 @@ _BLOCKS = (64, 4096, 1 << 20, 1001, 3, 1)
 
 @check("boundary")
 def offers_host_memory_that_lasts(bench: Bench) -> None:
-    """host_memory() gives bytes that can be written, that copies use, and that stay."""
-    blocks = [bench.core.device_api.host_memory(bench.device, nbytes) for nbytes in _BLOCKS]
-    if all(block is None for block in blocks):
+    """host_memory() gives bytes that can be written, that copies use, and that stay.
+
+    Also when blocks of the same size are asked for, while others are there and when some are gone.
+    """
+    sizes = [*_BLOCKS, *_BLOCKS[::-1]]
+    api = bench.core.device_api
+    blocks = {number: api.host_memory(bench.device, size) for number, size in enumerate(sizes)}
+    if all(block is None for block in blocks.values()):
         raise NotApplicableError("the device offers no host memory")
-    for number, block in enumerate(blocks):
-        if block is None:
-            continue
-        require(
-            isinstance(block, np.ndarray) and block.dtype == np.uint8 and block.ndim == 1,
-            f"host_memory gives {block!r}, no row of bytes.",
-        )
-        require(block.nbytes == _BLOCKS[number], f"It has {block.nbytes} bytes.")
-        require(block.flags.writeable, "It cannot be written.")
-        block[:] = number + 1
+    for number, block in blocks.items():
+        _require_bytes(block, sizes[number], number + 1)
+    _require_kept(bench, blocks)
+    for number in range(1, len(sizes), 3):
+        del blocks[number]
     gc.collect()
-    for number, block in enumerate(blocks):
-        if block is not None:
-            require(bool((block == number + 1).all()), "What was written to it has changed.")
-            tensor = bench.core.device_api.transfer_to(bench.device, partita.HostTensor(block))
-            back = partita.HostTensor(np.zeros_like(block))
-            tensor.copy_to(back)
-            compare([back.numpy()], [block], "a tensor in it, on the device and back")
+    for number in range(1, len(sizes), 3):
+        blocks[number] = api.host_memory(bench.device, sizes[number])
+        _require_bytes(blocks[number], sizes[number], number + 1)
+    _require_kept(bench, blocks)
+
+
+def _require_bytes(block: Array | None, size: int, number: int) -> None:
+    """Looks at a block of host memory, and writes a number to all of it."""
+    if block is None:
+        return
+    require(
+        isinstance(block, np.ndarray) and block.dtype == np.uint8 and block.ndim == 1,
+        f"host_memory gives {block!r}, no row of bytes.",
+    )
+    require(block.nbytes == size, f"Host memory of {size} bytes has {block.nbytes} bytes.")
+    require(block.flags.writeable, "Host memory cannot be written.")
+    block[:] = number
+
+
+def _require_kept(bench: Bench, blocks: Mapping[int, Array | None]) -> None:
+    """Fails unless each block holds its number, and copies of all of them hold theirs."""
+    api = bench.core.device_api
+    have = {number: block for number, block in blocks.items() if block is not None}
+    copies = {n: api.transfer_to(bench.device, partita.HostTensor(b)) for n, b in have.items()}
+    for number, block in have.items():
+        kept = bool((block == number + 1).all())
+        require(kept, f"What was written to {block.nbytes} bytes of host memory has changed.")
+        back = partita.HostTensor(np.zeros_like(block))
+        copies[number].copy_to(back)
+        compare([back.numpy()], [block], "a tensor in it, on the device and back")

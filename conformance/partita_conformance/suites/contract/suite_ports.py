@@ -24,8 +24,11 @@ NAMES = (
     *("a.b", "a/b", "a_b", "a:b", "a b", "A_B", "a-b", "a\\b", 'a"b'),
     *("x:0", "x:1", "outer/same", "inner/same", "for", "None", "__class__", "1st", "_1st"),
     *("größe", "größe/2", "入力", f"{LONG}1", f"{LONG}2", "0", "1", "10"),
+    *("x1", "x\u00b9", "x\u2081", "\uff581", "\u00e5", "a\u030a", "fi", "\ufb01", "\u0445", "x"),
+    *("stra\u00dfe", "strasse", "STRASSE", "a  b", "a\u00a0b", " a b", "a b ", "a\u200bb", "ab"),
 )
-"""Names of values that many ways of making identifiers of them make equal."""
+"""Names of values that many ways of making identifiers of them make equal, or of Unicode's ways to
+write a text in one form, to tell no capitals from small letters, or to leave out spaces."""
 SHAPE = (2, 3)
 """Of most values."""
 

@@ -30,7 +30,7 @@ def _fields(bench: Bench) -> dict[str, Any]:
     return dict(bench.plugin.properties_type.model_fields)
 
 
-def _other_values(annotation: Any, default: Any) -> list[Any]:
+def other_values(annotation: Any, default: Any) -> list[Any]:
     """Values that a field may have besides its default, as far as its type tells."""
     if annotation is bool:
         return [not default]
@@ -43,13 +43,18 @@ def _other_values(annotation: Any, default: Any) -> list[Any]:
     return []
 
 
+def settable(bench: Bench) -> Iterator[tuple[str, Any]]:
+    """Each property that can be set, but for those that choose the device, and its field."""
+    for name in writable(bench.plugin.properties_type):
+        if name not in _FREE:
+            yield name, bench.plugin.properties_type.model_fields[name]
+
+
 def other_settings(bench: Bench) -> Iterator[tuple[str, Any]]:
     """Each property that can be set, but for those that choose the device, with another value."""
-    for name in writable(bench.plugin.properties_type):
-        field = bench.plugin.properties_type.model_fields[name]
-        if name not in _FREE:
-            for value in _other_values(field.annotation, field.default)[:1]:
-                yield name, value
+    for name, field in settable(bench):
+        for value in other_values(field.annotation, field.default)[:1]:
+            yield name, value
 
 
 @check("properties")
@@ -143,7 +148,7 @@ def set_ones_reach_the_compiled_model(bench: Bench) -> None:
             continue
         field = bench.plugin.properties_type.model_fields[name]
         default = bench.core.get_property(bench.device, name)
-        for value in _other_values(field.annotation, default)[:1]:
+        for value in other_values(field.annotation, default)[:1]:
             core = bench.new_core()
             core.set_property(bench.device, {name: value})
             compiled = bench.compile(sample.proto, core=core)
@@ -205,7 +210,7 @@ def do_not_change_results(bench: Bench) -> None:
         if name in _FREE or "PRECISION" in name:
             continue
         field = bench.plugin.properties_type.model_fields[name]
-        for value in _other_values(field.annotation, field.default):
+        for value in other_values(field.annotation, field.default):
             request = bench.compile(sample.proto, {name: value}).create_infer_request()
             for seed in (0, 1):
                 feeds = sample.feeds(seed)

@@ -138,17 +138,24 @@ def _impossible(bench: Bench) -> dict[str, Callable[[], object]]:
     proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
     if bench.refusals(proto):
         return {}
-    request = bench.compile(proto).create_infer_request()
+    compiled = bench.compile(proto)
+    kept = compiled.create_infer_request()
     feeds = {"a": np.ones(3, np.float32), "b": np.ones(4, np.float32)}
 
-    def use() -> None:
+    def use(request: partita.InferRequest) -> None:
         with contextlib.suppress(partita.PartitaError):
             request.infer(feeds)
         request.start_async(feeds)
         with contextlib.suppress(partita.PartitaError):
             request.wait()
 
-    return {"runs that the device cannot compute": use}
+    return {
+        "runs that the device cannot compute": lambda: use(kept),
+        "requests whose runs it cannot compute": lambda: use(compiled.create_infer_request()),
+        "models whose runs it cannot compute": lambda: use(
+            bench.compile(proto).create_infer_request()
+        ),
+    }
 
 
 def _growth(count: Callable[[], int], before: int) -> int:

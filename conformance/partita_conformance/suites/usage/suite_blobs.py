@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tempfile
 from typing import Any
 
@@ -14,10 +15,11 @@ import partita
 from partita.errors import BlobError, CompileError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Sample, parse
+from partita_conformance.inputs.models import Sample, beside, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 from partita_conformance.suites.contract.suite_properties import other_settings
+from partita_conformance.suites.feeding import steps_taken
 
 
 def exported(compiled: partita.CompiledModel) -> bytes:
@@ -201,6 +203,56 @@ def weights_of_every_type_come_back(bench: Bench) -> None:
             compare(restored(feeds).to_tuple(), [form, weight[:1]], what, 0, 0)
     if not tried:
         raise NotApplicableError("the device does not take Identity")
+
+
+_STEPS = (
+    *("LeakyRelu <alpha = {0}> (x)", "Elu <alpha = {0}> (x)", "Celu <alpha = {0}> (x)"),
+    *("Selu <alpha = {0}, gamma = {1}> (x)", "HardSigmoid <alpha = {0}, beta = {1}> (x)"),
+    *("ThresholdedRelu <alpha = {0}> (x)", "Gemm <alpha = {0}, beta = {1}> (x, w, c)"),
+    *("Shrink <lambd = {0}, bias = {1}> (x)", "LayerNormalization <epsilon = {0}> (x, c, c)"),
+    "InstanceNormalization <epsilon = {0}> (image, one, one)",
+    "BatchNormalization <epsilon = {0}> (image, one, one, one, one)",
+    "LRN <size = 3, alpha = {0}, beta = {1}, bias = {1}> (image)",
+    *("Constant <value_float = {0}> ()", "Constant <value_floats = [{0}, {1}]> ()"),
+    "Constant <value_int = 9007199254740993> ()",
+    "Constant <value_ints = [1, -4611686018427387905]> ()",
+    "If (truth) <then_branch = p () => (float[2,3] b) {{ b = LeakyRelu <alpha = {0}> (x) }},"
+    " else_branch = q () => (float[2,3] d) {{ d = Neg(x) }}>",
+)
+"""Operations that have numbers for attributes."""
+_PORTS = ("float[2,3] x", "float[1,2,4,5] image")
+_WEIGHTS = {
+    "w": np.array([[0.5, 2, 1], [1.5, -1, 3], [0.1, 7, 2]], np.float32),
+    "c": np.array([1.5, 0.5, -2], np.float32),
+    "one": np.array([1, 1], np.float32),
+    "truth": np.array(True),
+}
+_DIGITS = ("1e-07", "0.33333334", "0.000030000001", "1234567.9", "2.5e-30", "16777215.0")
+"""Numbers of float32 that need all their digits, or their exponent."""
+
+
+@check("blob")
+def numbers_of_attributes_come_back(bench: Bench) -> None:
+    """What a model computes by its attributes is the same after an import, to the last digits."""
+    feeds = {
+        "x": np.array([[-3e4, -1.5, -1e-3], [1e-3, 2, 5e4]], np.float32),
+        "image": np.linspace(-3, 40, 40, dtype=np.float32).reshape(1, 2, 4, 5) ** 3,
+    }
+    tried = 0
+    for pair in itertools.pairwise((*_DIGITS, _DIGITS[0])):
+        steps = steps_taken(bench, [step.format(*pair) for step in _STEPS], _PORTS, _WEIGHTS)
+        if not steps:
+            continue
+        tried += 1
+        proto = beside(steps, _PORTS, _WEIGHTS)
+        compiled = bench.compile(proto)
+        restored = bench.new_core().import_model(exported(compiled), bench.device)
+        given = {port.name: feeds[port.name] for port in compiled.inputs}
+        due, have = compiled(given).to_tuple(), restored(given).to_tuple()
+        for step, *arrays in zip(steps, have, due, strict=True):
+            compare(arrays[:1], arrays[1:], f"{step}, imported", 1e-6, 0)
+    if not tried:
+        raise NotApplicableError("the device takes none of the operations")
 
 
 @check("blob", values=True)
