@@ -203,12 +203,15 @@ class RequestOutputs:
             return tensor
         if self._is_written_over(array):
             return tensor
-        for index, result in enumerate(self.results):
-            if result.memory == HOST and owner_of(result.numpy()) is owner:
-                if np.may_share_memory(array, result.numpy()):
-                    self._carry(index)
-                return tensor if leave() else HostTensor(array.copy())
-        return tensor
+        within = [
+            index
+            for index, result in enumerate(self.results)
+            if result.memory == HOST and owner_of(result.numpy()) is owner
+        ]
+        for index in within:  # several outputs may lie in one block of memory
+            if np.may_share_memory(array, self.results[index].numpy()):
+                self._carry(index)
+        return HostTensor(array.copy()) if within and not leave() else tensor
 
     def _is_written_over(self, array: Array) -> bool:
         """Whether an array of the application is an output that the device writes over an input."""

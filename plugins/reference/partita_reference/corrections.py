@@ -327,7 +327,9 @@ class RoiAlign(OriginalRoiAlign):
     It walks through all samples of a region in Python, of which there may be any number.
     """
 
-    def _run(self, x: Any, rois: Any, *others: Any, **given: Any) -> tuple[Any]:
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self, x: Any, rois: Any, *others: Any, **given: Any
+    ) -> tuple[Any]:
         if self.run_params["opsets"].get("", 16) < 16:
             given["coordinate_transformation_mode"] = "output_half_pixel"
         self._bound(np.asarray(rois, np.float64), given)

@@ -137,7 +137,10 @@ def arithmetic() -> dict[str, Any]:
 
 def _trapped() -> int:
     """Errors of arithmetic that raise a signal on this thread; 0 where the system has no word."""
-    told = getattr(ctypes.CDLL(None), "fegetexcept", None)
+    try:
+        told = getattr(ctypes.CDLL(None), "fegetexcept", None)
+    except (OSError, TypeError):  # another system
+        return 0
     return int(told()) if told else 0
 
 
@@ -222,7 +225,7 @@ class _Usual:
         sys.set_int_max_str_digits(9_100)
         logging.disable(3)
         np.setbufsize(16_384)
-        tempfile.tempdir = str(Path.cwd())
+        tempfile.tempdir = tempfile.mkdtemp(dir=Path.cwd())  # goes with the folder around it
         warnings.showwarning = _shown
         sys.excepthook = _uncaught
 

@@ -99,7 +99,7 @@ PATTERNS: Mapping[str, Pattern] = {
         "float[3,4] x, float[3,4] z",
         "_a = Concat <axis = {axis}> ({order}) {split} y = {end}",
         {
-            "axis": ("1", "-1", "0"),
+            "axis": ("1", "-1"),
             "order": ("x, z", "z, x", "x, x"),
             "split": (
                 "_p, _q = Split <axis = 1> (_a, {parts})",
