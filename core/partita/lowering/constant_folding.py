@@ -21,6 +21,9 @@ def fold_constants(graph: Graph, target: Target) -> None:
     """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
 
     Works on the graph in place, bodies included. Nodes that the target has no emitter for stay.
+
+    Raises:
+        CompileError: An If has a constant for its condition that is not of one element.
     """
     kept: list[Node] = []
     queue = list(reversed(graph.nodes))
@@ -38,11 +41,16 @@ def fold_constants(graph: Graph, target: Target) -> None:
 
 
 def _taken(node: Node) -> list[Node]:
-    """The nodes of the branch that an If on a constant takes, and names for their outputs."""
-    condition = node.inputs[0]
-    if condition is None or condition.const is None or condition.const.size != 1:
-        return [node]
-    taken = bool(condition.const.reshape(-1)[0])
+    """The nodes of the branch that an If on a constant takes, and names for their outputs.
+
+    Raises:
+        CompileError: The constant is none of one element.
+    """
+    condition = node.inputs[0].const if node.inputs and node.inputs[0] is not None else None
+    if condition is None or condition.size != 1:
+        found = "is left out" if condition is None else f"has {condition.size} elements"
+        raise CompileError(f"The condition of If '{node.name}' {found}; it takes one element.")
+    taken = bool(condition.reshape(-1)[0])
     branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
     names = [
         Node("Identity", [source], [target], name=node.name, origins=node.origins)

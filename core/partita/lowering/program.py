@@ -271,7 +271,7 @@ class _Memory:
 
     def __init__(self, array: Array) -> None:
         self._array = array
-        known = array.dtype.kind in "biuf"
+        known = array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1
         self.__array_interface__ = {
             "version": 3,
             "shape": array.shape if known else (array.nbytes,),

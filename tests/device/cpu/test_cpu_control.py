@@ -157,6 +157,20 @@ def test_loop_carries_state_and_collects(start, count):
     check(loop("n", start), feeds, feeds | {"x": floats(3), "w": floats(3)})
 
 
+@pytest.mark.parametrize(("count", "values"), [(0, ""), (2, "1, 0")])
+def test_if_on_a_constant_that_is_no_flag_is_refused(count, values):
+    """It was looked at again and again."""
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) <bool[{count}] c = {{{values}}}> {{
+          y = If (c) <then_branch = t () => (float[2] a) {{ a = Identity (x) }},
+                      else_branch = e () => (float[2] b) {{ b = Neg (x) }}>
+        }}"""
+    )
+    with pytest.raises(PartitaError, match=f"has {count} elements; it takes one"):
+        partita.Core().compile_model(model, "CPU")
+
+
 def test_loop_that_must_not_start():
     feeds = {"n": np.array(4), "go": np.array(False), "x": floats(6), "w": floats(6)}
     check(loop("n", "go"), feeds)

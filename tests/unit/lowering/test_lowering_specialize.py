@@ -1,5 +1,6 @@
 """Specialization: folding, value inputs, splits, memory; checked by walking the programs."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import parser
@@ -588,3 +589,17 @@ def test_what_keeps_a_size_as_a_number_is_no_class():
     maker = Specializer(lower_proto(model), Target(find_rows, refine=refine))
     for rows in range(1, 9):
         maker.program_for([floats(rows)])
+
+
+@pytest.mark.parametrize(
+    "kind", ["bool", "int8", "float16", "float64", "complex64", "bfloat16", "float8_e5m2", "int4"]
+)
+def test_read_only_arrays_of_any_type_are_marked_writable_where_they_lie(kind):
+    own = getattr(ml_dtypes, kind, None)
+    array = np.arange(6).reshape(2, 3).astype(kind if own is None else own)
+    array.flags.writeable = False
+    marked = plain(array)
+    assert marked.flags.writeable
+    assert (marked.dtype, marked.shape) == (array.dtype, array.shape)
+    assert np.shares_memory(marked, array)
+    assert marked.tobytes() == array.tobytes()
