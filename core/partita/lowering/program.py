@@ -234,8 +234,8 @@ def plain(array: Array) -> Array:
         array = in_rows(array)
     elif not flags.writeable and array.dtype != object:
         memory = np.asarray(_Memory(array))
-        known = memory.dtype == array.dtype
-        array = memory if known else memory.view(array.dtype).reshape(array.shape)
+        alike = memory.dtype == array.dtype and memory.shape == array.shape
+        array = memory if alike else memory.view(array.dtype).reshape(array.shape)
     return array
 
 
@@ -263,6 +263,10 @@ def in_rows(array: Array) -> Array:
     return result
 
 
+_FIRST_OF_OTHERS = 256
+"""Numbers of types from here on are of other packages, whatever kind they say that they are."""
+
+
 class _Memory:
     """Exposes the memory of a read-only array as a writable one and keeps it alive.
 
@@ -271,7 +275,7 @@ class _Memory:
 
     def __init__(self, array: Array) -> None:
         self._array = array
-        known = array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1
+        known = array.dtype.kind in "biuf" and array.dtype.num < _FIRST_OF_OTHERS
         self.__array_interface__ = {
             "version": 3,
             "shape": array.shape if known else (array.nbytes,),

@@ -597,6 +597,11 @@ def test_what_keeps_a_size_as_a_number_is_no_class():
 def test_read_only_arrays_of_any_type_are_marked_writable_where_they_lie(kind):
     own = getattr(ml_dtypes, kind, None)
     array = np.arange(6).reshape(2, 3).astype(kind if own is None else own)
+    check_marked(array)
+    check_marked(array.view(array.dtype.newbyteorder("=")))  # equal, and another object
+
+
+def check_marked(array):
     array.flags.writeable = False
     marked = plain(array)
     assert marked.flags.writeable
