@@ -233,9 +233,7 @@ def plain(array: Array) -> Array:
     if not (flags.c_contiguous and flags.aligned):
         array = in_rows(array)
     elif not flags.writeable and array.dtype != object:
-        memory = np.asarray(_Memory(array))
-        alike = memory.dtype == array.dtype and memory.shape == array.shape
-        array = memory if alike else memory.view(array.dtype).reshape(array.shape)
+        array = np.asarray(_Memory(array)).view(array.dtype).reshape(array.shape)
     return array
 
 
@@ -263,22 +261,14 @@ def in_rows(array: Array) -> Array:
     return result
 
 
-_FIRST_OF_OTHERS = 256
-"""Numbers of types from here on are of other packages, whatever kind they say that they are."""
-
-
 class _Memory:
-    """Exposes the memory of a read-only array as a writable one and keeps it alive.
-
-    Of types that are not numpy's own it is bytes.
-    """
+    """Exposes the memory of a read-only array as writable bytes and keeps it alive."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
-        known = array.dtype.kind in "biuf" and array.dtype.num < _FIRST_OF_OTHERS
         self.__array_interface__ = {
             "version": 3,
-            "shape": array.shape if known else (array.nbytes,),
-            "typestr": array.dtype.str if known else "|u1",
+            "shape": (array.nbytes,),
+            "typestr": "|u1",
             "data": (array.ctypes.data, False),
         }
