@@ -102,6 +102,17 @@ def test_groups_of_rows(sizes, stride, gap, begin, end):
         assert few or not all(on_image)
 
 
+def test_rows_that_a_file_claims_are_not_walked():
+    """Two thousand million of them: it takes as long as for two."""
+    rows, gap = 2**31 - 1, 2**30
+    images = Images(
+        *(1, rows, 9, 4, 4, 1, (3, 1), (1, 1), (gap, 1), (gap, 0), (gap, 0)),
+        *(rows, 9),
+    )
+    groups = [(0, gap - 1, (1, 3)), (gap - 1, 1, (1, 2)), (gap, gap - 1, (0, 2))]
+    assert row_groups.row_groups(images) == groups
+
+
 @pytest.mark.parametrize("group", [1, 8])
 def test_padding_takes_no_memory(group):
     """Of 3 x 3 taps one is on the image; a row of padding has a million elements."""

@@ -8,6 +8,7 @@ neither copies nor multiplies padding above and below.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from partita.lowering import Builder, Operand
@@ -59,18 +60,32 @@ def emit_by_rows(
 def row_groups(images: Images) -> list[tuple[int, int, tuple[int, int]]]:
     """First row, number of rows, and the rows of taps that lie on the image under them.
 
-    None if that is not worth it: if windows are not dilated, or lie on the image nearly everywhere.
+    Empty if that is not worth it: if windows are not dilated, or lie on the image nearly everywhere.
     """
-    down = images.kernel[0]
-    if down == 1 or images.dilation[0] == 1:
+    down, rows = images.kernel[0], images.out_height
+    if down == 1 or images.dilation[0] == 1 or not rows:
         return []
-    reached = [_taps(images, row) for row in range(images.out_height)]
-    counts = [high - low for low, high in reached]
-    if min(counts, default=0) < 1 or sum(counts) * GAIN > down * len(counts):
+    starts = _changes(images)
+    groups = [
+        (first, behind - first, _taps(images, first))
+        for first, behind in itertools.pairwise([*starts, rows])
+    ]
+    multiplied = sum(count * (high - low) for _, count, (low, high) in groups)
+    if min(high - low for *_, (low, high) in groups) < 1 or multiplied * GAIN > down * rows:
         return []
-    starts = [n for n, taps in enumerate(reached) if n == 0 or taps != reached[n - 1]]
-    ends = [*starts[1:], len(reached)]
-    return [(n, end - n, reached[n]) for n, end in zip(starts, ends, strict=True)]
+    return groups
+
+
+def _changes(images: Images) -> list[int]:
+    """The rows of the result under which other rows of taps lie on the image than under the last.
+
+    They are found by the taps, not by walking along the rows, whose number a file may claim.
+    """
+    top, gap, step = images.begin[0], images.dilation[0], images.stride[0]
+    bottom = images.height - 1 + top
+    enter = (-((tap * gap - top) // step) for tap in range(images.kernel[0]))
+    leave = ((bottom - tap * gap) // step + 1 for tap in range(images.kernel[0]))
+    return sorted({0, *(row for row in (*enter, *leave) if 0 < row < images.out_height)})
 
 
 def _taps(images: Images, row: int) -> tuple[int, int]:
