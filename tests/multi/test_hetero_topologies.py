@@ -40,6 +40,16 @@ def test_a_model_input_that_is_directly_an_output():
     np.testing.assert_array_equal(results["x"], X)
 
 
+def test_a_weight_that_is_an_output_may_be_written_to():
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    proto = model_of([node("Relu", ["x"], "y")], ["y", "w"], initializers=[("w", weight)])
+    compiled = core_with(FakeDevice("A")).compile_model(proto, "HETERO:A")
+    for _ in range(2):
+        results = compiled({"x": X}, share_outputs=True)
+        np.testing.assert_array_equal(results["w"], weight)
+        results["w"][:] = 99
+
+
 def test_a_model_of_constants_only():
     shape = numpy_helper.from_array(np.array([2], np.int64), "s")
     proto = helper.make_model(

@@ -21,6 +21,7 @@ from partita.errors import (
     raised_as,
 )
 from partita.tensors.sequence_values import unboxed
+from partita_conformance.bench.promises import require_answer, require_face
 from partita_conformance.draws.vary import TYPES, in_singles
 from partita_conformance.inputs.models import Sample, samples
 from partita_conformance.judging.exact import exact_answers
@@ -114,6 +115,11 @@ class Bench:
         """The id of the device, ``""`` if it has none."""
         return self.core.resolve_device(self.device).partition(".")[2]
 
+    @functools.cached_property
+    def is_virtual(self) -> bool:
+        """Whether the device is made of other devices."""
+        return self.core.device_info(self.device).kind == "virtual"
+
     def properties(self, **values: Any) -> Any:
         """A properties object as the plugin gets it."""
         return self.plugin.properties_type(DEVICE_ID=self.device_id, **values)
@@ -132,9 +138,12 @@ class Bench:
         config: Mapping[str, Any] | None = None,
         core: partita.Core | None = None,
     ) -> partita.CompiledModel:
-        """Compiles for the device under test."""
+        """Compiles for the device under test, and looks at the face of what comes of it."""
         merged = {**self.target.config, **(config or {})}
-        return (core or self.core).compile_model(self.read(proto), self.device, merged)
+        model = self.read(proto)
+        compiled = (core or self.core).compile_model(model, self.device, merged)
+        require_face(model, compiled)
+        return compiled
 
     def refusals(self, proto: onnx.ModelProto) -> list[str]:
         """Why the device does not take operations of a model; empty if it takes all."""
@@ -144,12 +153,10 @@ class Bench:
         """The operations of a model that the device does not take, by name, and why."""
         model = self.read(proto)
         answer = self.core.query_model(model, self.device, self.target.config)
+        require_answer(model, answer, self.plugin.device_name, self.is_virtual)
         refused = [op for op in model.ops if op.name not in answer]
-        for op in refused:
-            require_true(op, answer.reasons.get(op.name))
         self.require_the_same_answer(proto, {op.name for op in refused})
-        reasons = {op.name: answer.reasons.get(op.name, "no reason given") for op in refused}
-        return {op.name: f"{op.op_type}: {reasons[op.name]}" for op in refused}
+        return {op.name: f"{op.op_type}: {answer.reasons[op.name]}" for op in refused}
 
     def taken(
         self, models: Iterable[tuple[T, onnx.ModelProto]]
@@ -220,28 +227,6 @@ class Bench:
         refusals = self.refusals(proto)
         if refusals:
             raise DeclinedError(refusals[0])
-
-
-def require_true(op: partita.Op, reason: partita.Reason | None) -> None:
-    """Looks at what a reason says of shapes that the model tells.
-
-    Raises:
-        ConformanceError: It says that a size is not known, or that elements decide it, and it is
-            known, or every input is a constant.
-    """
-    import onnx_ir as ir  # with the first model that is read, and without what it seldom needs
-
-    code = getattr(reason, "code", None)
-    values = [value for value in (*op.node.inputs, *op.node.outputs) if value is not None]
-    bodies = any(one.type == ir.AttributeType.GRAPH for one in op.node.attributes.values())
-    if code == partita.ReasonCode.DYNAMIC_SHAPE and values and not bodies:
-        known = all(v.shape is not None and v.shape.is_static() for v in values)
-        if known:
-            raise ConformanceError(f"The reason for {op.op_type} of known shapes is: {reason}")
-    if code == partita.ReasonCode.VALUE_DEPENDENT_SHAPE:
-        inputs = [value for value in op.node.inputs if value is not None]
-        if all(value.const_value is not None for value in inputs):
-            raise ConformanceError(f"The reason for {op.op_type} of constants is: {reason}")
 
 
 _answers: dict[bytes, list[Array]] = {}

@@ -46,7 +46,9 @@ from partita_conformance.suites.resources import (  # noqa: F401  (importing the
     suite_threads,
 )
 from partita_conformance.suites.usage import (  # noqa: F401  (importing them enters what they hold)
+    suite_alike,
     suite_blobs,
+    suite_forms,
     suite_given,
     suite_members,
     suite_questions,

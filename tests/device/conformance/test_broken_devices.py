@@ -10,6 +10,7 @@ import warnings
 
 import broken_form
 import broken_lasting
+import broken_promises
 import broken_runs
 import broken_state
 import broken_usage
@@ -31,10 +32,12 @@ from partita_conformance.runs.running import (
     Isolated,
 )
 
-MODULES = (broken_form, broken_lasting, broken_runs, broken_state, broken_usage, broken_values)
+MODULES = (broken_form, broken_lasting, broken_promises, broken_runs, broken_state, broken_usage)
+MODULES += (broken_values,)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
 FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
+FRAMES |= {"KnowsProgramsBy", "OwnTable"}
 APART = {*FRAMES, *(fault.__name__ for fault in ALONE)}
 FAULTS = [
     cls

@@ -22,7 +22,7 @@ from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
-_FREE = {"DEVICE_ID"}
+_FREE = {"DEVICE_ID", "MULTI_DEVICE_PRIORITIES"}
 """Writable properties whose value decides about more than themselves."""
 
 
@@ -51,9 +51,9 @@ def settable(bench: Bench) -> Iterator[tuple[str, Any]]:
 
 
 def other_settings(bench: Bench) -> Iterator[tuple[str, Any]]:
-    """Each property that can be set, but for those that choose the device, with another value."""
+    """Each property that can be set, but for those that choose the device, and other values."""
     for name, field in settable(bench):
-        for value in other_values(field.annotation, field.default)[:1]:
+        for value in other_values(field.annotation, field.default):
             yield name, value
 
 
@@ -130,6 +130,8 @@ def are_listed(bench: Bench) -> None:
         "the compiled model": compiled.get_property,
     }.items():
         listed = get("SUPPORTED_PROPERTIES")
+        kinds = isinstance(listed, dict) and {*listed.values()} <= {"RO", "RW"}
+        require(kinds, f"SUPPORTED_PROPERTIES of {where} is {listed!r}; it says RO or RW of each.")
         missing = set(_fields(bench)) - set(listed)
         require(not missing, f"SUPPORTED_PROPERTIES of {where} lacks {sorted(missing)}.")
         for name in listed:
@@ -148,7 +150,7 @@ def set_ones_reach_the_compiled_model(bench: Bench) -> None:
             continue
         field = bench.plugin.properties_type.model_fields[name]
         default = bench.core.get_property(bench.device, name)
-        for value in other_values(field.annotation, default)[:1]:
+        for value in other_values(field.annotation, default):
             core = bench.new_core()
             core.set_property(bench.device, {name: value})
             compiled = bench.compile(sample.proto, core=core)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import networks, parse
+from partita_conformance.inputs.models import Sample, networks, parse, samples
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
     NotApplicableError,
     require,
 )
-from partita_conformance.suites.contract.suite_ports import UNARY, model, value_of
+from partita_conformance.suites.contract.suite_ports import LONG, NAMES, UNARY, model, value_of
 
 
 def _body(op: str, domain: str, name: str) -> onnx.GraphProto:
@@ -158,3 +159,106 @@ def answers_hold_for_parts(bench: Bench) -> None:
                 raise ConformanceError(
                     f"What is taken of a part of '{network.name}' does not compile: {error}"
                 ) from error
+
+
+@check("query")
+def answers_are_the_callers(bench: Bench) -> None:
+    """An answer that its caller has edited, as affinities are, does not change the next one."""
+    for network in (*networks(), *samples("plain")[:3]):
+        model = bench.read(network.proto)
+        for ask in (
+            partial(bench.core.query_model, model, bench.device, bench.target.config),
+            partial(bench.plugin.query_model, model, bench.properties()),
+        ):
+            answer = ask()
+            first = dict(answer), dict(answer.reasons)
+            answer.update(dict.fromkeys(answer, "SOMEWHERE"), nobody="SOMEWHERE")
+            if isinstance(answer.reasons, dict):
+                answer.reasons.clear()
+            again = ask()
+            same = (dict(again), dict(again.reasons)) == first
+            require(same, f"An edit of the answer for '{network.name}' is in the next answer.")
+
+
+def _renamed(proto: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """The model with other names of values, of what has no bodies."""
+    other = onnx.ModelProto()
+    other.CopyFrom(proto)
+    graph = other.graph
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return other
+
+
+def _says_more(proto: onnx.ModelProto) -> onnx.ModelProto:
+    other = onnx.ModelProto()
+    other.CopyFrom(proto)
+    other.producer_name, other.domain, other.model_version = "somebody", "org.nobody", 7
+    other.doc_string = other.graph.doc_string = "A model; of 'nobody'."
+    other.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    other.metadata_props.add(key="author", value="nobody")
+    other.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "not read"))
+    other.graph.input.append(value_of("nobody's", ("Q", 2)))
+    for number, node in enumerate(other.graph.node):
+        node.name, node.doc_string = f"{NAMES[number]}/{number}", "A node."
+    return other
+
+
+def _gives_all(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every value as an output."""
+    other = onnx.shape_inference.infer_shapes(proto)
+    known = {value.name for value in other.graph.output}
+    other.graph.output.extend(v for v in other.graph.value_info if v.name not in known)
+    return other
+
+
+def _in_another_order(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model whose nodes come as late as those that read what they make let them."""
+    other = onnx.ModelProto()
+    other.CopyFrom(proto)
+    late: list[onnx.NodeProto] = []
+    left = [*proto.graph.node]
+    while left:
+        read = {name for node in left for name in node.input}
+        free = next(node for node in left if not read & set(node.output))
+        left.remove(free)
+        late.insert(0, free)
+    del other.graph.node[:]
+    other.graph.node.extend(late)
+    return other
+
+
+def _other_wordings(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Models that say the same of each operation as a model does, and what is otherwise."""
+    values = dict.fromkeys(
+        name for node in proto.graph.node for name in (*node.input, *node.output)
+    )
+    values.pop("", None)
+    yield "with other names", _renamed(proto, dict(zip(values, NAMES, strict=False)))
+    yield "with long names", _renamed(proto, {name: f"{LONG}{name}" for name in values})
+    yield "that says more", _says_more(proto)
+    yield "in another order", _in_another_order(proto)
+    yield "with every value as an output", _gives_all(proto)
+
+
+def _refused(bench: Bench, proto: onnx.ModelProto) -> list[str]:
+    """The operators that are not taken, in the order of the alphabet."""
+    refused = bench.refused(proto)
+    return sorted(op.op_type for op in bench.read(proto).ops if op.name in refused)
+
+
+@check("query", values=True)
+def answers_are_about_operations(bench: Bench) -> None:
+    """Names, notes, ports and the order of a model change no answer, and no result."""
+    for network in (*networks(), *samples("plain")[:3]):
+        due = _refused(bench, network.proto)
+        for what, proto in _other_wordings(network.proto):
+            have = _refused(bench, proto)
+            require(have == due, f"Of '{network.name}' {due} are refused; {what}, {have}.")
+            if not due:
+                feeds = Sample("", proto, {**network.sizes, "Q": 2}).feeds(63)
+                results = bench.compile(proto)(feeds).to_tuple()
+                compare(results, bench.expected(proto, feeds), f"'{network.name}' {what}")

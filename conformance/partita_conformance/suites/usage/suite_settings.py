@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import enum
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from partita.errors import PartitaError, PropertyError
+from partita.properties import is_read_only
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, beside
@@ -16,6 +19,7 @@ from partita_conformance.judging.requirements import (
     ConformanceError,
     NotApplicableError,
     require,
+    require_raises,
 )
 from partita_conformance.suites.contract.suite_properties import other_values, settable
 from partita_conformance.suites.feeding import steps_taken
@@ -106,3 +110,169 @@ def what_is_taken_compiles_under_every_setting(bench: Bench) -> None:
             if "PRECISION" not in name:
                 feeds = Sample("", proto).feeds(61)
                 compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+
+
+_TEXTS = (
+    "",
+    "a",
+    "A",
+    " a b ",
+    "a" * 300,
+    "\u00e4\u2713",
+    "a\u0308",
+    "0",
+    "yes",
+    "a,b",
+    "a=b",
+    "{}",
+)
+"""Values of texts that one may take for others, or make others of."""
+
+
+@check("properties")
+def texts_are_kept_or_refused(bench: Bench) -> None:
+    """A text that a property is set to is read back as it is, or is refused: never another."""
+    names = [n for n, field in settable(bench) if field.annotation is str]
+    core = bench.new_core()
+    for name, text in itertools.product(names, _TEXTS):
+        before = core.get_property(bench.device, name)
+        try:
+            core.set_property(bench.device, {name: text})
+        except PropertyError:
+            text = before
+        have = core.get_property(bench.device, name)
+        require(have == text, f"{name} was {before!r} and set to {text!r}; it reads {have!r}.")
+    if not names:
+        raise NotApplicableError("the device has no property that is a text")
+
+
+_TRUTHS = {
+    True: ("YES", "yes", "TRUE", "true", "1", 1),
+    False: ("NO", "no", "FALSE", "false", "0", 0),
+}
+
+
+def _spellings(annotation: Any, default: Any) -> Iterator[tuple[Any, Any]]:
+    """Values of a property, each with a way to write it, as far as its type tells them."""
+    if not other_values(annotation, default):
+        return
+    if annotation is bool:
+        for truth in (not default, default):
+            yield from ((truth, text) for text in _TRUTHS[truth])
+    for value in (*other_values(annotation, default), default):
+        if isinstance(value, enum.Enum):
+            yield value, value.value
+        elif annotation is int:
+            yield value, str(value)
+        yield value, value
+
+
+@check("properties")
+def values_may_be_texts(bench: Bench) -> None:
+    """Truths, numbers and choices may be given as texts, wherever properties are given."""
+    sample = bench.sample("plain")
+    read, core = bench.read(sample.proto), bench.new_core()
+    blob = bench.compile(sample.proto).export_model() if _exports(bench, sample) else None
+    for name, field in settable(bench):
+        usual = core.get_property(bench.device, name)
+        for value, text in _spellings(field.annotation, usual):
+            what = f"{name}={text!r}"
+            core.set_property(bench.device, {name: text})
+            have = core.get_property(bench.device, name)
+            same = have == value and type(have) is type(value)
+            require(same, f"{what} was set; it reads {have!r}, not {value!r}.")
+            core.set_property(bench.device, {name: usual})
+            bench.core.query_model(read, bench.device, {**bench.target.config, name: text})
+            made = {"compile": bench.compile(sample.proto, {name: text})}
+            if blob is not None:
+                made["import"] = bench.core.import_model(blob, bench.device, {name: text})
+            for where, compiled in made.items():
+                have = compiled.get_property(name)
+                noted = any(name in note for note in compiled.explain().notes)
+                same = have == value and type(have) is type(value)
+                wish = noted and name.endswith("_HINT")
+                require(same or wish, f"{what} was given to {where}, which has {have!r}.")
+
+
+def _exports(bench: Bench, sample: Sample) -> bool:
+    """Whether the device exports what it compiled."""
+    try:
+        bench.compile(sample.proto).export_model()
+    except PartitaError:
+        return False
+    return True
+
+
+_WRONG: dict[Any, tuple[Any, ...]] = {
+    bool: ("maybe", "", 2, -1, [], None),
+    int: ("1.5", 1.5, "", "many", [], None),
+    float: ("much", "", [], None),
+}
+
+
+def _wrong(field: Any) -> Iterator[Any]:
+    """Values that a property cannot have: of another kind, and beyond its bounds."""
+    yield from _WRONG.get(field.annotation, ())
+    for limit in field.metadata:
+        for bound, step in (("ge", -999), ("gt", -999), ("le", 999), ("lt", 999)):
+            if hasattr(limit, bound):
+                yield getattr(limit, bound) + step
+
+
+@check("properties")
+def wrong_values_are_refused_everywhere(bench: Bench) -> None:
+    """What a property cannot be is refused wherever it is given, also beside what it can be."""
+    sample = bench.sample("plain")
+    core, read = bench.new_core(), bench.read(sample.proto)
+    blob = bench.compile(sample.proto).export_model() if _exports(bench, sample) else None
+    usual = {name: core.get_property(bench.device, name) for name, _ in settable(bench)}
+    bad = [(n, value) for n, field in settable(bench) for value in _wrong(field)]
+    fields = bench.plugin.properties_type.model_fields
+    bad += [(n, usual.get(n, 1)) for n in fields if is_read_only(bench.plugin.properties_type, n)]
+    for name, value in (*bad, ("NO_SUCH_PROPERTY", 1), ("perf_count", True)):
+        given = {"PERF_COUNT": not usual["PERF_COUNT"], name: value}
+        actions = {
+            "set_property": lambda given=given: core.set_property(bench.device, given),
+            "query_model": lambda given=given: core.query_model(read, bench.device, given),
+            "compile_model": lambda given=given: core.compile_model(read, bench.device, given),
+            "import_model": lambda given=given: core.import_model(blob, bench.device, given),
+        }
+        for where, action in actions.items():
+            if where != "import_model" or blob is not None:
+                require_raises(PropertyError, action, f"{where} with {name}={value!r}")
+    for name, value in usual.items():
+        have = core.get_property(bench.device, name)
+        require(have == value, f"What was refused has changed {name} from {value!r} to {have!r}.")
+
+
+@check("properties", values=True)
+def each_model_keeps_its_own(bench: Bench) -> None:
+    """Of models with one setting each, all there at once, each has that and all else as usual."""
+    sample = bench.sample("plain")
+    usual, core = bench.compile(sample.proto), bench.new_core()
+    names = [name for name, _ in settable(bench)]
+    due = {name: usual.get_property(name) for name in names}
+    names = [name for name in names if not isinstance(due[name], dict)]  # of other devices' facts
+    made = []
+    for name, field in settable(bench):
+        for value in other_values(field.annotation, field.default):
+            given = bench.compile(sample.proto, {name: value}, core)
+            core.set_property(bench.device, {name: value})
+            set_one = bench.compile(sample.proto, core=core)
+            core.set_property(bench.device, {name: field.default})
+            made += [(name, value, given), (name, value, set_one)]
+            over = bench.compile(sample.proto, core=core)
+            made.append((name, field.default, over))
+    for name, value, compiled in (*made, ("", None, usual)):
+        feeds = sample.feeds(62)
+        if "PRECISION" not in name:
+            what = f"{sample.name} with {name}={value!r} beside {len(made)} others"
+            compare(compiled(feeds).to_tuple(), bench.expected(sample.proto, feeds), what)
+        for other in names:
+            have = compiled.get_property(other)
+            if other == name:
+                wish = name.endswith("_HINT")  # may come to something else
+                require(have == value or wish, f"{name}={value!r} has become {have!r}.")
+            elif not name.endswith("_HINT") and not other.endswith("_HINT"):
+                said = f"Of a model with {name}={value!r}, {other} is {have!r}, not {due[other]!r}."
+                require(have == due[other], said)

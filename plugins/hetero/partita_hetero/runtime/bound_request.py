@@ -85,7 +85,7 @@ class BoundRequest:
         self._finals = {pair.written: pair.final for pair in pairs}
         self._state_of = {pair.input: pair.device for pair in pairs}
         self._outputs = [
-            (slot, None if slot is not None else HostTensor(assembly.constants[port.name]))
+            (slot, None if slot is not None else assembly.constants[port.name])
             for slot, port in zip(assembly.plan.outputs, model.outputs, strict=True)
         ]
         self._checks = OutputChecks(assembly, failover.due_shapes, properties.REJECT_NAN)
@@ -231,12 +231,15 @@ class BoundRequest:
             raise self._failed(whole, error) from error
 
     def _results(self) -> list[Tensor]:
+        """The outputs; copies of those that are inputs or weights as they are."""
         results: list[Tensor] = []
         for slot, constant in self._outputs:
-            tensor = constant if slot is None else self._read(slot)
-            if slot is not None and slot < self._inputs:
-                tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
-            results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
+            if slot is None:
+                results.append(HostTensor(np.array(constant)))
+            elif slot < self._inputs:
+                results.append(HostTensor(np.array(self._read(slot).numpy())))
+            else:
+                results.append(self._read(slot))
         return results
 
     def _lend(self, outputs: Sequence[Tensor | None]) -> None:
