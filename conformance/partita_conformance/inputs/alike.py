@@ -58,7 +58,7 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
         for perm in ("", " <perm = [0,2,1]>", " <perm = [1,0,2]>", " <perm = [1,2,0]>")
     ),
     "a word": tuple(
-        f"(float[1,4,3,3] x) => (float[1,1,6,6] y) {{ y = DepthToSpace <blocksize = 2{mode}> (x) }}"
+        f"(float[1,8,3,3] x) => (float[1,2,6,6] y) {{ y = DepthToSpace <blocksize = 2{mode}> (x) }}"
         for mode in ("", ', mode = "DCR"', ', mode = "CRD"')
     ),
     "a constant": tuple(
