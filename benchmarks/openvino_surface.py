@@ -199,6 +199,9 @@ This page is written by `python benchmarks/openvino_surface.py --write` from the
 - Inputs that were neither set nor given are an error, not zeros.
 - Texts are Python's: `tensor.data` of texts holds `str`; `tensor.bytes_data` holds UTF-8.
 - A property that a device does not have is an error that lists those it has.
+- `compiled.export_model()` returns `bytes`, where OpenVINO's is a stream in memory;
+  `Core.import_model` takes both. `result.to_dict()` is by name, `result` itself by port.
+- `set_names` adds names that a port is found by; its ONNX name stays, and is its `any_name`.
 - Operators of your own (`Op`, `Core.add_extension`) are computed by REFERENCE: where OpenVINO's
   example says "CPU", say "HETERO:CPU,REFERENCE". They are written in Python; libraries are not
   loaded.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from partita.errors import ModelError
 from partita.frontends.reader import read_model
+from partita.frontends.requested_inputs import requested_shapes
 from partita.frontends.torch import export_module, is_torch_program
-from partita.frontends.torch.example_inputs import examples_of, shapes_by_name
+from partita.frontends.torch.example_inputs import examples_of
 from partita.model.model import Model
+from partita.model.value_uses import values_read
 
 
 def convert_model(
     input_model: Any,
     input: Any = None,
+    output: Any = None,
     *,
     example_input: Any = None,
     dynamic_shapes: Any = None,
@@ -26,7 +28,11 @@ def convert_model(
             or whatever :meth:`partita.Core.read_model` takes. A module is exported in evaluation
             mode, and the model shares its weights.
         input: Shapes of inputs: by name, in order, or one for a model of one input. -1, ``None`` or
-            a name stands for a size that may vary.
+            a name stands for a size that may vary. A file's inputs are also found as OpenVINO's
+            ``convert_model`` finds them: ``("x", [1, 3])``, ``("x", [1, 3], Type.f32)``, or a list
+            of these; an element type has to be the input's own.
+        output: For a file, instead of its outputs: the name of a value or an operation, or a list
+            of these. What only the others need, inputs too, is taken out.
         example_input: For a module: what to call it with. Tensors or arrays: one, a tuple by place,
             or a dict by name.
         dynamic_shapes: For a module, instead of ``input``: sizes that may vary, as
@@ -41,15 +47,34 @@ def convert_model(
         ModelFormatError: It cannot be read, or PyTorch cannot export it.
     """
     if is_torch_program(input_model):
+        if output is not None:
+            raise ModelError("'output' is for files; return what is wanted from the module.")
         examples = examples_of(input_model, example_input, input, dynamic_shapes)
         return read_model(export_module(input_model, examples).model)
     if example_input is not None or dynamic_shapes is not None:
         name = "example_input" if example_input is not None else "dynamic_shapes"
         raise ModelError(f"'{name}' is for PyTorch modules; found {type(input_model).__name__}.")
     model = read_model(input_model)
+    if output is not None:
+        _keep_outputs(model, output)
     if input is None:
         return model
-    shapes = input
-    if not isinstance(shapes, Mapping):
-        shapes = shapes_by_name(shapes, [port.name for port in model.inputs])
-    return model.reshape(shapes)
+    return model.reshape(requested_shapes(input, model.inputs, f"Model '{model.name}'"))
+
+
+def _keep_outputs(model: Model, outputs: Any) -> None:
+    """Makes values the only outputs, in this order; takes out what only others needed."""
+    names = [port.name for port in model.add_outputs(outputs)]
+    graph = model.ir.graph
+    by_name = {value.name: value for value in graph.outputs}
+    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
+    live = set(graph.outputs)
+    unused = []
+    for node in reversed(list(graph)):
+        if live.isdisjoint(node.outputs):
+            unused.append(node)
+        else:
+            live.update(values_read(node))
+    dropped = {value for node in unused for value in values_read(node)} - live
+    graph.remove(unused, safe=True)
+    graph.inputs[:] = [value for value in graph.inputs if value not in dropped]

@@ -95,12 +95,12 @@ class Model(ModelSurface):
         names = ([value.name or "" for value in values] for values in (graph.inputs, graph.outputs))
         return from_metadata(self.ir.metadata_props, *names)
 
-    def input(self, key: Any = 0) -> Port:
-        """The input of an index, name or port."""
+    def input(self, key: Any = None) -> Port:
+        """The input of an index, name or port; may be left out if there is one."""
         return find_port(self.inputs, key, f"Model '{self.name}'")
 
-    def output(self, key: Any = 0) -> Port:
-        """The output of an index, name or port."""
+    def output(self, key: Any = None) -> Port:
+        """The output of an index, name or port; may be left out if there is one."""
         return find_port(self.outputs, key, f"Model '{self.name}'")
 
     @property

@@ -324,10 +324,18 @@ class PortNode:
 def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
     """The port of an index or name; a port, or the end of a model, stands for its own name.
 
+    ``None`` stands for the only port.
+
     Raises:
-        ModelError: There is none; the message lists those there are.
+        ModelError: There is none, or ``key`` is ``None`` and there are several; the message lists
+            those there are.
     """
     kind = "input" if not ports or ports[0].is_input else "output"
+    if key is None:
+        if len(ports) > 1:
+            named = ", ".join(f"'{port.name}'" for port in ports)
+            raise ModelError(f"{owner} has {len(ports)} {kind}s ({named}); say which.")
+        key = 0
     if isinstance(key, (Port, PortNode)):
         key = key.name
     if isinstance(key, str):

@@ -46,20 +46,20 @@ class PrePostProcessor:
         self._inputs: dict[str, InputInfo] = {}
         self._outputs: dict[str, OutputInfo] = {}
 
-    def input(self, key: int | str = 0) -> InputInfo:
-        """The way to an input, by index or name.
+    def input(self, key: int | str | None = None) -> InputInfo:
+        """The way to an input, by index or name; may be left out if there is one.
 
         Raises:
-            ModelError: There is no such input.
+            ModelError: There is no such input, or none is named and there are several.
         """
         port = find_port(self._model.inputs, key, f"Model '{self._model.name}'")
         return self._inputs.setdefault(port.name, InputInfo())
 
-    def output(self, key: int | str = 0) -> OutputInfo:
-        """The way from an output, by index or name.
+    def output(self, key: int | str | None = None) -> OutputInfo:
+        """The way from an output, by index or name; may be left out if there is one.
 
         Raises:
-            ModelError: There is no such output.
+            ModelError: There is no such output, or none is named and there are several.
         """
         port = find_port(self._model.outputs, key, f"Model '{self._model.name}'")
         return self._outputs.setdefault(port.name, OutputInfo())

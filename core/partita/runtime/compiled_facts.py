@@ -109,12 +109,12 @@ class CompiledFacts:
                 op.rt_info["runtime_device"] = where[op.name]
         return model
 
-    def input(self, key: Any = 0) -> Port:
-        """The input port of an index, name or port of the model."""
+    def input(self, key: Any = None) -> Port:
+        """The input port of an index, name or port; may be left out if there is one."""
         return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
 
-    def output(self, key: Any = 0) -> Port:
-        """The output port of an index, name or port of the model."""
+    def output(self, key: Any = None) -> Port:
+        """The output port of an index, name or port; may be left out if there is one."""
         return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
 
     def __repr__(self) -> str:

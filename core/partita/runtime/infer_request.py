@@ -383,7 +383,7 @@ class InferRequest:
             RequestBusyError: The request is running.
         """
         *key, target = key_and_tensor
-        port = find_port(self.model_outputs, key[0] if key else 0, repr(self.compiled_model))
+        port = find_port(self.model_outputs, key[0] if key else None, repr(self.compiled_model))
         with self._idle():
             self._outputs.set(port, target)
             self._inputs.forget_arrays()
@@ -394,9 +394,10 @@ class InferRequest:
         is_output |= isinstance(key, str) and key not in self._inputs
         return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
 
-    def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
+    def get_input_tensor(self, key: int | str | Port | None = None) -> Tensor:
         """The tensor of an input; where none was set, one of zeros, to be filled.
 
+        The key may be left out if there is one input.
         Dimensions without a size are 0 in it; give it another shape before it is filled.
         """
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
@@ -408,9 +409,10 @@ class InferRequest:
             tensor = self._inputs.tensors[port.index] = zeros_for(port)
         return tensor
 
-    def get_output_tensor(self, key: int | str | Port = 0) -> Tensor:
+    def get_output_tensor(self, key: int | str | Port | None = None) -> Tensor:
         """The tensor of an output of the last run; the next run overwrites it.
 
+        The key may be left out if there is one output.
         Before the first run it is one of zeros, if the shape is known; runs then write to it.
         """
         port = find_port(self.model_outputs, key, repr(self.compiled_model))

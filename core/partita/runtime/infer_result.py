@@ -30,6 +30,9 @@ class InferResult(Mapping[Port, Array]):
 
     def __getitem__(self, key: Port | int | str) -> Array:
         if isinstance(key, (int, np.integer)):
+            if not -len(self._elements) <= key < len(self._elements):
+                count = len(self._elements)
+                raise KeyError(f"no output {key}; there are {count}, from 0 to {count - 1}")
             return _array(self._elements[key])
         name = key.name if isinstance(key, Port) else key
         for port, element in zip(self._ports, self._elements, strict=True):

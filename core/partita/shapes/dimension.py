@@ -203,7 +203,7 @@ def _parsed(text: str) -> tuple[int, int | None, Symbol | None]:
     found = _WORDS.fullmatch(text.strip())
     if found is None:
         name = text.strip()
-        if not name or ".." in name or "," in name or name[0] in "-+0123456789":
+        if not name or ".." in name or name[0] in "-+0123456789" or set(name) & set(",[]"):
             raise ModelError(
                 f"'{text}' is no dimension; write '3', '2..5', '2..', '..5', '?' or a symbol."
             )

@@ -11,9 +11,11 @@ import pytest
 from models import FLOAT, add_sub, affine, if_with_capture, model_of, neg, node, value, weight
 from onnx import TensorProto, helper
 
+import partita
 from partita import Model
 from partita.errors import ModelError
 from partita.frontends.reader import read_model
+from partita.preprocess import PrePostProcessor
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -64,7 +66,23 @@ def test_finding_a_port(key):
     port = model.input(key)
     assert port.name == "b"
     assert model.input(port) == port
-    assert model.output().name == "sum"
+    assert model.output(0).name == "sum"
+    assert read_model(affine()).input().name == "x"
+
+
+def test_ports_of_several_have_to_be_named():
+    model = read_model(add_sub())
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    steps = PrePostProcessor(model)
+    for ask in (model.input, compiled.input, request.get_input_tensor, steps.input):
+        with pytest.raises(ModelError, match=r"has 2 inputs \('a', 'b'\); say which\.$"):
+            ask()
+    for ask in (model.output, compiled.output, request.get_output_tensor, steps.output):
+        with pytest.raises(ModelError, match=r"has 2 outputs \('sum', 'difference'\); say which"):
+            ask()
+    with pytest.raises(ModelError, match=r"has 2 outputs"):
+        request.set_output_tensor(partita.Tensor(np.zeros((2, 3), np.float32)))
 
 
 @pytest.mark.parametrize(
@@ -312,6 +330,7 @@ def test_reshape_forgets_what_was_inferred_before():
         ([1.5, 4], "A dimension is a size, two bounds or a text; found 1.5"),
         (["", 4], "'' is no dimension; write '3', '2..5', '2..', '..5', '?' or a symbol"),
         ("ab", "shape [ab] has 1 dimensions"),
+        ("x[1,4]", "'x[1' is no dimension; write '3'"),
         ("...", "The shape of input 'x' is a sequence of dimensions; found '...'."),
         (3, "A shape is a sequence of dimensions; found 3"),
         ({"x": None}, "is a sequence of dimensions; found None"),

@@ -284,8 +284,9 @@ def test_results_by_name_index_and_port(request_of_two):
     for absent in ("a", compiled.input(0)):
         with pytest.raises(KeyError, match=r"no output .*; there are 'sum', 'difference'"):
             result[absent]
-    with pytest.raises(IndexError):
-        result[2]
+    for absent in (2, -3):
+        with pytest.raises(KeyError, match=rf"no output {absent}; there are 2, from 0 to 1"):
+            result[absent]
 
 
 def test_results_can_be_fed_to_another_model():
