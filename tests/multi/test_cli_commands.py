@@ -200,6 +200,13 @@ def test_run_shows_the_largest_of_a_row(ok, model):
     assert facts["max"] == facts["top"][0]["value"] == 6
 
 
+def test_models_of_ones_own_need_no_cache_folder(ok, failing, model, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
+    assert "float32  [1, 6]" in ok("run", model, "-d", "REFERENCE")
+    assert "2 operations; REFERENCE 2" in ok("query", model, "-d", "REFERENCE")
+    assert "There is no folder for zoo models" in failing("run", "zoo:magika", "-d", "REFERENCE")
+
+
 def test_run_makes_random_inputs_and_says_so(partita_, model):
     code, _, err = partita_("run", model, "-d", "REFERENCE", "--seed", "3")
     assert code == 0

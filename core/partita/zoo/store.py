@@ -63,10 +63,23 @@ class Store:
         run: PipRunner = run_pip,
         notify: Callable[[str], None] | None = None,
     ) -> None:
-        self.folder = zoo_folder() if folder is None else folder
+        self._folder = folder
         self._manifest = entries() if manifest is None else manifest
         self._run = run
         self._notify = notify or (lambda message: None)
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are.
+
+        Asked for where a file is, not before: models of one's own run where no folder can be used.
+
+        Raises:
+            ZooError: As :func:`zoo_folder`.
+        """
+        if self._folder is None:
+            self._folder = zoo_folder()
+        return self._folder
 
     def cached(self, name: str) -> bool:
         """Whether all files of a model are there with the right size (contents are not read)."""
