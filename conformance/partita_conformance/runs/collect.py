@@ -48,6 +48,7 @@ from partita_conformance.suites.resources import (  # noqa: F401  (importing the
 from partita_conformance.suites.usage import (  # noqa: F401  (importing them enters what they hold)
     suite_alike,
     suite_blobs,
+    suite_claims,
     suite_forms,
     suite_given,
     suite_members,

@@ -67,7 +67,7 @@ def check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         dims = ", ".join(map(str, shape))
         kind = "Input" if port.is_input else "Output"
         message = f"{kind} '{port.name}' takes {port.describe()}; found {dtype}[{dims}]."
-        if port.dtype not in (None, dtype):
+        if not fits:
             message += f" Convert it with .astype({str(port.dtype)!r})."
         raise InputError(message)
 

@@ -56,7 +56,8 @@ class ResultCheck:
         for port, tensor in zip(ports, results, strict=True):
             if not isinstance(tensor, Tensor):
                 return f"returned {type(tensor).__name__} for '{port.name}'; a tensor is due"
-            wrong_type = port.dtype not in (None, tensor.dtype)
+            # Not "in (None, ...)": numpy's float64 is equal to None.
+            wrong_type = port.dtype is not None and port.dtype != tensor.dtype
             if wrong_type or not self._fits(port, tensor.shape, shapes, sizes):
                 found = ", ".join(map(str, tensor.shape))
                 return (

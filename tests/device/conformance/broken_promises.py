@@ -18,6 +18,8 @@ from good_device import GoodCompiled, GoodProperties, GoodRunner
 from pydantic import Field
 
 import partita
+from partita.contract.device_plugin import DeviceInfo
+from partita.errors import CompileError
 from partita.model.port import Port
 
 
@@ -413,3 +415,116 @@ class HandsOutFoldedWeights(Broken):
                 kept.setdefault(port.name, tensor) if port.name in weights else tensor
                 for port, tensor in zip(self.compiled.outputs, results, strict=True)
             ]
+
+
+# ---------------------------------------------------------------- claims, and what a plugin says
+
+
+class TakesShapesOfConstants(Broken):
+    """It takes a shape that something of the model makes, and compiles it only where that is."""
+
+    suites = ("query/parameters*",)
+
+    def compile_model(self, model, properties):
+        for op in model.ops:
+            if op.op_type in ("Expand", "Tile") and op.inputs[1] in (p.name for p in model.inputs):
+                raise CompileError(f"'{op.name}' needs its shape.")
+        return super().compile_model(model, properties)
+
+
+class DropsIdleOperations(Broken):
+    """It takes operations out of a caller's model whose results nobody reads."""
+
+    suites = ("query/models_stay*",)
+
+    def query_model(self, model, properties):
+        answer = super().query_model(model, properties)
+        graph = model.ir.graph
+        outputs = {value.name for value in graph.outputs}
+        for node in [*graph]:
+            if all(not v.uses() and v.name not in outputs for v in node.outputs):
+                graph.remove(node, safe=True)
+        return answer
+
+
+class HasRoomForEightMebibytes(Broken):
+    """It asks of each operation whether its weights fit, and of a model whether all do."""
+
+    suites = ("query/what_is_taken_compiles_in*",)
+
+    def compile_model(self, model, properties):
+        if model.weight_bytes > 8 << 20:
+            raise CompileError("The weights do not fit.")
+        return super().compile_model(model, properties)
+
+
+class TakesTheLargestOpset(Broken):
+    """The opset is the largest version that the file imports, of whatever domain."""
+
+    suites = ("query/opsets*",)
+
+    def prepare(self, proto):
+        largest = max((one.version for one in proto.opset_import), default=1)
+        changed = type(proto)()
+        changed.CopyFrom(proto)
+        for one in changed.opset_import:
+            if one.domain in ("", "ai.onnx") and largest > 20 and one.version < 13:
+                one.version = 13
+        return changed
+
+
+class LooksAtBodiesLoosely(Broken):
+    """It asks for Exp in the first body of an operation alone."""
+
+    suites = ("query/every_body*",)
+
+    def compile_model(self, model, properties):
+        for op in model.ops:
+            bodies = [a.value for a in op.node.attributes.values() if a.type.name == "GRAPH"]
+            if any(node.op_type == "Exp" for body in bodies[1:] for node in body):
+                raise CompileError("no Exp in bodies")
+        return super().compile_model(model, properties)
+
+
+class HalvesAreForModeOne(Broken):
+    """In mode TWO it has no kernels for float16, which a query does not know."""
+
+    suites = ("query/what_is_taken_compiles_under*",)
+
+    def compile_model(self, model, properties):
+        types = {str(port.dtype) for port in model.inputs}
+        if properties.MODE == "TWO" and "float16" in types:
+            raise CompileError("no float16 in mode TWO")
+        return super().compile_model(model, properties)
+
+
+class SaysThatItIsNarrow(Broken):
+    """It says that it computes as it was asked to, and always computes in float32."""
+
+    suites = ("properties/narrow*",)
+
+    class properties_type(GoodProperties):
+        PRECISION_HINT: Literal["f32", "bf16"] = Field("f32", description="A wish.")
+
+
+class TellsFreeMemory(Broken):
+    """The size of its memory is what is left of it."""
+
+    suites = ("plugin/what_it_says*",)
+    used = 0
+
+    def device_info(self, device_id):
+        return DeviceInfo(self.device_name, "Full", memory_bytes=(1 << 30) - 64 * self.used)
+
+    def compile_model(self, model, properties):
+        self.used += 1
+        return super().compile_model(model, properties)
+
+
+class CountsItsDetails(Broken):
+    """Details are numbers as the driver has them."""
+
+    suites = ("plugin/says*",)
+
+    def device_info(self, device_id):
+        return DeviceInfo(self.device_name, "Counted", details={"cores": 8})

@@ -357,6 +357,16 @@ CAUGHT = {
     ("held_runtime", "NormalizesNames"): ["ports/names_stay_apart"],
     ("held_numerics", "ResizeHasOneCubicAgainstAliases"): ["choices/Resize"],
     ("held_numerics", "ConvPadsToTheSameSizeByTheDenseWindow"): ["choices/Conv"],
+    ("unread_runtime", "SplitsWhatIsNoBatch"): ["compiled/rows*"],
+    ("strange_service", "TakesReshapesWhoseShapeTheWholeModelFolds"): ["query/parameters*"],
+    ("strange_service", "TidiesTheModelThatItIsAskedAbout"): ["query/models_stay*"],
+    ("strange_service", "WeighsEveryOperationAlone"): ["query/what_is_taken_compiles_in*"],
+    ("strange_service", "ReadsTheOpsetOfTheDomainThatIsNamedFirst"): ["query/opsets*"],
+    ("strange_service", "AsksForOneOfTheBodies"): ["query/every_body*"],
+    ("strange_service", "AnswersByItsDefaultSettings"): ["query/what_is_taken_compiles_under*"],
+    ("strange_service", "HasNoAnswerForWhatItFolds"): ["query/parameters*"],
+    ("strange_service", "SaysThatItFollowsAHint"): ["properties/narrow*"],
+    ("strange_service", "ListsTheLeastBusyOfItsDevicesFirst"): ["plugin/what_it_says*"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -122,6 +122,18 @@ def test_integers_and_outputs_that_are_inputs_keep_their_types():
     check_half(build(nodes, feeds, ["same", "dims", "sum", "real", "y", "relu"]), feeds)
 
 
+def test_doubles_that_are_moved_stay_doubles():
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"]),
+        helper.make_node("Identity", ["x"], ["same"]),
+    ]
+    feeds = {"x": np.array([[1, 1 + 2.0**-40], [1e-300, -2]])}
+    model = build(nodes, feeds, ["turned", "same"])
+    found = compiled(model, INFERENCE_PRECISION_HINT="f16").create_infer_request().infer(feeds)
+    for mine, due in zip(found.to_tuple(), (feeds["x"].T, feeds["x"]), strict=True):
+        np.testing.assert_array_equal(mine, due, strict=True)
+
+
 def test_sums_are_taken_in_single_precision():
     x = np.full((1, 5000), 20, np.float32)
     model, feeds = single("ReduceMean", [x])

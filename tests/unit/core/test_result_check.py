@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from models import model_of, neg, node, value
+from onnx import TensorProto, helper
 from toy_device import ToyDevice, ToyTensor, core_with
 
 import partita
@@ -49,6 +50,17 @@ def test_what_is_not_the_ports(what):
             request.infer(X)
     with pytest.raises(partita.errors.InferError, match="is not there"):
         request.get_output_tensor()
+
+
+def test_singles_are_not_doubles():
+    x, y = (helper.make_tensor_value_info(name, TensorProto.DOUBLE, [2, 3]) for name in "xy")
+    request = answering([HostTensor(X)], model_of([node("Neg", ["x"], "y")], [x], [y]))
+    with pytest.raises(
+        PluginError, match=FIXED.format(r"float32\[2, 3\] as 'y'; float64\[2, 3\] is due")
+    ):
+        request.infer(X.astype(float))
+    with pytest.raises(partita.errors.InputError, match=r"Convert it with \.astype\('float64'\)"):
+        request.set_input_tensor(0, HostTensor(X))
 
 
 @pytest.mark.parametrize("what", ["type", "shape"])

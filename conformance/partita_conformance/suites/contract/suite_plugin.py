@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import partita
+from partita.contract.device_plugin import DecoderRequest
 from partita.devices.device_string import is_device_name
-from partita.errors import DeviceError
+from partita.errors import DeviceError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -46,6 +53,92 @@ def lists_its_devices(bench: Bench) -> None:
     require(len(set(first)) == len(first), f"device_ids() repeats ids: {first!r}.")
     for later in answers[1:]:
         require(first == later, f"device_ids() gave {first!r}, then {later!r}.")
+
+
+def _facts(bench: Bench) -> dict[str, Any]:
+    """All that the plugin says of itself and its devices."""
+    plugin = bench.plugin
+    ids = [*plugin.device_ids()]
+    facts: dict[str, Any] = {"device_ids()": ids, "aliases": dict(plugin.aliases)}
+    facts["unavailable_devices()"] = dict(plugin.unavailable_devices())
+    facts |= {f"device_info({one!r})": plugin.device_info(one) for one in ids}
+    facts["identity()"] = plugin.identity(bench.properties())
+    memories = ("host", bench.core.device_info(bench.device).memory, "memory of nobody")
+    facts |= {f"can_share({m!r})": plugin.can_share(m, bench.device_id) for m in memories}
+    facts["for_decoder()"] = dict(plugin.for_decoder(DecoderRequest(64, 8, 8), bench.properties()))
+    names = [*plugin.properties_type.model_fields, "AVAILABLE_DEVICES", "SUPPORTED_PROPERTIES"]
+    facts |= {name: bench.core.get_property(bench.device, name) for name in names}
+    return facts
+
+
+def _busy(bench: Bench) -> Iterator[tuple[str, Any]]:
+    """Things that happen, one after another, and what is held meanwhile."""
+    sample = bench.sample("plain")
+    held = [bench.compile(sample.proto) for _ in range(3)]
+    yield "three models were compiled", held
+    requests = [compiled.create_infer_request() for compiled in held]
+    for request in requests:
+        request.infer(sample.feeds(1))
+    yield "their requests ran", requests
+    large = parse(_LARGE, {"w": np.ones((1024, 1024), np.float32)})
+    if not bench.refusals(large):
+        yield "a model of four mebibytes was compiled", bench.compile(large)
+    with contextlib.suppress(PartitaError):
+        bench.core.compile_model(stranger(), bench.device)
+    with contextlib.suppress(PartitaError):
+        requests[0].infer({name: array[:1] for name, array in sample.feeds(1).items()})
+    yield "a compile and a run failed", None
+    other = bench.new_core()
+    other.set_property(bench.device, {"PERF_COUNT": True})
+    yield "another core had a property set", bench.compile(sample.proto, core=other)
+    held.clear()
+    requests.clear()
+    gc.collect()
+    yield "all models were gone", None
+
+
+_LARGE = "g (float[1,1024] x) => (float[1024,1024] y) { y = Add(x, w) }"
+
+
+@check("plugin")
+def what_it_says_of_itself_stays(bench: Bench) -> None:
+    """Ids and their order, descriptions, defaults: the same whatever is compiled, runs or fails."""
+    first, kept = _facts(bench), []
+    for what, held in _busy(bench):
+        kept.append(held)
+        if held is None:
+            kept.clear()
+        with ThreadPoolExecutor(1) as pool:
+            later = {
+                "there": _facts(bench),
+                "on another thread": pool.submit(_facts, bench).result(),
+            }
+        for where, facts in later.items():
+            for name, value in first.items():
+                said = f"{name} was {value!r}; {where}, after {what}, it is {facts[name]!r}."
+                require(facts[name] == value, said)
+
+
+@check("plugin")
+def says_things_of_the_right_kind(bench: Bench) -> None:
+    """Flags are truths, aliases are device names for kinds that there are, details are texts."""
+    plugin = bench.plugin
+    for flag in ("is_default", "splits_models", "leaves_models_alone", "is_reference"):
+        require(isinstance(getattr(plugin, flag), bool), f"{flag} is {getattr(plugin, flag)!r}.")
+    for alias, kind in plugin.aliases.items():
+        require(is_device_name(alias), f"The alias {alias!r} is no device name.")
+        require(kind in _KINDS, f"The alias '{alias}' is for kind {kind!r}, which is none.")
+    for one in plugin.device_ids():
+        info = plugin.device_info(one)
+        for name, text in {"driver": info.driver, **info.details}.items():
+            ok = isinstance(name, str) and isinstance(text, str)
+            require(ok, f"device_info({one!r}) says {text!r} of {name!r}; both are texts.")
+        whole = info.memory_bytes is None or type(info.memory_bytes) is int
+        require(whole, f"memory_bytes is {info.memory_bytes!r}; it is a whole number or None.")
+        if one:
+            named = f"{plugin.device_name}.{one}"
+            have = bench.core.resolve_device(named)
+            require(have == named, f"The device string '{named}' is read as '{have}'.")
 
 
 @check("plugin")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from partita.errors import PartitaError, PropertyError
 from partita.properties import is_read_only
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Sample, beside
+from partita_conformance.inputs.models import Array, Sample, beside, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -88,28 +88,126 @@ _WEIGHTS = {
 }
 
 
+_TYPED = ("Neg(x)", "Abs(x)", "Add(x, x)", "Mul(x, x)", "Max(x, x)", "Identity(x)", "Transpose(x)")
+_OF_FLOATS = ("Relu(x)", "Exp(x)", "Tanh(x)", "Softmax(x)", "MatMul(x, z)")
+_ELEMENTS = ("double", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "string")
+
+
+class _Asked(NamedTuple):
+    """Operations that are asked about together.
+
+    Attributes:
+        what: What they have in common.
+        steps: The operations.
+        ports: Inputs.
+        weights: Weights.
+    """
+
+    what: str
+    steps: Sequence[str]
+    ports: Sequence[str]
+    weights: dict[str, Array]
+
+
+def _groups() -> Iterator[_Asked]:
+    """Operations of floats, of symbols, and of each other element type."""
+    yield _Asked("float", _STEPS, _PORTS, _WEIGHTS)
+    symbols = tuple(port.replace("2,3]", "N,3]").replace("[1,2", "[N,2") for port in _PORTS)
+    yield _Asked("float of any number of rows", _STEPS, symbols, _WEIGHTS)
+    for element in _ELEMENTS:
+        numbers = element not in ("bool", "string")
+        floats = numbers and "int" not in element
+        steps = (*(_TYPED if numbers else _TYPED[-2:]), *(_OF_FLOATS if floats else ()))
+        yield _Asked(element, steps, (f"{element}[2,3] x", f"{element}[3,2] z"), {})
+
+
 @check("query", values=True)
 def what_is_taken_compiles_under_every_setting(bench: Bench) -> None:
-    """Whatever value a property has, what a query with it takes compiles with it and is right."""
-    usual = steps_taken(bench, _STEPS, _PORTS, _WEIGHTS)
-    if not usual:
+    """Whatever value a property has, what a query with it takes compiles with it and is right.
+
+    Of each element type, and of shapes that are known and not.
+    """
+    tried = 0
+    for asked in _groups():
+        usual = steps_taken(bench, asked.steps, asked.ports, asked.weights)
+        tried += len(usual)
+        for name, field in settable(bench) if usual else ():
+            for value in other_values(field.annotation, field.default):
+                _compiles_with(bench, asked._replace(steps=usual), name, value)
+    if not tried:
         raise NotApplicableError("the device takes none of the operations")
-    for name, field in settable(bench):
-        for value in other_values(field.annotation, field.default):
-            setting, what = {name: value}, f"with {name}={value!r}"
-            taken = steps_taken(bench, usual, _PORTS, _WEIGHTS, setting)
-            if not taken:
-                continue
-            proto = beside(taken, _PORTS, _WEIGHTS)
-            try:
-                compiled = bench.compile(proto, setting)
-            except PartitaError as error:
-                raise ConformanceError(
-                    f"{what} {', '.join(taken)} are taken, and do not compile: {error}"
-                ) from error
-            if "PRECISION" not in name:
-                feeds = Sample("", proto).feeds(61)
-                compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+
+
+def _compiles_with(bench: Bench, asked: _Asked, name: str, value: Any) -> None:
+    setting, what = {name: value}, f"with {name}={value!r}"
+    taken = steps_taken(bench, asked.steps, asked.ports, asked.weights, setting)
+    if not taken:
+        return
+    proto = beside(taken, asked.ports, asked.weights)
+    try:
+        compiled = bench.compile(proto, setting)
+    except PartitaError as error:
+        raise ConformanceError(
+            f"{what} {', '.join(taken)} of {asked.what} are taken, and do not compile: {error}"
+        ) from error
+    if "PRECISION" in name or asked.what == "string":
+        return
+    feeds = Sample("", proto, {"N": 3}).feeds(61)
+    try:
+        due = bench.expected(proto, feeds)
+    except PartitaError:
+        return  # no judge has all of them in this type
+    compare(compiled(feeds).to_tuple(), due, f"{asked.what} {what}")
+
+
+_NARROW = {
+    "a product": "y = MatMul(x, w)",
+    "a product and what most devices compute in full": "a = MatMul(x, w) y = Softmax(a)",
+    "a product of sums": "a = Add(x, x) b = MatMul(a, w) c = Exp(b) d = Sigmoid(c) y = Mul(d, c)",
+    "a product that is turned": "a = MatMul(x, w) b = Transpose(a) c = Erf(b) y = Sub(b, c)",
+    "a convolution": "a = Reshape(x, s) b = Conv(a, k) c = Tanh(b) y = Flatten(c)",
+}
+_HALVES = ("f16", "fp16", "float16", "bf16", "bfloat16")
+"""Values of properties that say that one computes in half precision."""
+_EXACT = 3e-6
+"""Of the largest element: nothing that half precision has touched is so near to float32."""
+
+
+@check("properties")
+def narrow_precision_is_told_if_it_is_there(bench: Bench) -> None:
+    """Who says of a model that it computes in half precision does not compute it all in float32.
+
+    What a hint has come to is what the compiled model says.
+    """
+    names = [(n, f) for n, f in settable(bench) if "PRECISION" in n]
+    weights: dict[str, Array] = {
+        "w": np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) ** 3,
+        "k": np.linspace(-0.7, 0.9, 27, dtype=np.float32).reshape(3, 1, 3, 3),
+        "s": np.array([1, 1, 8, 8]),
+    }
+    tried = 0
+    for what, step in _NARROW.items():
+        read = {n: a for n, a in weights.items() if f", {n})" in step}
+        proto = parse(f"g (float[8,8] x) => (float y) {{ {step} }}", read)
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
+        if bench.refusals(proto):
+            continue
+        feeds = Sample("", proto).feeds(62)
+        (due,) = bench.expected(proto, feeds)
+        for name, field in names:
+            for value in other_values(field.annotation, field.default):
+                if str(value).lower() not in _HALVES:
+                    continue
+                compiled = bench.compile(proto, {name: value})
+                if compiled.get_property(name) != value:
+                    continue
+                tried += 1
+                (have,) = compiled(feeds).to_tuple()
+                off = float(np.abs(have - due).max() / np.abs(due).max())
+                said = f"{name} of {what} reads {value!r}; results are float32's but for {off:.1e}."
+                require(off > _EXACT, said)
+    if not tried:
+        raise NotApplicableError("the device says of no model that it computes in half precision")
 
 
 _TEXTS = (

@@ -78,7 +78,7 @@ def compute_in_half(
             after.append(_as_half(value, graph.outputs[index]))
         elif index in kept:
             continue
-        elif value.producer is not None and value.dtype in (SINGLE, None):
+        elif value.producer is not None and (value.dtype is None or value.dtype == SINGLE):
             if value not in widened:
                 widened[value] = Value(value.name, value.dtype, value.shape)
                 after.append(_conversion("Widen", value, widened[value]))
