@@ -41,6 +41,7 @@ from partita_conformance.suites.numerics.suite_passes import pass_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
 from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
     suite_memory,
+    suite_moments,
     suite_resources,
     suite_sharing,
     suite_threads,
@@ -58,6 +59,7 @@ from partita_conformance.suites.usage import (  # noqa: F401  (importing them en
     suite_turns,
     suite_variables,
 )
+from partita_conformance.suites.usage.suite_walks import walk_checks
 
 _FIRST = "resources"
 """The suite that is made first: it sees best in a process in which the device has done nothing."""
@@ -135,4 +137,5 @@ def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...
         *again_checks(),
         *beside_checks(),
         *known_checks(),
+        *walk_checks(),
     )

@@ -86,7 +86,8 @@ class RequestOutputs:
                 for index, s in enumerate(states)
             ]
         if self._carrier is not None:
-            given = list(self._carrier.targets(tensors, given) or given or ())
+            lent = self._carrier.targets(tensors, given)
+            given = None if lent is None else list(lent)
         if not self._memory.outputs:
             return given
         targets = given or [None] * len(self._ports)

@@ -11,6 +11,7 @@ import warnings
 import broken_form
 import broken_lasting
 import broken_promises
+import broken_requests
 import broken_runs
 import broken_state
 import broken_usage
@@ -32,8 +33,8 @@ from partita_conformance.runs.running import (
     Isolated,
 )
 
-MODULES = (broken_form, broken_lasting, broken_promises, broken_runs, broken_state, broken_usage)
-MODULES += (broken_values,)
+MODULES = (broken_form, broken_lasting, broken_promises, broken_requests, broken_runs)
+MODULES += (broken_state, broken_usage, broken_values)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
 FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
@@ -50,7 +51,7 @@ FAULTS = [
 ]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
 FORM += ("threads/*", "memory/*", "faults/*", "ports/*", "sharing/*", "resources/*")
-FORM += ("turns/*", "given/*", "members/*")
+FORM += ("turns/*", "given/*", "members/*", "walks/*")
 CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "operators/det_*")
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
 

@@ -337,6 +337,21 @@ def test_outputs_fed_back_are_read_before_they_are_overwritten(request_of_one, t
     np.testing.assert_array_equal(request_of_one.infer()[0], X)
 
 
+def test_texts_fed_back_leave_no_list_without_outputs(monkeypatch):
+    texts = ([value(name, ["N"], TensorProto.STRING)] for name in "xy")
+    request = compiled_toy(
+        model_of([node("Identity", ["x"], ["y"])], *texts)
+    ).create_infer_request()
+    request.runner.plugin.compute, handed = lambda x: [x.copy()], []
+    run = request.runner.run
+    monkeypatch.setattr(request.runner, "run", lambda i, o=None: (handed.append(o), run(i, o))[1])
+    words = request.infer({"x": np.array(["a", "b"], object)}, share_outputs=True)[0]
+    for _ in range(2):
+        words = request.infer({"x": words}, share_outputs=True)[0]
+    assert words.tolist() == ["a", "b"]
+    assert all(outputs is None or len(outputs) == 1 for outputs in handed), handed
+
+
 # ------------------------------------------------------------------------------ tensors
 
 
