@@ -68,7 +68,6 @@ class OpenVinoRunner(partita.Runner):
         try:
             results = self.request.infer(feeds)
         except Exception as error:
-            self.request = self.model.compiled.create_infer_request()  # it keeps shapes that failed
             raise InferError(f"OpenVINO: {error}") from error
         return [partita.HostTensor(np.array(results[p.index], p.dtype)) for p in self.model.outputs]
 

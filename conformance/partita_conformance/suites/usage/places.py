@@ -36,7 +36,7 @@ class Place:
 
     def holds(self) -> bool:
         """Whether nobody has written to it or beside it."""
-        return self._contents() == self._held
+        return bool(self._contents() == self._held)
 
     def edges_hold(self) -> bool:
         """Whether nobody has written beside it."""

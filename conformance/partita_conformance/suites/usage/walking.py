@@ -297,11 +297,12 @@ class Walk:
         call = runner.bind(self._tensors(arrays), tensors, scratch)
         if call is not None:
             self._bound = [*self._bound[-2:], _Bound(call, feeds, outputs, runner)]
+            self._call()
 
     def _call(self) -> None:
         if not self._bound:
             return
-        bound = self._random.choice(self._bound)
+        bound = self._bound[-1] if self._random.random() < 0.5 else self._random.choice(self._bound)
         for place in bound.feeds.values():
             if place.array.dtype.kind not in "iu" and self._random.random() < 0.7:
                 self._change(place)
