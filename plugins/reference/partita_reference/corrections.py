@@ -34,6 +34,7 @@ from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Split, Unique, Unsqueeze
 from partita_reference.quantization import (
+    ConvInteger,
     DynamicQuantizeLinear,
     MatMulInteger,
     QLinearConv,
@@ -50,7 +51,12 @@ from partita_reference.rounding import (
     widened,
     widened_original,
 )
-from partita_reference.texts.operators import RegexFullMatch, StringNormalizer, TfIdfVectorizer
+from partita_reference.texts.operators import (
+    RegexFullMatch,
+    StringNormalizer,
+    StringSplit,
+    TfIdfVectorizer,
+)
 from partita_reference.windows import (
     LRN,
     AveragePool,
@@ -396,6 +402,7 @@ CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
     Cast,
     CastLike,
+    ConvInteger,
     ConvTranspose,
     DequantizeLinear,
     DynamicQuantizeLinear,
@@ -432,6 +439,7 @@ CORRECTED: list[type[OpRun]] = [
     Softmax,
     Split,
     StringNormalizer,
+    StringSplit,
     TfIdfVectorizer,
     Unique,
     Unsqueeze,

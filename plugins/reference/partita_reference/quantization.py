@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
 from onnx.reference.ops.op_conv import _conv_implementation
+from onnx.reference.ops.op_conv_integer import ConvInteger as OriginalConvInteger
 from onnx.reference.ops.op_dynamic_quantize_linear import (
     DynamicQuantizeLinear as OriginalDynamicQuantization,
 )
@@ -71,6 +72,31 @@ class MatMulInteger(OpRun):
         return (np.matmul(left, right),)
 
 
+class ConvInteger(OriginalConvInteger):
+    """The original takes zero points of output channels for images of two dimensions alone."""
+
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self,
+        x: Array,
+        w: Array,
+        x_zero_point: Array | None = None,
+        w_zero_point: Array | None = None,
+        **given: Any,
+    ) -> tuple[Array]:
+        weights = w.astype(np.int32)
+        if w_zero_point is not None:
+            weights = weights - _by_channel(w_zero_point, 0, w.ndim).astype(np.int32)
+        convolve: Any = super()._run
+        result: tuple[Array] = convolve(x, weights, x_zero_point, None, **given)
+        return result
+
+
+def _by_channel(array: Array, place: int, rank: int) -> Array:
+    """One number of each channel, or of all, beside the axis of channels."""
+    shape = [-1 if axis == place else 1 for axis in range(rank)]
+    return array.reshape(shape) if array.size > 1 else array.reshape(())
+
+
 def _requantized(total: Array, factor: Array, zero: Array) -> Array:
     """Sums of products in a narrow type: the quotient is rounded before the zero point is added."""
     limits = np.iinfo(zero.dtype)
@@ -119,16 +145,11 @@ class QLinearConv(OriginalQLinearConv):
         B: Array | None = None,  # noqa: N803  # ONNX's name, by which the evaluator gives it
         **given: Any,
     ) -> tuple[Array]:
-        def by_channel(array: Array, place: int) -> Array:
-            """One number of each channel, or of all, beside the axis of channels."""
-            shape = [-1 if axis == place else 1 for axis in range(w.ndim)]
-            return array.reshape(shape) if array.size > 1 else array.reshape(())
-
         names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
         windows = [given.get(name) or getattr(self, name) for name in names]
         inputs = x.astype(np.int32) - x_zero_point.astype(np.int32)
-        weights = w.astype(np.int32) - by_channel(w_zero_point, 0).astype(np.int32)
+        weights = w.astype(np.int32) - _by_channel(w_zero_point, 0, w.ndim).astype(np.int32)
         convolve: Any = _conv_implementation
         total = convolve(inputs, weights, B, *windows).astype(np.int32)
-        factor = x_scale * by_channel(w_scale, 1) / y_scale
+        factor = x_scale * _by_channel(w_scale, 1, w.ndim) / y_scale
         return (_requantized(total, np.asarray(factor), y_zero_point),)

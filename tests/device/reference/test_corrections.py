@@ -274,6 +274,24 @@ def test_integer_products_with_a_zero_point_of_each_row_and_column():
     np.testing.assert_array_equal(got, due)
 
 
+@pytest.mark.parametrize("sizes", [(5,), (5, 6), (3, 4, 5)])
+def test_zero_points_of_output_channels_of_images_of_each_rank(sizes):
+    rng = np.random.default_rng(len(sizes))
+    x = rng.integers(0, 256, (2, 2, *sizes), np.uint8)
+    w = rng.integers(-128, 128, (3, 2, *[2] * len(sizes)), np.int8)
+    zeros = np.array([9], np.uint8), np.array([-7, 0, 20], np.int8)
+    feeds = {"x": x, "w": w, "x_zero": zeros[0][0].reshape(()), "w_zero": zeros[1]}
+    proto = one_node("ConvInteger", 10, feeds, TensorProto.INT32)
+    got = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
+    weights = w.astype(np.float64) - zeros[1].reshape(3, *[1] * (1 + len(sizes)))
+    images = x.astype(np.float64) - 9
+    due = np.zeros_like(got, np.float64)
+    for tap in np.ndindex(*[2] * len(sizes)):
+        part = images[(..., *(slice(at, at + n - 1) for at, n in zip(tap, sizes, strict=True)))]
+        due += np.einsum("nc...,mc->nm...", part, weights[(..., *tap)])
+    np.testing.assert_array_equal(got, due)
+
+
 def test_quantized_products_round_before_they_add_an_odd_zero_point():
     rng = np.random.default_rng(0)
     a, b = rng.integers(110, 117, (9, 7), np.uint8), rng.integers(88, 93, (7, 8), np.uint8)

@@ -1,4 +1,4 @@
-"""StringNormalizer and TfIdfVectorizer of device REFERENCE, as ONNX describes them."""
+"""StringNormalizer, StringSplit and TfIdfVectorizer of device REFERENCE, as ONNX describes them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,36 @@ def test_string_normalizer(given, due, rows):
     assert found.tolist() == ([due] if rows else due)
 
 
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({}, ["a,", "b,c"]),
+        ({"delimiter": ","}, ["a", "  b", "c"]),
+        ({"maxsplit": 1}, ["a,", "b,c"]),
+    ],
+)
+def test_a_text_without_dimensions_is_split(given, due):
+    value = helper.make_tensor_value_info("x", TensorProto.STRING, [])
+    results = [
+        helper.make_tensor_value_info("y", TensorProto.STRING, [None]),
+        helper.make_tensor_value_info("z", TensorProto.INT64, []),
+    ]
+    node = helper.make_node("StringSplit", ["x"], ["y", "z"], **given)
+    graph = helper.make_graph([node], "text", [value], results)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    x = np.array("a,  b,c", object)
+    parts, count = partita.Core().compile_model(proto, "REFERENCE")({"x": x}).to_tuple()
+    assert parts.tolist() == due
+    assert count.shape == ()
+    assert count == len(due)
+
+
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
-def test_vectorizer_without_weights(mode):
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"weights": [0.5, 2.0, 1.5]}, {"weights": [0.5, 2.0, 1.5], "ngram_indexes": [2, 0, 1]}],
+)
+def test_vectorizer(mode, given):
     node = helper.make_node(
         "TfIdfVectorizer",
         ["x"],
@@ -51,8 +79,8 @@ def test_vectorizer_without_weights(mode):
         max_gram_length=2,
         max_skip_count=1,
         ngram_counts=[0, 2],
-        ngram_indexes=[0, 1, 2],
         pool_int64s=[2, 3, 2, 4],
+        **{"ngram_indexes": [0, 1, 2], **given},
     )
     x = np.array([2, 3, 2, 2, 4], np.int64)
     value = helper.make_tensor_value_info("x", TensorProto.INT64, [5])

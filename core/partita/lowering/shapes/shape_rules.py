@@ -317,7 +317,8 @@ def _activations(node: Node, count: int) -> Iterable[str]:
 def _quantize(node: Node, shapes: Shapes) -> Iterable[str]:
     x, scale = _pair(shapes)
     axis, size = node.attrs.get("axis", 1), math.prod(scale)
-    if len(scale) <= 1 and size != 1:
+    blocks = node.attrs.get("block_size", 0) > 0
+    if len(scale) <= 1 and size != 1 and not (blocks and len(x) == 1):
         if not -len(x) <= axis < len(x) or size != x[axis]:
             yield f"the scale is to hold 1 element, or one for each along axis {axis}"
     elif len(scale) > 1 and len(scale) != len(x):
