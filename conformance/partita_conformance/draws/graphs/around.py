@@ -23,7 +23,7 @@ from partita_conformance.draws.vary import schema_of
 
 _ERAS = ((18, 21, 23), (13, 11, 13, 9))
 """Opsets of models of even and of odd numbers."""
-_KINDS, _CHOICES = 10, 10
+_KINDS, _CHOICES = 7, 8
 """How many kinds of random draws stand in a model, and how many of an operator's choices."""
 _MOST_ELEMENTS = 2000
 _TRIED = 4
@@ -54,17 +54,18 @@ def draws_of(op: str, number: int) -> Iterator[Draw]:
         one = draw(op, 0, attempt)
         if _plain(one):
             yield one
-    choices = [*CHOICES[op]()] if op in CHOICES else []
-    step = max(1, len(choices) // _CHOICES)
+    choices = [*filter(_plain, CHOICES[op]())] if op in CHOICES else []
+    step = max(1, -(-len(choices) // _CHOICES))
     yield from choices[number % step :: step]
 
 
 def _plain(one: Draw) -> bool:
-    """Whether a draw is of numbers, not many of them, and of no bodies."""
+    """Whether a draw is of numbers that are not all known, not many of them, and of no bodies."""
     bodies = any(isinstance(value, onnx.GraphProto) for value in one.attributes.values())
     arrays = [array for array in one.inputs if array is not None]
     numbers = all(array.dtype.kind in "fiub" for array in arrays)
-    return numbers and not bodies and sum(array.size for array in arrays) <= _MOST_ELEMENTS
+    few = sum(array.size for array in arrays) <= _MOST_ELEMENTS
+    return numbers and not bodies and few and len(arrays) > len(one.constant)
 
 
 def _between(graph: GraphDraw, op: str, one: Draw) -> None:

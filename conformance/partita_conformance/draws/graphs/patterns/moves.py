@@ -43,6 +43,26 @@ PATTERNS: Mapping[str, Pattern] = {
             "then": _PERMS,
         },
     ),
+    "turned and padded": Pattern(
+        "float[2,3,4] x",
+        "_a = {turned} y = {padded}",
+        {
+            "turned": (
+                "Transpose <perm = {perm}> (x)",
+                "Pad <mode = {mode}> (x, {sides}, {fill}, {axes})",
+            ),
+            "padded": (
+                "Pad <mode = {mode}> (_a, {sides}, {fill}, {axes})",
+                "Transpose <perm = {perm}> (_a)",
+            ),
+            "perm": _PERMS[1:],
+            "mode": ('"constant"', '"edge"', '"reflect"'),
+            "sides": (whole(1, 2), whole(0, 1, 2, 1), whole(1, 0, 0, 1, 1, 2)),
+            "fill": (one(0), one(1.5)),
+            "axes": (whole(1), whole(0), whole(-1), whole(2, 0), whole(0, 1), whole(2, 1, 0)),
+        },
+        opset=18,
+    ),
     "parts that are joined": Pattern(
         "float[2,6] x, float[2,6] z",
         "_a = Slice(x, {from1}, {to1}, {axis}, {step}) _b = Slice({of}, {from2}, {to2}, {axis})"
