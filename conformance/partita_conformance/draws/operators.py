@@ -221,6 +221,8 @@ GENERATORS: dict[str, Generator] = {
     "RotaryEmbedding": attention.rotary,
     "Upsample": images.upsample,
     "NegativeLogLikelihoodLoss": networks.nll_loss,
+    "SoftmaxCrossEntropyLoss": networks.nll_loss,
+    "Det": networks.determinant,
     **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), sizes.hann_window),
     "QLinearConv": rare.qlinear_conv,
     "DeformConv": rare.deform_conv,

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from partita_conformance.draws.choices import windows
+from partita_conformance.draws.choices.attention import ATTENTION
+from partita_conformance.draws.choices.codes import CODES
+from partita_conformance.draws.choices.elements import ELEMENTS
+from partita_conformance.draws.choices.images import IMAGES
+from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.norms import NORMS
 from partita_conformance.draws.choices.numbers import numbers, places, whole
+from partita_conformance.draws.choices.recurrent import RECURRENT
 from partita_conformance.draws.choices.rows import ROWS
+from partita_conformance.draws.choices.signals import SIGNALS
+from partita_conformance.draws.choices.texts import TEXTS
 from partita_conformance.draws.draw import Array, Draw
 
 _SIZES = (2, 3, 4, 5)
@@ -76,10 +83,11 @@ def scatter_elements() -> Iterator[Draw]:
     """The same, where places that are met again add up."""
     for rank in range(1, 4):
         for number, (x, axis, shape) in enumerate(_beside(rank)):
-            how = ("add", "mul", "max", "min")[number % 4]
+            how = ("add", "mul", "max", "min")[(number + number // 4) % 4]
             given = {"axis": axis, "reduction": how}
             indices = places(x.shape[axis], *shape)
-            yield Draw([x, indices, numbers(*shape)], given, opset=18)
+            known = ((), (1,), (0, 2))[number % 3]
+            yield Draw([x - 1.2, indices, numbers(*shape) - 1], given, known, opset=18)
 
 
 def scatter_nd() -> Iterator[Draw]:
@@ -90,27 +98,58 @@ def scatter_nd() -> Iterator[Draw]:
             for number, rows in enumerate(((), (3,), (2, 2))):
                 indices = np.concatenate([places(n, *rows, 1) for n in x.shape[:depth]], -1)
                 updates = numbers(*rows, *x.shape[depth:])
-                how = ("add", "max", "mul")[(number + depth) % 3]
-                yield Draw([x, indices, updates], {"reduction": how}, opset=18)
+                for turn in (0, 1):
+                    how = ("add", "max", "mul", "min")[(number + depth + rank + turn) % 4]
+                    drawn = [x - 1.2, indices, updates - 1]
+                    yield Draw(drawn, {"reduction": how}, ((), (1,))[turn], opset=18)
 
 
 def pad() -> Iterator[Draw]:
-    """Axes in each order, other pads for each, in each mode."""
+    """Axes in each order, other pads for each, in each mode, what is taken away, and all axes."""
     x = numbers(4, 5, 6)
     for number, axes in enumerate(_orders(3)):
         before, after = ([(k + step) % 3 for k in range(len(axes))] for step in (1, 3))
-        pads, mode = whole(before + after), ("constant", "edge", "reflect")[number % 3]
+        pads, mode = whole(before + after), ("constant", "edge", "reflect", "wrap")[number % 4]
         inputs = [x, pads, np.array(1.5, np.float32) if mode == "constant" else None, whole(axes)]
-        yield Draw(inputs, {"mode": mode}, (1, 2, 3), opset=18)
+        yield Draw(inputs, {"mode": mode}, (1, 2, 3), opset=19)
+    for row in meetings(
+        mode=("constant", "edge", "reflect", "wrap"), rank=(1, 2, 3, 4), turn=(0, 1, 2, 3),
+        filled=(0, 1), taken=(0, 1), named=(0, 1), known=((1, 2, 3), (1, 3), (1,), (2, 3)),
+    ):  # fmt: skip
+        shape = (4, 5, 6, 7)[4 - row["rank"] :]
+        sides = [(k * 2 + row["turn"]) % 4 for k in range(2 * len(shape))]
+        constant = row["mode"] == "constant"
+        if row["taken"] and constant:  # of other modes, engines do not agree
+            sides[row["turn"] % len(sides)] = -2
+        drawn: list[Array | None] = [numbers(*shape) - 1.2, whole(sides)]
+        drawn += [np.array(-2.5, np.float32)] if row["filled"] and constant else []
+        if row["named"]:  # backwards
+            drawn += [None] * (3 - len(drawn)) + [whole(range(len(shape))[::-1])]
+        known = [n for n in row["known"] if n < len(drawn)]
+        yield Draw(drawn, {"mode": row["mode"]}, known, opset=19)
 
 
 def slice() -> Iterator[Draw]:
-    """Axes in each order, other limits and steps for each."""
+    """Axes in each order, other limits and steps for each; each limit either way, and none left."""
     x = numbers(5, 6, 7)
     for axes in _orders(3):
         limits = [[1, 5, 2], [-2, -(2**40), -1], [2, 2**40, 1]]
         parts = [whole(one) for one in zip(*limits[: len(axes)], strict=True)]
         yield Draw([x, *parts[:2], whole(axes), parts[2]], {}, (1, 2, 3, 4))
+    for row in meetings(
+        start=(0, 1, 4, 7, -1, -3, -9), end=(0, 3, 6, 9, -1, -4, "far"),
+        step=(1, 2, 3, 9, -1, -2, -9), axis=(0, 1, -1), kind=("int64", "int32"),
+        known=((1, 2, 3, 4), (), (1, 2, 3), (4,)),
+    ):  # fmt: skip
+        far = 2**31 - 1 if row["step"] > 0 else -(2**31)
+        end = far if row["end"] == "far" else row["end"]
+        given = (row["start"], end, row["axis"], row["step"])
+        parts = [np.array([one], row["kind"]) for one in given]
+        yield Draw([x, *parts], {}, row["known"])
+    for count in (1, 2, 3):  # the first axes, as they come
+        parts = [whole([1, -4, 2][:count]), whole([4, -1, 9][:count])]
+        yield Draw([x, *parts], {}, (1, 2))
+        yield Draw([x, *parts, None, whole([2, 1, 3][:count])], {}, (1, 2, 4))
 
 
 def squeeze() -> Iterator[Draw]:
@@ -118,6 +157,8 @@ def squeeze() -> Iterator[Draw]:
     for order in _orders(3):
         axes = [2 * a if a >= 0 else 2 * a + 1 for a in order]  # of five, every other one
         yield Draw([numbers(1, 3, 1, 2, 1), whole(axes)], {}, (1,))
+    for shape in ((1, 3, 1, 2, 1), (2, 3), (1, 1)):  # all axes of one
+        yield Draw([numbers(*shape)])
 
 
 def unsqueeze() -> Iterator[Draw]:
@@ -136,6 +177,10 @@ def reduction(op_type: str) -> Iterator[Draw]:
     first = _REDUCTIONS.index(op_type.removeprefix("Reduce")) % 2
     for number, axes in [*enumerate(_orders(3))][first::2]:
         yield Draw([x, whole(axes)], {"keepdims": number // 2 % 2}, (1,), opset=opset)
+    deep = numbers(2, 3, 4, 5, 3)
+    apart = ([0, 2], [1, 3], [-1, 0], [0, 2, 4], [1, -1], [1, 2], [3, 0, 1], [2])
+    for number, axes in enumerate(apart):  # with kept ones between them, before and behind
+        yield Draw([deep, whole(axes)], {"keepdims": (number + first) % 2}, (1,), opset=opset)
     for keep, noop in itertools.product((0, 1), (0, 1)):
         given = {"keepdims": keep, "noop_with_empty_axes": noop}
         yield Draw([x], given, opset=opset)
@@ -145,30 +190,17 @@ def reduction(op_type: str) -> Iterator[Draw]:
 def center_crop_pad() -> Iterator[Draw]:
     """Axes in each order, cut off and filled up, by odd and even numbers."""
     x = numbers(4, 5, 6)
+    for changes in ((3, -2, 1), (-1, 2, -3), (0, -3, 2)):
+        yield Draw(
+            [x, whole([n + change for n, change in zip(x.shape, changes, strict=True)])],
+            {},
+            (1,),
+            opset=18,
+        )
     for number, axes in enumerate(_orders(3)):
         changes = ((3, -2, 1), (-1, 2, -3))[number % 2]
         sizes = [x.shape[a] + change for a, change in zip(axes, changes, strict=False)]
         yield Draw([x, whole(sizes)], {"axes": axes}, (1,), opset=18)
-
-
-def resize() -> Iterator[Draw]:
-    """Axes in each order, by scales and by sizes, kept in proportion or not; old ones by scales."""
-    yield from windows.resize()
-    x = numbers(1, 2, 4, 6)
-    for axes, mode in itertools.product(
-        ([2, 3], [3, 2], [-1, -2], [3], [-2]), ("nearest", "linear")
-    ):
-        given: dict[str, Any] = {"axes": axes, "mode": mode}
-        scales = np.array([2, 0.5][: len(axes)], np.float32)
-        yield Draw([x, None, scales], given, (1, 2), opset=18)
-        sizes = whole([7, 3][: len(axes)])
-        policies = ("stretch", "not_larger", "not_smaller")
-        for policy in policies if min(axes) >= 0 else policies[:1]:  # engines differ otherwise
-            more = {**given, "keep_aspect_ratio_policy": policy}
-            yield Draw([x, None, None, sizes], more, (3,), opset=18)
-    for mode in ("nearest", "linear"):  # where an image shrinks, engines round otherwise
-        scales = np.array([1, 1, 1.25, 2.25], np.float32)
-        yield Draw([numbers(1, 2, 8, 4), scales], {"mode": mode}, [1], opset=10)
 
 
 def split() -> Iterator[Draw]:
@@ -208,20 +240,10 @@ def arg() -> Iterator[Draw]:
 def cumsum() -> Iterator[Draw]:
     """Each axis, either way, with and without the element itself."""
     for axis, exclusive, reverse in itertools.product(_every(3), (0, 1), (0, 1)):
-        inputs = [numbers(*_SIZES[:3]), np.array(axis, np.int64)]
-        yield Draw(inputs, {"exclusive": exclusive, "reverse": reverse}, (1,))
-
-
-def dft() -> Iterator[Draw]:
-    """Each axis, cut off and filled up, either way, of real and of complex numbers."""
-    for parts, axis in itertools.product((1, 2), (0, 1, -2)):
-        for length, inverse in itertools.product((None, 3, 7), (0, 1)):
-            inputs = [numbers(2, 4, 5, parts), None, np.array(axis, np.int64)]
-            inputs[1] = None if length is None else np.array(length, np.int64)
-            ways = [{"inverse": inverse}]
-            ways += [{"onesided": 1}] if parts == 1 and not inverse else []
-            for given in ways:
-                yield Draw(inputs, given, (1, 2), opset=20)
+        for kind, index in (("float32", "int64"), ("int32", "int32")):
+            inputs = [(numbers(*_SIZES[:3]) * 40 - 50).astype(kind), np.array(axis, index)]
+            given = {"exclusive": exclusive, "reverse": reverse}
+            yield Draw(inputs, given, (1,) if kind == "float32" else ())
 
 
 def reverse_sequence() -> Iterator[Draw]:
@@ -231,25 +253,8 @@ def reverse_sequence() -> Iterator[Draw]:
         lengths = (whole([1, 3, 5, 2]), whole([5, 5, 1, 4]))
         for given in lengths:
             yield Draw([x, given], {"time_axis": time, "batch_axis": 1 - time})
-
-
-def recurrent(gates: int, states: int) -> Iterator[Draw]:
-    """Each direction and layout, with and without first states and lengths."""
-    steps, batch, size, hidden = 4, 3, 2, 5
-    directions, given = ("forward", "reverse", "bidirectional"), (False, True)
-    for direction, layout, begins, ends in itertools.product(directions, (0, 1), given, given):
-        count = 1 + (direction == "bidirectional")
-        shapes = (steps, batch, size), (count, batch, hidden)
-        of_x, of_state = ((b, a, n) if layout else (a, b, n) for a, b, n in shapes)
-        weights = [numbers(count, gates * hidden, n) / 4 - 0.3 for n in (size, hidden)]
-        bias = numbers(count, 2 * gates * hidden) / 8 - 0.2
-        inputs: list[Array | None] = [numbers(*of_x) - 1.2, *weights, bias, None]
-        if ends:
-            inputs[4] = np.array([2, 4, 3], np.int32)
-        if begins:
-            inputs += [numbers(*of_state) * (n + 1) / 2 - 0.9 for n in range(states)]
-        attributes = {"direction": direction, "hidden_size": hidden, "layout": layout}
-        yield Draw(inputs, attributes, [1, 2, 3], 1 + states)
+            deep = np.stack([x, -x], -1)
+            yield Draw([deep, given], {"time_axis": time, "batch_axis": 1 - time}, (1,))
 
 
 def compress() -> Iterator[Draw]:
@@ -276,20 +281,23 @@ CHOICES: Mapping[str, Callable[[], Iterator[Draw]]] = {
         for name in _REDUCTIONS
     },
     "CenterCropPad": center_crop_pad,
-    "Resize": resize,
     "Split": split,
     "Transpose": transpose,
     "Unique": unique,
     "ArgMax": arg,
     "ArgMin": arg,
     "CumSum": cumsum,
-    "DFT": dft,
     "ReverseSequence": reverse_sequence,
     "Compress": compress,
-    "RNN": partial(recurrent, 1, 1),
-    "GRU": partial(recurrent, 3, 1),
-    "LSTM": partial(recurrent, 4, 2),
     **windows.WINDOWS,
     **ROWS,
+    **RECURRENT,
+    **ATTENTION,
+    **CODES,
+    **ELEMENTS,
+    **NORMS,
+    **SIGNALS,
+    **TEXTS,
+    **IMAGES,
 }
 """Operator to its draws."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from partita_conformance.draws.choices.meet import meetings
 from partita_conformance.draws.choices.numbers import numbers, places, whole
-from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.draw import Draw
 
 _SHAPE = (2, 3, 4, 5)
 
@@ -42,51 +42,43 @@ def matmul() -> Iterator[Draw]:
         yield Draw([numbers(*a) - 1, numbers(*b) - 1], {}, row["known"])
 
 
-def along_axis() -> Iterator[Draw]:
+def along_axis(op_type: str) -> Iterator[Draw]:
     """Each axis of each rank, from either side, as new opsets and as old ones have it."""
     for rank in range(1, 5):
         for axis in range(-rank, rank):
-            yield Draw([numbers(*_SHAPE[:rank]) - 1.2], {"axis": axis}, opset=(13, 11)[axis % 2])
-
-
-def layer_norm() -> Iterator[Draw]:
-    """Each axis, with a shift and without, and the mean and deviation beside the result."""
-    for row in meetings(axis=range(-3, 3), shift=(0, 1), outputs=(1, 3), epsilon=(1e-5, 0.3)):
-        x = numbers(*_SHAPE[1:]) - 1.2
-        rest = [numbers(*x.shape[row["axis"] :]) for _ in range(1 + row["shift"])]
-        given = {"axis": row["axis"], "epsilon": row["epsilon"]}
-        yield Draw([x, *rest], given, [1, 2], row["outputs"])
-
-
-def of_channels(count: int, low: int) -> Iterator[Draw]:
-    """Numbers for each channel, of images of each rank."""
-    for rank in range(low, 6):
-        for epsilon in (1e-5, 0.3):
-            shape = (2, 3, 4, 5, 2)[:rank]
-            rest = [numbers(3) - (0.8 if i < 3 else 0) for i in range(count)]
-            yield Draw([numbers(*shape), *rest], {"epsilon": epsilon}, range(1, count + 1))
+            x = numbers(*_SHAPE[:rank]) - 1.2
+            if op_type == "Hardmax":  # of which the first of equals is taken
+                x = np.round(x * 2) / 2
+            yield Draw([x], {"axis": axis}, opset=(13, 11)[axis % 2])
+    for opset in (11, 13):  # without an axis: the last one, or all behind the first
+        yield Draw([numbers(*_SHAPE[:3]) - 1.2], opset=opset)
 
 
 def one_hot() -> Iterator[Draw]:
     """Each axis, indices from either end and beyond it, of any type, to values of any type."""
     for row in meetings(
         rank=(0, 1, 2), axis=(-1, 0, 1, -2), index=("int64", "int32", "float32"),
-        values=([0, 1], [1, 0], [-3, 7]), kind=("float32", "int64", "bool"), known=(0, 1),
+        values=([0, 1], [1, 0], [-3, 7]), kind=("float32", "int64", "bool", "int32"), known=(0, 1),
+        depth=("int64", "int32", "float32"),
     ):  # fmt: skip
         if not -row["rank"] - 1 <= row["axis"] <= row["rank"]:
             continue
         shape = (3, 4)[: row["rank"]]
         index = (np.arange(int(np.prod(shape))) * 5 % 13 - 6).reshape(shape).astype(row["index"])
-        inputs = [index, np.array(4, np.int64), np.array(row["values"]).astype(row["kind"])]
+        inputs = [index, np.array(4, row["depth"]), np.array(row["values"]).astype(row["kind"])]
         yield Draw(inputs, {"axis": row["axis"]}, [1, 2] if row["known"] else [1])
 
 
 def top_k() -> Iterator[Draw]:
     """Each axis, some and all, the largest and the smallest, of which some are equal."""
-    x = np.round(numbers(*_SHAPE[1:]) * 3) / 3
-    for row in meetings(axis=range(-3, 3), k=(0, 1, 2, 9), largest=(0, 1)):
+    for row in meetings(
+        axis=range(-3, 3), k=(0, 1, 2, 9), largest=(0, 1), known=(1, 0),
+        kind=("float32", "int32", "int64", "uint8", "float64"), shape=((3, 4, 5), (2, 33, 17)),
+    ):  # fmt: skip
+        x = np.round(numbers(*row["shape"]) * 3 - (0 if row["kind"] == "uint8" else 3))
         k = whole([min(row["k"], x.shape[row["axis"]])])
-        yield Draw([x, k], {"axis": row["axis"], "largest": row["largest"]}, [1], 2)
+        given = {"axis": row["axis"], "largest": row["largest"]}
+        yield Draw([x.astype(row["kind"]), k], given, [1] * row["known"], 2)
 
 
 def trilu() -> Iterator[Draw]:
@@ -180,6 +172,15 @@ def einsum() -> Iterator[Draw]:
             "bij,bik,bkj->b",
         ),
         *(
+            "i...j->j...i",
+            "...ij,...jk",
+            "iij->j",
+            "ij,ik,il->jkl",
+            "Ab,bA",
+            ",ij->ji",
+            "ij , jk -> ki",
+        ),
+        *(
             "...ij,...jk->...ik",
             "...ij->...ji",
             "...i,i->...",
@@ -187,13 +188,13 @@ def einsum() -> Iterator[Draw]:
             "...ij,jk->k...i",
         ),
     )
-    sizes = dict(zip("abdhijkl", (2, 3, 5, 2, 4, 6, 3, 5), strict=True))
+    sizes = dict(zip("Aabdhijkl", (4, 2, 3, 5, 2, 4, 6, 3, 5), strict=True))
     for equation in equations:
         arrays = [
             numbers(
                 *(
                     n
-                    for c in term.replace("...", ".")
+                    for c in term.replace("...", ".").strip()
                     for n in ((2, 3) if c == "." else (sizes[c],))
                 )
             )
@@ -202,99 +203,23 @@ def einsum() -> Iterator[Draw]:
         yield Draw([array - 1 for array in arrays], {"equation": equation})
 
 
-def quantize(op_type: str) -> Iterator[Draw]:
-    """Each axis and none, either type, with a zero and without, and blocks along each axis."""
-    x = numbers(4, 6, 2) - 1.2
-    for row in meetings(
-        axis=(None, 0, 1, 2, -1, -2),
-        kind=("uint8", "int8"),
-        zero=(0, 1),
-        block=(0, 1),
-        known=(0, 1),
-    ):
-        given: dict[str, Any] = {} if row["axis"] is None else {"axis": row["axis"]}
-        shape: list[int] = [] if row["axis"] is None else [x.shape[row["axis"]]]
-        opset = 17
-        if row["block"] and row["axis"] is not None:
-            shape, opset = list(x.shape), 21
-            shape[row["axis"]] //= 2
-            given["block_size"] = 2
-        scale = np.exp2(np.round(numbers(*shape) * 2 - 7)).astype(np.float32)
-        zero = (numbers(*shape) * 20).astype(row["kind"])
-        if op_type == "QuantizeLinear":
-            if not row["zero"] and opset > 17:
-                given["output_dtype"] = {"uint8": 2, "int8": 3}[row["kind"]]
-            first = x
-        else:
-            first = (np.arange(x.size) * 37 % 120).reshape(x.shape).astype(row["kind"])
-        rest = [scale, zero][: 1 + row["zero"]]
-        yield Draw([first, *rest], given, [1, 2] if row["known"] else [], opset=opset)
-
-
-def attention() -> Iterator[Draw]:
-    """Heads that share keys, masks of each shape and type, causes, caps, caches, either rank."""
-    masks = (
-        None,
-        ("bool", ()),
-        ("float32", ()),
-        ("bool", (2, 1)),
-        ("float32", (2, 4)),
-        ("float32", (4,)),
-    )
-    for row in meetings(
-        shared=(1, 2, 4), rank=(3, 4), is_causal=(0, 1), mask=masks, past=(0, 1), scale=(None, 0.4),
-        softcap=(0.0, 0.7), width=(4, 6),
-    ):  # fmt: skip
-        heads, steps, before = 4, 3, 2 * row["past"]
-        few = heads // row["shared"]
-        q, k = numbers(2, heads, 3, 4) - 1.2, numbers(2, few, steps, 4) - 1.1
-        v = numbers(2, few, steps, row["width"]) - 1
-        given = {"is_causal": row["is_causal"], "softcap": row["softcap"]}
-        given |= {} if row["scale"] is None else {"scale": row["scale"]}
-        inputs: list[Array | None] = [q, k, v]
-        if row["rank"] == 3:
-            inputs = [
-                np.ascontiguousarray(a.swapaxes(1, 2)).reshape(2, a.shape[2], -1) for a in (q, k, v)
-            ]
-            given |= {"q_num_heads": heads, "kv_num_heads": few}
-        inputs.append(None)
-        if row["mask"] is not None:
-            kind, shape = row["mask"]
-            mask = numbers(*shape, 3, steps + before)
-            if kind == "bool":
-                mask = mask > 0.7
-                mask[..., 0] = True  # no row is masked out altogether
-            inputs[3] = mask
-        if row["past"]:
-            inputs += [
-                numbers(2, few, before, 4) - 0.9,
-                numbers(2, few, before, row["width"]) - 0.7,
-            ]
-            yield Draw(inputs, given, (), 3, 23)
-        else:
-            yield Draw(inputs if inputs[3] is not None else inputs[:3], given, opset=23)
-
-
-def rotary() -> Iterator[Draw]:
-    """Halves and every other one, all of a head and a part, by position or by token."""
-    for row in meetings(interleaved=(0, 1), turned=(8, 4), rank=(3, 4), by=("token", "position")):
-        given = {"interleaved": row["interleaved"]}
-        x = numbers(2, 3, 4, 8) if row["rank"] == 4 else numbers(2, 4, 24)
-        given |= {"num_heads": 3} if row["rank"] == 3 else {}
-        given |= {"rotary_embedding_dim": 4} if row["turned"] == 4 else {}
-        rows = (9,) if row["by"] == "position" else (2, 4)
-        tables = [numbers(*rows, row["turned"] // 2) - shift for shift in (1, 0.6)]
-        index = [whole([[3, 0, 8, 5], [1, 2, 7, 7]])] if row["by"] == "position" else []
-        yield Draw([x, *tables, *index], given, opset=23)
+def determinant() -> Iterator[Draw]:
+    """Sizes beyond a vector, batches, rows that change places, matrices without inverse."""
+    for size in (1, 2, 3, 4, 5, 9):
+        for batch in ((), (3,), (2, 2)):
+            x = numbers(*batch, size, size) - 1.2
+            yield Draw([x])
+            yield Draw(
+                [np.ascontiguousarray(np.flip(np.tril(x), -2))]
+            )  # no pivot where it is sought
+    yield Draw([np.ones((2, 3, 3), np.float32)])
+    yield Draw([np.eye(4, dtype=np.float32)[[1, 2, 3, 0]]])
 
 
 ROWS: Mapping[str, Callable[[], Iterator[Draw]]] = {
     "Gemm": gemm,
     "MatMul": matmul,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), along_axis),
-    "LayerNormalization": layer_norm,
-    "BatchNormalization": lambda: of_channels(4, 2),
-    "InstanceNormalization": lambda: of_channels(2, 3),
+    **{op: partial(along_axis, op) for op in ("Softmax", "LogSoftmax", "Hardmax")},
     "OneHot": one_hot,
     "TopK": top_k,
     "Trilu": trilu,
@@ -305,9 +230,6 @@ ROWS: Mapping[str, Callable[[], Iterator[Draw]]] = {
     "Flatten": flatten,
     "Reshape": reshape,
     "Einsum": einsum,
-    "QuantizeLinear": lambda: quantize("QuantizeLinear"),
-    "DequantizeLinear": lambda: quantize("DequantizeLinear"),
-    "Attention": attention,
-    "RotaryEmbedding": rotary,
+    "Det": determinant,
 }
 """Operator to its draws."""

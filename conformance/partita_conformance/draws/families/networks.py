@@ -345,7 +345,13 @@ def global_lp_pool(rng: Rng) -> Draw:
 
 
 def nll_loss(rng: Rng) -> Draw:
-    """Draws NegativeLogLikelihoodLoss."""
+    """Draws NegativeLogLikelihoodLoss or SoftmaxCrossEntropyLoss."""
     target = integers(rng, 0, 4, 3, 2)
     given = {"reduction": one_of(rng, "none", "sum", "mean"), "ignore_index": int(target[0, 0])}
     return Draw([floats(rng, [3, 4, 2]), target, np.abs(floats(rng, [4])) + 1], given)
+
+
+def determinant(rng: Rng) -> Draw:
+    """Draws Det of matrices of one size."""
+    size = int(rng.integers(1, 5))
+    return Draw([floats(rng, [*random_shape(rng, 0, 2, 4), size, size])])
