@@ -60,7 +60,8 @@ def emit_by_rows(
 def row_groups(images: Images) -> list[tuple[int, int, tuple[int, int]]]:
     """First row, number of rows, and the rows of taps that lie on the image under them.
 
-    Empty if that is not worth it: if windows are not dilated, or lie on the image nearly everywhere.
+    Empty if that is not worth it: if windows are not dilated, or lie on the image nearly
+    everywhere.
     """
     down, rows = images.kernel[0], images.out_height
     if down == 1 or images.dilation[0] == 1 or not rows:
