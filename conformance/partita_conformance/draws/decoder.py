@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from partita.tensors.cache_rows import ATTRIBUTES, encoded
 from partita_conformance.draws.draw import (
     Array,
     Draw,
@@ -22,26 +24,77 @@ _DOMAIN = "com.microsoft"
 
 def group_query_attention(rng: Rng) -> Draw:
     """Draws GroupQueryAttention: a first prompt, a chunk behind one, or a single token."""
-    batch, kv_heads, group = (int(n) for n in rng.integers(1, 4, 3))
-    heads, width = kv_heads * group, one_of(rng, 2, 8, 20)
-    places = size(rng, 8, 40)
-    count = one_of(rng, 1, 1, int(rng.integers(2, 8)))
-    total = count if count > 1 and rng.random() < 0.5 else int(rng.integers(count + 1, places + 1))
-    least = 0 if total == count else count - 1
-    lengths = np.asarray(rng.integers(least, total, batch), np.int32)
-    lengths[int(rng.integers(batch))] = total - 1
-    given: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads}
-    given |= one_of(rng, {}, {"softcap": 2.0}, {"scale": 0.25}, {"local_window_size": 3})
-    parts = [floats(rng, [batch, count, n * width]) for n in (heads, kv_heads, kv_heads)]
+    sizes = _Sizes.drawn(rng)
+    given = sizes.attributes | _scored(rng)
+    parts = [floats(rng, shape) for shape in sizes.tokens]
     inputs: list[Array | None] = [*parts]
     if rng.random() < 0.3:
         inputs = [np.concatenate(parts, axis=2), None, None]
-    inputs += [floats(rng, [batch, kv_heads, places, width]) for _ in range(2)]
-    inputs += [lengths, np.array(total, np.int32)]
+    inputs += [floats(rng, [*sizes.cache, sizes.width]) for _ in range(2)]
+    inputs += [sizes.lengths, np.array(sizes.total, np.int32)]
     if rng.random() < 0.7:
         given |= {"do_rotary": 1, "rotary_interleaved": int(rng.integers(2))}
-        inputs += _angles(rng, places, width // 2)
+        inputs += _angles(rng, sizes.cache[2], sizes.width // 2)
     return Draw(inputs, given, outputs=3, domain=_DOMAIN)
+
+
+def attention_over_codes(rng: Rng) -> Draw:
+    """Draws GroupQueryAttention over caches of int8, whose rows have scales.
+
+    New elements are nearer to a code than to the middle between two, so that all devices round them
+    alike; of the results only the first is looked at, since scales may differ in the last bit.
+    """
+    sizes = _Sizes.drawn(rng)
+    given = sizes.attributes | _scored(rng) | dict(ATTRIBUTES)
+    query, key, value = sizes.tokens
+    rows = (*key[:2], sizes.cache[1], sizes.width)
+    inputs: list[Array | None] = [floats(rng, query)]
+    inputs += [_near_codes(rng, rows).reshape(shape) for shape in (key, value)]
+    inputs += [encoded(_near_codes(rng, (*sizes.cache, sizes.width))) for _ in range(2)]
+    inputs += [sizes.lengths, np.array(sizes.total, np.int32)]
+    return Draw(inputs, given, domain=_DOMAIN)
+
+
+def _near_codes(rng: Rng, shape: Sequence[int]) -> Array:
+    """Rows whose largest element is 127 steps, and whose others are nearly so many steps."""
+    steps = rng.integers(-126, 127, shape) + rng.uniform(-0.3, 0.3, shape)
+    steps[..., 0] = 127
+    return np.asarray(steps / 64, np.float32)
+
+
+class _Sizes(NamedTuple):
+    """Sizes of an attention over a cache; ``cache`` is batch, heads of keys, places."""
+
+    attributes: dict[str, Any]
+    width: int
+    tokens: list[list[int]]
+    cache: tuple[int, int, int]
+    total: int
+    lengths: Array
+
+    @classmethod
+    def drawn(cls, rng: Rng) -> _Sizes:
+        """Draws them."""
+        batch, kv_heads, group = (int(n) for n in rng.integers(1, 4, 3))
+        heads, width = kv_heads * group, one_of(rng, 2, 8, 20)
+        places = size(rng, 8, 40)
+        count = one_of(rng, 1, 1, int(rng.integers(2, 8)))
+        is_first = count > 1 and rng.random() < 0.5
+        total = count if is_first else int(rng.integers(count + 1, places + 1))
+        least = 0 if total == count else count - 1
+        lengths = np.asarray(rng.integers(least, total, batch), np.int32)
+        lengths[int(rng.integers(batch))] = total - 1
+        tokens = [[batch, count, n * width] for n in (heads, kv_heads, kv_heads)]
+        given = {"num_heads": heads, "kv_num_heads": kv_heads}
+        return cls(given, width, tokens, (batch, kv_heads, places), total, lengths)
+
+
+def _scored(rng: Rng) -> dict[str, Any]:
+    """Attributes of what becomes of scores."""
+    drawn: dict[str, Any] = one_of(
+        rng, {}, {"softcap": 2.0}, {"scale": 0.25}, {"local_window_size": 3}
+    )
+    return drawn
 
 
 def _angles(rng: Rng, places: int, pairs: int) -> list[Array]:
@@ -116,12 +169,16 @@ def _bytes(rng: Rng, shape: list[int]) -> Array:
     return np.asarray(rng.integers(0, 256, shape), np.uint8)
 
 
-DECODER: dict[str, Generator] = {
-    "GatherBlockQuantized": table_of_few_bits,
-    "GroupQueryAttention": group_query_attention,
-    "MatMulNBits": product_of_few_bits,
-    "RotaryEmbedding": rotary_embedding,
-    "SimplifiedLayerNormalization": simplified_normalization,
-    "SkipSimplifiedLayerNormalization": skip_simplified_normalization,
+DECODER: dict[str, tuple[str, Generator]] = {
+    "GatherBlockQuantized": ("GatherBlockQuantized", table_of_few_bits),
+    "GroupQueryAttention": ("GroupQueryAttention", group_query_attention),
+    "GroupQueryAttention_int8": ("GroupQueryAttention", attention_over_codes),
+    "MatMulNBits": ("MatMulNBits", product_of_few_bits),
+    "RotaryEmbedding": ("RotaryEmbedding", rotary_embedding),
+    "SimplifiedLayerNormalization": ("SimplifiedLayerNormalization", simplified_normalization),
+    "SkipSimplifiedLayerNormalization": (
+        "SkipSimplifiedLayerNormalization",
+        skip_simplified_normalization,
+    ),
 }
-"""Operator to what draws a model of it."""
+"""By what is tried: the operator, and what draws a model of it."""

@@ -18,7 +18,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +27,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering.graph import Graph, Node, Value
 from partita.model.model import Port
 from partita.system.modules import import_modules
+from partita.tensors.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized
 
 DTypes = frozenset[np.dtype[Any]]
 
@@ -40,9 +41,19 @@ INTS: DTypes = SIGNED | UNSIGNED
 INT64: DTypes = frozenset({np.dtype(np.int64)})
 INDICES: DTypes = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 BOOL: DTypes = frozenset({np.dtype(np.bool_)})
+CODES: DTypes = frozenset({np.dtype(np.int8)})
+"""Of caches whose rows have scales."""
 
 Check = Callable[[Node], Reason | None]
 """Refuses attributes or shapes by returning a reason; what is unknown is to be accepted."""
+
+
+class _Typed(Protocol):
+    """What has an element type: a value of a graph, an operand."""
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The type; ``None`` if it is not known."""
 
 
 def refused_attribute(node: Node, due: Mapping[str, Any]) -> Reason | None:
@@ -68,6 +79,26 @@ def refused_input(node: Node, left_out: Mapping[int, str]) -> Reason | None:
     for place, name in left_out.items():
         if node.input(place) is not None:
             return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"input {place}, {name}, is given")
+    return None
+
+
+def refused_caches(node: Node, numbers: DTypes, *caches: _Typed | None) -> Reason | None:
+    """A reason if caches of a GroupQueryAttention are not of the type that its attributes tell.
+
+    Args:
+        node: The operation.
+        numbers: Types taken of caches whose elements are numbers by themselves.
+        caches: Past keys and values, ``None`` if they are left out; types may be unknown.
+    """
+    quantized = is_quantized(node.attrs)
+    if reason := refused_attribute(node, ATTRIBUTES if quantized else OF_NUMBERS):
+        return reason
+    due, words = (CODES, "int8") if quantized else (numbers, "floats")
+    for place, cache in enumerate(caches, 3):
+        dtype = None if cache is None else cache.dtype
+        if (cache is None and quantized) or not (dtype is None or dtype in due):
+            text = f"input {place} is {dtype or 'left out'}; these attributes are for {words}"
+            return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
     return None
 
 

@@ -6,7 +6,8 @@
 //
 // Options: those of cache_tokens.cl; LANES, WIDTH, KEYS, ROWS
 //   AT_ONCE  keys of a set at a time
-//   APPENDS  the tokens are not in the cache yet: they are taken from k and v, and come into it here
+//   APPENDS  the tokens, at most so many, are not in the cache yet: they are taken from k and v, and
+//            come into it here
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
 //   SEES_ALL a token sees later ones too; BIASED  a number is added to each score, BIAS_HALF  a half
 //   SPLITS   with several, sums go to `partial`, and maxima and weights behind them; the last group to
@@ -91,13 +92,25 @@ void cache_attention(
   const int room = min(places, bias_step.w);
   const int2 span = span_of(lengths, total, row, tokens, room, turns, fault, mark);
   const int before = span.x, valid = min(tokens, span.y - span.x);
-  const size_t cache = ((size_t)row * heads + head) * places * SIZE;
+  const size_t cache = ((size_t)row * heads + head) * places * PITCH;
   keys += cache;
   values += cache;
   k += (size_t)row * tokens * step.y + start.y + head * SIZE;
   v += (size_t)row * tokens * step.z + start.z + head * SIZE;
 
-#ifdef APPENDS
+#if defined(APPENDS) && defined(CACHE_CODES)
+  __local uint new_rows[2 * APPENDS][PITCH / 4];  // keys and values of a token are neighbours
+  for (int token = 0; token < valid; token++) {
+    const int at = before + token;
+    encode(k + (size_t)token * step.y, true, at, cosines, sines, new_rows[2 * token], scratch, tid,
+        ITEMS);
+    encode(v + (size_t)token * step.z, false, at, cosines, sines, new_rows[2 * token + 1], scratch,
+        tid, ITEMS);
+    if (token % (tiles * SPLITS) != tile * SPLITS + split) continue;
+    put_row(keys + (size_t)at * PITCH, new_rows[2 * token], tid, ITEMS);
+    put_row(values + (size_t)at * PITCH, new_rows[2 * token + 1], tid, ITEMS);
+  }
+#elif defined(APPENDS)
   for (int token = tile * SPLITS + split; token < valid; token += tiles * SPLITS)
     for (int d = tid; d < SIZE; d += ITEMS) {
       const size_t to = (size_t)(before + token) * SIZE + d;
@@ -125,7 +138,7 @@ void cache_attention(
   // The first keys and values come nearer while queries are turned.
   #pragma unroll
   for (int a = 0; a < AT_ONCE; a++) {
-    const size_t at = (size_t)max(0, min(begin + a * KEYS + set, stop - 1)) * SIZE + d0;
+    const size_t at = (size_t)max(0, min(begin + a * KEYS + set, stop - 1)) * PITCH + d0;
     asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(keys + at)));
     asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(values + at)));
   }
@@ -152,13 +165,25 @@ void cache_attention(
     for (int i = 0; i < WIDTH; i++) sums[r][i] = 0.0f;
   }
   for (int base = begin; base < stop; base += KEYS * AT_ONCE) {
-    float scores[SCORES], value[AT_ONCE][WIDTH];
+    float scores[SCORES], value[AT_ONCE][WIDTH], value_scale[AT_ONCE];
     #pragma unroll
     for (int a = 0; a < AT_ONCE; a++) {
       // Past the end, the last key is read again, and does not count.
       const int place = min(base + a * KEYS + set, stop - 1);
-      float key[WIDTH];
-#ifdef APPENDS
+      float key[WIDTH], key_scale = 1.0f;
+      value_scale[a] = 1.0f;
+#if defined(APPENDS) && defined(CACHE_CODES)
+      if (place >= before) {
+        __local const uint* key_row = new_rows[2 * (place - before)];
+        __local const uint* value_row = new_rows[2 * (place - before) + 1];
+        for (int i = 0; i < WIDTH; i++) {
+          key[i] = ((__local const char*)key_row)[d0 + i];
+          value[a][i] = ((__local const char*)value_row)[d0 + i];
+        }
+        key_scale = as_float(key_row[CODES / 4]);
+        value_scale[a] = as_float(value_row[CODES / 4]);
+      } else
+#elif defined(APPENDS)
       if (place >= before) {
         for (int i = 0; i < WIDTH; i++) {
           key[i] = turned(k + (size_t)(place - before) * step.y, d0 + i, place, cosines, sines);
@@ -167,15 +192,19 @@ void cache_attention(
       } else
 #endif
       {
-        fetch(key, keys + (size_t)place * SIZE + d0);
-        fetch(value[a], values + (size_t)place * SIZE + d0);
+        __global const CACHE* key_row = keys + (size_t)place * PITCH;
+        __global const CACHE* value_row = values + (size_t)place * PITCH;
+        fetch(key, key_row + d0);
+        fetch(value[a], value_row + d0);
+        key_scale = SCALE_OF(key_row);
+        value_scale[a] = SCALE_OF(value_row);
       }
       #pragma unroll
       for (int r = 0; r < ROWS; r++) {
         float dot = 0.0f;
         #pragma unroll
         for (int i = 0; i < WIDTH; i++) dot = fma(key[i], query[r][i], dot);
-        scores[r * AT_ONCE + a] = dot;
+        scores[r * AT_ONCE + a] = dot * key_scale;
       }
     }
     sum_over_set(scores, scratch, tid);
@@ -216,9 +245,10 @@ void cache_attention(
       #pragma unroll
       for (int a = 0; a < AT_ONCE; a++) {
         const float power = sees[a] ? exp(scores[r * AT_ONCE + a] - highest) : 0.0f;
+        const float part = power * value_scale[a];
         weight[r] += power;
         #pragma unroll
-        for (int i = 0; i < WIDTH; i++) sums[r][i] = fma(power, value[a][i], sums[r][i]);
+        for (int i = 0; i < WIDTH; i++) sums[r][i] = fma(part, value[a][i], sums[r][i]);
       }
     }
   }
@@ -250,7 +280,7 @@ void cache_attention(
       float sum = 0.0f;
       for (int s = 0; s < KEYS; s++) sum += scratch[s * SIZE + d];
 #if SPLITS == 1
-      PUT_TOKEN(y, result * SIZE + d, whole > 0.0f && token < valid ? sum / whole : 0.0f);
+      PUT_TOKEN(y, result * SIZE + d, whole == 0.0f || token >= valid ? 0.0f : sum / whole);
 #else
       partial_sums[(result * SPLITS + split) * (SIZE + 2) + d] = sum;
       if (d == 0) {
@@ -298,7 +328,7 @@ void cache_attention(
       whole = fma(less, of_row[s * (SIZE + 2) + SIZE + 1], whole);
       sum = fma(less, of_row[s * (SIZE + 2) + d], sum);
     }
-    PUT_TOKEN(y, result * SIZE + d, whole > 0.0f ? sum / whole : 0.0f);
+    PUT_TOKEN(y, result * SIZE + d, whole == 0.0f ? 0.0f : sum / whole);
   }
 #endif
 }

@@ -1,8 +1,10 @@
 // New tokens of a decoder and the cache of keys and values that they join, whose valid length is
 // read from a tensor. Queries, keys and values lie in (batch, token, head, element), the cache in
-// (batch, head, place, element).
+// (batch, head, place, element), PITCH elements from one place to the next.
 //
 // Options: SIZE  elements of a head, CACHE_HALF, TOKEN_HALF, TABLE_HALF  halves, else float32
+//   CACHE_CODES  the cache holds bytes, and behind those of a row the float32 that an element is a
+//            byte's times: rows of partita.tensors.cache_rows
 //   TOLD_BY_LENGTHS  lengths alone say how many keys there are, brought to what can be
 //   ROTATED  elements of a head that are turned, 0 for none; INTERLEAVED  pairs are neighbours, else
 //            they are half of ROTATED apart
@@ -16,7 +18,15 @@
 #define GET_TOKEN(p, i) (p)[i]
 #define PUT_TOKEN(p, i, v) (p)[i] = (v)
 #endif
-#ifdef CACHE_HALF
+#ifdef CACHE_CODES
+#define CACHE char
+#define CODES ((SIZE + 3) / 4 * 4)
+#define PITCH (CODES + 4)
+#define GET_CACHE(p, i) (float)(p)[i]
+#define GET_CACHE8(v, p, i) \
+    vstore8(convert_float8(as_char8(vload2(0, (__global const uint*)((p) + (i))))), 0, v)
+#define SCALE_OF(row) (*(__global const float*)((row) + CODES))
+#elif defined(CACHE_HALF)
 #define CACHE half
 #define GET_CACHE(p, i) GET_HALF(p, i)
 #define PUT_CACHE(p, i, v) PUT_HALF(p, i, v)
@@ -26,6 +36,10 @@
 #define GET_CACHE(p, i) (p)[i]
 #define PUT_CACHE(p, i, v) (p)[i] = (v)
 #define GET_CACHE8(v, p, i) vstore8(vload8(0, (p) + (i)), 0, v)
+#endif
+#ifndef CACHE_CODES
+#define PITCH SIZE
+#define SCALE_OF(row) 1.0f
 #endif
 #ifdef TABLE_HALF
 #define TABLE half
@@ -90,3 +104,53 @@ float turned(
 #endif
   return own;
 }
+
+#ifdef CACHE_CODES
+// Element d of what joins the cache: of a key, which is turned, or of a value.
+float joining(
+    __global const TOKEN* head, const bool is_key, const int d, const int position,
+    __global const TABLE* cosines, __global const TABLE* sines
+) {
+  return is_key ? turned(head, d, position, cosines, sines) : GET_TOKEN(head, d);
+}
+
+// The larger of a number and the size of another one; NaN once one of them is.
+float larger(const float most, const float x) {
+  const float size = fabs(x);
+  return size <= most || isnan(most) ? most : size;
+}
+
+// The items of a group make a row of the cache. One that is not finite is NaN as a whole; the scale
+// of very small ones has no inverse, and they are 0.
+void encode(
+    __global const TOKEN* head, const bool is_key, const int position,
+    __global const TABLE* cosines, __global const TABLE* sines, __local uint* row,
+    __local float* partial, const int tid, const int items
+) {
+  float largest = 0.0f;
+  // All items make each turn of a loop: PoCL loses what some did in turns that others had not.
+  for (int base = 0; base < SIZE; base += items) {
+    const int d = base + tid;
+    if (d < SIZE) largest = larger(largest, joining(head, is_key, d, position, cosines, sines));
+  }
+  partial[tid] = largest;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = 0; i < items; i++) largest = larger(largest, partial[i]);
+  const float scale = isfinite(largest) ? largest / 127.0f : NAN;
+  const float inverse = scale >= 1e-37f ? 1.0f / scale : 0.0f;
+  for (int base = 0; base < CODES; base += items) {
+    const int d = base + tid;
+    const float x = d < SIZE ? joining(head, is_key, d, position, cosines, sines) : 0.0f;
+    if (d < CODES) ((__local char*)row)[d] = convert_char_sat_rte(x * inverse);
+  }
+  if (tid == 0) row[CODES / 4] = as_uint(scale);
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+// Brings such a row to its place.
+void put_row(
+    __global char* to, __local const uint* row, const int tid, const int items
+) {
+  for (int i = tid; i < PITCH / 4; i += items) ((__global uint*)to)[i] = row[i];
+}
+#endif

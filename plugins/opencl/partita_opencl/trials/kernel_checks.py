@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
+from partita.tensors.cache_rows import ATTRIBUTES, encoded
 
 OPSET = 24
 
@@ -229,29 +230,50 @@ def _normalization(s: Sample) -> None:
 @_family
 def _cache_attention(s: Sample) -> None:
     for tokens in (1, 5):  # whose kernels differ
-        names = [f"{name}{tokens}" for name in ("q", "k", "v", "keys", "values", "length", "total")]
-        q, k, v = (s.feed(n, s.numbers(1, tokens, 2 * 32)) for n in names[:3])
-        keys, values = (s.feed(n, s.numbers(1, 2, 70, 32)) for n in names[3:5])
-        s.feed(names[5], np.array([65], np.int32))
-        s.feed(names[6], np.array([66], np.int32))
-        before = 66 - tokens
-        bias = s.feed(f"bias{tokens}", s.numbers(1, 1, tokens, 66))
-        due, biased = np.zeros((1, tokens, 2, 32)), np.zeros((1, tokens, 2, 32))
-        for head, token in itertools.product(range(2), range(tokens)):
-            new = slice(head * 32, (head + 1) * 32)
-            seen = before + token + 1
-            own_keys = np.concatenate([keys[0, head, :before], k[0, :, new]])
-            own_values = np.concatenate([values[0, head, :before], v[0, :, new]])
-            scores = own_keys @ q[0, token, new] / 32.0
-            powers = np.exp(scores[:seen])
-            due[0, token, head] = powers @ own_values[:seen] / powers.sum()
-            powers = np.exp(scores + bias[0, 0, token])
-            biased[0, token, head] = powers @ own_values / powers.sum()
+        names, due, biased = _attention(s, tokens, 32)
         attrs = {"num_heads": 2, "kv_num_heads": 2, "scale": 1 / 32, "domain": MICROSOFT}
-        s.check("GroupQueryAttention", " ".join(names), due.reshape(q.shape), **attrs)
-        names += ["", "", "", f"bias{tokens}"]
-        wanted = biased.reshape(q.shape)
-        s.check("GroupQueryAttention", " ".join(names), wanted, causal=0, **attrs)
+        s.check("GroupQueryAttention", " ".join(names), due, **attrs)
+        with_bias = " ".join([*names, "", "", "", f"bias{tokens}"])
+        s.check("GroupQueryAttention", with_bias, biased, causal=0, **attrs)
+        names, due, _ = _attention(s, tokens, 40, "coded")
+        for name in names[3:5]:
+            s.feeds[name] = encoded(s.feeds[name])
+        s.check("GroupQueryAttention", " ".join(names), due, **attrs, **ATTRIBUTES)
+
+
+def _attention(
+    s: Sample, tokens: int, size: int, prefix: str = ""
+) -> tuple[list[str], Array, Array]:
+    """Adds the inputs of attention over two heads; their names, the result, that with a bias."""
+    names = ["q", "k", "v", "keys", "values", "length", "total", "bias"]
+    names = [f"{prefix}{name}{tokens}" for name in names]
+    q = s.feed(names[0], s.numbers(1, tokens, 2 * size))
+    new = [s.feed(name, _rows(s, 1, tokens, 2, size).reshape(q.shape)) for name in names[1:3]]
+    past = [s.feed(name, _rows(s, 1, 2, 70, size)) for name in names[3:5]]
+    s.feed(names[5], np.array([65], np.int32))
+    s.feed(names[6], np.array([66], np.int32))
+    before = 66 - tokens
+    bias = s.feed(names[7], s.numbers(1, 1, tokens, 66))
+    due, biased = np.zeros((2, 1, tokens, 2, size))
+    for head, token in itertools.product(range(2), range(tokens)):
+        own, seen = slice(head * size, (head + 1) * size), before + token + 1
+        keys, values = (
+            np.concatenate([cache[0, head, :before], x[0, :, own]])
+            for cache, x in zip(past, new, strict=True)
+        )
+        scores = keys @ q[0, token, own] / 32.0
+        powers = np.exp(scores[:seen])
+        due[0, token, head] = powers @ values[:seen] / powers.sum()
+        powers = np.exp(scores + bias[0, 0, token])
+        biased[0, token, head] = powers @ values / powers.sum()
+    return names[:7], due.reshape(q.shape), biased.reshape(q.shape)
+
+
+def _rows(s: Sample, *shape: int) -> Array:
+    """Rows of numbers that are a byte times the largest over 127, which bfloat16 holds."""
+    steps = s.random.integers(-127, 128, shape)
+    steps[..., 0] = 127
+    return (steps / 64.0).astype(np.float32)
 
 
 @_family

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from group_query_case import Case
+from int8_rows import decoded, encoded
 from judge import onnxruntime_results
 from single_op import normal
 
@@ -15,19 +16,6 @@ CHUNK = ((1, 4, 4, 5, 16), 30, 14, (13,))
 ODD = ((2, 3, 1, 2, 10), 40, 33, (32, 20))
 LONG = ((1, 2, 1, 1, 64), 1500, 1400, (1399,))
 PROMPT = ((1, 6, 2, 130, 64), 700, 600, (599,))
-
-
-def encoded(x):
-    """Rows of codes, as the documentation has them."""
-    scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
-    codes = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 4) * 4 + 4), np.int8)
-    codes[..., : x.shape[-1]] = np.rint(x / scale)
-    codes[..., -4:] = scale.astype(np.float32).view(np.int8)
-    return codes
-
-
-def decoded(rows, size):
-    return rows[..., :size] * np.ascontiguousarray(rows[..., -4:]).view(np.float32)
 
 
 def by_head(x, case):

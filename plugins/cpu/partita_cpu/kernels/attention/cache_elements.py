@@ -31,9 +31,6 @@ from partita_cpu.scalar.math import bits
 CACHES: DTypes = F32 | HALVES
 """Element types that a cache may have whose elements are numbers by themselves."""
 
-CODES: DTypes = frozenset({np.dtype(np.int8)})
-"""The type of a cache of codes with scales."""
-
 _SEEN_AS = {np.dtype(np.float16): np.dtype(np.uint16), BFLOAT16: np.dtype(np.int16)}
 """numba knows no 16-bit floats: the sign of the integers tells kernels which of them they are."""
 

@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
+from partita.contract.query import Reason
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.kernel_table import refused_attribute, refused_input
+from partita.lowering.kernel_table import (
+    CODES,
+    refused_attribute,
+    refused_caches,
+    refused_input,
+)
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
-from partita.tensors.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized, row_bytes
+from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
@@ -22,7 +27,7 @@ from partita_cpu.kernels.attention.cache_append import (
     append_kernel,
 )
 from partita_cpu.kernels.attention.cache_attention import Cache
-from partita_cpu.kernels.attention.cache_elements import CACHES, CODES
+from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_spans import spans_of
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.half import float32_of, narrow
@@ -82,29 +87,8 @@ _LEFT_OUT = {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}
 def _check(node: Node) -> Reason | None:
     sees_all = not node.attrs.get("causal", 1)
     windows = refused_attribute(node, {"local_window_size": -1}) if sees_all else None
-    quantized = ATTRIBUTES if is_quantized(node.attrs) else OF_NUMBERS
-    refused = refused_attribute(node, _DEFAULTS) or refused_attribute(node, quantized)
-    return windows or refused or refused_input(node, _LEFT_OUT) or _refused_caches(node)
-
-
-def _refused_caches(node: Node) -> Reason | None:
-    """A reason if caches are not of the type that attributes tell."""
-    for place in (3, 4):
-        value = node.input(place)
-        dtype = None if value is None else value.dtype
-        if (value is None and is_quantized(node.attrs)) or not _fits(node, dtype):
-            text = f"input {place} is {dtype or 'left out'}; these attributes are for {_due(node)}"
-            return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
-    return None
-
-
-def _due(node: Node) -> str:
-    return "int8" if is_quantized(node.attrs) else "floats"
-
-
-def _fits(node: Node, dtype: Any) -> bool:
-    """Whether a cache of a type, which may be unknown, is what attributes tell."""
-    return dtype is None or dtype in (CODES if is_quantized(node.attrs) else CACHES)
+    refused = refused_attribute(node, _DEFAULTS) or refused_input(node, _LEFT_OUT)
+    return windows or refused or refused_caches(node, CACHES, node.input(3), node.input(4))
 
 
 @kernel(
@@ -133,8 +117,8 @@ def group_query_attention(
     kind = inputs.query.dtype
     shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.row)
     pasts = inputs.past_key, inputs.past_value
-    if not all(past is None or _fits(node, past.dtype) for past in pasts):
-        raise CompileError(f"Operation '{node.name}': its caches are not of {_due(node)}.")
+    if reason := refused_caches(node, CACHES, *pasts):
+        raise CompileError(f"Operation '{node.name}' ({node.kind}): {reason.detail}.")
     keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
     y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
     if y.size:

@@ -11,7 +11,13 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.kernel_table import refused_attribute, refused_input
+from partita.lowering.kernel_table import (
+    CODES,
+    refused_attribute,
+    refused_caches,
+    refused_input,
+)
+from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.movement import copy_box, pad_zeros, row_major
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
@@ -39,13 +45,7 @@ _FEW_TOKENS = 4
 _SPLITS, _LEAST_PLACES = 32, 64
 """Most parts that keys are cut in, and places of the cache for each of them."""
 
-_ALL_ALIKE = {
-    "kv_cache_bit_width": 0,
-    "k_quant_type": "NONE",
-    "v_quant_type": "NONE",
-    "qk_output": 0,
-    "sliding_window_cache": 0,
-}
+_ALL_ALIKE = {"qk_output": 0, "sliding_window_cache": 0}
 """Attributes that must be as they are if they are left out."""
 
 _LEFT_OUT = {
@@ -69,6 +69,8 @@ def _check(node: Node) -> Reason | None:
     if node.attrs.get("smooth_softmax", 0) > 0:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "smooth_softmax is 1; takes 0")
     if reason := refused_input(node, _LEFT_OUT):
+        return reason
+    if reason := refused_caches(node, FLOATS, node.input(3), node.input(4)):
         return reason
     query, heads = node.input(0), int(node.attrs["num_heads"])
     if query is not None and query.shape and isinstance(query.shape[-1], int):
@@ -108,6 +110,7 @@ class Sizes:
         places: Places of the cache.
         rotated: Elements of a head that are turned.
         packed: Whether queries, keys and values lie in one tensor.
+        row: Elements that the cache has for a head of one token.
     """
 
     batch: int
@@ -118,6 +121,7 @@ class Sizes:
     places: int
     rotated: int
     packed: bool
+    row: int
 
     @classmethod
     def of(cls, node: Node, inputs: Inputs) -> Sizes:
@@ -142,9 +146,9 @@ class Sizes:
             if inputs.cosines is None or inputs.sines is None or inputs.cosines.ndim != 2:
                 _refuse(node, "no tables of cosines and sines", query)
             turned = 2 * inputs.cosines.shape[1]
-        sizes = cls(
-            batch, heads, all_heads // heads, tokens, size, places, turned, inputs.key is None
-        )
+        row = row_bytes(size) if is_quantized(node.attrs) else size
+        packed = inputs.key is None
+        sizes = cls(batch, heads, all_heads // heads, tokens, size, places, turned, packed, row)
         if rest or not 0 < size <= MOST_ELEMENTS or turned > size or places >= 2**31:
             _refuse(node, f"heads of {width} / {all_heads} elements", query)
         sizes._require_shapes(node, inputs)
@@ -161,7 +165,7 @@ class Sizes:
                 _refuse(node, "past keys without values", inputs.query)
             if x is not None and (
                 x.ndim != 4
-                or (x.shape[0], x.shape[1], x.shape[3]) != (self.batch, self.heads, self.size)
+                or (x.shape[0], x.shape[1], x.shape[3]) != (self.batch, self.heads, self.row)
                 or x.shape != (inputs.past_key or x).shape
             ):
                 _refuse(node, f"a cache for {list(new)}", x)
@@ -196,7 +200,11 @@ _INT32: DTypes = frozenset({np.dtype(np.int32)})
 @operator(
     "GroupQueryAttention",
     domain="com.microsoft",
-    types={**dict.fromkeys((0, 1, 2, 3, 4, 7, 8, 10), FLOATS), 5: _INT32, 6: _INT32},
+    types={
+        **dict.fromkeys((0, 1, 2, 7, 8, 10), FLOATS),
+        **dict.fromkeys((3, 4), FLOATS | CODES),
+        **dict.fromkeys((5, 6), _INT32),
+    },
     check=_check,
     outputs=3,
     in_place={1: 3, 2: 4},
@@ -217,6 +225,8 @@ def group_query_attention(
 
     Where past and present are one buffer, only the new tokens are written.
     """
+    if reason := refused_caches(node, FLOATS, past_key, past_value):
+        raise CompileError(f"Operation '{node.name}' ({node.kind}): {reason.detail}.")
     if past_key is not None and past_value is not None:  # one of them may be written in place
         past_value = convert(k, past_value, past_key.dtype)
     inputs = Inputs(query, key, value, past_key, past_value, lengths, total, *tables[:4])
@@ -228,14 +238,14 @@ def group_query_attention(
     appends = sizes.tokens <= _FEW_TOKENS and past_key is not None
     if not appends:
         _append(k, sizes, inputs, present)
-    flags = {"APPENDS": None} if appends else {}
+    flags = {"APPENDS": _FEW_TOKENS} if appends else {}
     attend(k, node, sizes, inputs, present, y, **flags)
     return y, present[0], present[1]
 
 
 def _present(k: Kit, sizes: Sizes, past: Operand | None, query: Operand) -> Operand:
     """The cache as it is before the tokens come."""
-    shape = (sizes.batch, sizes.heads, sizes.places, sizes.size)
+    shape = (sizes.batch, sizes.heads, sizes.places, sizes.row)
     if past is None:
         return k.empty(shape, query.dtype)
     if past.shape != shape:
@@ -252,6 +262,7 @@ def _options(k: Kit, node: Node, sizes: Sizes, inputs: Inputs) -> dict[str, str 
     flags = {
         "TOKEN_HALF": is_half(inputs.query.dtype),
         "CACHE_HALF": is_half(cache.dtype),
+        "CACHE_CODES": cache.dtype in CODES,
         "TABLE_HALF": is_half(tables.dtype),
         "INTERLEAVED": bool(node.attrs.get("rotary_interleaved", 0)),
         "NVIDIA": k.tuning.limits.is_nvidia,
@@ -282,11 +293,16 @@ def _bias_steps(sizes: Sizes, bias: Operand | None) -> tuple[int, int, int, int]
 def _append(k: Kit, sizes: Sizes, inputs: Inputs, present: tuple[Operand, ...]) -> None:
     """Records that the tokens come into the cache."""
     steps, starts = sizes.steps()
-    flags = {"NO_PAST": None} if inputs.past_key is None else {}
+    heads = sizes.batch * sizes.tokens * sizes.heads
+    flags: dict[str, int | None] = {"NO_PAST": None} if inputs.past_key is None else {}
+    launched = k.tuning.flat(heads * sizes.size)
+    if sizes.row != sizes.size:  # rows have scales, which all their elements tell
+        flags["ITEMS"] = k.tuning.items_for(sizes.size)
+        launched = k.tuning.groups(heads, k.tuning.items_for(sizes.size))
     k.launch(
         "cache_append.cl",
         "cache_append",
-        k.tuning.flat(sizes.batch * sizes.tokens * sizes.heads * sizes.size),
+        launched,
         inputs.key or inputs.query,
         inputs.value or inputs.query,
         *present,
@@ -336,7 +352,7 @@ def attend(
     inputs: Inputs,
     present: tuple[Operand, ...],
     y: Operand,
-    **flags: None,
+    **flags: int | None,
 ) -> None:
     """Records the attention over the valid part of the cache.
 

@@ -65,7 +65,8 @@ def attention_over_valid_keys(
     batch, heads, places, size = key.shape
     by_token, queries = _by_token(k, node, q)
     tokens, width = by_token.shape[1:]
-    sizes = Sizes(batch, heads, queries // max(heads, 1), tokens, size, places, 0, packed=False)
+    group = queries // max(heads, 1)
+    sizes = Sizes(batch, heads, group, tokens, size, places, 0, packed=False, row=size)
     if queries % max(heads, 1) or width != queries * size or by_token.shape[0] != batch:
         raise _unfit(node, q, key, value)
     if lengths.shape != (batch,) or not 0 < size <= MOST_ELEMENTS or places >= 2**31:
