@@ -1,11 +1,15 @@
 """Keys and values of other types: tokens beside float64, bytes, states that are kept, refusals."""
 
+import itertools
+import json
+
 import numpy as np
 import pytest
 import tiny_decoder as tiny
 from gguf_files import decoder_metadata, decoder_tensors, gguf_bytes
-from growing_decoder import Form, decoder
+from growing_decoder import LAYERS, Form, decoder
 from llm_reference import ReferenceDecoder
+from onnx import parser
 
 import partita
 from partita.cli.main import main
@@ -15,6 +19,9 @@ from partita.generate.caches.cache_types import with_cache_type
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
 
+ADDS = (
+    '<ir_version: 10, opset_import: ["" : 18]> adds (float[2] x) => (float[2] y) { y = Add(x, x) }'
+)
 KINDS = {"float16": np.float16, "int8": np.int8}
 EVERYONE = np.ones(1, bool)
 
@@ -30,7 +37,8 @@ def gguf(**changes):
 def prepared(data, cache_type, device="CPU", context=128):
     core = partita.Core()
     model = prepare(core.read_model(data), 1, context, core, device, cache_type)
-    return core.compile_model(model, device)
+    config = {"STRICT": True} if device.startswith("HETERO") else None
+    return core.compile_model(model, device, config)
 
 
 def logits_of(running, tokens):
@@ -41,9 +49,14 @@ def logits_of(running, tokens):
     return np.array(found)
 
 
-@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU,REFERENCE"])
-@pytest.mark.parametrize("cache_type", KINDS)
-def test_logits_are_those_of_rounded_caches_in_float64(cache_type, device):
+@pytest.mark.parametrize(
+    ("device", "cache_type"),
+    [
+        *itertools.product(["CPU", "HETERO:CPU,REFERENCE"], KINDS),
+        *(("OPENCL", "int8"), ("HETERO:OPENCL,CPU", "int8")),
+    ],
+)
+def test_logits_are_those_of_rounded_caches_in_float64(device, cache_type):
     """And off from those of exact caches by little: less than a step in 127 of keys makes."""
     data, metadata, weights = gguf()
     tokens = np.random.default_rng(3).integers(0, 90, 40).tolist()
@@ -82,6 +95,23 @@ def test_states_are_saved_and_loaded(tmp_path):
     for place in range(20, 30):
         step = np.array([tokens[place : place + 1]]), np.array([place]), EVERYONE
         np.testing.assert_array_equal(third.run(*step)[0], whole[place - 8])
+
+
+@pytest.mark.parametrize(("before", "after"), [("OPENCL", "CPU"), ("CPU", "OPENCL")])
+def test_states_go_from_device_to_device(before, after, tmp_path):
+    data, *_ = gguf()
+    tokens = np.random.default_rng(5).integers(0, 90, 30).tolist()
+    whole, first = Decoder(prepared(data, "int8", after)), Decoder(prepared(data, "int8", before))
+    due = logits_of(whole, tokens)
+    logits_of(first, tokens[:20])
+    first.request.save_state(tmp_path / "state.safetensors")
+    second = Decoder(whole.request.compiled_model)
+    second.request.load_state(tmp_path / "state.safetensors")
+    for place in range(20, 30):
+        step = np.array([tokens[place : place + 1]]), np.array([place]), EVERYONE
+        np.testing.assert_allclose(
+            second.run(*step)[0], due[place - 8], rtol=0, atol=due.std() * 1e-2
+        )
 
 
 def test_generators_of_all_models_take_the_type():
@@ -132,3 +162,31 @@ def test_the_command_takes_the_type(tmp_path, capsys):
         assert main([*argv, "--cache-type", cache_type]) == 0
         needs[cache_type] = capsys.readouterr().out
     assert needs["int8"] != needs["float32"]
+
+
+def test_the_command_gives_caches_that_grow_a_type(tmp_path, capsys):
+    """Caches are counted as they are where text is made: with room for all tokens."""
+    path, form = tmp_path / "growing.onnx", Form(heads=4, kv_heads=2, mask="window")
+    path.write_bytes(decoder(form).SerializeToString())
+    elements = 2 * LAYERS * form.kv_heads * 64
+    for cache_type, row in (("float32", 4 * form.size), ("float16", 2 * form.size), ("int8", 12)):
+        argv = ["plan", str(path), "-d", "HETERO:CPU", "--context", "64", "--json"]
+        assert main([*argv, "--cache-type", cache_type]) == 0
+        (device,) = json.loads(capsys.readouterr().out)["devices"]
+        assert device["cache_bytes"] == elements * row
+
+
+def test_the_command_says_which_cache_keeps_its_type(tmp_path, capsys):
+    path = tmp_path / "growing.onnx"
+    path.write_bytes(decoder(Form(extra="mean")).SerializeToString())
+    argv = ["plan", str(path), "-d", "HETERO:CPU", "--cache-type", "int8"]
+    assert main(argv) == 1
+    assert "'past_key_values.0.key' cannot be of type int8" in capsys.readouterr().err
+
+
+def test_the_command_refuses_types_of_no_caches(tmp_path, capsys):
+    path = tmp_path / "adds.onnx"
+    path.write_bytes(parser.parse_model(ADDS).SerializeToString())
+    argv = ["plan", str(path), "-d", "HETERO:CPU", "--cache-type", "int8"]
+    assert main(argv) == 1
+    assert "--cache-type is for decoders; 'adds' has no cache" in capsys.readouterr().err

@@ -103,11 +103,19 @@ def test_caches_with_room_in_memory_of_opencl(form, device, second):
     assert ROOM_KEY in model.metadata
 
 
-@pytest.mark.parametrize("cache_type", ["int8", "float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("device", ["CPU", "REFERENCE"])
-def test_caches_of_another_type(cache_type, device):
+@pytest.mark.parametrize(
+    ("cache_type", "device", "second"),
+    [
+        *((kind, "CPU", None) for kind in ("int8", "float16", "bfloat16", "float32")),
+        *((kind, "REFERENCE", None) for kind in ("int8", "float16", "bfloat16", "float32")),
+        ("int8", "OPENCL", None),
+        ("int8", "HETERO:OPENCL,CPU", "CPU"),
+    ],
+)
+def test_caches_of_another_type(cache_type, device, second):
     form = Form(heads=4, kv_heads=2, mask="window")
-    model = assert_right(form, device, 3, cache_type=cache_type)
+    config = {"STRICT": True} if second else None
+    model = assert_right(form, device, 3, config, second, cache_type)
     assert {str(model.input(one.read).dtype) for one in model.variables} == {cache_type}
 
 

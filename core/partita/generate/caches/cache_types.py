@@ -73,7 +73,8 @@ def _retype(past: ir.Value, cache: Variable, cache_type: str) -> None:
         readers = ", ".join(f"'{use.node.name}' ({use.node.op_type})" for use in uses[:3])
         raise InputError(
             f"Cache '{past.name}' cannot be of type {cache_type}: it is read by {readers}; this "
-            f"takes a cache that {_ATTENTION} reads and writes, and nothing else."
+            f"takes a cache that {_ATTENTION} reads and writes, and nothing else. Leave its "
+            "type as it is."
         )
     if past.dtype == kind:
         return

@@ -29,8 +29,8 @@ from partita.cli.feeds import reshape
 from partita.cli.output import Output
 from partita.devices import device_string
 from partita.errors import PlanError
-from partita.generate.caches.cache_types import CACHE_TYPES, with_cache_type
-from partita.generate.decoder_ports import DecoderPorts
+from partita.generate.caches.cache_types import CACHE_TYPES
+from partita.generate.decoder import prepare
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for
@@ -171,6 +171,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         model = _read_model(args, core, out)
         if cache_inputs(model):
             return _plan_decoder(args, core, model, out)
+        if args.cache_type:
+            raise PlanError(f"--cache-type is for decoders; '{model.name}' has no cache of tokens.")
         setting, scheduler = _measured(args, core, model)
         rules = [setting.respelled(rule) for rule in rules]
         planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
@@ -269,12 +271,15 @@ def _plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Outpu
     if args.objective == "PARALLEL":
         raise PlanError("Layers of a decoder wait for each other: plan LATENCY or THROUGHPUT.")
     config = _config(args)
-    config["HETERO_CONTEXT"] = args.context or model_context(model) or DEFAULT_CONTEXT
+    context = args.context or model_context(model) or DEFAULT_CONTEXT
+    config["HETERO_CONTEXT"] = context
     if args.prompt_tokens:
         config["HETERO_PROMPT_TOKENS"] = args.prompt_tokens
     if args.new_tokens:
         config["HETERO_NEW_TOKENS"] = args.new_tokens
     device = _several(args, core)
+    if args.cache_type:  # caches that grow are given room for it, as they are where text is made
+        model = prepare(model, 1, context, core, device, args.cache_type)
     _, properties = core.device_api.target(device, config)
     if not isinstance(properties, HeteroProperties):
         raise TypeError(f"'{device}' has {type(properties).__name__}.")
@@ -298,8 +303,6 @@ def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
     is_decoder = isinstance(source, Path) and source.suffix.lower() == ".gguf"
     options = DecoderOptions(context=args.context) if is_decoder and args.context else None
     model = core.read_model(source, decoder=options)
-    if args.cache_type:
-        model = with_cache_type(model, DecoderPorts.of(model).caches, args.cache_type)
     if named.sample is not None and not args.shapes and not is_decoder:
         return model.reshape(named.sample().shapes)
     return reshape(model, args.shapes)
