@@ -7,7 +7,7 @@ results: greedy tokens behind a prompt beside those of the decoder in float64 on
 weights (`tests/llm_reference.py`, which shares no code with Partita), and the largest difference of
 the logits on the same tokens. steps: seconds of every token from an empty to a full cache, and of
 prompts of lengths that no run had before. memory: the peak of a process that compiles and
-generates, above what it had before, beside the bytes of weights and cache.
+fills the cache, above what it had before, beside the bytes of weights and cache.
 """
 
 from __future__ import annotations
@@ -185,9 +185,10 @@ def measure_memory(path: Path, args: argparse.Namespace) -> None:
         Request(tiny, small).logits([1, 2, 3], 0)
     before = _peak_bytes()
     request = Request(path, args)
-    for begin in range(0, args.context - CHUNK, CHUNK):
-        request.logits([1] * CHUNK, begin)
-    request.logits([1], args.context - 1)
+    last = args.context - 1
+    for begin in range(0, last, CHUNK):
+        request.logits([1] * min(CHUNK, last - begin), begin)
+    request.logits([1], last)
     cache = DecoderPorts.of(request.model).cache_bytes(1, args.context)
     facts = {"before": before, "peak": _peak_bytes() - before, "cache": cache}
     print(json.dumps({**facts, "weights": path.stat().st_size}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +32,11 @@ _MOST_STEPS = 1 << 18
 """No operation takes more steps: a weight that claims 2**31 channels is cut in as many pieces."""
 
 _INT64 = np.dtype(np.int64)
+
+_ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
+    weakref.WeakValueDictionary()
+)
+"""Rows of zeros that constants are, by how many and their type."""
 
 Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 
@@ -182,6 +189,19 @@ class Builder:
         elements = plain(np.asarray(array))
         symbolic = elements.dtype == object and holds_sizes(elements)
         return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
+
+    def zeros(self, count: int, dtype: Any) -> Operand:
+        """A row of so many zeros, known now; all who ask for the same get one array.
+
+        For operands that are left out: a decoder has hundreds of products without a bias.
+        """
+        asked = operator.index(count), np.dtype(dtype)
+        found = _ZEROS.get(asked)
+        if found is None:
+            found = np.zeros(*asked)
+            found.flags.writeable = False
+            _ZEROS[asked] = found
+        return self.constant(found)
 
     def computed(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any

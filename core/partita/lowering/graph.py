@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 
-_LARGE_BYTES = 1 << 15
+_LARGE_BYTES = 1 << 13
 """Tensors from this size on are given back to the system between two looks at them."""
 
 

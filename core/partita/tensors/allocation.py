@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ from partita.tensors.tensor import HostTensor
 
 _ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector register."""
+
+
+_PAGED_BYTES = 1 << 17
+"""Memory from this size on comes from the system by itself: what the process has freed before is
+memory already, which would be filled with zeros as a whole."""
 
 
 def host_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostTensor:
@@ -26,8 +32,19 @@ def host_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostTensor:
         return HostTensor(np.zeros(shape, dtype))
     nbytes = math.prod(shape) * dtype.itemsize
     try:
-        raw = np.zeros(nbytes + _ALIGNMENT, np.uint8)
-    except ValueError as error:  # numpy says so of sizes beyond any address
+        raw = _pages(nbytes) if nbytes >= _PAGED_BYTES else np.zeros(nbytes + _ALIGNMENT, np.uint8)
+    except (OSError, OverflowError, ValueError) as error:  # of sizes beyond any address
         raise MemoryError(f"{nbytes} bytes: {error}") from error
     start = -raw.ctypes.data % _ALIGNMENT
     return HostTensor(raw[start : start + nbytes].view(dtype).reshape(shape))
+
+
+def _pages(nbytes: int) -> np.ndarray[Any, Any]:
+    """So many bytes of zeros, which take no memory before they are written.
+
+    Where the system has private pages: those of others take memory when they are read, too.
+    """
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags), np.uint8)

@@ -7,6 +7,7 @@ from onnx import parser
 
 from partita.errors import CompileError
 from partita.lowering import (
+    Builder,
     Node,
     Operand,
     Specializer,
@@ -608,3 +609,10 @@ def check_marked(array):
     assert (marked.dtype, marked.shape) == (array.dtype, array.shape)
     assert np.shares_memory(marked, array)
     assert marked.tobytes() == array.tobytes()
+
+
+def test_rows_of_zeros_are_one_array_for_all():
+    made = [Builder(None, None, None).zeros(300, np.float32) for _ in range(2)]
+    assert made[0].const.ctypes.data == made[1].const.ctypes.data
+    assert not made[0].const.any() and made[0].shape == (300,)
+    assert Builder(None, None, None).zeros(300, np.int32).const.dtype == np.int32

@@ -167,6 +167,7 @@ class _Form:
         self._sources = _getter([self._elements[n].place for n in varying])
         numbers = [0 if type(element) is Size else element for element in self._elements]
         self._template = np.array(numbers, np.int64)
+        self._known, self._elements = {}, []  # as much as all that is kept
 
     @property
     def table_bytes(self) -> int:

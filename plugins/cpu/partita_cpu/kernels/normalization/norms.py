@@ -163,7 +163,7 @@ def _emit_rows(
         return y, means, inverses
     fits = scale.size == n and (bias is None or bias.size == n)
     factors = b.flat(scale) if fits else b.constant(np.ones(n, x.dtype))
-    terms = b.flat(bias) if fits and bias is not None else b.constant(np.zeros(n, x.dtype))
+    terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
     b.call(
         normalize_rows,
         b.flat(x),

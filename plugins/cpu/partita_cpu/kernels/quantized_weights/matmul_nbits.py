@@ -113,7 +113,7 @@ def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
     y = b.empty((*x.shape[:-1], sizes.columns), np.float32)
     bias = None if inputs.bias is None else float32_of(b, inputs.bias)
     if bias is None:
-        bias = b.constant(np.zeros(sizes.columns, np.float32))
+        bias = b.zeros(sizes.columns, np.float32)
     if y.size and not inputs.w.size:  # weights that a file leaves out are zeros
         b.call_numpy(_fill_rows, bias, y)
     elif y.size:
