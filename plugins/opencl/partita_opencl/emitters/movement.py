@@ -349,6 +349,8 @@ def _chosen(size: int, start: int, end: int, stride: int) -> tuple[int, int]:
         first, last = (n + size if n < 0 else n for n in (start, end))
         first, last = (min(max(n, 0), size) for n in (first, last))
         return (first, last - first) if last > first else (0, 0)
+    if stride < 0:  # Python begins before the first element there, and takes none
+        start = max(start, -size)
     chosen = range(size)[slice(start, _end(end, stride, size), stride)]
     return (chosen.start if len(chosen) else 0), len(chosen)
 
