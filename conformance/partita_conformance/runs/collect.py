@@ -52,6 +52,7 @@ from partita_conformance.suites.usage import (  # noqa: F401  (importing them en
     suite_claims,
     suite_forms,
     suite_given,
+    suite_lent,
     suite_members,
     suite_questions,
     suite_results,

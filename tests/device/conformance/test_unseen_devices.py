@@ -389,6 +389,16 @@ CAUGHT = {
     ("broken_choices", "NeverSwapsRows"): ["choices/Det"],
     ("broken_choices", "CountsDownFromAboveOnly"): ["choices/Range"],
     ("broken_choices", "ComparesTwoAtATimeInShapeOfTheFirst"): ["choices/Max"],
+    ("strange_runtime", "LendsPinnedMemoryInTurns"): ["boundary/host_memory*"],
+    ("strange_runtime", "ReturnsRowsAtTheirPitch"): ["sharing/outputs_are*"],
+    ("strange_runtime", "LetsErrorsOutOfBoundCalls"): ["faults/bound_calls*"],
+    ("strange_runtime", "NamesSumsAsStates"): ["state/what_is_written*"],
+    ("strange_runtime", "GivesUpResultsThatItWritesAgain"): ["request/results_that_are_left*"],
+    ("strange_runtime", "SharesTheStateThatItIsToCopy"): ["members/allocated_tensors_take*"],
+    ("strange_runtime", "LooksSymbolsUpInTheModel"): ["threads/runs_meet*"],
+    ("strange_service", "FillsConstantOutputsOnce"): ["given/outputs_of_any*"],
+    ("strange_service", "LetsModelsShareSlots"): ["sharing/many_models*"],
+    ("unread_runtime", "AllocatesStateWithoutClearingIt"): ["members/allocated_tensors_are*"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -156,7 +156,7 @@ def indices_out_of_range_do_no_harm(bench: Bench) -> None:
         compare(request.infer(good).to_tuple(), bench.expected(proto, good), f"after index {bad}")
 
 
-_NEVER: dict[str, tuple[str, dict[str, Array], dict[str, Array]]] = {
+NEVER: dict[str, tuple[str, dict[str, Array], dict[str, Array]]] = {
     "rows that do not divide": (
         "g (float[N] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
         {"s": np.array([4, 2])},
@@ -194,7 +194,7 @@ def many_failures_cost_nothing(bench: Bench) -> None:
     What cannot be computed raises also where inputs of these shapes could be, the run before.
     """
     x = np.arange(6, dtype=np.float32)
-    models = (((what, bad, good), parse(text)) for what, (text, bad, good) in _NEVER.items())
+    models = (((what, bad, good), parse(text)) for what, (text, bad, good) in NEVER.items())
     for (what, bad, good), proto in bench.taken(models):
         compiled = bench.compile(proto)
         request, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
@@ -235,7 +235,7 @@ def failures_are_of_their_own_run(bench: Bench) -> None:
     """
     x = np.arange(6, dtype=np.float32)
     tried = 0
-    for what, (text, bad, good) in _NEVER.items():
+    for what, (text, bad, good) in NEVER.items():
         proto = parse(text)
         if bench.refusals(proto) or what == "rows that are not there":
             continue

@@ -23,7 +23,7 @@ from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.draws.values import groups_of
 from partita_conformance.draws.vary import element_types
-from partita_conformance.judging.requirements import NotApplicableError
+from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
 from partita_conformance.suites.numerics.drawn import compare_results, draw_check
 from partita_conformance.suites.numerics.suite_kinds import CHANCE
@@ -111,6 +111,9 @@ def _repeat(op: str, one: Draw, bench: Bench) -> None:
                 results = runner.run(inputs, outputs if given else None)
                 have = [tensor.numpy() for tensor in results]
             compare_results(op, one, have, expected)
+            for index, array in enumerate(have):
+                plain = type(array) is np.ndarray and array.flags.c_contiguous
+                require(plain and array.flags.writeable, f"{op}: output {index} is no plain array.")
     runner.close()
 
 

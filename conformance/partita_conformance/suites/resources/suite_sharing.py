@@ -59,7 +59,7 @@ _TEXTS = {
 """Models whose outputs invite a device to hand on memory of somebody else."""
 
 
-def _models(bench: Bench) -> list[Sample]:
+def lending_models(bench: Bench) -> list[Sample]:
     """Those of the models that the device takes.
 
     Raises:
@@ -81,7 +81,7 @@ def _arrays(tensors: Sequence[Any]) -> list[Array]:
 @check("sharing", values=True)
 def outputs_have_memory_of_their_own(bench: Bench) -> None:
     """No output lies where an input, a weight or another output does; what is written stays."""
-    for sample in _models(bench):
+    for sample in lending_models(bench):
         compiled = bench.compile(sample.proto)
         runner = compiled.device_model.create_runner()
         feeds = sample.feeds(3)
@@ -113,7 +113,7 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
 @check("sharing", values=True)
 def models_and_requests_do_not_share(bench: Bench) -> None:
     """Results of several requests and models that one thread runs in turn stay as they were."""
-    for sample in (bench.sample("plain"), *_models(bench)):
+    for sample in (bench.sample("plain"), *lending_models(bench)):
         _do_not_share(bench, sample)
 
 
@@ -142,7 +142,7 @@ _MANY, _MANY_MODELS = 70, 20
 @check("sharing", values=True)
 def many_requests_do_not_share(bench: Bench) -> None:
     """Dozens of requests, and models, that are there together each have results of their own."""
-    sample = _models(bench)[0]
+    sample = lending_models(bench)[0]
     compiled = bench.compile(sample.proto)
     requests = [compiled.create_infer_request() for _ in range(_MANY)]
     requests += [bench.compile(sample.proto).create_infer_request() for _ in range(_MANY_MODELS)]
@@ -342,6 +342,11 @@ OF_EVERY_TYPE = (
     "g (float[2,3] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }",
     "g (float[1] x) => (float[1] y) { y = Neg(x) }",
     "g (float x) => (float y) { y = Neg(x) }",
+    "g (float[2,3,5] x) => (float[2,3,5] y) { y = Relu(x) }",
+    "g (float[2,1,3,5] x) => (float[2,1,3,5] y) { y = Relu(x) }",
+    "g (double[1,2,3,7] x) => (double[1,2,3,7] y) { y = Neg(x) }",
+    "g (int8[1,2,3,7] x) => (int8[1,2,3,7] y) { y = Identity(x) }",
+    "g (float[1,2,1,3,5,3] x) => (float[1,2,1,3,5,3] y) { y = Relu(x) }",
     "g (float[1,2,1,3,2] x) => (float[1,2,1,3,2] y) { y = Relu(x) }",
     "g (float[1,2,1,3,2,1,2] x) => (float[1,2,1,3,2,1,2] y) { y = Relu(x) }",
     "g (float[2,3] x) => (float[3,2] y) { y = Transpose(x) }",
