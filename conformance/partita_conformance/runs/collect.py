@@ -57,6 +57,7 @@ from partita_conformance.suites.usage import (  # noqa: F401  (importing them en
     suite_questions,
     suite_results,
     suite_settings,
+    suite_told,
     suite_turns,
     suite_variables,
 )

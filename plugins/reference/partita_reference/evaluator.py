@@ -219,7 +219,7 @@ class ReferenceRunner(Runner):
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """The whole run as one record: the evaluator does not time its nodes."""
-        return self._infos
+        return tuple(self._infos)
 
     def _as_one_record(self, elapsed_us: float) -> list[ProfilingInfo]:
         """The time of all operations, in the record of the first one."""

@@ -125,6 +125,23 @@ class Good(DevicePlugin):
         ]
 
 
+class Two(Good):
+    """Right, and two devices of one kind."""
+
+    device_name = "TWO"
+
+    def device_ids(self):
+        return ("0", "1")
+
+    def device_info(self, device_id):
+        return DeviceInfo(f"{self.device_name}.{device_id or 0}", f"A good device, {device_id}")
+
+    def compile_model(self, model, properties):
+        made = super().compile_model(model, properties)
+        made.device = f"{self.device_name}.{properties.DEVICE_ID or 0}"
+        return made
+
+
 class Null(Good):
     """Right in form, and nothing but zeros."""
 

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import warnings
 
+import broken_claims
 import broken_form
 import broken_lasting
 import broken_promises
@@ -19,6 +20,7 @@ import broken_values
 import numpy as np
 import pytest
 from broken_form import Broken
+from good_device import Two
 
 from partita_conformance.bench.bench import Target
 from partita_conformance.runs.collect import Selection, collect
@@ -33,8 +35,8 @@ from partita_conformance.runs.running import (
     Isolated,
 )
 
-MODULES = (broken_form, broken_lasting, broken_promises, broken_requests, broken_runs)
-MODULES += (broken_state, broken_usage, broken_values)
+MODULES = (broken_claims, broken_form, broken_lasting, broken_promises, broken_requests)
+MODULES += (broken_runs, broken_state, broken_usage, broken_values)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
 FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
@@ -45,7 +47,7 @@ FAULTS = [
     for module in MODULES
     for cls in vars(module).values()
     if isinstance(cls, type)
-    and issubclass(cls, (Broken, broken_state.BrokenState))
+    and issubclass(cls, (Broken, broken_state.BrokenState, Two))
     and cls.__module__ == module.__name__
     and cls.__name__ not in APART
 ]
@@ -97,6 +99,12 @@ def test_correct_device_passes(name):
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
     passed = sum(o.status == PASSED for o in outcomes)
     assert passed > (150 if name == "Good" else 60)
+
+
+def test_two_correct_devices_pass():
+    outcomes = outcomes_of("Two", "good_device", ("plugin/*",), "TWO")
+    assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
+    assert sum(o.status == PASSED for o in outcomes) >= 12
 
 
 def test_state_that_is_updated_rightly_passes():

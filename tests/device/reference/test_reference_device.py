@@ -127,6 +127,7 @@ def test_counters(core):
     assert list(request.profiling_info) == []
     request.infer(X)
     assert sum(info.real_time_us for info in request.profiling_info) > 0
+    assert isinstance(request.runner.profiling_info(), tuple)  # which no caller can clear
 
 
 def test_export_and_import(core):

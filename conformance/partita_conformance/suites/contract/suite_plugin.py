@@ -20,7 +20,7 @@ from partita.devices.device_string import is_device_name
 from partita.errors import DeviceError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import parse, stranger
+from partita_conformance.inputs.models import networks, parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -68,6 +68,9 @@ def _facts(bench: Bench) -> dict[str, Any]:
     facts["for_decoder()"] = dict(plugin.for_decoder(DecoderRequest(64, 8, 8), bench.properties()))
     names = [*plugin.properties_type.model_fields, "AVAILABLE_DEVICES", "SUPPORTED_PROPERTIES"]
     facts |= {name: bench.core.get_property(bench.device, name) for name in names}
+    for network in networks()[2:4]:
+        answer = bench.core.query_model(bench.read(network.proto), bench.device)
+        facts[f"query_model of '{network.name}'"] = dict(answer), set(answer.reasons)
     return facts
 
 

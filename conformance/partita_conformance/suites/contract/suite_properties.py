@@ -228,7 +228,7 @@ def _changing(bench: Bench) -> list[Sample]:
     return [sample for sample in found if not bench.refusals(sample.proto)][:1]
 
 
-def _of_a_submodel(name: str) -> str:
+def of_a_submodel(name: str) -> str:
     """The name of an operation, without HETERO's ``subgraph0: 1. `` before it."""
     return re.sub(r"^subgraph\d+: \d+\. ", "", name)
 
@@ -250,7 +250,7 @@ def counters_come_when_asked_for(bench: Bench) -> None:
     for info in infos:
         require(isinstance(info, partita.ProfilingInfo), f"A counter is a {type(info).__name__}.")
         require(info.node_name, "A counter has no node_name.")
-        for name in (_of_a_submodel(info.node_name), *info.covers):
+        for name in (of_a_submodel(info.node_name), *info.covers):
             known = name in names
             require(known, f"A counter is about '{name}', which is no operation of the model.")
         require(
@@ -287,7 +287,7 @@ def counters_name_operations_in_full(bench: Bench) -> None:
         asked += len(infos)
         names = {op.name for op in bench.read(proto).ops}
         for info in infos:
-            for name in (_of_a_submodel(info.node_name), *info.covers):
+            for name in (of_a_submodel(info.node_name), *info.covers):
                 require(name in names, f"A counter is about '{name}'; operations are {names}.")
     if not asked:
         raise NotApplicableError("the device has no counters")
