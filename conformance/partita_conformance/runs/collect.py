@@ -46,6 +46,15 @@ from partita_conformance.suites.resources import (  # noqa: F401  (importing the
     suite_sharing,
     suite_threads,
 )
+from partita_conformance.suites.stored import (  # noqa: F401  (importing them enters what they hold)
+    suite_damage,
+    suite_files,
+    suite_keys,
+    suite_many,
+    suite_round_trips,
+    suite_stores,
+)
+from partita_conformance.suites.stored.suite_imports import import_checks
 from partita_conformance.suites.usage import (  # noqa: F401  (importing them enters what they hold)
     suite_alike,
     suite_blobs,
@@ -138,6 +147,7 @@ def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...
         *sweep_checks(draws),
         *again_checks(),
         *beside_checks(),
+        *import_checks(),
         *known_checks(),
         *walk_checks(),
     )

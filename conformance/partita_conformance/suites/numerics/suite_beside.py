@@ -80,12 +80,17 @@ _ASKED_FOR = {
 """Attributes without which the inputs of their draws do not fit, or judges do not agree."""
 
 
-def _unlike(op: str) -> Iterator[tuple[Draw, Draw]]:
-    """Draws that differ in one thing, by which their results differ."""
+def with_and_without(op: str) -> Iterator[tuple[Draw, Draw]]:
+    """Draws that have an attribute, and the same ones without it, by which their results differ."""
     for attribute in attributes_of(op, newest_opset(op)):
         one = telling(op, attribute)
         if one is not None and attribute not in _ASKED_FOR.get(op, ()):
             yield one, without(one, attribute)
+
+
+def _unlike(op: str) -> Iterator[tuple[Draw, Draw]]:
+    """Draws that differ in one thing, by which their results differ."""
+    yield from with_and_without(op)
     one = nth(op, 0)
     turned = _turned(one.inputs)
     if turned is not None:

@@ -1,0 +1,1 @@
+"""Checks of what is stored: weights, blobs, keys of caches, and models beside each other."""
