@@ -166,6 +166,7 @@ _UPDATES = {
     "scattered elements' sums": 'p = ScatterElements <axis = 0, reduction = "add">'
     " (past, places, x)",
     "a choice": "p = Where(mask, past, x)",
+    "rows put into it": "p = TensorScatter <axis = 1> (past, x, first)",
 }
 """What becomes of an input that a device may want to write over; not all can be made twice."""
 
@@ -174,6 +175,7 @@ def _updates(bench: Bench) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Models of one such input that the device takes, told as a variable and not."""
     constants: dict[str, Array] = {
         "at": np.array([[1], [0]], np.int64),
+        "first": np.zeros(2, np.int64),
         "places": np.array([[1, 0, 1], [0, 1, 0]], np.int64),
         "mask": np.array([[True, False, True], [False, True, False]]),
     }
@@ -182,7 +184,8 @@ def _updates(bench: Bench) -> Iterator[tuple[str, onnx.ModelProto]]:
         read = {n: a for n, a in constants.items() if n in steps}
         proto = parse(f"{text} {{ {steps} }}", read)
         proto.ClearField("opset_import")
-        proto.opset_import.append(helper.make_opsetid("", 18))
+        proto.ir_version = 10
+        proto.opset_import.append(helper.make_opsetid("", 24 if "Tensor" in steps else 18))
         if bench.refusals(proto):
             continue
         yield name, proto
