@@ -249,6 +249,7 @@ class Builder:
         *args: Any,
         work: int | None = None,
         exec_type: str = "numba",
+        cleared: Operand | None = None,
     ) -> None:
         """Records ``fn(*args, tid, nt)``: share ``tid`` of ``nt`` of the work.
 
@@ -261,8 +262,12 @@ class Builder:
             work: Elementary operations, where that is more than the bytes of all arrays; decides
                 whether threads are worth it.
             exec_type: What profiles say computes it.
+            cleared: The argument that is zero when shares begin, if there are several.
         """
-        self._record(fn, flattened(args), True, work, exec_type)
+        flat = flattened(args)
+        self._record(fn, flat, True, work, exec_type)
+        if cleared is not None and not self._folding:
+            self.steps[-1].cleared = next(n for n, arg in enumerate(flat) if arg is cleared)
 
     def call_numpy(
         self,

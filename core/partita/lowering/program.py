@@ -122,6 +122,8 @@ class Step:
         work: Estimate of the work, in bytes moved or elementary operations, whichever is larger.
         results: For a step whose result shapes are only known afterwards: the operands that its
             returned arrays are for. Empty for all others.
+        cleared: Which of the arguments has to be zero when shares begin, several of them at least:
+            where threads note what they have taken. -1: none.
     """
 
     fn: Callable[..., Any]
@@ -130,6 +132,7 @@ class Step:
     shares: bool = False
     work: int = 0
     results: tuple[Operand, ...] = ()
+    cleared: int = -1
 
 
 class ProgramMaker(Protocol):

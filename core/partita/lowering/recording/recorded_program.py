@@ -76,6 +76,7 @@ class RecordedProgram:
                 step.shares,
                 filled[step.work],
                 tuple(filled[place] for place in step.results),
+                step.cleared,
             )
             for step in self._steps
         ]
@@ -118,6 +119,7 @@ class _StepForm(NamedTuple):
     shares: bool
     work: int
     results: list[int]
+    cleared: int
 
 
 class _OperandForm(NamedTuple):
@@ -197,7 +199,7 @@ class _Form:
         if fixed and not step.results:
             return step
         work, results = self.place(step.work), self.places(step.results)
-        return _StepForm(fn, _getter(places), step.op, step.shares, work, results)
+        return _StepForm(fn, _getter(places), step.op, step.shares, work, results, step.cleared)
 
     def places(self, things: Iterable[Any]) -> list[int]:
         """Where things are."""

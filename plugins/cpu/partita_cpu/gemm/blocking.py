@@ -84,6 +84,9 @@ TILE_SET_BYTES = 512
 PLANS = 1 << 12
 """Plans that are kept, of about a kilobyte each: layers are alike, and shapes come again."""
 
+CLAIM_WORK = 1 << 18
+"""Multiplications that are worth taking tiles for: some microseconds, where it takes a tenth."""
+
 ENOUGH_TILES = 4
 """Tiles of a column while which the weights of the next one are fetched, if vectors multiply."""
 
@@ -582,6 +585,7 @@ class _Planner:
             "LAID": i.laid,
             "RESULTS": i.results,
             "RESULT_STEP": i.result_stride,
+            "LEAST_TILES": -(-CLAIM_WORK // max(1, self.rows * self.columns * i.depth * i.results)),
             "SLICE_BYTES": plane,
             "TILES": tiles,
             "THREAD_BYTES": plane * i.laid * planes + TILE_BYTES + ZERO_BYTES + 128,

@@ -11,6 +11,7 @@ from partita.lowering.program import flattened
 from partita_cpu.gemm.input_panel import Scaling, lay_columns, lay_halo
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import (
+    ALL_TILES,
     Epilogue,
     InputScaling,
     PanelContext,
@@ -35,6 +36,7 @@ from partita_cpu.gemm.tile_fields import (
     GROUP_OUTPUTS,
     HEIGHT,
     LAID,
+    LEAST_TILES,
     OUT_HEIGHT,
     OUT_WIDTH,
     OUTPUTS,
@@ -95,6 +97,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import activate_floats
+from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 
 _DIRECT = 0
 _HALO = 1
@@ -129,42 +132,170 @@ def multiply_tiles(
         nt: All threads; they share rows and columns of tiles.
     """
     kernels, p, scratch = context.kernels, context.p, context.scratch
-    threads = min(nt, scratch.size // p[THREAD_BYTES])
+    threads = min(nt, scratch.size // p[THREAD_BYTES], context.claims.size // LINE)
     if tid >= threads:
-        return
-    memory = own_memory(scratch, p[THREAD_BYTES], tid)
-    blocks, units, grain = p[BLOCKS], p[UNITS], p[GRAIN]
-    all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * blocks
-    grains = -(-units // grain)
-    share = own_share(p[SHARES_ACROSS], tid, threads, grains, all_blocks)
-    unit, end = share[0] * grain, min(share[1] * grain, units)
-    if p[EVEN]:  # tiles may have any number of rows
-        unit, end = units * share[0] // grains, units * share[1] // grains
-    first_block, last_block = share[2], share[3]
-    if first_block == last_block:
         return
     if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     bounds_in = np.float32(scaling.low), np.float32(scaling.high)
     scales = (address(scaling.factor), address(scaling.shift), bounds_in[0], bounds_in[1])
-    places = addresses_of(arrays)
+    memory = own_memory(scratch, p[THREAD_BYTES], tid)
     own = PanelContext(memory, address(context.offsets), kernels, p)
-    while unit < end:
-        stop = min(unit + p[PANEL_UNITS], end)
-        if p[SOURCE] == _HALO:
-            stop = min(stop, (unit // p[OUT_HEIGHT] + 1) * p[OUT_HEIGHT])
-        for group in range(first_block // blocks, (last_block - 1) // blocks + 1):
-            first = max(first_block - group * blocks, 0)
-            last = min(last_block - group * blocks, blocks)
-            a, largest = _lay(address(x), memory, kernels, p, scales, group, unit, stop)
-            tiles = TileRange(group, first, last, unit, stop)
-            for n in range(p[RESULTS]):
-                window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
-                at = _slice_of(places, p, n)
-                multiply_panel(window, largest, at, own, epilogue, tiles)
-        unit = stop
+    places, words, share = addresses_of(arrays), address(context.claims), tid
+    while share >= 0:
+        word = word_of(words, share) if threads > 1 else 0
+        area = _area_of(p, share, threads)
+        _multiply_area(address(x), places, scales, own, epilogue, area, word, share != tid)
+        share = least_taken(words, threads) if threads > 1 else -1
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
+
+
+class _Area(NamedTuple):
+    """A share of the result.
+
+    Attributes:
+        unit: Its first row.
+        end: Behind the last one.
+        first_block: First column of tiles, counted through all groups.
+        last_block: Behind the last one.
+    """
+
+    unit: int
+    end: int
+    first_block: int
+    last_block: int
+
+
+@loop(inline=True)
+def _area_of(p: Array, share: int, threads: int) -> Any:
+    """One of the shares that so many threads have."""
+    units, grain = p[UNITS], p[GRAIN]
+    all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * p[BLOCKS]
+    grains = -(-units // grain)
+    top, bottom, first, last = own_share(p[SHARES_ACROSS], share, threads, grains, all_blocks)
+    if p[EVEN]:  # tiles may have any number of rows
+        return _Area(units * top // grains, units * bottom // grains, first, last)
+    return _Area(top * grain, min(bottom * grain, units), first, last)
+
+
+@loop(inline=True)
+def _multiply_area(
+    x: int,
+    places: ProductAddresses,
+    scales: Scaling,
+    own: PanelContext,
+    epilogue: Epilogue,
+    area: _Area,
+    word: int,
+    from_end: bool,
+) -> None:
+    """Computes tiles of a share as long as some are left, panel by panel, there column by column.
+
+    Args:
+        x: Address of the input.
+        places: Weights, bias, residual, result.
+        scales: What happens to the input first.
+        own: Memory, kernels and plan.
+        epilogue: What happens to sums.
+        area: The share.
+        word: Where threads note which of its tiles they take; 0: there are no others.
+        from_end: Whether the share is another thread's.
+    """
+    kernels, p = own.kernels, own.p
+    pieces = _pieces_of(area, kernels, p)
+    columns = area.last_block - area.first_block
+    # The panel at hand, the pieces before it and in each of its columns, the group laid out.
+    unit, stop, before, of_column, laid = area.unit, area.unit, 0, 0, -1
+    a, largest = 0, 0
+    more = True
+    while more:
+        piece, last = 0, pieces
+        if word:
+            piece, last = claim(word, pieces, p[LEAST_TILES], from_end)
+        more = word != 0 and piece < last
+        if piece < before:
+            unit, stop, before, of_column, laid = area.unit, area.unit, 0, 0, -1
+        while piece < last:
+            while piece >= before + columns * of_column:
+                before += columns * of_column
+                unit, laid = stop, -1
+                stop = _panel_end(p, unit, area.end)
+                of_column = _pieces_of_column(kernels, p, stop - unit)
+            tiles = _tiles_of(area, p, unit, stop, piece - before, last - before, of_column)
+            if tiles.group != laid:
+                laid = tiles.group
+                a, largest = _lay(x, own.memory, kernels, p, scales, laid, unit, stop)
+            for n in range(p[RESULTS]):
+                window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
+                multiply_panel(window, largest, _slice_of(places, p, n), own, epilogue, tiles)
+            if tiles.last_tile == ALL_TILES:
+                piece += (tiles.last_block - tiles.first_block) * of_column
+            else:
+                piece += tiles.last_tile - tiles.first_tile
+
+
+@loop(inline=True)
+def _panel_end(p: Array, unit: int, end: int) -> Any:
+    """Behind the last row of the panel that begins with one."""
+    stop = min(unit + p[PANEL_UNITS], end)
+    if p[SOURCE] == _HALO:
+        stop = min(stop, (unit // p[OUT_HEIGHT] + 1) * p[OUT_HEIGHT])
+    return stop
+
+
+@loop(inline=True)
+def _pieces_of(area: _Area, kernels: Array, p: Array) -> Any:
+    """How many pieces of work a share has."""
+    pieces, unit = 0, area.unit
+    while unit < area.end:
+        stop = _panel_end(p, unit, area.end)
+        pieces += _pieces_of_column(kernels, p, stop - unit)
+        unit = stop
+    return pieces * (area.last_block - area.first_block)
+
+
+@loop(inline=True)
+def _pieces_of_column(kernels: Array, p: Array, units: int) -> Any:
+    """Tiles of one column of so many rows; 1 where its weights are widened for all of them."""
+    if kernels[WIDEN]:
+        return 1
+    rows, width = p[TILE_ROWS], p[OUT_WIDTH]
+    if p[SOURCE] != _HALO:
+        return -(-units // rows)
+    if p[FLAT]:
+        return -(-((units - 1) * p[PITCH] + width) // rows)
+    return units * -(-width // rows)
+
+
+@loop(inline=True)
+def _tiles_of(
+    area: _Area, p: Array, unit: int, stop: int, piece: int, last: int, of_column: int
+) -> Any:
+    """Tiles of a panel from a piece on: whole columns of a group, or some of one column.
+
+    Args:
+        area: The share.
+        p: `Plan.table`.
+        unit: First row of the panel.
+        stop: Behind its last one.
+        piece: The first piece, counted through the panel's columns.
+        last: Behind the last one that is wanted; may lie behind the panel.
+        of_column: Pieces of a column.
+    """
+    column = piece // of_column
+    inside = piece - column * of_column
+    block = area.first_block + column
+    group = block // p[BLOCKS]
+    block -= group * p[BLOCKS]
+    end = min(area.last_block - group * p[BLOCKS], p[BLOCKS])
+    count = min((last - piece) // of_column, end - block)
+    if inside == 0 and count > 0:
+        goes_on = 1 if block + count < end else 0
+        return TileRange(group, block, block + count, unit, stop, 0, ALL_TILES, goes_on)
+    goes_on = 1 if block + 1 < end else 0
+    behind = min(inside + last - piece, of_column)
+    return TileRange(group, block, block + 1, unit, stop, inside, behind, goes_on)
 
 
 @loop(inline=True)
@@ -275,7 +406,7 @@ _PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
 _EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
 
 
-@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5), drives=True)
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 8), drives=True)
 def multiply_panel(
     a: int,
     largest: int,
@@ -305,6 +436,9 @@ def multiply_panel(
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
     flat, by_lines = p[SOURCE] == _HALO and p[FLAT] != 0, p[SOURCE] == _HALO and p[FLAT] == 0
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
+    last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
+    first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
+    further = tiles.last_block + tiles.goes_on
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
         of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
@@ -317,19 +451,20 @@ def multiply_panel(
                 b = panel.partials + p[PARTIAL_BYTES]
                 call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
                 tap_bytes *= 2
-            for line in range(panel.lines):
+            for line in range(first_line, last_line):
                 left_out, count = 0, taps
                 if by_lines:
                     left_out, count = _taps_inside(p, tiles.unit + line, first_tap, taps)
                 places = context.offsets + 8 * (first_tap + left_out)
                 weights = b + left_out * tap_bytes
-                for t in range(panel.tiles):
-                    n = line * panel.tiles + t
+                before = line * panel.tiles
+                for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
+                    t = n - before
                     pixel, rows = _rows_of(t, panel, p, tiles.unit)
                     source = a + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     ahead = packed
-                    if n < parts and not (ends and block == tiles.last_block - 1):
+                    if n < parts and (not ends or block + 1 < further):
                         ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap else 0
@@ -562,7 +697,7 @@ _PRODUCT_OF_FLOATS = (
     _FLOATS,
     ProductArrays(_SHORTS, _FLOATS, _FLOATS, _FLOATS),
     InputScaling(_FLOATS, _FLOATS),
-    TileContext(_BYTES, _WORDS, _WORDS, _WORDS),
+    TileContext(_BYTES, *[_WORDS] * 4),
     Epilogue(0, 0.0, 0.0, 0, 0, 0.0, 0.0),
 )
 CALLS = ((multiply_tiles, flattened(_PRODUCT_OF_FLOATS)),)

@@ -80,12 +80,14 @@ class TileContext(NamedTuple):
         offsets: `Plan.offsets`.
         kernels: `tile_kernels.tile_kernels`.
         p: `Plan.table`.
+        claims: Words in which threads note which tiles they take; see `threads.claims`.
     """
 
     scratch: KernelArray
     offsets: KernelArray
     kernels: KernelArray
     p: KernelArray
+    claims: KernelArray
 
 
 class PanelContext(NamedTuple):
@@ -113,6 +115,9 @@ class TileRange(NamedTuple):
         last_block: Behind the last one.
         unit: First row of the result: a pixel, or an image row where the input has a halo.
         stop: Behind the last one.
+        first_tile: Of each column.
+        last_tile: Behind the last one, or `ALL_TILES`.
+        goes_on: 1 if the column of tiles behind the last block is computed next, else 0.
     """
 
     group: int
@@ -120,3 +125,10 @@ class TileRange(NamedTuple):
     last_block: int
     unit: int
     stop: int
+    first_tile: int
+    last_tile: int
+    goes_on: int
+
+
+ALL_TILES = 1 << 40
+"""More than any column has."""

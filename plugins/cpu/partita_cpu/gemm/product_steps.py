@@ -28,6 +28,7 @@ from partita_cpu.gemm.product_records import (
     TileContext,
 )
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
+from partita_cpu.threads.claims import LINE
 
 LAID_PIXELS = 256
 """Larger images are not laid out by a step of their own.
@@ -208,6 +209,7 @@ def emit_product(
         product.epilogue,
         work=product.work,
         exec_type=product.exec_type,
+        cleared=product.context.claims,
     )
 
 
@@ -232,12 +234,13 @@ class Product(NamedTuple):
 def product_of(b: Builder, choice: Choice, cut: Plan, op: LinearOp, y: Operand) -> Product:
     """What a driver takes for a product that `fitting` cut and whose weights it packed."""
     scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
+    claims = b.empty((choice.threads * LINE,), np.int64)
     added = y if op.residual is None else op.residual
     epilogue = epilogue_of(op.activation, op.residual is not None)
     kernels = _kernels(choice, cut, ActivationCode(epilogue.code))
     return Product(
         ProductArrays(op.w, _bias(b, cut, op.bias), b.flat(added), b.flat(y)),
-        TileContext(scratch, *map(b.constant, (cut.offsets, kernels, cut.table))),
+        TileContext(scratch, *map(b.constant, (cut.offsets, kernels, cut.table)), claims),
         epilogue,
         cut.images.work // _gain(cut),
         cut.arithmetic.exec_type(choice.level),

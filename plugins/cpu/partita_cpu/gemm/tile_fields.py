@@ -14,7 +14,7 @@ FIELDS = (
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
-    *("W_FIRST", "LAID", "RESULTS", "RESULT_STEP"),
+    *("W_FIRST", "LAID", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
 )
 """What the array holds, in order."""
 
@@ -78,6 +78,7 @@ FIELDS = (
     LAID,
     RESULTS,
     RESULT_STEP,
+    LEAST_TILES,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096

@@ -97,7 +97,7 @@ class WaitingWeights:
             # An array's size stands before its address, and behind it as that of its dimension.
             slots[:, place - 2] = slots[:, place + 1] = [job.result.size // width for job in jobs]
         slots[:, table] = tables.ctypes.data + tables.strides[0] * np.arange(count)
-        rows = np.empty((count, ROW), np.int64)
+        rows = np.zeros((count, ROW), np.int64)
         rows[:, 0] = packing.trampoline
         rows[:, 1] = slots.ctypes.data + slots.strides[0] * np.arange(count)
         large = [crew.size > 1 and job.result.nbytes >= _SHARED_BYTES for job in jobs]

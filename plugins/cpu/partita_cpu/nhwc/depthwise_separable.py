@@ -9,6 +9,7 @@ from __future__ import annotations
 from partita.lowering import Array
 from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
 from partita_cpu.gemm.product_records import (
+    ALL_TILES,
     Epilogue,
     PanelContext,
     ProductAddresses,
@@ -107,6 +108,6 @@ def multiply_weighed(
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         largest = weigh_pixels(x, depthwise, unit, stop, target)
-        tiles = TileRange(0, 0, p[BLOCKS], unit, stop)
+        tiles = TileRange(0, 0, p[BLOCKS], unit, stop, 0, ALL_TILES, 0)
         multiply_panel(memory, largest if p[ARITHMETIC] else 0, at, context, epilogue, tiles)
         unit = stop

@@ -13,6 +13,7 @@ from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
 from partita_cpu.gemm.product_records import (
+    ALL_TILES,
     Epilogue,
     PanelContext,
     ProductAddresses,
@@ -160,7 +161,7 @@ def expand_weigh_and_multiply(
         stop = min(line + cut[LINES], end)
         first = max(line * cut[STRIDE] - cut[TOP], 0)
         last = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
-        tiles = TileRange(0, 0, first_p[BLOCKS], 0, (last - first) * width)
+        tiles = TileRange(0, 0, first_p[BLOCKS], 0, (last - first) * width, 0, ALL_TILES, 0)
         rows = source + first * width * first_p[ROW]
         multiply_panel(rows, 0, wide_at, own_wide, bounds, tiles)
         pixels = band - 4 * first * width * cut[CHANNELS]

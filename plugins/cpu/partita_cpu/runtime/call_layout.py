@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Operand, Program
+from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import plain
 from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 from partita_cpu.jit.trampoline import append_call
@@ -35,6 +36,7 @@ class CallLayout:
         inputs: For each input the arguments that read it.
         outputs: For each output the arguments in whose memory it is made.
         patched: The slots of these arguments' addresses, of steps that a crew calls.
+        cleared: By step the slot of the address of what is cleared before, and its cache lines.
     """
 
     def __init__(self, program: Program, walks: bool) -> None:
@@ -46,6 +48,7 @@ class CallLayout:
         self.inputs: list[list[Place]] = [[] for _ in program.inputs]
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
         self.patched: dict[Place, int] = {}
+        self.cleared: dict[int, tuple[int, int]] = {}
         self._kept: list[Array] = []
         self._tables: list[tuple[int, int, int]] = []
         self._made: list[tuple[int, int]] = []
@@ -60,6 +63,8 @@ class CallLayout:
             for position, slot in enumerate(append_call(values, entry, step.args)):
                 if slot:
                     values[slot] = self._address(program, (number, position), slot)
+                if position == step.cleared:
+                    self.cleared[number] = slot, -(-step.args[position].nbytes // ALIGNMENT)
         self._arena = np.array(self._in_arena, np.int64)
         varying = [slot for slot, value in enumerate(values) if type(value) is Size]
         self._varying = np.array(varying, np.int64)

@@ -56,6 +56,8 @@ class Walker:
         self._table[:, 0] = layout.trampolines
         self._table[:, 1] = slots.ctypes.data + 8 * layout.first_slots
         self._table[:, 2] = crew.size * ((work >= SHARED_WORK) & (crew.size > 1))
+        for number, (slot, lines) in layout.cleared.items():
+            self._table[number, 3:] = self._words[slot], lines
         self._rows: int = self._table.ctypes.data
         self._parts = [
             _Part(first, last, self._part(first, last, work) if layout.taken[first] else None)

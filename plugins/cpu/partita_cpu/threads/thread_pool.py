@@ -42,8 +42,9 @@ _WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
 WORDS = 64
 """Size of the shared memory."""
 
-ROW = 3
-"""Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
+ROW = 5
+"""Words of a table's row: trampoline, slots, number of shares (0: the caller alone), where words
+are that are cleared before they begin, and on how many cache lines."""
 
 LOOKS = 3000
 """How often a waiting thread looks before it sleeps, or lets others use its processor.
@@ -198,6 +199,9 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
                 break
             continue
         store(sync + _DONE, 0)
+        cleared = load(place + 24)
+        for line in range(load(place + 32)):
+            store(cleared + 64 * line, 0)
         store(sync + TICKET, ((number - first + row) << NUMBER) | (shares << SHARES))
         _wake(sync)
         _draw(sync, 0)

@@ -11,6 +11,7 @@ from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.llvm.levels import Level
+from partita_cpu.threads.claims import ALL_TAKEN, LINE
 from tests.campaign.guard import PAGE, protect
 
 from . import emulated
@@ -70,6 +71,13 @@ def native_kernels(monkeypatch):
 def pytest_make_parametrize_id(val):
     """Tests are named by levels and arithmetics."""
     return str(val) if isinstance(val, Level) else val.name if isinstance(val, Arithmetic) else None
+
+
+def own_share_left(tid, threads):
+    """Claims of a step of which others have computed all but one thread's share."""
+    words = np.full(threads * LINE, ALL_TAKEN, np.int64)
+    words[tid * LINE] = 0
+    return words
 
 
 def choices():

@@ -45,7 +45,8 @@ class Counted:
         for slots, cells in zip(self._slots, self.cells, strict=True):
             fill(slots, entry, (cells,))
             table.append((entry.trampoline, slots.ctypes.data, size))
-        self._table = np.array(table, np.int64).reshape(steps, ROW)
+        self._table = np.zeros((steps, ROW), np.int64)
+        self._table[:, :3] = table
         self.rows = Rows(self._table.ctypes.data, 0, steps, True)
 
 

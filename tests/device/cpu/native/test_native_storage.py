@@ -39,7 +39,7 @@ from partita_cpu.nhwc.window import (
 )
 from partita_cpu.scalar.activations import ActivationFields
 
-from .conftest import TOLERANCE, Guarded, choices
+from .conftest import TOLERANCE, Guarded, choices, own_share_left
 from .test_native_tiles import convolutions, convolve
 
 INF = float("inf")
@@ -125,7 +125,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
                 *[y.reshape(-1)] * 2,
             ),
             InputScaling(guarded.array(factor), guarded.array(shift), -0.5, 2.0),
-            TileContext(scratch, cut.offsets, kernels, cut.table),
+            TileContext(scratch, cut.offsets, kernels, cut.table, own_share_left(tid, threads)),
             Epilogue(0, -1.5, INF, 0, 0, 0.0, 0.0),
             tid,
             threads,
@@ -181,6 +181,7 @@ def test_residuals_in_bfloat16(guarded, level, gate, width):
                 cut.offsets,
                 tile_kernels(level, Arithmetic.BF16, True, True),
                 cut.table,
+                own_share_left(tid, 2),
             ),
             Epilogue(1, -INF if gate else 0.0, INF, gate, 0, 0.0, 0.0),
             tid,

@@ -25,7 +25,7 @@ from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 
-from .conftest import CACHES, TOLERANCE, Guarded, choices
+from .conftest import CACHES, TOLERANCE, Guarded, choices, own_share_left
 
 INF = float("inf")
 
@@ -44,7 +44,9 @@ def run(
     threads=2,
     gate=0,
     in_kernel=True,
+    claims=None,
 ):
+    """The result; each thread computes its own share, or what it finds in `claims`."""
     images = cut.images
     activation = ActivationCode(code if in_kernel else 0)
     kernels = tile_kernels(level, cut.arithmetic, activation=activation)
@@ -63,7 +65,13 @@ def run(
                 y.reshape(-1),
             ),
             InputScaling(*scales),
-            TileContext(scratch, cut.offsets, kernels, cut.table),
+            TileContext(
+                scratch,
+                cut.offsets,
+                kernels,
+                cut.table,
+                own_share_left(tid, threads) if claims is None else claims,
+            ),
             Epilogue(int(residual is not None), low, high, gate, code, 0.0, 0.0),
             tid,
             threads,

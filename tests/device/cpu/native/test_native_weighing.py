@@ -28,7 +28,7 @@ from partita_cpu.nhwc.depthwise_direct import (
 )
 from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
 
-from .conftest import TOLERANCE, Guarded, choices
+from .conftest import TOLERANCE, Guarded, choices, own_share_left
 from .test_native_layout import LEVELS, Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
 
@@ -176,7 +176,13 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
                 (y if residual is None else guarded.array(residual)).reshape(-1),
                 y.reshape(-1),
             ),
-            TileContext(scratch, cut.offsets, tile_kernels(level, arithmetic), cut.table),
+            TileContext(
+                scratch,
+                cut.offsets,
+                tile_kernels(level, arithmetic),
+                cut.table,
+                own_share_left(tid, threads),
+            ),
             Epilogue(int(residual is not None), -1.5, 2.0, 0, 0, 0.0, 0.0),
             *(tid, threads),
         )
@@ -245,6 +251,7 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
                 cut.offsets,
                 tile_kernels(level, arithmetic),
                 cut.table,
+                own_share_left(tid, 2),
             ),
             Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0),
             *(tid, 2),
