@@ -30,6 +30,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.scalar.math import copy_row
+from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 
 COLUMNS = 32
 """Of a tile of the result; it has as many rows."""
@@ -162,12 +163,17 @@ def lay_rows(
     blocks, steps = -(-rows // HALF), -(-depth // STEP)
     size = steps * planes * TILE
     sizes = sizes_at(address(out) + 2 * blocks * size, blocks * steps)
-    for block in range(blocks * tid // nt, blocks * (tid + 1) // nt):
-        place = address(x) + 4 * block * HALF * depth
-        to = address(out) + 2 * block * size
-        there = min(HALF, rows - block * HALF)
-        found = call_lay_tile(kernels[NARROW], (place, 4 * depth, there, depth, to))
-        sizes[block * steps : (block + 1) * steps] = np.int32(found)
+    tile, end = blocks * steps * tid // nt, blocks * steps * (tid + 1) // nt
+    while tile < end:
+        block = tile // steps
+        step = tile - block * steps
+        count = min(end - tile, steps - step)
+        place = address(x) + 4 * (block * HALF * depth + step * STEP)
+        to = address(out) + 2 * tile * planes * TILE
+        there, across = min(HALF, rows - block * HALF), min(count * STEP, depth - step * STEP)
+        found = call_lay_tile(kernels[NARROW], (place, 4 * depth, there, across, to))
+        sizes[tile : tile + count] = np.int32(found)
+        tile += count
 
 
 @loop
@@ -178,6 +184,7 @@ def multiply_laid(
     scratch: Array,
     kernels: Array,
     p: Array,
+    claims: Array,
     epilogue: Epilogue,
     tid: int,
     nt: int,
@@ -192,40 +199,109 @@ def multiply_laid(
         scratch: Bytes; `thread_bytes` for each thread.
         kernels: `tile_kernels.laid_kernels`.
         p: `laid_table`.
+        claims: Words in which threads note which tiles they take; see `threads.claims`.
         epilogue: What happens to sums.
         tid: This thread.
         nt: All threads; they share rows and columns of tiles.
     """
-    blocks, steps, planes, tiles = p[BLOCKS], p[STEPS], p[PLANES], -(-p[ROWS] // COLUMNS)
-    top, bottom, first, last = own_share(p[SHARES_ACROSS], tid, nt, tiles, blocks)
+    steps, planes = p[STEPS], p[PLANES]
     room = 1 if p[CHUNK] == steps else 1 + p[GROUP] * p[PANEL]
     room = room * TILE_BYTES + 64
-    if first == last or top == bottom or (tid + 1) * room > scratch.size:
+    threads = min(nt, scratch.size // room, claims.size // LINE)
+    if tid >= threads:
         return
     start = tid * room
     start += -(address(scratch) + start) % 64
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(x) + 2 * halves * steps * planes * TILE, halves * steps)
-    unusual = False
-    if planes > 1:
-        unusual = is_unusual(sizes, 2 * top * steps, 2 * (bottom - top) * steps)
     sides = Sides(x, sizes, out, address(scratch) + start)
-    step_bytes = 2 * 2 * TILE * planes
+    words, share = address(claims), tid
     call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
-    for panel in range(top, bottom, p[PANEL]):
-        stop = min(panel + p[PANEL], bottom)
-        for group in range(first, last, p[GROUP]):
-            end = min(group + p[GROUP], last)
-            for chunk in range(0, steps, p[CHUNK]):
-                w = address(arrays.w) + (group * steps + chunk) * step_bytes
-                following = step_bytes * min(p[CHUNK], steps - chunk)
-                if chunk + p[CHUNK] >= steps:
-                    behind = (end - group) * steps - chunk
-                    following = step_bytes * behind if end < last else 0
-                weights = Weights(w, steps * step_bytes, w + following)
-                cut = Chunk(panel, stop, group, end, chunk, unusual)
-                multiply_chunk(sides, arrays, weights, kernels, p, epilogue, cut)
+    while share >= 0:
+        area = own_share(p[SHARES_ACROSS], share, threads, -(-p[ROWS] // COLUMNS), p[BLOCKS])
+        pieces = (area[1] - area[0]) * (area[3] - area[2])
+        more = True
+        while more:
+            piece, last = 0, pieces
+            if threads > 1:
+                piece, last = claim(word_of(words, share), pieces, 1, share != tid)
+            more = threads > 1 and piece < last
+            while piece < last:
+                part = _part_of(p, area, piece, last)
+                _multiply_part(sides, arrays, kernels, p, epilogue, part)
+                piece += (part.stop - part.panel) * (part.end - part.group)
+        share = least_taken(words, threads) if threads > 1 else -1
     call_plain(kernels[RELEASE], (0,))
+
+
+class _Part(NamedTuple):
+    """Tiles of a panel that are computed at once.
+
+    Attributes:
+        panel: The first tile down.
+        stop: Behind the last one.
+        group: The first tile across.
+        end: Behind the last one.
+        last: Behind the last one of the share.
+    """
+
+    panel: int
+    stop: int
+    group: int
+    end: int
+    last: int
+
+
+@loop(inline=True)
+def _part_of(p: Array, area: Any, piece: int, behind: int) -> Any:
+    """Some tiles of a share from one on: whole columns of a panel, or some tiles of one column.
+
+    Args:
+        p: `laid_table`.
+        area: The share: first tile down and behind the last one, the same across.
+        piece: The first tile; they are counted panel by panel, there column by column.
+        behind: Behind the last one that is wanted.
+    """
+    top, bottom, first, last = area
+    before = piece // (p[PANEL] * (last - first)) * p[PANEL]
+    panel = top + before
+    height = min(p[PANEL], bottom - panel)
+    inside = piece - before * (last - first)
+    column = inside // height
+    down = inside - column * height
+    group = first + column
+    columns = min(min((behind - piece) // height, p[GROUP]), last - group)
+    if down == 0 and columns > 0:
+        return _Part(panel, panel + height, group, group + columns, last)
+    stop = min(down + behind - piece, height)
+    return _Part(panel + down, panel + stop, group, group + 1, last)
+
+
+@loop(inline=True)
+def _multiply_part(
+    sides: Sides,
+    arrays: ProductArrays,
+    kernels: Array,
+    p: Array,
+    epilogue: Epilogue,
+    part: _Part,
+) -> None:
+    """Computes some tiles, chunk by chunk along k."""
+    steps, step_bytes = p[STEPS], 2 * 2 * TILE * p[PLANES]
+    unusual = False
+    if p[PLANES] > 1:
+        unusual = is_unusual(
+            sides.sizes, 2 * part.panel * steps, 2 * (part.stop - part.panel) * steps
+        )
+    for chunk in range(0, steps, p[CHUNK]):
+        w = address(arrays.w) + (part.group * steps + chunk) * step_bytes
+        following = step_bytes * min(p[CHUNK], steps - chunk)
+        if chunk + p[CHUNK] >= steps:
+            behind = (part.end - part.group) * steps - chunk
+            following = step_bytes * behind if part.end < part.last else 0
+        weights = Weights(w, steps * step_bytes, w + following)
+        cut = Chunk(part.panel, part.stop, part.group, part.end, chunk, unusual)
+        multiply_chunk(sides, arrays, weights, kernels, p, epilogue, cut)
 
 
 class Weights(NamedTuple):

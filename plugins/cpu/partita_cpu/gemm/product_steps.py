@@ -141,6 +141,7 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
     offset = _bias(b, cut, op.bias)
     written = offset if stays else y
     added = written if op.residual is None else op.residual
+    claims = b.empty((choice.threads * LINE,), np.int64)
     b.call(
         multiply_laid,
         tiles,
@@ -149,9 +150,11 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
         b.empty((choice.threads * thread_bytes(table),), "uint8"),
         kernels,
         b.constant(table),
+        claims,
         epilogue_of(op.activation, op.residual is not None),
         work=images.work // 4,
         exec_type=arithmetic.exec_type(choice.level),
+        cleared=claims,
     )
 
 

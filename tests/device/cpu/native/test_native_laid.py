@@ -26,8 +26,9 @@ from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.threads.claims import ALL_TAKEN, LINE
 
-from .conftest import CACHES, TOLERANCE, Guarded
+from .conftest import CACHES, TOLERANCE, Guarded, own_share_left
 
 ARITHMETICS = [a for a in Arithmetic if a.in_bfloat16 and detected().tiles]
 INF = float("inf")
@@ -46,7 +47,9 @@ def run(
     low=-INF,
     out=None,
     caches=ASSUMED,
+    claims=None,
 ):
+    """The result; each thread computes its own share, or what it finds in `claims`."""
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
     kernels = laid_kernels(AMX, arithmetic)
     tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
@@ -71,6 +74,7 @@ def run(
             scratch,
             kernels,
             table,
+            own_share_left(tid, threads) if claims is None else claims,
             Epilogue(int(residual is not None), low, INF, gate, code, 0.0, 0.0),
             tid,
             threads,
@@ -111,7 +115,12 @@ def test_products(arithmetic, rows, depth, columns, threads, seed, caches, data)
     y = run(guarded, arithmetic, x, w, bias, residual, threads, int(code), caches=caches)
     # Tanh brings results nearer to one another, but not by so much as it makes them smaller.
     check(y, np.tanh(expected) if code else expected, arithmetic, x, w)
+    shared = np.zeros(threads * LINE, np.int64)
+    rest = (bias, residual, threads, int(code))
+    taken = run(guarded, arithmetic, x, w, *rest, caches=caches, claims=shared)
     guarded.release()
+    np.testing.assert_array_equal(taken, y)  # whoever computes a tile
+    assert threads == 1 or (shared[::LINE] == ALL_TAKEN).all()
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
