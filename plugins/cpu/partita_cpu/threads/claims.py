@@ -21,7 +21,7 @@ from partita_cpu.jit.loop_kernel import loop
 LINE = 8
 """Words from one share's to the next one's."""
 
-PART = 4
+PART = 3
 """Of what is left of a share one in so many is taken at a time.
 
 The last pieces are small then, and few are under way when nothing is left to be taken.
