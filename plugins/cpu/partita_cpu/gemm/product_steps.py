@@ -241,9 +241,10 @@ def product_of(b: Builder, choice: Choice, cut: Plan, op: LinearOp, y: Operand) 
     added = y if op.residual is None else op.residual
     epilogue = epilogue_of(op.activation, op.residual is not None)
     kernels = _kernels(choice, cut, ActivationCode(epilogue.code))
+    tables = b.constant(cut.offsets), b.constant(kernels), b.constant(cut.table)
     return Product(
         ProductArrays(op.w, _bias(b, cut, op.bias), b.flat(added), b.flat(y)),
-        TileContext(scratch, *map(b.constant, (cut.offsets, kernels, cut.table)), claims),
+        TileContext(scratch, *tables, claims),
         epilogue,
         cut.images.work // _gain(cut),
         cut.arithmetic.exec_type(choice.level),
