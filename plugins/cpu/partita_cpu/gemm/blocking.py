@@ -13,7 +13,16 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, whole
 from partita_cpu.gemm.shares import shares_across
-from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
+from partita_cpu.gemm.tile_fields import (
+    COLUMNS,
+    DIRECT,
+    FIELDS,
+    HALO,
+    STEP,
+    THREAD_BYTES,
+    TILE_BYTES,
+    ZERO_BYTES,
+)
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import LINE_BYTES, MachineModel
@@ -97,9 +106,9 @@ FULLEST = 2
 class Source(enum.IntEnum):
     """Where tile kernels read rows of the left matrix."""
 
-    DIRECT = 0  # in the tensor itself
-    HALO = 1  # in a copy of image rows with their padding; a row of the kernel is one run
-    COLUMNS = 2  # in a copy where every output pixel has all it needs in one run
+    DIRECT = DIRECT  # in the tensor itself
+    HALO = HALO  # in a copy of image rows with their padding; a row of the kernel is one run
+    COLUMNS = COLUMNS  # in a copy where every output pixel has all it needs in one run
 
 
 @dataclass(frozen=True)

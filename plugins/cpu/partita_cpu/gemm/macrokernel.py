@@ -20,7 +20,15 @@ from partita_cpu.gemm.product_records import (
     TileContext,
     TileRange,
 )
-from partita_cpu.gemm.shares import own_share
+from partita_cpu.gemm.shares import (
+    Area,
+    area_of,
+    panel_end,
+    pieces_of,
+    pieces_of_column,
+    rows_under,
+    tiles_of,
+)
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
     BLOCK_BYTES,
@@ -29,18 +37,17 @@ from partita_cpu.gemm.tile_fields import (
     CHUNK,
     DEPTH,
     DILATION_DOWN,
+    DIRECT,
     EVEN,
     FLAT,
-    GRAIN,
     GROUP_CHANNELS,
     GROUP_OUTPUTS,
+    HALO,
     HEIGHT,
     LAID,
     LEAST_TILES,
     OUT_HEIGHT,
     OUT_WIDTH,
-    OUTPUTS,
-    PANEL_UNITS,
     PARTIAL_BYTES,
     PITCH,
     PLANE_BYTES,
@@ -48,7 +55,6 @@ from partita_cpu.gemm.tile_fields import (
     RESULTS,
     ROW,
     RUN,
-    SHARES_ACROSS,
     SLICE_BYTES,
     SLICE_STEP,
     SLICES,
@@ -63,7 +69,6 @@ from partita_cpu.gemm.tile_fields import (
     TILE_COLUMNS,
     TILE_ROWS,
     TOP,
-    UNITS,
     W_FIRST,
     X_BYTES,
     X_FIRST,
@@ -99,9 +104,6 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 
-_DIRECT = 0
-_HALO = 1
-_COLUMNS = 2
 _MANY = 3
 """Tiles from which on weights are widened once for all of them."""
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
@@ -144,39 +146,11 @@ def multiply_tiles(
     places, words, share = addresses_of(arrays), address(context.claims), tid
     while share >= 0:
         word = word_of(words, share) if threads > 1 else 0
-        area = _area_of(p, share, threads)
+        area = area_of(p, share, threads)
         _multiply_area(address(x), places, scales, own, epilogue, area, word, share != tid)
         share = least_taken(words, threads) if threads > 1 else -1
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
-
-
-class _Area(NamedTuple):
-    """A share of the result.
-
-    Attributes:
-        unit: Its first row.
-        end: Behind the last one.
-        first_block: First column of tiles, counted through all groups.
-        last_block: Behind the last one.
-    """
-
-    unit: int
-    end: int
-    first_block: int
-    last_block: int
-
-
-@loop(inline=True)
-def _area_of(p: Array, share: int, threads: int) -> Any:
-    """One of the shares that so many threads have."""
-    units, grain = p[UNITS], p[GRAIN]
-    all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * p[BLOCKS]
-    grains = -(-units // grain)
-    top, bottom, first, last = own_share(p[SHARES_ACROSS], share, threads, grains, all_blocks)
-    if p[EVEN]:  # tiles may have any number of rows
-        return _Area(units * top // grains, units * bottom // grains, first, last)
-    return _Area(top * grain, min(bottom * grain, units), first, last)
 
 
 @loop(inline=True)
@@ -186,7 +160,7 @@ def _multiply_area(
     scales: Scaling,
     own: PanelContext,
     epilogue: Epilogue,
-    area: _Area,
+    area: Area,
     word: int,
     from_end: bool,
 ) -> None:
@@ -203,11 +177,14 @@ def _multiply_area(
         from_end: Whether the share is another thread's.
     """
     kernels, p = own.kernels, own.p
-    pieces = _pieces_of(area, kernels, p)
+    pieces = pieces_of(area, kernels, p)
     columns = area.last_block - area.first_block
-    # The panel at hand, the pieces before it and in each of its columns, the group laid out.
+    # A panel is laid out whole, to know its largest value; by others in float32 what they need.
+    partly = from_end and p[ARITHMETIC] == 0 and kernels[ROUND] == 0 and kernels[WIDEN] == 0
+    # The panel at hand, the pieces before it and in each of its columns; the group laid out, and
+    # of which of its rows.
     unit, stop, before, of_column, laid = area.unit, area.unit, 0, 0, -1
-    a, largest = 0, 0
+    a, largest, first_laid, last_laid = 0, 0, 0, 0
     more = True
     while more:
         piece, last = 0, pieces
@@ -220,12 +197,16 @@ def _multiply_area(
             while piece >= before + columns * of_column:
                 before += columns * of_column
                 unit, laid = stop, -1
-                stop = _panel_end(p, unit, area.end)
-                of_column = _pieces_of_column(kernels, p, stop - unit)
-            tiles = _tiles_of(area, p, unit, stop, piece - before, last - before, of_column)
-            if tiles.group != laid:
-                laid = tiles.group
-                a, largest = _lay(x, own.memory, kernels, p, scales, laid, unit, stop)
+                stop = panel_end(p, unit, area.end)
+                of_column = pieces_of_column(kernels, p, stop - unit)
+            tiles = tiles_of(area, p, unit, stop, piece - before, last - before, of_column)
+            top, bottom = 0, stop - unit
+            if partly:
+                top, bottom = rows_under(p, tiles, of_column)
+            if tiles.group != laid or top < first_laid or bottom > last_laid:
+                laid, first_laid, last_laid = tiles.group, top, bottom
+                its = unit, top, bottom
+                a, largest = _lay(x, own.memory, kernels, p, scales, laid, its)
             for n in range(p[RESULTS]):
                 window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
                 multiply_panel(window, largest, _slice_of(places, p, n), own, epilogue, tiles)
@@ -233,69 +214,6 @@ def _multiply_area(
                 piece += (tiles.last_block - tiles.first_block) * of_column
             else:
                 piece += tiles.last_tile - tiles.first_tile
-
-
-@loop(inline=True)
-def _panel_end(p: Array, unit: int, end: int) -> Any:
-    """Behind the last row of the panel that begins with one."""
-    stop = min(unit + p[PANEL_UNITS], end)
-    if p[SOURCE] == _HALO:
-        stop = min(stop, (unit // p[OUT_HEIGHT] + 1) * p[OUT_HEIGHT])
-    return stop
-
-
-@loop(inline=True)
-def _pieces_of(area: _Area, kernels: Array, p: Array) -> Any:
-    """How many pieces of work a share has."""
-    pieces, unit = 0, area.unit
-    while unit < area.end:
-        stop = _panel_end(p, unit, area.end)
-        pieces += _pieces_of_column(kernels, p, stop - unit)
-        unit = stop
-    return pieces * (area.last_block - area.first_block)
-
-
-@loop(inline=True)
-def _pieces_of_column(kernels: Array, p: Array, units: int) -> Any:
-    """Tiles of one column of so many rows; 1 where its weights are widened for all of them."""
-    if kernels[WIDEN]:
-        return 1
-    rows, width = p[TILE_ROWS], p[OUT_WIDTH]
-    if p[SOURCE] != _HALO:
-        return -(-units // rows)
-    if p[FLAT]:
-        return -(-((units - 1) * p[PITCH] + width) // rows)
-    return units * -(-width // rows)
-
-
-@loop(inline=True)
-def _tiles_of(
-    area: _Area, p: Array, unit: int, stop: int, piece: int, last: int, of_column: int
-) -> Any:
-    """Tiles of a panel from a piece on: whole columns of a group, or some of one column.
-
-    Args:
-        area: The share.
-        p: `Plan.table`.
-        unit: First row of the panel.
-        stop: Behind its last one.
-        piece: The first piece, counted through the panel's columns.
-        last: Behind the last one that is wanted; may lie behind the panel.
-        of_column: Pieces of a column.
-    """
-    column = piece // of_column
-    inside = piece - column * of_column
-    block = area.first_block + column
-    group = block // p[BLOCKS]
-    block -= group * p[BLOCKS]
-    end = min(area.last_block - group * p[BLOCKS], p[BLOCKS])
-    count = min((last - piece) // of_column, end - block)
-    if inside == 0 and count > 0:
-        goes_on = 1 if block + count < end else 0
-        return TileRange(group, block, block + count, unit, stop, 0, ALL_TILES, goes_on)
-    goes_on = 1 if block + 1 < end else 0
-    behind = min(inside + last - piece, of_column)
-    return TileRange(group, block, block + 1, unit, stop, inside, behind, goes_on)
 
 
 @loop(inline=True)
@@ -328,24 +246,43 @@ def _lay(
     p: Array,
     scaling: Scaling,
     group: int,
-    unit: int,
-    stop: int,
+    rows: tuple[int, int, int],
 ) -> Any:
-    """Where tiles find their input, laid out if need be, and its largest absolute value if so."""
-    if p[SOURCE] == _DIRECT:
+    """Where tiles find their input, laid out if need be, and its largest absolute value if so.
+
+    Args:
+        x: Address of the input.
+        panel: Address to lay it out at.
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`.
+        scaling: What happens to the input first.
+        group: Whose channels are taken.
+        rows: First row of the panel; which of its rows are laid out, from there on, and behind
+            which one that ends.
+    """
+    unit, first, last = rows[0], rows[0] + rows[1], rows[0] + rows[2]
+    if p[SOURCE] == DIRECT:
         first = p[X_FIRST] + group * p[GROUP_CHANNELS]
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
-    if p[SOURCE] == _HALO:
+    if p[SOURCE] == HALO:
         largest = 0
+        beyond = rows[1] * _line_bytes(p)
         for n in range(p[LAID]):
-            source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES]
-            found = lay_halo(source, to, kernels, p, scaling, group, unit, stop)
+            source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
+            found = lay_halo(source, to, kernels, p, scaling, group, first, last)
             largest = max(largest, found)
     else:
-        largest = lay_columns(x, panel, kernels, p, scaling, group, unit, stop)
+        to = panel + rows[1] * p[ROW]
+        largest = lay_columns(x, to, kernels, p, scaling, group, first, last)
     if kernels[ROUND]:
         call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))
     return panel, largest
+
+
+@loop(inline=True)
+def _line_bytes(p: Array) -> Any:
+    """Of a laid out image, from the input of one row of the result to that of the next."""
+    return p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if p[ARITHMETIC] else 4)
 
 
 class _Panel(NamedTuple):
@@ -434,7 +371,7 @@ def multiply_panel(
     parts = 2 if kernels[CONFIGURE] or wide else 4
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
-    flat, by_lines = p[SOURCE] == _HALO and p[FLAT] != 0, p[SOURCE] == _HALO and p[FLAT] == 0
+    flat, by_lines = p[SOURCE] == HALO and p[FLAT] != 0, p[SOURCE] == HALO and p[FLAT] == 0
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
@@ -508,7 +445,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
         row_of_zeros[i] = np.float32(0)
     units = tiles.stop - tiles.unit
     lines, length, width, pitch, first_pixel = 1, units, units, units, tiles.unit
-    if p[SOURCE] == _HALO:
+    if p[SOURCE] == HALO:
         width, pitch, first_pixel = p[OUT_WIDTH], p[PITCH], tiles.unit * p[OUT_WIDTH]
         if p[FLAT]:
             length = (units - 1) * pitch + width
@@ -521,7 +458,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
         zeros + ZERO_BYTES,
         exact,
         lines,
-        p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4),
+        _line_bytes(p),
         length,
         count,
         length // count,
@@ -552,7 +489,7 @@ def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
         return t * panel.even_rows + min(t, panel.longer), panel.even_rows + more
     first = t * most
     rows = min(most, length - first)
-    if p[ARITHMETIC] and p[SOURCE] == _DIRECT and rows < most and rows != 16:
+    if p[ARITHMETIC] and p[SOURCE] == DIRECT and rows < most and rows != 16:
         # Tiles are read as a whole: the last one begins before the one ends.
         first = max(length - (most if rows > 16 else 16), -unit)
         rows = length - first

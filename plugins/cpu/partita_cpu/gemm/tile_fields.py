@@ -81,6 +81,9 @@ FIELDS = (
     LEAST_TILES,
 ) = range(len(FIELDS))
 
+DIRECT, HALO, COLUMNS = range(3)
+"""What `SOURCE` says: that tiles read the tensor itself, a copy of image rows, or of windows."""
+
 TILE_BYTES = 4096
 """Room for a tile: behind the panel for a finished one, then those whose sums are not complete.
 
