@@ -1,9 +1,9 @@
 """Device speed of two checkouts of Partita, in turns: what a change of the code costs or gains.
 
-    python benchmarks/before_after.py OTHER_CHECKOUT [--rounds 6] [--seconds 0.25] [model ...]
+    python benchmarks/before_after.py [--rounds 6] [--seconds 0.25] [--threads 2] CHECKOUT [model ...]
 
 Models are named as for `cpu_peers`; MODEL@DEVICE names another device than CPU, on which strict
-float32 is asked for. Each checkout runs in a process of its own with caches of its own, on two
+float32 is asked for. Each checkout runs in a process of its own with caches of its own, on so many
 threads and with its inputs set once. Prints medians and least times in milliseconds, and this
 checkout's over the other's.
 """
@@ -88,7 +88,8 @@ def compare(name: str, roots: dict[str, Path], folder: Path, args: argparse.Name
     model, feeds = load(network)
     (folder / "model.onnx").write_bytes(model)
     np.savez(folder / "feeds.npz", **feeds)
-    config = {} if device else {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2}
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": args.threads}
+    config = {} if device else config
     files = [str(folder / "model.onnx"), str(folder / "feeds.npz")]
     task = [*files, device or "CPU", config]
     both = {which: Checkout(root, folder / which, task) for which, root in roots.items()}
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=MODELS, metavar="model")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
+    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     roots = {"other": args.other.resolve(), "this": HERE}
     print("| network | other | this | over it | least: other | this | over it |")
