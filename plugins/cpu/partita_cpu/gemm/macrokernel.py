@@ -375,7 +375,6 @@ def multiply_panel(
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
-    further = tiles.last_block + tiles.goes_on
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
         of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
@@ -383,11 +382,10 @@ def multiply_panel(
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
             packed = b = column.weights + first_tap * p[TAP_BYTES]
-            tap_bytes = p[TAP_BYTES]
+            tap_bytes = p[TAP_BYTES] * (2 if wide else 1)
             if wide:
                 b = panel.partials + p[PARTIAL_BYTES]
                 call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
-                tap_bytes *= 2
             for line in range(first_line, last_line):
                 left_out, count = 0, taps
                 if by_lines:
@@ -396,20 +394,18 @@ def multiply_panel(
                 weights = b + left_out * tap_bytes
                 before = line * panel.tiles
                 for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
-                    t = n - before
-                    pixel, rows = _rows_of(t, panel, p, tiles.unit)
+                    pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
                     source = a + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     ahead = packed
-                    if n < parts and (not ends or block + 1 < further):
+                    if n < parts and (not ends or block + 1 < tiles.last_block + tiles.goes_on):
                         ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap else 0
                     sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
                     if not ends:
                         if not panel.exact:
-                            end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
-                            call_tile(kernel, (*sums, *end))
+                            call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, lowest, highest, 0))
                         continue
                     at_line = line
                     if flat:

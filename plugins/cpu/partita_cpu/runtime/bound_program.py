@@ -415,18 +415,10 @@ class BoundProgram:
             return self._keep, (step, *args)
         if not step.shares:
             return step.fn, tuple(args)
-        if step.work >= PARALLEL_WORK and self._team.size > 1:
-            fn = callable_of(step.fn, step.args)
-            if step.cleared >= 0:
-                return self._run_cleared, ((fn, step.cleared), *args)
-            return self._team.run, (fn, *args)
+        # A team clears nothing; one thread alone does not need it.
+        if step.work >= PARALLEL_WORK and self._team.size > 1 and step.cleared < 0:
+            return self._team.run, (callable_of(step.fn, step.args), *args)
         return callable_of(step.fn, step.args), (*args, 0, 1)
-
-    def _run_cleared(self, kernel: tuple[Callable[..., Any], int], *args: Any) -> None:
-        """Computes all shares of a step, with zeros in one of its arguments before."""
-        fn, cleared = kernel
-        args[cleared][...] = 0
-        self._team.run(fn, *args)
 
     def _keep(self, step: Step, *args: Any) -> None:
         """Runs a step whose result shapes only the run tells, and keeps its results."""
@@ -444,7 +436,7 @@ class BoundProgram:
     def _put(self, number: int, position: int, thing: Any) -> None:
         """Gives a call of Python another argument."""
         fn, args = self._calls[number]
-        shift = position + (fn in (self._keep, self._team.run, self._run_cleared))
+        shift = position + (fn in (self._keep, self._team.run))
         self._calls[number] = fn, (*args[:shift], thing, *args[shift + 1 :])
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
