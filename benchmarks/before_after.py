@@ -1,6 +1,7 @@
 """Device speed of two checkouts of Partita, in turns: what a change of the code costs or gains.
 
-    python benchmarks/before_after.py [--rounds 6] [--seconds 0.25] [--threads 2] CHECKOUT [model ...]
+    python benchmarks/before_after.py [--rounds 6] [--seconds 0.25] [--threads 2]
+        CHECKOUT [model ...]
 
 Models are named as for `cpu_peers`; MODEL@DEVICE names another device than CPU, on which strict
 float32 is asked for. Each checkout runs in a process of its own with caches of its own, on so many
