@@ -142,6 +142,36 @@ def test_a_plan_from_a_table_knows_the_graph_of_a_model(command, tmp_path):
     assert locks.load(path).graph
 
 
+def test_a_pin_to_a_last_resort_is_planned(command):
+    code, out, err = command(
+        "plan", "-d", "HETERO:A,REFERENCE", "--pin", "d=REFERENCE", "--objective", "PARALLEL",
+        "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    assert {use["device"]: use["ops"] for use in json.loads(out)["devices"]} == {
+        "A": 3,
+        "REFERENCE": 1,
+    }
+
+
+@pytest.mark.parametrize("option", ["--context", "--prompt-tokens", "--new-tokens"])
+def test_options_of_decoders_are_refused_for_other_models(command, option):
+    code, _, err = command("plan", "-d", "HETERO:A,B", option, 7)
+    assert code == 1
+    assert f"{option} is for decoders; 'm' has no cache of tokens." in err
+
+
+def test_a_table_of_another_model_is_refused(command, tmp_path):
+    costs, lock, other = tmp_path / "costs.json", tmp_path / "plan.toml", tmp_path / "other.onnx"
+    command("plan", "-d", "HETERO:A,B", "--save-costs", costs)
+    onnx.save(model_of([node("Tan", ["x"], "y")], ["y"]), other)
+    code, out, err = command("plan", "--costs", costs, "--lock", lock, on=other)
+    assert (code, out) == (1, "")
+    assert f"The cost table '{costs}' is of another model (" in err
+    assert f"4 of its 4 operations are not in '{other}', 'a' first. Leave MODEL out" in err
+    assert not lock.exists()
+
+
 def test_pins_and_limits_reach_the_measured_plan(command):
     code, out, _ = command(
         "plan", "-d", "HETERO:A,B", "--pin", "a=B", "--memory", "A=1MiB", "--json"

@@ -110,7 +110,14 @@ def test_a_lock_survives_the_disk(model, tmp_path):
     ("text", "message"),
     [
         ("x = ", "is not TOML"),
-        ("x = 1", "is 'None' version None; this Partita reads 'partita-placement' version 1"),
+        (
+            "x = 1",
+            "does not say its format, as locks do; write one with 'partita plan",
+        ),
+        (
+            'format = "q"\nversion = 2',
+            "is 'q' version 2; this Partita reads 'partita-",
+        ),
         (
             'format = "partita-placement"\nversion = 1\nmore = 2',
             "a key 'more', which means nothing",

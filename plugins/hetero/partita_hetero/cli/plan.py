@@ -152,6 +152,14 @@ def _add_decoder_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _refuse_decoder_options(args: argparse.Namespace, model: Model) -> None:
+    """Says that an option of decoders means nothing for a model without caches."""
+    for option in ("context", "cache_type", "prompt_tokens", "new_tokens"):
+        if getattr(args, option):
+            flag = option.replace("_", "-")
+            raise PlanError(f"--{flag} is for decoders; '{model.name}' has no cache of tokens.")
+
+
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plans, prints and writes."""
     from partita_hetero.planner.problem import problem_file
@@ -165,14 +173,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
         names = (device_string.parse(args.device).priorities or ()) if args.device else ()
         limits = dict(args.HETERO_MEMORY_LIMITS or ())
         wishes = Wishes(names, rules, limits, args.objective, args.time_limit)
-        planned = make_plan(problem_file.load(args.costs), wishes)
+        problem = problem_file.load(args.costs)
+        if setting.model is not None:
+            _check_table(problem, args.costs, setting.model, args.model)
+        planned = make_plan(problem, wishes)
     else:
         core = Core()
         model = _read_model(args, core, out)
         if cache_inputs(model):
             return _plan_decoder(args, core, model, out)
-        if args.cache_type:
-            raise PlanError(f"--cache-type is for decoders; '{model.name}' has no cache of tokens.")
+        _refuse_decoder_options(args, model)
         setting, scheduler = _measured(args, core, model)
         rules = [setting.respelled(rule) for rule in rules]
         planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
@@ -218,6 +228,23 @@ class _Setting:
 def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
     """What a cost table says; the model only adds the digest of its graph."""
     return _Setting(None if args.model is None else _read_model(args, Core(), out))
+
+
+def _check_table(problem: Problem, table: Path, model: Model, source: str) -> None:
+    """Refuses a cost table of another model.
+
+    Raises:
+        PlanError: The model lacks operations of the table.
+    """
+    there = {op.name for op in model.ops}
+    named = [name for task in problem.tasks for name in task.ops or (task.name,)]
+    lacking = [name for name in named if name not in there]
+    if lacking:
+        raise PlanError(
+            f"The cost table '{table}' is of another model ('{problem.name}'): {len(lacking)} of "
+            f"its {len(named)} operations are not in '{source}', '{lacking[0]}' first. Leave MODEL "
+            f"out, or measure it: partita plan {source} --save-costs {table}."
+        )
 
 
 def _measured(args: argparse.Namespace, core: Core, model: Model) -> tuple[_Setting, Scheduler]:

@@ -98,9 +98,14 @@ def load(path: Path) -> Lock:
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or of impossible numbers
         raise PlanError(f"The placement lock '{path}' is not TOML: {error}") from error
     where = f"The placement lock '{path}'"
-    if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+    if "format" not in data:
         raise PlanError(
-            f"{where} is '{data.get('format')}' version {data.get('version')}; this Partita reads "
+            f"{where} does not say its format, as locks do; write one with "
+            "'partita plan MODEL --lock FILE'."
+        )
+    if (data["format"], data.get("version")) != (FORMAT, VERSION):
+        raise PlanError(
+            f"{where} is '{data['format']}' version {data.get('version')}; this Partita reads "
             f"'{FORMAT}' version {VERSION}."
         )
     unknown = sorted(set(data) - {"format", "version", "model", "plan", "devices", "ops"})

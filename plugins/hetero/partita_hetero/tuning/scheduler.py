@@ -223,7 +223,9 @@ class Scheduler:
                     found[name] = answer.reasons.get(names[op], unknown)
             others = [d for d in devices if d.name not in found and d.kind != "reference"]
             if others:
-                found |= {d.name: LAST_RESORT for d in devices if d.kind == "reference"} | found
+                pinned = compilation.placer.pins.get(op)
+                spared = [d for d in devices if d.kind == "reference" and d.name != pinned]
+                found |= {d.name: LAST_RESORT for d in spared} | found
             return found
 
         groups = group(
