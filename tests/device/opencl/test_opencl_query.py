@@ -44,6 +44,20 @@ REFUSED = [
         "input 2 ('x2') is computed while the model runs",
     ),
     ("Neg", [floats(*[1] * 9)], {}, ReasonCode.UNSUPPORTED_SHAPE, "9 dimensions; takes 8"),
+    (
+        "LayerNormalization",
+        [floats(2, 3, 5), floats(5), floats(3, 5)],
+        {},
+        ReasonCode.UNSUPPORTED_SHAPE,
+        "weights of 2 dimensions; takes the 1 of a row",
+    ),
+    (
+        "RMSNormalization",
+        [floats(2, 3, 5), floats(1, 3, 5)],
+        {"axis": 1},
+        ReasonCode.UNSUPPORTED_SHAPE,
+        "weights of 3 dimensions; takes the 2 of a row",
+    ),
 ]
 
 

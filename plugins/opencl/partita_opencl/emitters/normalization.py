@@ -71,7 +71,21 @@ def _single_precision(node: Node) -> Reason | None:
     return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{found}; takes 1")
 
 
-@operator("LayerNormalization", check=_single_precision)
+def _weights_of_rows(node: Node) -> Reason | None:
+    """Rows are weighed as they are normalized: each by the same numbers."""
+    x = node.input(0)
+    rank = None if x is None or x.shape is None else len(x.shape)
+    axis = node.attrs.get("axis", -1)
+    most = -axis if axis < 0 else None if rank is None else rank - axis
+    for weights in node.inputs[1:]:
+        shape = None if weights is None else weights.shape
+        if most is not None and shape is not None and len(shape) > most:
+            found = f"weights of {len(shape)} dimensions; takes the {most} of a row"
+            return Reason(ReasonCode.UNSUPPORTED_SHAPE, found)
+    return _single_precision(node)
+
+
+@operator("LayerNormalization", check=_weights_of_rows)
 def layer_normalization(
     k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
 ) -> Operand:
@@ -190,8 +204,8 @@ def _zeros(array: Array) -> Array:
     return np.zeros(array.size, np.float32)
 
 
-@operator("RMSNormalization", "SimplifiedLayerNormalization", check=_single_precision)
-@operator("SimplifiedLayerNormalization", domain="com.microsoft", check=_single_precision)
+@operator("RMSNormalization", "SimplifiedLayerNormalization", check=_weights_of_rows)
+@operator("SimplifiedLayerNormalization", domain="com.microsoft", check=_weights_of_rows)
 def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand:
     """Rows divided by the root of their mean square; the result has the type of the scale."""
     axis = axis_of(node, x.ndim, -1)
