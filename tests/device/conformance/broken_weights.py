@@ -339,7 +339,7 @@ class FreesTheTableWithAModel(Broken):
             compiled = self.compiled
             owner = compiled.plugin.table[compiled.place]()
             if owner is not None:
-                self._evaluator = owner.evaluator
+                self.take_over(owner.evaluator)
             return super().evaluate(arrays)
 
     def __init__(self):

@@ -41,6 +41,10 @@ class GoodRunner(ReferenceRunner):
         self.elapsed_us = 1e6 * (time.perf_counter() - start)
         return self.compiled.plugin.deliver(self, arrays, outputs)
 
+    def take_over(self, evaluator):
+        """Compute with another evaluator, as faults do that confuse programs."""
+        self._evaluator = evaluator
+
     def evaluate(self, arrays):
         """The right answers."""
         results = super().run([partita.HostTensor(array) for array in arrays])

@@ -805,7 +805,7 @@ class FindsProgramsByTheirHandle(Broken):
             runner = super().create_runner()
             program = self.plugin.programs.setdefault(self.handle, self.evaluator)
             if program.input_names == self.evaluator.input_names:
-                runner._evaluator = program
+                runner.take_over(program)
             return runner
 
 

@@ -567,7 +567,7 @@ class LetsModelsShareSlots(Broken):
             compiled = self.compiled
             owner = compiled.plugin.slots[compiled.slot]()
             if owner is not None:
-                self._evaluator = owner.evaluator
+                self.take_over(owner.evaluator)
             return super().evaluate(arrays)
 
     class compiled_type(GoodCompiled):
@@ -639,7 +639,7 @@ class ReadsWeightsOfFilesWhenTheyAreNeeded(Broken):
                         path, offset, nbytes = self.files[constant.name]
                         constant.raw_data = Path(path).read_bytes()[offset : offset + nbytes]
                 fresh = self.plugin.again(read_model(proto), self.properties)
-                runner._evaluator = fresh.evaluator
+                runner.take_over(fresh.evaluator)
             return runner
 
     def again(self, model, properties):

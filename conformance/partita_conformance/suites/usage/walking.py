@@ -23,9 +23,9 @@ from partita.contract.bound_call import BoundCall
 from partita.errors import BoundCallEndedError, InferCancelledError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.inputs.models import Array
+from partita_conformance.inputs.places import Place, contents
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import ConformanceError, require
-from partita_conformance.suites.usage.places import Place, contents
 
 _SIZES = (3, 5, 2, 1, 0, 8, 17, 33)
 _KEPT = 10
