@@ -464,7 +464,8 @@ def quantized_blocks(d):
 def decoding(d):
     """An operator of a language model, as the conformance kit draws it, or a cache's update."""
     name = d.one_of(*DECODER, "GroupQueryAttention", "GroupQueryAttention", "TensorScatter")
-    drawn = tensor_scatter(d.rng) if name == "TensorScatter" else DECODER[name](d.rng)
+    op, draw = DECODER.get(name, (name, tensor_scatter))
+    drawn = draw(d.rng)
     inputs = list(drawn.inputs)
     if name == "GroupQueryAttention" and d.chance(0.3):
         kind = d.one_of(np.float16, ml_dtypes.bfloat16)
@@ -472,7 +473,7 @@ def decoding(d):
     if name == "RotaryEmbedding" and inputs[1].ndim == 2 and d.chance():  # ONNX's own
         attrs = {**drawn.attributes, "num_heads": inputs[0].shape[-1] // 2 // inputs[2].shape[1]}
         return name, [inputs[0], *inputs[2:], inputs[1]], attrs, "", 1, 23
-    return name, inputs, drawn.attributes, drawn.domain, drawn.outputs, drawn.opset
+    return op, inputs, drawn.attributes, drawn.domain, drawn.outputs, drawn.opset
 
 
 def quantized_elements(d):

@@ -55,6 +55,17 @@ def test_a_number_that_is_none_is_in_what_sees_it(name):
         assert np.isfinite(y[0, 0, 48:]).all() and np.isfinite(y[1]).all()
 
 
+@pytest.mark.parametrize(
+    ("form", "names"), [(FEW, "kv"), (FEW, "q"), (FEW, ["sines"]), (PROMPT, ["v", "cosines"])]
+)
+def test_inputs_of_several_widths(form, names):
+    """No kernel reads halves as if they were numbers of twice the width, beyond their end."""
+    case = Case(*form, do_rotary=1)
+    for name in names:
+        case.inputs[name] = case.inputs[name].astype(np.float16)
+    case.check(tolerance=2e-3, judged=False)
+
+
 def test_a_first_prompt_without_a_cache():
     Case(*PROMPT, do_rotary=1).without_past().check()
 

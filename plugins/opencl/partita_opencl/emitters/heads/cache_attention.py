@@ -229,7 +229,10 @@ def group_query_attention(
         raise CompileError(f"Operation '{node.name}' ({node.kind}): {reason.detail}.")
     if past_key is not None and past_value is not None:  # one of them may be written in place
         past_value = convert(k, past_value, past_key.dtype)
+    key, value = (None if x is None else _alike(k, x, query) for x in (key, value))
     inputs = Inputs(query, key, value, past_key, past_value, lengths, total, *tables[:4])
+    if inputs.cosines is not None and inputs.sines is not None:
+        inputs = inputs._replace(sines=_alike(k, inputs.sines, inputs.cosines))
     sizes = Sizes.of(node, inputs)
     present = _present(k, sizes, past_key, query), _present(k, sizes, past_value, query)
     y = k.empty((*query.shape[:2], sizes.heads * sizes.group * sizes.size), query.dtype)
@@ -241,6 +244,11 @@ def group_query_attention(
     flags = {"APPENDS": _FEW_TOKENS} if appends else {}
     attend(k, node, sizes, inputs, present, y, **flags)
     return y, present[0], present[1]
+
+
+def _alike(k: Kit, x: Operand, other: Operand) -> Operand:
+    """Numbers in the width of others, with which a kernel reads them."""
+    return x if is_half(x.dtype) == is_half(other.dtype) else convert(k, x, other.dtype)
 
 
 def _present(k: Kit, sizes: Sizes, past: Operand | None, query: Operand) -> Operand:
