@@ -104,6 +104,27 @@ FAMILIES: Mapping[str, Family] = {
         },
         {"w": _numbers(4), "m": _numbers(4, 4), "last": np.array([1], np.int64)},
     ),
+    "shape": Family(
+        (8, 1),
+        {
+            "one to reshape to": "{y} = Reshape(x, w)",
+            "one to reach": "{y}a = ReduceMax <keepdims = 1> (x) {y} = Expand({y}a, w)",
+            "one to fill": "{y}a = ConstantOfShape(w) {y} = Add({y}a, one)",
+            "numbers of copies": "{y} = Tile(x, w)",
+            "ends": "{y} = Slice(x, start, w)",
+            "places": "{y} = Gather(x, w)",
+            "numbers": "{y}a = Cast <to = 1> (w) {y} = Add(x, {y}a)",
+            "numbers that are computed with": "{y}a = Mul(w, w) {y}b = Cast <to = 1> ({y}a)"
+            " {y} = Add(x, {y}b)",
+            "one of two, of which one is turned": "{y}a = Gather(w, turned) {y} = Reshape(x, {y}a)",
+        },
+        {
+            "w": np.array([4, 2], np.int64),
+            "one": np.ones((4, 1), np.float32),
+            "start": np.zeros(2, np.int64),
+            "turned": np.array([1, 0], np.int64),
+        },
+    ),
 }
 """Kinds of weights; the first use of each is the plain one, beside which each other is tried."""
 

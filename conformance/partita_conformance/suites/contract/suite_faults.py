@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 import partita
-from partita.errors import InferError, InputError, PartitaError
+from partita.errors import InferCancelledError, InferError, InputError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse
@@ -61,6 +61,12 @@ def a_missing_input_is_named(bench: Bench) -> None:
         require("'b'" in str(error), f"The error does not name input 'b': {error}")
 
 
+def _require_not_cancelled(error: PartitaError, what: str) -> None:
+    """Fails the check if a run that nobody has cancelled, or none but an earlier one, says so."""
+    said = f"{what}: the run was not cancelled, and raises {type(error).__name__} ({error})."
+    require(not isinstance(error, InferCancelledError), said)
+
+
 def _require_typed(compiled: Any, bad: dict[str, Array], what: str) -> None:
     """Fails the check unless the runner itself says with a typed error what cannot be computed."""
     runner = compiled.device_model.create_runner()
@@ -68,6 +74,7 @@ def _require_typed(compiled: Any, bad: dict[str, Array], what: str) -> None:
         runner.run(host_tensors(compiled, bad))
     except PartitaError as error:
         require(str(error).strip(), f"{what}: the runner's {type(error).__name__} says nothing.")
+        _require_not_cancelled(error, what)
     except Exception as error:
         raise ConformanceError(
             f"{what}: the runner raises {type(error).__name__} ({error}), no InferError."
@@ -109,8 +116,8 @@ def a_failing_run_is_typed_and_forgotten(bench: Bench) -> None:
         for turn in range(2):
             try:
                 request.infer(bad)
-            except PartitaError:
-                pass
+            except PartitaError as error:
+                _require_not_cancelled(error, what)
             except Exception as error:
                 raise ConformanceError(
                     f"{what}: the run raises {type(error).__name__} ({error}), no InferError."
@@ -191,7 +198,8 @@ _FAILURES = 36
 def many_failures_cost_nothing(bench: Bench) -> None:
     """After dozens of runs that failed, of one request and of others, all runs are right.
 
-    What cannot be computed raises also where inputs of these shapes could be, the run before.
+    What cannot be computed raises also where inputs of these shapes could be, the run before. It is
+    no cancellation then, also where runs before it were cancelled.
     """
     x = np.arange(6, dtype=np.float32)
     models = (((what, bad, good), parse(text)) for what, (text, bad, good) in NEVER.items())
@@ -202,9 +210,10 @@ def many_failures_cost_nothing(bench: Bench) -> None:
         for turn in range(_FAILURES):
             one = request if turn % 3 else compiled.create_infer_request()
             feeds = {"x": x + turn, **bad}
-            failed = _fails(one.infer, feeds)
+            _cancelled(one, runner, {"x": x, **good}, turn)
+            failed = _fails(one.infer, feeds, what)
             require(failed or not raises, f"{what}: run {turn + 1} raises nothing.")
-            _fails(runner.run, host_tensors(compiled, feeds))
+            _fails(runner.run, host_tensors(compiled, feeds), what)
             if turn % 8 and turn < _FAILURES - 1:
                 continue
             feeds = {"x": x - turn, **good}
@@ -218,11 +227,24 @@ def many_failures_cost_nothing(bench: Bench) -> None:
         runner.close()
 
 
-def _fails(action: Callable[[Any], object], given: Any) -> bool:
-    """Whether it raises a PartitaError."""
+def _cancelled(request: Any, runner: partita.Runner, feeds: dict[str, Array], turn: int) -> None:
+    """Cancels a run of a request, or where none is, at some turns; a runner has none."""
+    if turn % 4 == 1:
+        request.start_async(feeds)
+    if turn % 2:
+        request.cancel()
+        runner.cancel()
+    if turn % 4 == 1:
+        with contextlib.suppress(InferCancelledError):
+            request.wait()
+
+
+def _fails(action: Callable[[Any], object], given: Any, what: str) -> bool:
+    """Whether it raises a PartitaError, which must be no cancellation."""
     try:
         action(given)
-    except PartitaError:
+    except PartitaError as error:
+        _require_not_cancelled(error, what)
         return True
     return False
 

@@ -18,6 +18,7 @@ import partita
 from partita.contract.device_plugin import DecoderRequest
 from partita.devices.device_string import is_device_name
 from partita.errors import DeviceError, PartitaError
+from partita.tensors.host import HOST
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import networks, parse, stranger
@@ -146,15 +147,66 @@ def says_things_of_the_right_kind(bench: Bench) -> None:
 
 @check("plugin")
 def each_device_is_one_of_its_own(bench: Bench) -> None:
-    """What is compiled for a device by its id runs on that one, and says so."""
-    plugin, sample = bench.plugin, bench.sample("plain")
-    if len(plugin.device_ids()) < 2:
-        raise NotApplicableError("there is one device")
-    for device_id in plugin.device_ids():
-        name = f"{plugin.device_name}.{device_id}"
-        compiled = bench.core.compile_model(bench.read(sample.proto), name, bench.target.config)
+    """What is compiled for a device by its id runs on that one, and says so.
+
+    All are listed and described as ever while models and requests are there on some or all of them,
+    by a plugin that nothing has used before too.
+    """
+    core, sample = bench.new_core(), bench.sample("plain")
+    plugin = core.device_api.registry.plugin(bench.plugin.device_name)
+    ids = list(plugin.device_ids())
+    infos = [plugin.device_info(one) for one in ids]
+    held = []
+    for device_id in ids:
+        name = f"{plugin.device_name}.{device_id}" if len(ids) > 1 else bench.device
+        compiled = core.compile_model(bench.read(sample.proto), name, bench.target.config)
         have = compiled.get_property("EXECUTION_DEVICES")
-        require(have == [name], f"What is compiled for '{name}' says that it runs on {have}.")
+        own = len(ids) == 1 or have == [name]
+        require(own, f"What is compiled for '{name}' says that it runs on {have}.")
+        held.append((compiled, compiled.create_infer_request()))
+        held[-1][1].infer(sample.feeds())
+        for where in (plugin, core.device_api.registry.plugin(plugin.device_name)):
+            told = list(where.device_ids())
+            said = f"device_ids() was {ids}; while a model is there on '{name}', it is {told}."
+            require(told == ids, said)
+            again = [where.device_info(one) for one in ids]
+            require(again == infos, f"device_info() was {infos}; with that model, {again}.")
+
+
+@check("plugin", values=True)
+def tensors_go_from_device_to_device(bench: Bench) -> None:
+    """What lies on one device of a kind, another one reads or brings over, as it can_share says."""
+    plugin, sample = bench.plugin, bench.sample("plain")
+    ids = list(plugin.device_ids())
+    if len(ids) < 2:
+        raise NotApplicableError("there is one device")
+    feeds = sample.feeds(5)
+    due = bench.expected(sample.proto, feeds)
+    for here, there in itertools.permutations(ids, 2):
+        device = f"{plugin.device_name}.{there}"
+        model = bench.read(sample.proto)
+        compiled = bench.core.compile_model(model, device, bench.target.config).device_model
+        # Others lie on both, not as many on the one as on the other.
+        arrays = [np.full((3, 3), number, np.float32) for number in range(7)]
+        beside = [_brought(bench, array, here) for array in arrays[:5]]
+        beside += [_brought(bench, array, there) for array in arrays[5:]]
+        inputs = [_brought(bench, feeds[port.name], here) for port in compiled.inputs]
+        reached = [
+            tensor if plugin.can_share(tensor.memory, there) else plugin.transfer_to(tensor, there)
+            for tensor in inputs
+        ]
+        what = f"{sample.name} on '{device}', of tensors from '{plugin.device_name}.{here}'"
+        try:
+            results = compiled.create_runner().run(reached)
+        except Exception as error:
+            raise ConformanceError(f"{what}: {type(error).__name__} ({error}).") from error
+        compare([tensor.numpy() for tensor in results], due, what)
+        compare([tensor.numpy() for tensor in inputs], list(feeds.values()), f"{what}, afterwards")
+        compare([tensor.numpy() for tensor in beside], arrays, f"tensors beside {what}")
+
+
+def _brought(bench: Bench, array: Any, device_id: str) -> partita.Tensor:
+    return bench.plugin.transfer_to(partita.HostTensor(array), device_id)
 
 
 @check("plugin")
@@ -223,12 +275,26 @@ def takes_tensors_into_its_memory(bench: Bench) -> None:
 
 @check("plugin")
 def transferred_tensors_last(bench: Bench) -> None:
-    """What was transferred stays as it is when others of its shape and type are transferred."""
+    """What was transferred stays as it is when others of its shape and type are transferred.
+
+    A device that has memory of its own has read an array when transfer_to() is over: the next
+    numbers may be written to it, before anybody reads the tensor or after.
+    """
     arrays = [np.full((3, 4), number, np.float32) for number in range(3)]
-    tensors = [
-        bench.plugin.transfer_to(partita.HostTensor(array), bench.device_id) for array in arrays
-    ]
+    tensors = [_brought(bench, array, bench.device_id) for array in arrays]
     compare([tensor.numpy() for tensor in tensors], arrays, "tensors transferred one by one")
+    for shape in ((3, 4), (1,), (512, 600)):
+        source = np.empty(shape, np.float32)
+        for turn in range(6):
+            source[...] = turn
+            tensor = _brought(bench, source, bench.device_id)
+            if tensor.memory == HOST:  # it may be the array as it lies
+                return
+            if turn % 2:
+                tensor.numpy()
+            source[...] = 77
+            what = f"a tensor on the device, float32{list(shape)}, after its array was written to"
+            compare([tensor.numpy()], [np.full(shape, turn, np.float32)], what)
 
 
 @check("plugin")

@@ -211,28 +211,6 @@ def refusals_to_compile_say_why(bench: Bench) -> None:
 
 
 @check("query")
-def what_is_taken_compiles_alone(bench: Bench) -> None:
-    """Each operation that is taken in a network compiles when it is cut out of it."""
-    for network in networks():
-        model = bench.read(network.proto)
-        answer = bench.core.query_model(model, bench.device)
-        constants = set(model.ir.graph.initializers)
-        for op in model.ops:
-            if op.name not in answer:
-                continue
-            inputs = [n for n in dict.fromkeys(op.inputs) if n and n not in constants]
-            outputs = [name for name in op.outputs if name]
-            alone = model.extract(inputs, outputs, f"{op.name} alone", [op.node])
-            try:
-                bench.core.compile_model(alone, bench.device)
-            except PartitaError as error:
-                raise ConformanceError(
-                    f"'{op.name}' ({op.op_type}) of '{network.name}' is taken and does not compile "
-                    f"alone: {error}"
-                ) from error
-
-
-@check("query")
 def what_is_taken_compiles_together(bench: Bench) -> None:
     """A model all of whose operations are taken compiles as a whole."""
     everything = [s for kind in ("plain", "dynamic", "pair", "outputs") for s in samples(kind)]

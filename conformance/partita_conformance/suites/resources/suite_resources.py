@@ -52,13 +52,17 @@ def _threads() -> int:
     return _entries(_TASKS) if _TASKS.exists() else threading.active_count()
 
 
-def _children() -> int:
-    """Processes that this one has started and not waited for; 0 where the system has no list."""
+def _children(states: str = "") -> int:
+    """Processes that this one has started and not waited for; 0 where the system has no list.
+
+    Args:
+        states: Those of processes that count, as the system calls them; any if empty.
+    """
     count = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # one that ends meanwhile
-            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
-            count += parent == str(os.getpid())
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            count += parent == str(os.getpid()) and state in (states or state)
     return count
 
 
@@ -208,6 +212,35 @@ def nothing_is_left_open(bench: Bench) -> None:
         finally:
             sys.unraisablehook, threading.excepthook = hooks
             tempfile.tempdir = before
+
+
+@check("resources")
+def processes_are_waited_for(bench: Bench) -> None:
+    """Of models that differ, and are all there, no process is left that has ended: compiled or run.
+
+    The system keeps a process that has ended until the one that started it has asked how.
+    """
+
+    def ended() -> int:
+        return _children("Z")
+
+    sample = bench.sample("dynamic")
+    held: list[object] = []
+    before = ended()
+    for rows in range(2, 2 + _TURNS):
+        model = bench.read(sample.proto)
+        model.reshape({0: [rows, *(model.input(0).shape or ())[1:]]})
+        request = bench.core.compile_model(
+            model, bench.device, bench.target.config
+        ).create_infer_request()
+        request.infer(sample.feeds(rows, N=rows))
+        held.append(request)
+    growth = _growth(ended, before)
+    require(
+        growth < _FEW,
+        f"Beside {len(held)} models there are {growth} processes that have ended, for which nobody "
+        f"has waited.",
+    )
 
 
 @check("resources")

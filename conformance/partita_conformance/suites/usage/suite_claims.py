@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,8 @@ import partita
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Sample, networks, parse
+from partita_conformance.inputs.chains import chains
+from partita_conformance.inputs.models import Sample, networks, parse, samples
 from partita_conformance.inputs.origins import OPERATIONS, origins
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import (
@@ -40,7 +41,7 @@ def parameters_may_come_from_anywhere(bench: Bench) -> None:
             for one in model.ops:
                 if one.op_type == op and one.name not in refused:
                     tried += 1
-                    _compiles_alone(bench, model, one, what)
+                    _compiles_alone(bench, model, [one], what)
             if not refused:
                 feeds = Sample("", proto).feeds(71)
                 if "p" in feeds:
@@ -51,15 +52,41 @@ def parameters_may_come_from_anywhere(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the operations")
 
 
-def _compiles_alone(bench: Bench, model: partita.Model, op: partita.Op, what: str) -> None:
-    constants = set(model.ir.graph.initializers)
-    inputs = [name for name in dict.fromkeys(op.inputs) if name and name not in constants]
-    outputs = [name for name in op.outputs if name]
-    alone = model.extract(inputs, outputs, "alone", [op.node])
+def _compiles_alone(
+    bench: Bench, model: partita.Model, ops: Sequence[partita.Op], what: str
+) -> None:
+    """Fails unless the operations compile when they are cut out of their model."""
+    made = {name for op in ops for name in op.outputs if name}
+    inside = {*model.ir.graph.initializers, *made}
+    read = dict.fromkeys(name for op in ops for name in op.inputs if name)
+    inputs = [name for name in read if name not in inside]
+    alone = model.extract(inputs, sorted(made), "alone", [op.node for op in ops])
     try:
         bench.core.compile_model(alone, bench.device, bench.target.config)
     except PartitaError as error:
         raise ConformanceError(f"{what} is taken, and does not compile alone: {error}") from error
+
+
+@check("query")
+def what_is_taken_compiles_alone(bench: Bench) -> None:
+    """What is taken in a model compiles cut out of it: each operation, and each with its reader.
+
+    Also where what is around it would let a compiler make one operation of them.
+    """
+    for sample in (*networks(), *samples("plain"), *samples("dynamic"), *chains()[:-_MANY]):
+        model = bench.read(sample.proto)
+        answer = bench.core.query_model(model, bench.device, bench.target.config)
+        ops = [op for op in model.ops if op.name in answer]
+        parts = [[op] for op in ops]
+        parts += [[a, b] for a, b in itertools.combinations(ops, 2) if {*a.outputs} & {*b.inputs}]
+        for part in parts:
+            if len(part) < len(model.ops):
+                what = " with ".join(f"'{op.name}' ({op.op_type})" for op in part)
+                _compiles_alone(bench, model, part, f"{what} of '{sample.name}'")
+
+
+_MANY = 2
+"""The last of the chains are of very many operations of a few kinds."""
 
 
 def _untidy(proto: onnx.ModelProto) -> onnx.ModelProto:

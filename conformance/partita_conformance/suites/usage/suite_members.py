@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import partita
 from partita.contract.device_plugin import DecoderRequest
-from partita.contract.execution import ExecutedStep, Execution
+from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import DeviceSpan
 from partita.properties import writable
+from partita.tensors.host import HOST
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import networks, samples
@@ -221,3 +222,45 @@ def executions_are_told(bench: Bench) -> None:
                 require(placed, f"{sample.name}: a row is {part!r}, {name!r}, {how!r}.")
             runner.run(host_tensors(compiled, sample.feeds(turn)))
         runner.close()
+
+
+@check("members")
+def executions_are_of_the_last_run(bench: Bench) -> None:
+    """Where explain_execution() says that results lie, those of the last run do, of any shape.
+
+    A device whose results lie elsewhere, or that tells nothing after some runs, says nothing wrong.
+    """
+    for sample in (*samples("dynamic"), *(one for one in networks() if one.sizes)):
+        if bench.refusals(sample.proto):
+            continue
+        compiled = bench.compile(sample.proto)
+        runner = compiled.device_model.create_runner()
+        told: dict[str, tuple[list[bool], int]] = {}
+        kept = []  # so that no later results lie where some have lain
+        for turn, rows in enumerate((3, 3, 5, 64, 2, 3)):
+            results = runner.run(host_tensors(compiled, sample.feeds(turn, N=rows)))
+            arrays = [tensor.numpy() for tensor in results if tensor.memory == HOST]
+            kept.append(arrays)
+            execution = runner.explain_execution()
+            inside = [_is_in(array, _writes(execution)) for array in arrays]
+            before = told.setdefault(repr(execution), (inside, rows))
+            require(
+                before[0] == inside,
+                f"{sample.name}: explain_execution() says the same after runs of {before[1]} and "
+                f"of {rows} rows; that results lie where it says is {before[0]}, then {inside}.",
+            )
+        runner.close()
+
+
+def _writes(execution: Execution) -> list[MemoryRange]:
+    """Where steps write, those of submodels too."""
+    own = [place for step in execution.steps for place in step.writes]
+    return own + [place for part in execution.parts.values() for place in _writes(part)]
+
+
+def _is_in(array: np.ndarray[Any, Any], places: Sequence[MemoryRange]) -> bool:
+    """Whether an array lies in one of these places."""
+    first = array.__array_interface__["data"][0]
+    return any(
+        one.address <= first and first + array.nbytes <= one.address + one.nbytes for one in places
+    )
