@@ -23,7 +23,7 @@ _FEW = _PAIRS[1:6]
 
 
 def clip() -> Iterator[Draw]:
-    """Either limit or none, of each type, known or not, limits that cross."""
+    """Either limit or none, of each type, known or not, limits that cross; numbers of all sizes."""
     for row in meetings(
         kind=("float32", "float64", "float16", "int8", "int32", "int64", "uint32"),
         limits=("both", "low", "high", "none", "crossed", "equal"), known=((1, 2), (), (1,), (2,)),
@@ -41,6 +41,24 @@ def clip() -> Iterator[Draw]:
         while inputs[-1] is None:
             inputs.pop()
         yield Draw(inputs, {}, [n for n in row["known"] if n < len(inputs)], opset=13)
+    for kind, limits in itertools.product(_KINDS, ((), (3,), (None, 100), (3, 100))):
+        ends = [None if n is None else scalar(n, kind) for n in limits]
+        yield Draw([_of_all_sizes(kind), *ends], {}, (), opset=13)
+
+
+_KINDS = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+
+
+def _of_all_sizes(kind: str) -> Array:
+    """The ends of a type, and what lies about the ends of each narrower one."""
+    limits = np.finfo(kind) if kind[0] == "f" else np.iinfo(kind)
+    ends = [sign * (2**bits + by) for bits in (7, 8, 15, 16, 31, 32, 53) for sign in (1, -1)
+            for by in (-1, 0, 1)]  # fmt: skip
+    within = [n for n in ends if limits.min <= n <= limits.max]
+    return np.array([limits.min, limits.max, 0, 1, *within], kind)
 
 
 def modulo() -> Iterator[Draw]:
@@ -186,8 +204,12 @@ def eye() -> Iterator[Draw]:
 
 
 def spans() -> Iterator[Draw]:
-    """Up, down and nowhere, by whole steps and fractions, of each type."""
-    limits = ((0, 7, 2), (7, 0, -3), (3, 3, 1), (5, 0, 1), (0, -7, 2), (-3, 33, 1), (-9, -1, 4))
+    """Up, down and nowhere, by whole steps and fractions, of each type; to an end and past it."""
+    limits = [(0, 7, 2), (7, 0, -3), (3, 3, 1), (5, 0, 1), (0, -7, 2), (-3, 33, 1), (-9, -1, 4)]
+    limits += [
+        (sign * 2, sign * (2 + length), sign * step)
+        for sign, length, step in itertools.product((1, -1), (5, 6, 7), (1, 2, 4))
+    ]
     for kind, known in itertools.product(("float32", "int64", "int32", "int16", "float64"), (0, 1)):
         for start, limit, step in limits[known::2]:
             by = step / 2 if kind[0] == "f" else step

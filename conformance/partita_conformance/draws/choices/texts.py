@@ -55,7 +55,7 @@ def join() -> Iterator[Draw]:
 
 
 def match() -> Iterator[Draw]:
-    """Patterns that match texts in part, in either case, or none at all."""
+    """Patterns that match texts in part, in either case, or none at all, and alternatives."""
     texts = _texts(2, 9, words=(*_WORDS[:8], "ab", "aab", "a.b", "12-34", "A1"))
     for pattern in (
         "a",
@@ -69,6 +69,13 @@ def match() -> Iterator[Draw]:
         ".*day",
         "",
         "(?i)monday",
+        "Mon|A",
+        "x|day",
+        "a|b c|kept",
+        "a|ab|a.b",
+        "(a|aa)b",
+        "|a",
+        "12|-|34",
     ):
         yield Draw([texts], {"pattern": pattern}, opset=20)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,6 +41,19 @@ def _summed() -> list[Draw]:
     return [Draw([x, _whole(-1)], {}, [1]), Draw([x.T.copy(), _whole(0)], {}, [1]), Draw([x])]
 
 
+def _scanned() -> list[Draw]:
+    """Either way, with an element's own number and without, over a block and one element, and more.
+
+    Along the last axis and along the first one.
+    """
+    draws = []
+    for length, exclusive, reverse in itertools.product((129, 1000, _ROW), (0, 1), (0, 1)):
+        x, given = _numbers(3, length), {"exclusive": exclusive, "reverse": reverse}
+        draws += [Draw([x, np.array(1, np.int64)], given, [1])]
+        draws += [Draw([x.T.copy(), np.array(0, np.int64)], given, [1])]
+    return draws
+
+
 _ROWS = _numbers(3, _ROW)
 _TIED = np.tile(np.resize(np.array([0, 0, 0, 2, 0, -2], np.float32), 101), (3, 1))
 """Rows in which the largest and the least stand often, in other lanes of a vector each time."""
@@ -63,8 +77,11 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
             *(Draw([_TIED], {"axis": 1, "select_last_index": last}) for last in (0, 1)),
         ],
     ),
-    "TopK": lambda: [Draw([_ROWS, _whole(k)], {"axis": 1}, [1], 2) for k in (5, 600)],
-    "CumSum": _one(_ROWS, np.array(1, np.int64), constant=(1,)),
+    "TopK": lambda: [
+        Draw([_ROWS, _whole(k)], {"axis": 1, "largest": largest}, [1], 2)
+        for k, largest in ((5, 1), (600, 1), (5, 0), (600, 0))
+    ],
+    "CumSum": _scanned,
     "Range": lambda: [Draw([np.array(n, np.float32) for n in (1, 201, 0.1)])],
     "LayerNormalization": _one(_ROWS, _numbers(_ROW), _numbers(_ROW), constant=(1, 2)),
     "InstanceNormalization": _one(_numbers(1, 3, _ROW), _numbers(3), _numbers(3), constant=(1, 2)),

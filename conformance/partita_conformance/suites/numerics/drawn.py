@@ -93,11 +93,15 @@ def compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence
     """Runs a request, and compares what it gives for a draw with what is right.
 
     Raises:
-        ConformanceError: It is something else.
+        ConformanceError: It is something else, or an input is not what it was to the last bit.
     """
+    held = {name: array.tobytes() for name, array in feeds.items()}
     with np.errstate(all="ignore"):
         have = request.infer(feeds).to_tuple()
     compare_results(op, one, have, expected)
+    changed = [name for name, array in feeds.items() if array.tobytes() != held[name]]
+    if changed:
+        raise ConformanceError(f"{op} {one.attributes}: a run changes input {', '.join(changed)}.")
 
 
 def compare_results(op: str, one: Draw, have: Sequence[Any], expected: Sequence[Any]) -> None:

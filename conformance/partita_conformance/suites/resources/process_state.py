@@ -40,6 +40,8 @@ def state() -> dict[str, Any]:
     key = randoms["state"]["key"].tobytes() if isinstance(randoms, dict) else b""
     return {
         "the working directory": Path.cwd(),
+        "what lies in the working directory": sorted(path.name for path in Path.cwd().iterdir()),
+        "what lies in the home directory": _visible(Path.home()),
         "environment variables": dict(os.environ),
         "numpy's handling of floating-point errors": np.geterr(),
         "numpy's random numbers": key,
@@ -83,6 +85,12 @@ def state() -> dict[str, Any]:
         "timers": _timers(),
         "the environment of native code": _native_environment(),
     }
+
+
+def _visible(folder: Path) -> list[str]:
+    """Names of a folder but those that begin with a dot, where programs keep what is theirs."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted(entry.name for entry in entries if not entry.name.startswith("."))
 
 
 def _limits() -> tuple[Any, ...]:
@@ -150,6 +158,12 @@ def _processors() -> frozenset[int]:
     return frozenset(told(0)) if told else frozenset()
 
 
+def _run_on(processors: frozenset[int]) -> None:
+    """Lets this thread run on some processors; none are for a system that does not tell."""
+    if processors:
+        os.sched_setaffinity(0, processors)
+
+
 def _mask() -> int:
     mask = os.umask(0o22)
     os.umask(mask)
@@ -170,19 +184,19 @@ def unusual_state() -> Iterator[None]:
     limit, mask, filters = sys.getrecursionlimit(), os.umask(0o37), list(warnings.filters)
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
     level, loggers = logging.root.level, list(logging.root.handlers)
-    usual = _Usual()
+    usual, collecting = _Usual(), gc.isenabled()
     elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
+    home = tempfile.mkdtemp(dir=elsewhere)
     try:
         with np.errstate(all="warn"):
             os.chdir(elsewhere)
-            _set_environment(_ENVIRONMENT)
+            _set_environment({**_ENVIRONMENT, "HOME": home})
             sys.setrecursionlimit(limit + 7)
             warnings.filterwarnings("default", message="nobody says this", append=False)
             if threading.current_thread() is threading.main_thread():
                 for number in handlers:
                     signal.signal(number, _noticed)
-            if _PROCESSORS:
-                os.sched_setaffinity(0, _PROCESSORS)
+            _run_on(_PROCESSORS)
             gc.enable()
             logging.root.handlers[:] = []
             logging.root.setLevel(_LEVEL)
@@ -191,6 +205,8 @@ def unusual_state() -> Iterator[None]:
             yield
     finally:
         usual.restore()
+        _run_on(_PROCESSORS)
+        (gc.enable if collecting else gc.disable)()
         os.chdir(folder)
         shutil.rmtree(elsewhere, ignore_errors=True)
         _set_environment(environment)

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import partita
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.bench.elsewhere import run_elsewhere
-from partita_conformance.inputs.models import parse, stranger
+from partita_conformance.inputs.models import Sample, parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors
@@ -101,6 +101,12 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
         with contextlib.suppress(partita.PartitaError):
             request.infer({name: array[..., None] for name, array in feeds.items()})
 
+    counting = bench.compile(sample.proto, {"PERF_COUNT": True}).create_infer_request()
+
+    def counted() -> None:
+        counting.infer(feeds)
+        list(counting.get_profiling_info())
+
     blob = _exported(compiled)
 
     def cancelled() -> None:
@@ -126,6 +132,7 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
         "imports": imported,
         "imports that fail": damaged,
         "runs": lambda: request.infer(feeds),
+        "runs with counters": counted,
         "asynchronous runs": asynchronous,
         "requests": lambda: compiled.create_infer_request().infer(feeds),
         "compiles": lambda: bench.compile(sample.proto)(feeds),
@@ -332,23 +339,37 @@ def models_are_let_go(bench: Bench) -> None:
 
 @check("resources")
 def the_process_is_left_alone(bench: Bench) -> None:
-    """Compiling and running change nothing that the process shares, and print nothing."""
-    sample = bench.sample("plain")
-    for use in _uses(bench).values():
-        use()  # what is imported now may set up its things
+    """Compiling and running change nothing that the process shares, and print nothing.
+
+    They do not for inputs of any size, nor with counters, and garbage is collected after
+    them if the application has it collected, and not if it has not. No file is left by them in
+    the working directory, nor in the home directory but where its name begins with a dot.
+    """
+    samples = [bench.sample("plain")]
+    with contextlib.suppress(NotApplicableError):
+        samples.append(bench.sample("large"))
+    _use_all(bench, samples)  # what is imported now may set up its things
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), unusual_state():
-        before = state()
+    for collect in (gc.disable, gc.enable):
+        with contextlib.redirect_stdout(out), unusual_state():
+            collect()
+            before = state()
+            _use_all(bench, samples)
+            after = state()
+        before, after = before | ARITHMETIC, after | arithmetic()
+        changed = [what for what, value in before.items() if after[what] != value]
+        require(not changed, f"Compiling or running changes {', '.join(changed)}.")
+        require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")
+
+
+def _use_all(bench: Bench, samples: Sequence[Sample]) -> None:
+    """Compiles and runs some models, and does all else that is done over and over."""
+    for sample in samples:
         compiled = bench.compile(sample.proto)
         for seed in range(2):
             compiled(sample.feeds(seed))
-        for use in _uses(bench).values():
-            use()
-        after = state()
-    before, after = before | ARITHMETIC, after | arithmetic()
-    changed = [what for what, value in before.items() if after[what] != value]
-    require(not changed, f"Compiling or running changes {', '.join(changed)}.")
-    require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")
+    for use in _uses(bench).values():
+        use()
 
 
 @check("resources", values=True)
