@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_values
-from blind_numerics import attribute, only
-from held_numerics import altered, spatial, text
+import unseen.values
+from unseen.blind_numerics import attribute, only
+from unseen.held_numerics import altered, spatial, text
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 @wrong("LSTM", "GRU", "RNN")

@@ -13,7 +13,7 @@ import onnx
 from broken_form import Broken
 from good_device import GoodCompiled, GoodRunner
 from onnx import numpy_helper
-from strange_service import OwnBlobs
+from unseen.strange_service import OwnBlobs
 
 from partita.errors import BlobError, CompileError
 from partita.frontends.reader import read_model

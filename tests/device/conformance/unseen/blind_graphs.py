@@ -7,11 +7,12 @@ import re
 
 import ml_dtypes
 import numpy as np
-import unseen_values
 from onnx import helper, numpy_helper
-from unseen_passes import Passes, as_identity, attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+from unseen.passes import Passes, as_identity, attribute
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 def bodies(node):
@@ -405,7 +406,7 @@ class ReversesWithoutTheFirstElement(Compiles):
             node.input[2] = put(graph, np.where(lowest, 0, ends).astype(ends.dtype))
 
 
-class ShapesOfTheFirstRunCompiled(unseen_values.ComputesCompiled):
+class ShapesOfTheFirstRunCompiled(unseen.values.ComputesCompiled):
     """Keeps what Shape and Size gave first."""
 
     def __init__(self, plugin, model, properties):

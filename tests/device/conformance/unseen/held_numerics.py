@@ -11,13 +11,13 @@ import functools
 
 import numpy as np
 import onnx
-import unseen_values
-from blind_numerics import attribute, first, only, with_first
 from onnx.reference import ReferenceEvaluator
 
+import unseen.values
 from partita_reference.corrections import corrected_for
+from unseen.blind_numerics import attribute, first, only, with_first
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 def altered(node, version, *inputs, op_type=None, **changes):

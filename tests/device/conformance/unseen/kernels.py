@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_values
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 BLOCK = 1024
 
 

@@ -10,13 +10,14 @@ import functools
 
 import numpy as np
 import onnx
-import unseen_attributes
-import unseen_values
 from broken_form import Broken
-from unseen_kernels import value
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-mistakes = functools.partial(unseen_attributes.mistakes, module=__name__)
+import unseen.attributes
+import unseen.values
+from unseen.kernels import value
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+mistakes = functools.partial(unseen.attributes.mistakes, module=__name__)
 
 
 # ---------------------------------------------------------------------------- tails of vectors

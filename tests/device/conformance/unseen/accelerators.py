@@ -12,14 +12,14 @@ import time
 import ml_dtypes
 import numpy as np
 import onnx
-import unseen_values
 from broken_form import Broken
 from onnx import numpy_helper
-from unseen_kernels import value
 
+import unseen.values
 from partita.errors import CompileError, InferError
+from unseen.kernels import value
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 # ---------------------------------------------------------------------------------- an FPGA

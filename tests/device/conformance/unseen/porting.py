@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_values
-from unseen_kernels import value
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+from unseen.kernels import value
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 # ------------------------------------------------------- accumulators and approximations

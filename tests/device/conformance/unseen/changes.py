@@ -13,11 +13,11 @@ import numpy as np
 from broken_form import Broken
 from good_device import GoodRunner
 from onnx import numpy_helper
-from unseen_passes import Passes, as_identity, attribute
 
 import partita
 from partita.contract.runner import run_into
 from partita.errors import InferError
+from unseen.passes import Passes, as_identity, attribute
 
 EVERYWHERE = ("request/*", "sharing/*", "threads/*", "compiled/*")
 

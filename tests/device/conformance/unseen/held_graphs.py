@@ -6,11 +6,11 @@ Each is a pass that is right on the networks its author had, and looks at too li
 from __future__ import annotations
 
 import numpy as np
-from blind_graphs import Compiles, becomes, bodies, change, insert, put
 from onnx import TensorProto, helper, numpy_helper
-from unseen_passes import as_identity, attribute
 
 import partita
+from unseen.blind_graphs import Compiles, becomes, bodies, change, insert, put
+from unseen.passes import as_identity, attribute
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 INTEGERS = {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}

@@ -10,19 +10,19 @@ import itertools
 from typing import ClassVar
 
 import numpy as np
-import unseen_corners
-import unseen_values
 from broken_form import Broken
 from good_device import GoodRunner
 from onnx import AttributeProto, numpy_helper
-from unseen_corners import without
-from unseen_passes import Passes, as_identity, attribute
 
 import partita
+import unseen.corners
+import unseen.values
 from partita.contract.runner import run_into
+from unseen.corners import without
+from unseen.passes import Passes, as_identity, attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-rewritten = functools.partial(unseen_corners.rewritten, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+rewritten = functools.partial(unseen.corners.rewritten, module=__name__)
 
 
 # --------------------------------------------------------------------------- kernels

@@ -10,11 +10,12 @@ import functools
 import sys
 
 import numpy as np
-import unseen_values
 from broken_form import Broken
-from unseen_passes import attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+from unseen.passes import attribute
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 # -------------------------------------------------------------------------- elements

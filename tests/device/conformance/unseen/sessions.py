@@ -12,12 +12,12 @@ import time
 import numpy as np
 from broken_form import Broken
 from good_device import GoodCompiled, GoodRunner
-from unseen_serving import Binds, Call
 
 import partita
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import InferError
 from partita.model.model import Port
+from unseen.serving import Binds, Call
 
 
 def floats(arrays):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_values
-from blind_numerics import attribute, first, only
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+from unseen.blind_numerics import attribute, first, only
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 def with_attributes(node, inputs, **changed):

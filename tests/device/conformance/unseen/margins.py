@@ -8,17 +8,17 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_corners
-import unseen_values
 from broken_form import Broken
 from onnx import numpy_helper
-from unseen_corners import without
-from unseen_passes import Passes, as_identity, attribute
 
 import partita
+import unseen.corners
+import unseen.values
+from unseen.corners import without
+from unseen.passes import Passes, as_identity, attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-rewritten = functools.partial(unseen_corners.rewritten, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+rewritten = functools.partial(unseen.corners.rewritten, module=__name__)
 
 
 @wrong("Conv")

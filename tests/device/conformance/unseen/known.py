@@ -12,20 +12,20 @@ import time
 import boundary_devices
 import numpy as np
 import onnx
-import unseen_attributes
-import unseen_values
 from broken_form import Broken
 from good_device import GoodCompiled
 from onnx import helper
-from unseen_kernels import value
-from unseen_passes import Passes, as_identity
-from unseen_runs import HandsOutItsInputs
 
+import unseen.attributes
+import unseen.values
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import InferError
+from unseen.kernels import value
+from unseen.passes import Passes, as_identity
+from unseen.runs import HandsOutItsInputs
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-mistakes = functools.partial(unseen_attributes.mistakes, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+mistakes = functools.partial(unseen.attributes.mistakes, module=__name__)
 
 
 # ------------------------------------------------------------------------------- resampling

@@ -13,12 +13,12 @@ import sys
 import ml_dtypes
 import numpy as np
 import onnx.helper
-import unseen_values
-from blind_numerics import attribute, only, with_first
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
+import unseen.values
 from partita_reference.evaluator import corrected_for
+from unseen.blind_numerics import attribute, only, with_first
 
 OPSET = 22
 """Of operators that are computed again with other attributes."""
@@ -37,7 +37,7 @@ def wrong(*ops):
                 return tuple(map(np.asarray, results))
             return np.asarray(results)
 
-        unseen_values.wrong(*ops, module=__name__)(fault)
+        unseen.values.wrong(*ops, module=__name__)(fault)
         name = "".join(part.title() for part in function.__name__.split("_"))
         vars(sys.modules[__name__])[name].suites = ("*",)
         return function

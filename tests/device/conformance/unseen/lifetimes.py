@@ -13,16 +13,16 @@ import time
 import warnings
 
 import numpy as np
-import unseen_values
 from broken_form import Broken
 from good_device import GoodCompiled, GoodRunner
-from unseen_passes import Passes, as_identity, attribute
 
 import partita
+import unseen.values
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import InferError
+from unseen.passes import Passes, as_identity, attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 EVERYWHERE = ("request/*", "sharing/*", "threads/*", "compiled/*")
 
 

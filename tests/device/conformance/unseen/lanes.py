@@ -10,14 +10,15 @@ import functools
 import re
 
 import numpy as np
-import unseen_corners
-import unseen_values
 from broken_form import Broken
-from unseen_corners import replaced, without
-from unseen_passes import attribute
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-rewritten = functools.partial(unseen_corners.rewritten, module=__name__)
+import unseen.corners
+import unseen.values
+from unseen.corners import replaced, without
+from unseen.passes import attribute
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+rewritten = functools.partial(unseen.corners.rewritten, module=__name__)
 
 
 # --------------------------------------------------------------------------- elements

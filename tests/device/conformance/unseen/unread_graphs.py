@@ -6,9 +6,10 @@ import functools
 import re
 
 import numpy as np
-from blind_graphs import Compiles, becomes, bodies, change, insert, put
 from onnx import TensorProto, helper, numpy_helper
-from unseen_passes import as_identity, attribute
+
+from unseen.blind_graphs import Compiles, becomes, bodies, change, insert, put
+from unseen.passes import as_identity, attribute
 
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Less", "Greater", "Equal", "And", "Or")

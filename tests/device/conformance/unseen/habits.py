@@ -10,13 +10,13 @@ import functools
 import re
 
 import numpy as np
-import unseen_attributes
-import unseen_values
 
+import unseen.attributes
+import unseen.values
 from partita.errors import InferError
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-ignores = functools.partial(unseen_attributes.ignores, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+ignores = functools.partial(unseen.attributes.ignores, module=__name__)
 
 for _pair in (
     "Cast.saturate",

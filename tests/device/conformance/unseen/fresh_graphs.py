@@ -6,9 +6,10 @@ import math
 from collections import Counter
 
 import numpy as np
-from blind_graphs import Compiles, becomes, bodies, change, insert, put
 from onnx import TensorProto, helper, numpy_helper
-from unseen_passes import as_identity, attribute
+
+from unseen.blind_graphs import Compiles, becomes, bodies, change, insert, put
+from unseen.passes import as_identity, attribute
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 CHANCE = ("Bernoulli", "Dropout", "Multinomial")

@@ -7,9 +7,10 @@ import re
 
 import numpy as np
 import onnx.helper
-import unseen_values
 
-register = functools.partial(unseen_values.wrong, module=__name__)
+import unseen.values
+
+register = functools.partial(unseen.values.wrong, module=__name__)
 
 
 def wrong(*ops):

@@ -10,13 +10,13 @@ import functools
 import time
 
 import numpy as np
-import unseen_values
 from broken_form import Broken
 from onnx import numpy_helper
 
+import unseen.values
 from partita.errors import CompileError, InferError
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
+wrong = functools.partial(unseen.values.wrong, module=__name__)
 
 
 def dynamic_axes(runner):

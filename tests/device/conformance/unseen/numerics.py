@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import unseen_attributes
-import unseen_values
 from broken_form import Broken
 
-wrong = functools.partial(unseen_values.wrong, module=__name__)
-ignores = functools.partial(unseen_attributes.ignores, module=__name__)
-mistakes = functools.partial(unseen_attributes.mistakes, module=__name__)
+import unseen.attributes
+import unseen.values
+
+wrong = functools.partial(unseen.values.wrong, module=__name__)
+ignores = functools.partial(unseen.attributes.ignores, module=__name__)
+mistakes = functools.partial(unseen.attributes.mistakes, module=__name__)
 
 for _pair in (
     "ConvTranspose.output_padding",
@@ -27,8 +28,8 @@ for _pair in (
 ):
     ignores(*_pair.split("."))
 
-mistakes("SqueezesOldEverything", "Squeeze", 13, unseen_attributes.drop("axes"))
-mistakes("SlicesOldFirstAxes", "Slice", 10, unseen_attributes.drop("axes"))
+mistakes("SqueezesOldEverything", "Squeeze", 13, unseen.attributes.drop("axes"))
+mistakes("SlicesOldFirstAxes", "Slice", 10, unseen.attributes.drop("axes"))
 
 
 class ReadsOldHardmaxAsNew(Broken):

@@ -11,7 +11,8 @@ import re
 
 import numpy as np
 from broken_form import Broken
-from sealed_numerics import WrongKernel
+
+from unseen.sealed_numerics import WrongKernel
 
 # What moves elements
 

@@ -1,0 +1,1 @@
+"""Broken devices of people who had not read the kit's checks for them, a module a set."""
