@@ -1,6 +1,6 @@
 """Operators that ``onnx.reference`` computes otherwise than ONNX specifies, computed rightly.
 
-Each class says what is wrong with the original; a test compares it with onnxruntime. Remove one
+Those that devices fold constants by are in ``partita.lowering.corrected_reference``. Each class says what is wrong with the original; a test compares it with onnxruntime. Remove one
 when the oldest supported ``onnx`` has it right.
 """
 
@@ -11,28 +11,19 @@ import math
 from typing import Any
 
 import numpy as np
-import onnx.defs
-from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops._op_list import load_op
-from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_identity import Identity as OriginalIdentity
 from onnx.reference.ops.op_negative_log_likelihood_loss import (
     NegativeLogLikelihoodLoss as OriginalLikelihoodLoss,
 )
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
-from onnx.reference.ops.op_pow import Pow as OriginalPow
-from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
 from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
-from partita.lowering.corrected_reference import GatherElements
+from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.decoder import DECODER
-from partita_reference.element_types import BY_TYPE
-from partita_reference.exact import EXACT
-from partita_reference.movement import Flatten, Pad, Slice, Split, Unique, Unsqueeze
 from partita_reference.quantization import (
     ConvInteger,
     DynamicQuantizeLinear,
@@ -43,28 +34,11 @@ from partita_reference.quantization import (
 )
 from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
-from partita_reference.rounding import (
-    WIDENED,
-    Cast,
-    CastLike,
-    LpNormalization,
-    widened,
-    widened_original,
-)
 from partita_reference.texts.operators import (
     RegexFullMatch,
     StringNormalizer,
     StringSplit,
     TfIdfVectorizer,
-)
-from partita_reference.windows import (
-    LRN,
-    AveragePool,
-    ConvTranspose,
-    GlobalLpPool,
-    GlobalMaxPool,
-    LpPool,
-    MaxPool,
 )
 
 MOST_ELEMENTS = 1 << 24
@@ -72,79 +46,6 @@ MOST_ELEMENTS = 1 << 24
 
 MOST_SAMPLES = 1 << 22
 """Samples of an image that are taken so."""
-
-
-class BatchNormalization(BatchNormalization_14):
-    """Before opset 14 the original mixes the batch's statistics in, as if it were training."""
-
-    def _run(
-        self,
-        x: np.ndarray[Any, Any],
-        scale: np.ndarray[Any, Any],
-        bias: np.ndarray[Any, Any],
-        mean: np.ndarray[Any, Any],
-        var: np.ndarray[Any, Any],
-        epsilon: float | None = None,
-        momentum: float | None = None,
-        training_mode: int | None = None,
-        **_: Any,
-    ) -> tuple[np.ndarray[Any, Any], ...]:
-        if training_mode:
-            trained: tuple[np.ndarray[Any, Any], ...] = super()._run(  # type: ignore[no-untyped-call]  # onnx
-                x, scale, bias, mean, var, epsilon, momentum, training_mode
-            )
-            return trained
-        shape = (-1, *(1,) * (x.ndim - 2))
-        added = np.float64(np.float32(1e-5 if epsilon is None else epsilon))
-        factor = scale / np.sqrt(var + added)  # in float64, whatever the statistics' type
-        y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
-        return (y.astype(x.dtype),)
-
-
-class _Flattened(OpRun):
-    """Before opset 13 softmax takes all dimensions from ``axis`` on, by default 1, together."""
-
-    def _run(self, x: np.ndarray[Any, Any], axis: int | None = None) -> tuple[np.ndarray[Any, Any]]:
-        if x.size == 0:
-            return (x,)
-        if self.run_params["opsets"].get("", 13) >= 13:
-            return (self._along(x, -1 if axis is None else axis).astype(x.dtype),)
-        given = any(attribute.name == "axis" for attribute in self.onnx_node.attribute)
-        start = axis % x.ndim if given and axis is not None else 1  # filled in by newer defaults
-        rows = x.reshape(math.prod(x.shape[:start]), -1)
-        return (self._along(rows, 1).reshape(x.shape).astype(x.dtype),)
-
-    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
-        raise NotImplementedError  # each operator below has its own
-
-
-class Softmax(_Flattened):
-    """See the base class."""
-
-    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
-        powers = np.exp(x - x.max(axis=axis, keepdims=True))
-        result: np.ndarray[Any, Any] = powers / powers.sum(axis=axis, keepdims=True)
-        return result
-
-
-class LogSoftmax(_Flattened):
-    """See the base class."""
-
-    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
-        shifted = x - x.max(axis=axis, keepdims=True)
-        result: np.ndarray[Any, Any] = shifted - np.log(
-            np.exp(shifted).sum(axis=axis, keepdims=True)
-        )
-        return result
-
-
-class Hardmax(_Flattened):
-    """See the base class."""
-
-    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
-        result = np.zeros_like(x)
-        np.put_along_axis(result, np.expand_dims(x.argmax(axis=axis), axis), 1, axis=axis)
-        return result
 
 
 class Optional(OpRun):
@@ -223,20 +124,6 @@ class NonMaxSuppression(OriginalSuppression):
         return (original(boxes, scores, *limits, center_point_box)[0],)
 
 
-class PRelu(OriginalPRelu):
-    """The original multiplies what is 0, has NaN where the slope is infinite, and may grow."""
-
-    def _run(
-        self, x: np.ndarray[Any, Any], slope: np.ndarray[Any, Any]
-    ) -> tuple[np.ndarray[Any, Any]]:
-        if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
-            raise ValueError(
-                f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}"
-            )
-        (below,) = super()._run(x, slope)  # type: ignore[no-untyped-call]  # onnx
-        return (np.where(x < 0, below, x),)
-
-
 class Resize(OriginalResize):
     """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer.
 
@@ -306,27 +193,6 @@ class Resize(OriginalResize):
         return original(repeated, roi, scales, sizes, **given)[0] if ends else result
 
 
-class Pow(OriginalPow):
-    """The original takes numpy's square root for powers of one half, which has no -inf.
-
-    It has no negative powers of integers, which are what is left of fractions.
-    """
-
-    def _run(
-        self, base: np.ndarray[Any, Any], exponent: np.ndarray[Any, Any]
-    ) -> tuple[np.ndarray[Any, Any]]:
-        due = np.broadcast_shapes(base.shape, exponent.shape)
-        shape = due or (1,)  # numpy's shortcuts are for single numbers
-        each, numbers = np.broadcast_to(exponent, shape).copy(), np.broadcast_to(base, shape)
-        below = (each < 0) & (base.dtype.kind in "iu" and each.dtype.kind == "i")
-        original: Any = super()._run
-        (y,) = original(numbers, np.where(below, each.dtype.type(0), each))
-        if below.any():
-            parts = np.power(numbers.astype(np.float64), each.astype(np.float64))
-            y = np.where(below, parts.astype(y.dtype), y)
-        return (y.reshape(due),)
-
-
 class RoiAlign(OriginalRoiAlign):
     """The original begins with opset 16, and moves regions by half a pixel before as well.
 
@@ -360,36 +226,6 @@ class RoiAlign(OriginalRoiAlign):
             )
 
 
-def _attention(opset: int) -> type[OpRun] | None:
-    """Attention of an opset; ``None`` if it has none.
-
-    Where the product of queries and keys is asked for, the original gives it after ``softcap``. It
-    looks for infinities in the mask's type, which may be an integer one. Where later keys are
-    closed, it takes as many queries for there as the mask has rows, which may be one for all.
-    """
-    if not onnx.defs.has("Attention", opset):
-        return None
-    base: Any = load_op("", "Attention", opset, evaluator_cls=ReferenceEvaluator)
-
-    class Attention(base):  # type: ignore[misc]  # made for each version
-        def _run(self, q: Any, *others: Any, **given: Any) -> tuple[Any, ...]:
-            inputs = [q, *others]
-            if len(inputs) > 3 and inputs[3] is not None and inputs[3].dtype.kind in "iu":
-                inputs[3] = inputs[3].astype(q.dtype)
-            if len(inputs) > 3 and inputs[3] is not None and inputs[3].ndim > 1:
-                *around, _, keys = inputs[3].shape
-                inputs[3] = np.broadcast_to(inputs[3], (*around, q.shape[-2], keys))
-            results: tuple[Any, ...] = super()._run(*inputs, **given)
-            asked = len(self.onnx_node.output) > 3 and not given.get("qk_matmul_output_mode")
-            if asked and given.get("softcap"):
-                product = super()._run(*inputs, **{**given, "softcap": 0.0})[3]
-                results = (*results[:3], product)
-            return results
-
-    Attention.__name__ = base.__name__
-    return Attention
-
-
 def _reordered(values: Any, order: np.ndarray[Any, Any]) -> Any:
     """Numbers by axis, or starts of all axes before their ends, in another order of axes."""
     if values is None or len(values) not in (len(order), 2 * len(order)):
@@ -397,36 +233,18 @@ def _reordered(values: Any, order: np.ndarray[Any, Any]) -> Any:
     return np.asarray(values).reshape(-1, len(order))[:, order].reshape(-1)
 
 
-CORRECTED: list[type[OpRun]] = [
-    AveragePool,
-    BatchNormalization,
-    Cast,
-    CastLike,
+CORRECTED: tuple[type[OpRun], ...] = (
     ConvInteger,
-    ConvTranspose,
     DequantizeLinear,
     DynamicQuantizeLinear,
-    Flatten,
     GRU,
-    GatherElements,
-    GlobalLpPool,
-    GlobalMaxPool,
-    Hardmax,
     Identity,
     LSTM,
-    LogSoftmax,
     Loop,
-    LpPool,
-    LRN,
     MatMulInteger,
-    LpNormalization,
-    MaxPool,
     NegativeLogLikelihoodLoss,
     NonMaxSuppression,
     Optional,
-    PRelu,
-    Pad,
-    Pow,
     QLinearConv,
     QLinearMatMul,
     RNN,
@@ -435,32 +253,16 @@ CORRECTED: list[type[OpRun]] = [
     RoiAlign,
     Scan,
     Scatter,
-    Slice,
-    Softmax,
-    Split,
     StringNormalizer,
     StringSplit,
     TfIdfVectorizer,
-    Unique,
-    Unsqueeze,
-    *BY_TYPE,
-]
+)
+"""Those of operators that no device folds."""
 
 
 @functools.cache
-def corrected_for(opset: int) -> list[type[OpRun]]:
-    """The corrections that an opset needs; ``before`` names the first one that does not."""
-    needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
-    needed |= {new.__name__: new for new in EXACT if onnx.defs.has(new.__name__, opset)}
-    for name, made in (
-        ("QuantizeLinear", bounded_quantization(opset)),
-        ("Attention", _attention(opset)),
-    ):
-        if made is not None:
-            needed[name] = made
-    for name in WIDENED:
-        new = needed.get(name)
-        wide = widened(new, name) if new else widened_original(name, opset)
-        if wide is not None:
-            needed[name] = wide
-    return [*needed.values(), *DECODER, *QUANTIZED_WEIGHTS]
+def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
+    """The operators that an opset needs besides those that the evaluator has right."""
+    quantization = bounded_quantization(opset)
+    own = CORRECTED if quantization is None else (*CORRECTED, quantization)
+    return (*corrected_with(opset, own), *DECODER, *QUANTIZED_WEIGHTS)

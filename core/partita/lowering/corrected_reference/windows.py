@@ -13,7 +13,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as OriginalConvTranspose
 
-from partita_reference.element_types import lowest
+from partita.lowering.corrected_reference.element_types import lowest
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,55 @@
+"""Softmax and its kin, which ``onnx.reference`` computes by the newest opset's rule alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+Array = np.ndarray[Any, Any]
+
+
+class _Flattened(OpRun):
+    """Before opset 13 softmax takes all dimensions from ``axis`` on, by default 1, together."""
+
+    def _run(self, x: Array, axis: int | None = None) -> tuple[Array]:
+        if x.size == 0:
+            return (x,)
+        if self.run_params["opsets"].get("", 13) >= 13:
+            return (self._along(x, -1 if axis is None else axis).astype(x.dtype),)
+        given = any(attribute.name == "axis" for attribute in self.onnx_node.attribute)
+        start = axis % x.ndim if given and axis is not None else 1  # filled in by newer defaults
+        rows = x.reshape(math.prod(x.shape[:start]), -1)
+        return (self._along(rows, 1).reshape(x.shape).astype(x.dtype),)
+
+    def _along(self, x: Array, axis: int) -> Array:
+        raise NotImplementedError  # each operator below has its own
+
+
+class Softmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: Array, axis: int) -> Array:
+        powers = np.exp(x - x.max(axis=axis, keepdims=True))
+        result: Array = powers / powers.sum(axis=axis, keepdims=True)
+        return result
+
+
+class LogSoftmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: Array, axis: int) -> Array:
+        shifted = x - x.max(axis=axis, keepdims=True)
+        result: Array = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+        return result
+
+
+class Hardmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: Array, axis: int) -> Array:
+        result = np.zeros_like(x)
+        np.put_along_axis(result, np.expand_dims(x.argmax(axis=axis), axis), 1, axis=axis)
+        return result
