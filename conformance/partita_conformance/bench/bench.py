@@ -37,6 +37,9 @@ T = TypeVar("T")
 
 REFERENCE = "REFERENCE"
 
+_SMALL, _MOST_READ = 1 << 14, 512
+"""Models of at most so many bytes are kept when they were read, and so many of them."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -103,6 +106,7 @@ class Bench:
         self.device = target.device
         self.core = target.open()
         self._refused: dict[bytes, frozenset[str]] = {}
+        self._read: dict[bytes, partita.Model] = {}
 
     @functools.cached_property
     def plugin(self) -> partita.DevicePlugin:
@@ -129,8 +133,20 @@ class Bench:
         return self.target.open()
 
     def read(self, proto: onnx.ModelProto) -> partita.Model:
-        """The model anew, so that no check sees what another did to it."""
-        return self.core.read_model(proto)
+        """The model anew, so that no check sees what another did to it.
+
+        A small one is read once, and each caller has a copy of its own: reading takes four times as
+        long as copying, and checks ask for most models again and again.
+        """
+        if proto.ByteSize() > _SMALL or _has_files(proto):
+            return self.core.read_model(proto)
+        key = proto.SerializeToString(deterministic=True)
+        model = self._read.get(key)
+        if model is None:
+            if len(self._read) >= _MOST_READ:
+                self._read.clear()
+            model = self._read[key] = self.core.read_model(proto)
+        return model.clone()
 
     def compile(
         self,
@@ -227,6 +243,12 @@ class Bench:
         refusals = self.refusals(proto)
         if refusals:
             raise DeclinedError(refusals[0])
+
+
+def _has_files(proto: onnx.ModelProto) -> bool:
+    """Whether weights of a model are in files, which may be others the next time."""
+    places = {tensor.data_location for tensor in proto.graph.initializer}
+    return onnx.TensorProto.EXTERNAL in places
 
 
 _answers: dict[bytes, list[Array]] = {}

@@ -25,6 +25,7 @@ from partita_conformance.judging.requirements import (
     NotApplicableError,
 )
 from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.suites.resources.collecting import of_new_objects
 
 PASSED, FAILED, DECLINED, SKIPPED = "passed", "failed", "declined", "skipped"
 CRASHED, TIMEOUT = "crashed", "timeout"
@@ -59,7 +60,8 @@ class Outcome:
 def attempt(check: Check, bench: Bench) -> tuple[str, str]:
     """Makes one check in this process; returns status and detail."""
     try:
-        with warnings.catch_warnings():
+        # Collections look at what this check made: all the process has takes many times as long.
+        with warnings.catch_warnings(), of_new_objects(first=False):
             warnings.simplefilter("ignore")  # of engines and of numpy, about special numbers
             check.run(bench)
     except DeclinedError as reason:

@@ -8,16 +8,30 @@ import gc
 import sys
 from collections.abc import Iterator
 
+_within = 0
+
 
 @contextlib.contextmanager
-def of_new_objects() -> Iterator[None]:
-    """Lets collections look at what is made inside alone: the rest of a large process stays."""
-    gc.collect()
+def of_new_objects(first: bool = True) -> Iterator[None]:
+    """Lets collections look at what is made inside alone: the rest of a large process stays.
+
+    One inside another lasts until the outer one ends, which collects what is left of both.
+
+    Args:
+        first: Whether to collect before, too.
+    """
+    global _within
+    if first:
+        gc.collect()
     gc.freeze()
+    _within += 1
     try:
         yield
     finally:
-        gc.unfreeze()
+        _within -= 1
+        if not _within:
+            gc.collect()
+            gc.unfreeze()
 
 
 class _Mallinfo(ctypes.Structure):
