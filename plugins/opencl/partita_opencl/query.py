@@ -53,7 +53,7 @@ def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reas
         reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
         if reason is not None:
             reasons[node.name] = reason
-        elif entry is not None and not all(facts.is_constant(value) for value in node.inputs):
+        elif entry is not None and not facts.is_folded(node, entry):
             families[node.name] = family_of(node, entry)
         facts.note(node, entry if reason is None else None)
     if trials is not None and families:
@@ -90,6 +90,11 @@ class _Facts:
         """Whether the elements are known as soon as the shapes (and small inputs) are."""
         return self.is_constant(value) or value in self._derived
 
+    def is_folded(self, node: Node, entry: Entry) -> bool:
+        """Whether the host computes the node, once, rather than a kernel."""
+        folds = entry.folds and not node.domain
+        return folds and all(self.is_constant(value) for value in node.inputs)
+
     def note(self, node: Node, entry: Entry | None) -> None:
         """Draws conclusions for the node's outputs."""
         outputs = [value for value in node.outputs if value is not None]
@@ -97,9 +102,9 @@ class _Facts:
             return
         if node.op_type in ("Shape", "Size"):
             self._derived.update(outputs)
-        elif all(self.is_constant(value) for value in node.inputs):
+        elif self.is_folded(node, entry):
             self._constant.update(outputs)
-        elif all(self.is_known(value) for value in node.inputs):
+        elif entry.folds and all(self.is_known(value) for value in node.inputs):
             self._derived.update(value for value in outputs if _may_be_read(value))
 
 
@@ -136,8 +141,8 @@ def _refuse_texts(node: Node) -> Reason | None:
 
 
 def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
-    if not node.domain and all(facts.is_constant(value) for value in node.inputs):
-        return _refuse_texts(node)  # computed by the host, once
+    if facts.is_folded(node, entry):
+        return _refuse_texts(node)
     for position, value in enumerate(node.inputs):
         if value is None:
             continue

@@ -147,6 +147,14 @@ def test_constants_are_taken_whatever_computes_them():
     assert not core().query_model(model, "OPENCL").reasons
 
 
+def test_constants_that_the_host_does_not_fold_are_asked_of_the_kernels():
+    attrs, x = {"kernel_shape": [2, 2]}, floats(1, 1, 4, 4)
+    reason = refusal("MaxPool", [x], attrs, outputs=2, constant=(0,))
+    assert reason.detail == "output 1 is used; computes the first 1 only"
+    reason = refusal("MaxPool", [x.astype(np.float64)], attrs, constant=(0,))
+    assert reason.code is ReasonCode.UNSUPPORTED_DTYPE
+
+
 def test_compiling_what_is_refused_says_why():
     model, _ = single("NonZero", [floats(3, 3)])
     with pytest.raises(UnsupportedOpError, match=r"(?s)NonZero.*OP: no kernel.*'HETERO:"):
