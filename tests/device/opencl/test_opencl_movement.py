@@ -144,6 +144,22 @@ def test_tile(repeats):
     check_single("Tile", [floats(2, 3, 4), int64s(*repeats)], constant=(1,))
 
 
+@pytest.mark.parametrize(
+    ("shape", "repeats"),
+    [
+        ((2, 3, 2, 3, 2), (2, 3, 2, 2, 3)),
+        ((2, 3, 1, 2, 2, 3), (2, 1, 3, 2, 2, 2)),
+        ((2,) * 8, (2,) * 8),
+        ((2, 2, 2, 2, 2), (2, 2, 0, 2, 2)),
+    ],
+)
+def test_tile_of_more_dimensions_than_a_box_has(shape, repeats):
+    x = floats(*shape)
+    model, feeds = single("Tile", [x, int64s(*repeats)], constant=(1,))
+    assert not core().query_model(core().read_model(model), "OPENCL").reasons
+    np.testing.assert_array_equal(np.array(compiled(model)(feeds)[0]), np.tile(x, repeats))
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_gather(axis, dtype):

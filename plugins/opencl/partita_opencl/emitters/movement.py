@@ -370,11 +370,20 @@ def expand_op(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
 @operator("Tile", types={0: MOVED, 1: INDICES}, values=(1,), since=6)
 def tile(k: Kit, node: Node, x: Operand, repeats: Operand) -> Operand:
     """Repeats a tensor along each dimension."""
-    counts = [whole(n) for n in k.value(repeats).reshape(-1)]
+    return _tiled(k, x, [whole(n) for n in k.value(repeats).reshape(-1)])
+
+
+def _tiled(k: Kit, x: Operand, counts: Sequence[int]) -> Operand:
+    """The tensor repeated, the last dimensions first where one box has not enough dimensions."""
     shape = [s * n for s, n in zip(x.shape, counts, strict=True)]
-    y = k.empty(shape, x.dtype)
     box = [n for pair in zip(counts, x.shape, strict=True) for n in pair]
     x_steps = [n for step in row_major(x.shape) for n in (0, step)]
+    repeated = [dim for dim, count in enumerate(counts) if count != 1]
+    if len(_merged(box, x_steps, row_major(box))[0]) > _DIMS:
+        middle = repeated[len(repeated) // 2]
+        last = _tiled(k, x, [1] * middle + list(counts[middle:]))
+        return _tiled(k, last, [*counts[:middle], *[1] * (len(counts) - middle)])
+    y = k.empty(shape, x.dtype)
     copy_box(k, x, y, box, x_steps, row_major(box))
     return y
 
