@@ -1,7 +1,8 @@
 """Operators that ``onnx.reference`` computes otherwise than ONNX specifies, computed rightly.
 
-Those that devices fold constants by are in ``partita.lowering.corrected_reference``. Each class says what is wrong with the original; a test compares it with onnxruntime. Remove one
-when the oldest supported ``onnx`` has it right.
+Those that devices fold constants by are in ``partita.lowering.corrected_reference``. Each class
+says what is wrong with the original; a test compares it with onnxruntime. Remove one when the
+oldest supported ``onnx`` has it right.
 """
 
 from __future__ import annotations

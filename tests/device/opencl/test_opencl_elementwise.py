@@ -149,6 +149,38 @@ def test_arithmetic_on_integers(op_type, dtype):
     check_single(op_type, [integers(8, 6, low=low, high=50, dtype=dtype), divisor])
 
 
+def _quotient(a, b):
+    """Towards zero."""
+    return np.array([int(abs(int(v)) // abs(b)) * (1 if (v < 0) == (b < 0) else -1) for v in a])
+
+
+WRAPPED = [
+    (["Mul x c", "Div t0 c"], 4, lambda x, c: _quotient(x * c, 4)),
+    (["Add x c", "Greater t0 x"], 100, lambda x, c: x + c > x),
+    (["Sub x c", "Less t0 x"], 100, lambda x, c: x - c < x),
+    (["Neg x", "Less t0 c"], 0, lambda x, c: -x < c),
+    (["Abs x", "Less t0 c"], 0, lambda x, c: abs(x) < c),
+    (["Div x c", "Less t0 x"], -1, lambda x, c: -x < x),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("row", "number", "wanted"), WRAPPED, ids=[row[0] for row, _, _ in WRAPPED]
+)
+def test_whole_numbers_wrap_around_inside_a_chain(row, number, wanted, dtype):
+    kind = np.iinfo(dtype)
+    x = np.array([0, 1, -1, 7, kind.min, kind.max, kind.max // 2, kind.min // 2 - 1], dtype)
+    c = np.full(1, number, dtype)
+    nodes = []
+    for place, text in enumerate(row):
+        op_type, *operands = text.split()
+        nodes.append(helper.make_node(op_type, operands, [f"t{place}"]))
+    model = build(nodes, {"x": x}, ["t1"], [numpy_helper.from_array(c, "c")])
+    found = np.array(compiled(model)({"x": x})[0])
+    np.testing.assert_array_equal(found, wanted(x, c))  # numpy wraps around
+
+
 @pytest.mark.parametrize("fmod", [0, 1])
 def test_mod_on_integers(fmod):
     a, b = integers(50, low=-20, high=20), np.where(integers(50, seed=1) < 0, -7, 5)

@@ -80,9 +80,13 @@ def _fill(template: str, names: dict[str, str]) -> str:
 def _template(expression: Expression, dtype: np.dtype[Any]) -> str | None:
     if dtype == _BOOL:
         return expression.truth
+    if dtype.kind == "f":
+        return expression.floats
+    ints = expression.ints
     if dtype.kind == "u" and expression.unsigned is not None:
-        return expression.unsigned
-    return expression.floats if dtype.kind == "f" else expression.ints
+        ints = expression.unsigned
+    types = {"type": ctype_of(dtype), "wraps": "ulong" if dtype.itemsize == 8 else "uint"}
+    return None if ints is None else _fill(ints, types)
 
 
 def _types(expression: Expression) -> DTypes:

@@ -3,6 +3,11 @@
 A template stands for one element: ``{0}``, ``{1}`` are its operands, ``{a}`` and ``{b}`` its
 parameters (attributes, passed at run time so that one program serves all values). The functions
 of ``prelude.cl`` may be used. Comparisons are written so that NaN passes as in ONNX Runtime.
+
+Integers wrap around, which compilers take for impossible of signed ones: they make ``x`` of
+``x * 4 / 4``. So in templates for integers ``{type}`` stands for the operands' type, and
+``{wraps}`` for the unsigned one to compute in what may overflow; no narrower than ``uint``, as
+narrower ones would be promoted to ``int``.
 """
 
 from __future__ import annotations
@@ -21,6 +26,11 @@ def _defaults(**defaults: float) -> Callable[[Attrs], tuple[float, ...]]:
 
 def _none(attrs: Attrs) -> tuple[float, ...]:
     return ()
+
+
+def _wrapping(sign: str) -> str:
+    """A sum, difference or product of integers."""
+    return f"({{type}})(({{wraps}}){{0}} {sign} ({{wraps}}){{1}})"
 
 
 @dataclass(frozen=True)
@@ -44,12 +54,14 @@ class Expression:
     compares: bool = False
 
 
+_NEGATED = "({type})-({wraps}){0}"
+_SIGNED_DIV = f"({{1}} == 0 ? 0 : {{1}} == -1 ? {_NEGATED} : {{0}} / {{1}})"
 _UNSIGNED_DIV = "({1} == 0 ? 0 : {0} / {1})"
 _SELU = _defaults(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
 
 UNARY: dict[str, Expression] = {
-    "Abs": Expression("fabs({0})", "({0} < 0 ? -{0} : {0})"),
-    "Neg": Expression("-{0}", "-{0}"),
+    "Abs": Expression("fabs({0})", f"({{0}} < 0 ? {_NEGATED} : {{0}})"),
+    "Neg": Expression("-{0}", _NEGATED),
     "Sign": Expression(
         "(isnan({0}) ? {0} : (float)(({0} > 0) - ({0} < 0)))", "(({0} > 0) - ({0} < 0))"
     ),
@@ -102,11 +114,11 @@ UNARY: dict[str, Expression] = {
 """Operators of one operand. Those with variants by attribute are in ``emitters/elementwise.py``."""
 
 BINARY: dict[str, Expression] = {
-    "Add": Expression("{0} + {1}", "{0} + {1}"),
-    "Sub": Expression("{0} - {1}", "{0} - {1}"),
-    "Mul": Expression("{0} * {1}", "{0} * {1}"),
+    "Add": Expression("{0} + {1}", _wrapping("+")),
+    "Sub": Expression("{0} - {1}", _wrapping("-")),
+    "Mul": Expression("{0} * {1}", _wrapping("*")),
     # Division by zero stops the process on some CPUs, and -1 overflows: both are spelled out.
-    "Div": Expression("{0} / {1}", "({1} == 0 ? 0 : {1} == -1 ? -{0} : {0} / {1})", _UNSIGNED_DIV),
+    "Div": Expression("{0} / {1}", _SIGNED_DIV, _UNSIGNED_DIV),
     "Pow": Expression("pow({0}, {1})"),
     "PRelu": Expression("({0} < 0.0f ? {1} * {0} : {0})"),
     "Max": Expression("({0} > {1} || isnan({0}) ? {0} : {1})", "({0} > {1} ? {0} : {1})"),
