@@ -318,6 +318,7 @@ class RequestInputs:
     def start_anew(self) -> None:
         """Tensors of other shapes have come; what alternates is to be bound less and less often."""
         self.settle()
+        self._brought = False
         if self.again is not None:
             self._patience *= 2
         self.again, self._bound, self._setters, self._runs = None, (), (), 0
@@ -399,6 +400,7 @@ class RequestInputs:
             InputError: A wrong name, dtype or shape.
         """
         self.settle()
+        self._brought = False
         ports = self._ports
         pairs: Iterable[tuple[int, Any]]
         if isinstance(inputs, Mapping):

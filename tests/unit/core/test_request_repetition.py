@@ -17,9 +17,11 @@ from partita.runtime import infer_request, input_binding
 class Bound(partita.BoundCall):
     """Negates one array into another, and counts."""
 
+    moves = False
+
     def __init__(self, source, target):
         self.source, self.target = source, target
-        self.calls, self.failure, self.moves = 0, None, False
+        self.calls, self.failure = 0, None
 
     def __call__(self):
         self.calls += 1
@@ -223,6 +225,35 @@ def test_a_cancelled_run_asks_the_runner_again(made):
     calls = bound[0].calls
     assert (request.infer({"x": x})[0] == -1).all()
     assert bound[0].calls == calls
+
+
+@pytest.mark.parametrize("staged_bytes", [0, 1 << 14], ids=["large", "small"])
+def test_what_a_cancelled_run_would_have_read_is_forgotten(made, monkeypatch, staged_bytes):
+    """Cancelled before it began, it leaves no arrays that later bound calls take for brought."""
+    monkeypatch.setattr(input_binding, "STAGED_BYTES", staged_bytes)
+    request, _ = made
+    monkeypatch.setattr(Bound, "moves", True, raising=False)
+    waiting = []
+    monkeypatch.setattr(
+        infer_request.request_threads, "submit", lambda task, *args: waiting.append((task, args))
+    )
+
+    def start(value, cancelled=False):
+        request.start_async({"x": value * ones()})
+        if cancelled:
+            request.cancel()
+        task, args = waiting.pop()
+        task(*args)
+        request.wait()
+        assert (request.results[0] == -value).all()
+
+    for value in range(3):
+        start(value)
+    with pytest.raises(InferCancelledError):
+        start(3, cancelled=True)
+    for value in range(4, 20, 2):
+        start(value)
+        assert (request.infer({"x": (value + 1) * ones()})[0] == -value - 1).all()
 
 
 def test_what_a_bound_call_raises_names_the_device(made):
