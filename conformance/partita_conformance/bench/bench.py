@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 
 import partita
+from partita.devices.device_string import parse
+from partita.devices.registry import PRIORITIES
 from partita.errors import (
     DeviceError,
     DeviceNotFoundError,
@@ -124,9 +126,15 @@ class Bench:
         """Whether the device is made of other devices."""
         return self.core.device_info(self.device).kind == "virtual"
 
+    @functools.cached_property
+    def listed(self) -> dict[str, str]:
+        """The property that holds the list behind the name of a device made of others."""
+        listed = parse(self.device).priorities
+        return {} if listed is None else {PRIORITIES: ",".join(listed)}
+
     def properties(self, **values: Any) -> Any:
         """A properties object as the plugin gets it."""
-        return self.plugin.properties_type(DEVICE_ID=self.device_id, **values)
+        return self.plugin.properties_type(DEVICE_ID=self.device_id, **{**self.listed, **values})
 
     def new_core(self) -> partita.Core:
         """A core of its own, for checks of isolation."""

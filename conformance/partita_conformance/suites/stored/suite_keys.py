@@ -36,8 +36,9 @@ def identities_are_the_same_in_other_processes(bench: Bench) -> None:
     """
     settings = [*_settings(bench)]
     due = [bench.plugin.identity(bench.properties(**given)) for given in settings]
+    told = json.dumps([{**bench.listed, **given} for given in settings])
     for seed in ("1", "77"):
-        found = identities_elsewhere(bench.target, json.dumps(settings), seed)
+        found = identities_elsewhere(bench.target, told, seed)
         for given, here, there in zip(settings, due, found, strict=True):
             what = f"identity() with {given}"
             require(here == there, f"{what} is {here!r}, and {there!r} in another process.")
