@@ -57,7 +57,7 @@ def _of_all_sizes(kind: str) -> Array:
     limits = np.finfo(kind) if kind[0] == "f" else np.iinfo(kind)
     ends = [sign * (2**bits + by) for bits in (7, 8, 15, 16, 31, 32, 53) for sign in (1, -1)
             for by in (-1, 0, 1)]  # fmt: skip
-    within = [n for n in ends if limits.min <= n <= limits.max]
+    within = [n for n in ends if float(limits.min) <= n <= float(limits.max)]
     return np.array([limits.min, limits.max, 0, 1, *within], kind)
 
 

@@ -71,7 +71,7 @@ def identities_follow_values_alone(bench: Bench) -> None:
     require(plain == bench.plugin.identity(bench.properties()), "identity() has changed in time.")
 
 
-@check("blob", values=True)
+@check("blob")
 def the_cache_serves_each_setting(bench: Bench) -> None:
     """With CACHE_DIR a model computes under each setting what it does without, and at once.
 

@@ -218,7 +218,7 @@ def what_is_written_over_can_be_written_again(bench: Bench) -> None:
         raise NotApplicableError("the device updates none of these in place")
 
 
-@check("members", values=True)
+@check("members")
 def allocated_tensors_take_copies(bench: Bench) -> None:
     """What an allocated tensor is given it copies: neither of the two sees what the other becomes.
 
