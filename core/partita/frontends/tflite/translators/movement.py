@@ -135,6 +135,10 @@ def pad(at: Site) -> ir.Value:
     return at.result(at.emit("Pad", at.floats(0), pads, number))
 
 
+_MOST_MIRRORED = 1 << 24
+"""Elements of an axis whose order is written down, whatever size a file claims."""
+
+
 def _symmetric(at: Site) -> ir.Value:
     """Mirrors that repeat the border, axis by axis: ONNX mirrors without it."""
     pads = at.known(1)
@@ -147,6 +151,8 @@ def _symmetric(at: Site) -> ir.Value:
                 continue
             if size < max(before, behind):
                 raise at.error(f"{max(before, behind)} elements beside an axis of {size}")
+            if before + size + behind > _MOST_MIRRORED:
+                raise at.error(f"an axis of {size} is too long to be mirrored at its border")
             order = [
                 *range(before - 1, -1, -1),
                 *range(size),
