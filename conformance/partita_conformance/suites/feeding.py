@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import onnx
+
 import partita
 from partita_conformance.bench.bench import Bench
-from partita_conformance.inputs.models import Array, beside
+from partita_conformance.inputs.models import Array, beside, parse
+from partita_conformance.judging.requirements import NotApplicableError
 
 
 class HasInputs(Protocol):
@@ -21,6 +24,18 @@ class HasInputs(Protocol):
 def host_tensors(model: HasInputs, feeds: Mapping[str, Any]) -> list[partita.Tensor]:
     """The inputs of a run, one per port, in order: tensors over the arrays, not copies."""
     return [partita.HostTensor(feeds[port.name]) for port in model.inputs]
+
+
+def sums_of_any_sizes(bench: Bench) -> onnx.ModelProto:
+    """A model whose runs fail where the sizes of its inputs do not fit each other.
+
+    Raises:
+        NotApplicableError: The device does not take it.
+    """
+    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
+    if bench.refusals(proto):
+        raise NotApplicableError("the device does not take Add of any sizes")
+    return proto
 
 
 def steps_taken(

@@ -10,31 +10,18 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper
 
-from partita.errors import BlobError, CompileError, PartitaError
+from partita.errors import BlobError, CompileError
 from partita.properties import writable
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.bench.elsewhere import run_elsewhere
 from partita_conformance.inputs.models import parse
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
+from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.blobs import exported, require_refused
 
 _SAME = (1e-5, 1e-6)
 """Tolerances of two results of one device, whose sums may be made in another order."""
-
-
-def _export(bench: Bench, kind: str = "plain") -> bytes:
-    """An exported model.
-
-    Raises:
-        NotApplicableError: The device cannot export, and says so with a PartitaError.
-    """
-    try:
-        blob = bench.compile(bench.sample(kind).proto).export_model()
-    except (CompileError, NotImplementedError, BlobError) as error:
-        raise NotApplicableError(f"the device does not export: {error}") from error
-    require(isinstance(blob, bytes), f"export_model gives {type(blob).__name__}, not bytes.")
-    return blob
 
 
 @check("blob", values=True)
@@ -42,7 +29,7 @@ def comes_back(bench: Bench) -> None:
     """An exported model, imported by another core, has the ports and results that it had."""
     for kind in ("plain", "dynamic", "outputs"):
         sample = bench.sample(kind)
-        blob = _export(bench, kind)
+        blob = exported(bench.compile(bench.sample(kind).proto))
         restored = bench.new_core().import_model(blob, bench.device)
         original = bench.compile(sample.proto)
         for side in ("inputs", "outputs"):
@@ -72,7 +59,7 @@ def comes_back(bench: Bench) -> None:
 def comes_back_in_another_process(bench: Bench) -> None:
     """A blob holds all that it takes: another process imports it and computes the same."""
     sample = bench.sample("plain")
-    blob = _export(bench)
+    blob = exported(bench.compile(bench.sample("plain").proto))
     feeds = sample.feeds(9)
     results = run_elsewhere(bench.target, blob, feeds).results
     compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
@@ -116,7 +103,7 @@ def many_weights_keep_their_places(bench: Bench) -> None:
 def keeps_its_properties(bench: Bench) -> None:
     """Properties of the exported model are there after import, but for those given anew."""
     sample = bench.sample("plain")
-    _export(bench)
+    exported(bench.compile(bench.sample("plain").proto))
     blob = bench.compile(sample.proto, {"PERF_COUNT": True}).export_model()
     restored = bench.new_core().import_model(blob, bench.device)
     require(restored.get_property("PERF_COUNT") is True, "PERF_COUNT is lost by export and import.")
@@ -142,7 +129,7 @@ def comes_out_of_the_cache(bench: Bench) -> None:
     """A model compiled again with CACHE_DIR comes out of the cache and computes what it did."""
     for kind in ("plain", "dynamic"):
         sample = bench.sample(kind)
-        _export(bench, kind)
+        exported(bench.compile(bench.sample(kind).proto))
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             config = {"CACHE_DIR": folder}
             first = bench.compile(sample.proto, config)
@@ -169,7 +156,7 @@ def comes_out_of_the_cache(bench: Bench) -> None:
 def the_original_works_on(bench: Bench) -> None:
     """A compiled model that was exported computes afterwards as before, with other requests."""
     sample = bench.sample("plain")
-    _export(bench)
+    exported(bench.compile(bench.sample("plain").proto))
     compiled = bench.compile(sample.proto)
     request = compiled.create_infer_request()
     for seed in (0, 1):
@@ -184,7 +171,7 @@ def the_original_works_on(bench: Bench) -> None:
 def the_cache_keeps_models_apart(bench: Bench) -> None:
     """Other weights and other properties do not come out of CACHE_DIR for one another."""
     sample = bench.sample("plain")
-    _export(bench)
+    exported(bench.compile(bench.sample("plain").proto))
     other = type(sample.proto)()
     other.CopyFrom(sample.proto)
     for tensor in other.graph.initializer:
@@ -213,7 +200,7 @@ def the_cache_keeps_models_apart(bench: Bench) -> None:
 @check("blob")
 def damage_is_noticed(bench: Bench) -> None:
     """Blobs that are empty, foreign, cut short or altered raise a PartitaError."""
-    blob = _export(bench)
+    blob = exported(bench.compile(bench.sample("plain").proto))
     middle = len(blob) // 2
     for what, damaged in {
         "an empty blob": b"",
@@ -225,8 +212,4 @@ def damage_is_noticed(bench: Bench) -> None:
         + bytes([blob[middle] ^ 255])
         + blob[middle + 1 :],
     }.items():
-        require_raises(
-            PartitaError,
-            lambda damaged=damaged: bench.core.import_model(damaged, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
-            f"Importing {what}",
-        )
+        require_refused(bench, damaged, f"Importing {what}")

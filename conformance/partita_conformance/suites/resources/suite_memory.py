@@ -20,7 +20,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import parse
 from partita_conformance.judging.requirements import NotApplicableError, require
-from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.feeding import host_tensors, sums_of_any_sizes
 from partita_conformance.suites.resources.collecting import (
     native_bytes,
     of_new_objects,
@@ -244,9 +244,7 @@ def nothing_small_piles_up(bench: Bench) -> None:
 @check("memory")
 def failures_give_back(bench: Bench) -> None:
     """Runs that fail, with large inputs, leave nothing behind."""
-    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
-    if bench.refusals(proto):
-        raise NotApplicableError("the device does not take Add of any sizes")
+    proto = sums_of_any_sizes(bench)
     request = bench.compile(proto).create_infer_request()
 
     def use(count: int) -> None:

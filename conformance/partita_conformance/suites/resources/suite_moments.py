@@ -16,7 +16,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, parse, stranger
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
-from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.feeding import host_tensors, sums_of_any_sizes
 from partita_conformance.suites.resources.meeting import at_each_moment, packages_of
 
 _FEW = 5
@@ -236,9 +236,7 @@ def _interruptions(
 @check("threads", values=True)
 def failures_meet_at_any_moment(bench: Bench) -> None:
     """At each line of a run that cannot be computed, another's is made whole, and the reverse."""
-    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
-    if bench.refusals(proto):
-        raise NotApplicableError("the device does not take Add of any sizes")
+    proto = sums_of_any_sizes(bench)
     compiled = bench.compile(proto)
     packages = _packages(bench, compiled)
     user = _User(bench, Sample("Add", proto), compiled, 0, N=4, M=4)

@@ -17,7 +17,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, networks, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
-from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.feeding import host_tensors, sums_of_any_sizes
 from partita_conformance.suites.resources.process_state import arithmetic
 
 
@@ -164,9 +164,7 @@ def _read_one_array(
 @check("threads", values=True)
 def failures_stay_on_their_thread(bench: Bench) -> None:
     """Runs that cannot be computed, on one thread, end no run of another and change none."""
-    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
-    if bench.refusals(proto):
-        raise NotApplicableError("the device does not take Add of any sizes")
+    proto = sums_of_any_sizes(bench)
     compiled = bench.compile(proto)
     good = [
         {"a": np.arange(9, dtype=np.float32) + i, "b": np.ones(9, np.float32)} for i in range(4)

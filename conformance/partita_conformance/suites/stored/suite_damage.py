@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 
 import partita
-from partita.errors import PartitaError
 from partita_conformance.bench.bench import REFERENCE, Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, parse
@@ -22,9 +21,8 @@ from partita_conformance.judging.requirements import (
     ConformanceError,
     NotApplicableError,
     require,
-    require_raises,
 )
-from partita_conformance.suites.usage.suite_blobs import exported
+from partita_conformance.suites.blobs import exported, require_refused
 
 _ROWS = 90
 
@@ -106,11 +104,7 @@ def damage_of_large_blobs_is_noticed(bench: Bench) -> None:
     for number, (what, damaged) in enumerate(_damaged(blob, other)):
         if damaged in (blob, other):
             continue
-        require_raises(
-            PartitaError,
-            lambda damaged=damaged: bench.core.import_model(damaged, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
-            f"Importing a blob of {len(blob)} bytes {what}",
-        )
+        require_refused(bench, damaged, f"Importing a blob of {len(blob)} bytes {what}")
         if number % 40 == 39:
             compiled = bench.core.import_model(blob, bench.device)
             compare(compiled(feeds).to_tuple(), due, f"a blob after {number + 1} damaged ones")
@@ -132,11 +126,7 @@ def foreign_blobs_are_refused(bench: Bench) -> None:
         own = bench.new_core().compile_model(sample.proto, REFERENCE)
         foreign["a blob of REFERENCE"] = own.export_model()
     for what, blob in foreign.items():
-        require_raises(
-            PartitaError,
-            lambda blob=blob: bench.core.import_model(blob, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
-            f"Importing {what}",
-        )
+        require_refused(bench, blob, f"Importing {what}")
 
 
 @check("blob", values=True)
@@ -213,11 +203,7 @@ def failed_imports_cost_nothing(bench: Bench) -> None:
     for number in range(_FAILURES):
         place = len(blob) * number // _FAILURES
         damaged = _with(blob, place, bytes([blob[place] ^ 255]))
-        require_raises(
-            PartitaError,
-            lambda damaged=damaged: bench.core.import_model(damaged, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
-            "Importing a damaged blob",
-        )
+        require_refused(bench, damaged, "Importing a damaged blob")
         if number % 2:
             compiled = bench.core.import_model(blob, bench.device)
             compare(compiled(feeds).to_tuple(), due, f"{sample.name}, import {number}")

@@ -17,8 +17,8 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError
+from partita_conformance.suites.blobs import exported
 from partita_conformance.suites.feeding import host_tensors
-from partita_conformance.suites.usage.suite_blobs import exported
 
 _TEXTS = {
     "a product and a sum": "g (float[4,8] x) => (float[4,5] y) { a = MatMul(x, w) y = Add(a, c) }",

@@ -24,10 +24,10 @@ from partita_conformance.draws.cover import nth
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, model_of
 from partita_conformance.judging.requirements import NotApplicableError
+from partita_conformance.suites.blobs import exported
 from partita_conformance.suites.numerics.drawn import compare_results
 from partita_conformance.suites.numerics.suite_beside import with_and_without
 from partita_conformance.suites.numerics.suite_kinds import CHANCE
-from partita_conformance.suites.usage.suite_blobs import exported
 
 
 def import_checks() -> list[Check]:

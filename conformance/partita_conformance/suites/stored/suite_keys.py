@@ -16,8 +16,8 @@ from partita_conformance.bench.elsewhere import identities_elsewhere
 from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.blobs import exported
 from partita_conformance.suites.contract.suite_properties import other_values, settable
-from partita_conformance.suites.usage.suite_blobs import exported
 
 
 def _settings(bench: Bench) -> Iterator[dict[str, Any]]:

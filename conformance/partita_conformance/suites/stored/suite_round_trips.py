@@ -16,8 +16,8 @@ from partita_conformance.inputs.bodies import bodies, turns
 from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.blobs import exported
 from partita_conformance.suites.contract.suite_sequences import SEQUENCES
-from partita_conformance.suites.usage.suite_blobs import exported
 
 _NAMED = (
     "named (float[N,4] x.1, float[N,4] X.1, int64[2] unread) =>"

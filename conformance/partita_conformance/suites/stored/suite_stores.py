@@ -17,7 +17,7 @@ from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
-from partita_conformance.suites.usage.suite_blobs import exported
+from partita_conformance.suites.blobs import exported
 
 _SHAPES = ((), (1,), (3,), (7,), (0,), (2, 0), (2, 3), (3, 5, 1))
 """Of weights: of odd numbers of elements, of bytes that fill no word, of none, of one."""

@@ -21,7 +21,7 @@ from partita_conformance.inputs.alike import families
 from partita_conformance.inputs.models import Array, Sample
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError
-from partita_conformance.suites.usage.suite_blobs import exported
+from partita_conformance.suites.blobs import exported
 
 Judged = tuple[Sample, dict[str, Array], list[Array]]
 """A model, with inputs and right results."""

@@ -11,27 +11,15 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-import partita
-from partita.errors import BlobError, CompileError, PartitaError
+from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, beside, parse
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
+from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.blobs import exported, require_refused
 from partita_conformance.suites.contract.suite_properties import other_settings
 from partita_conformance.suites.feeding import steps_taken
-
-
-def exported(compiled: partita.CompiledModel) -> bytes:
-    """Its blob.
-
-    Raises:
-        NotApplicableError: The device cannot export, and says so with a PartitaError.
-    """
-    try:
-        return compiled.export_model()
-    except (CompileError, NotImplementedError, BlobError) as error:
-        raise NotApplicableError(f"the device does not export: {error}") from error
 
 
 def _variants(bench: Bench) -> list[onnx.ModelProto]:
@@ -157,10 +145,8 @@ def damage_anywhere_is_noticed(bench: Bench) -> None:
     for place in (*places, 1, 5, len(blob) - 1):
         altered = blob[:place] + bytes([blob[place] ^ 0x41]) + blob[place + 1 :]
         for what, damaged in {"altered": altered, "cut": blob[:place]}.items():
-            require_raises(
-                PartitaError,
-                lambda damaged=damaged: bench.core.import_model(damaged, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
-                f"Importing a blob {what} at byte {place} of {len(blob)}",
+            require_refused(
+                bench, damaged, f"Importing a blob {what} at byte {place} of {len(blob)}"
             )
     compiled = bench.core.import_model(blob, bench.device)
     compare(compiled(feeds).to_tuple(), due, f"{sample.name}, imported after damaged ones")
