@@ -29,6 +29,8 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
     suite_state,
     suite_weights,
 )
+from partita_conformance.suites.lives import suite_counts  # noqa: F401  (it enters a check)
+from partita_conformance.suites.lives.suite_lives import life_checks
 from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it enters a check)
 from partita_conformance.suites.numerics.suite_again import again_checks, known_checks
 from partita_conformance.suites.numerics.suite_beside import beside_checks
@@ -150,4 +152,5 @@ def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...
         *import_checks(),
         *known_checks(),
         *walk_checks(),
+        *life_checks(),
     )

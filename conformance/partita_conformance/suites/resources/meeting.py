@@ -77,6 +77,30 @@ def at_each_moment(
             break
 
 
+def at_a_moment(
+    task: Callable[[], None],
+    meanwhile: Callable[[], None],
+    packages: frozenset[str],
+    rng: random.Random,
+) -> None:
+    """Runs a task twice: to count its lines, and with another one made whole at one of them.
+
+    Args:
+        task: As for :func:`at_each_moment`.
+        meanwhile: Likewise.
+        packages: Likewise.
+        rng: Draws the line.
+
+    Raises:
+        Exception: As :func:`at_each_moment`.
+    """
+    lines: Counter[str] = Counter()
+    _run_traced(task, packages, lambda name: lines.update((name,)))
+    if lines:
+        name = rng.choice(sorted(lines))
+        _meet(task, meanwhile, packages, Moment(name, 1 + rng.randrange(lines[name])))
+
+
 def _meet(
     task: Callable[[], None],
     meanwhile: Callable[[], None],

@@ -1,0 +1,59 @@
+"""Suite ``lives``: so many runs, requests and models as the device's own code counts, and more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.errors import PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import Array, parse
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import require_raises
+from partita_conformance.suites.lives.code_numbers import numbers_of_code
+
+_MOST_RUNS, _MOST_REQUESTS, _MOST_MODELS = 1100, 70, 40
+
+
+@check("lives", values=True)
+def there_may_be_many(bench: Bench) -> None:
+    """Runs, failures, requests and models are one more than any number in the device's code."""
+    proto = parse("g (float[N] a, float[N] b) => (float[N] y) { y = Sub(a, b) }")
+    other = parse("g (float[N] a, float[N] b) => (float[N] y) { y = Max(a, b) }")
+    bench.decline_unless_taken(proto)
+    of_code = numbers_of_code(bench)
+    protos = [one for one in (proto, other) if not bench.refusals(one)]
+
+    def most(limit: int, least: int) -> int:
+        return 2 + max((n for n in of_code if n <= limit), default=least)
+
+    feeds = [
+        {n: np.array([turn, i, 1 - i], np.float32) for i, n in enumerate("ab")} for turn in range(7)
+    ]
+    due = [[bench.expected(one, feed) for feed in feeds] for one in protos]
+    models = [bench.compile(protos[n % len(protos)]) for n in range(most(_MOST_MODELS, 16))]
+    for number, compiled in enumerate([*models, *models[::-1]]):
+        which = number if number < len(models) else 2 * len(models) - 1 - number
+        have = compiled(feeds[number % 7]).to_tuple()
+        want = due[which % len(protos)][number % 7]
+        compare(have, want, f"one of {len(models)} models that are there")
+    requests = [models[0].create_infer_request() for _ in range(most(_MOST_REQUESTS, 32))]
+    kept: list[tuple[int, tuple[Array, ...]]] = []
+    for number, request in enumerate([*requests, *requests]):
+        have = request.infer(feeds[number % 7], share_outputs=True).to_tuple()
+        compare(have, due[0][number % 7], f"one of {len(requests)} requests")
+        kept = [*kept[1 - len(requests) :], (number % 7, have)]
+    for turn, arrays in kept:
+        compare(arrays, due[0][turn], f"results that all of {len(requests)} requests keep")
+    bad = {"a": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float32)}
+    runs = most(_MOST_RUNS, 300)
+    for number in range(runs):
+        have = requests[0].infer(feeds[number % 7]).to_tuple()
+        compare(have, due[0][number % 7], f"run {number + 1} of a request")
+        if number % 8 == 7:
+            require_raises(PartitaError, lambda: requests[1].infer(bad), "An input of other rank")
+    sizes = sorted({n for n in of_code if n <= _MOST_RUNS} | {257})
+    for number in (*range(1, 70), *sizes):
+        feed = {n: np.full(number, i + 2, np.float32) for i, n in enumerate("ab")}
+        have = requests[0].infer(feed).to_tuple()
+        compare(have, [feed["a"] - feed["b"]], f"a request that has seen {number} sizes")
