@@ -14,6 +14,7 @@ from partita.tensors.tensor import HOST
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
+from partita_opencl.device.turns import Turns
 from partita_opencl.drivers import driver_trial, installed_drivers
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
@@ -35,7 +36,7 @@ class Device:
         memory: Memory id of its buffers.
         handle: The ``pyopencl.Device``.
         limits: What kernels must respect.
-        alone: Held while a kernel runs whose groups must all be on the device at a time.
+        turns: Of runs with kernels whose groups must all be on the device at a time.
         driver: The installed driver that it came with.
     """
 
@@ -45,7 +46,7 @@ class Device:
         self.handle = handle
         self.limits = limits_of(handle)
         self.driver = driver
-        self.alone = threading.Lock()
+        self.turns = Turns()
         self._lock = threading.Lock()
         self._context: Any = None
         self._queues: dict[str, Any] = {}

@@ -150,17 +150,16 @@ class BoundPlan:
         """
         import pyopencl as cl
 
-        with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
-            try:
-                self._bound = None
-                tensors = self._prepare(inputs, outputs)
-                results = self._execute(queue, tensors, events)
-                given = enumerate(tensors.given)
-                return [results.get(i, target) for i, target in given]  # type: ignore[misc]  # what is left out was given
-            except BaseException:
-                with contextlib.suppress(cl.Error):
-                    queue.finish()  # kernels may work in the caller's memory, which he may let go
-                raise
+        try:
+            self._bound = None
+            tensors = self._prepare(inputs, outputs)
+            results = self._execute(queue, tensors, events)
+            given = enumerate(tensors.given)
+            return [results.get(i, target) for i, target in given]  # type: ignore[misc]  # what is left out was given
+        except BaseException:
+            with contextlib.suppress(cl.Error):
+                queue.finish()  # kernels may work in the caller's memory, which he may let go
+            raise
 
     def repeat(self, queue: Any, tensors: BoundTensors) -> None:
         """Runs on the tensors that are bound, with the elements that they have now.
@@ -175,13 +174,12 @@ class BoundPlan:
         """
         import pyopencl as cl
 
-        with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
-            try:
-                self._execute(queue, tensors, None)
-            except BaseException:
-                with contextlib.suppress(cl.Error):
-                    queue.finish()  # as in a run
-                raise
+        try:
+            self._execute(queue, tensors, None)
+        except BaseException:
+            with contextlib.suppress(cl.Error):
+                queue.finish()  # as in a run
+            raise
 
     def is_bound_to(self, tensors: BoundTensors) -> bool:
         """Whether nothing else was run or bound since."""
@@ -229,15 +227,22 @@ class BoundPlan:
         for describer in self._untold:
             cl.enqueue_nd_range_kernel(queue, describer, (1,), (1,))
         self._untold = []
-        if events is None:
-            self._sequence.enqueue(queue)
+        results: dict[int, Tensor] = {}
+
+        def launch() -> Any:
+            if events is None:
+                self._sequence.enqueue(queue)
+            else:
+                self._enqueue_noting(queue, events)
+            for index in tensors.left:
+                results[index] = self._deliver(queue, index, tensors.given[index], copies)
+            self._read_reports(queue, copies)
+            return copies[-1] if copies else None
+
+        if self.plan.needs_device:  # and has a report of stalls, which is read last
+            self._device.turns.enqueue(queue, launch)
         else:
-            self._enqueue_noting(queue, events)
-        results = {
-            index: self._deliver(queue, index, tensors.given[index], copies)
-            for index in tensors.left
-        }
-        self._read_reports(queue, copies)
+            launch()
         queue.finish()
         fault, stalled = self._reports.tolist()
         if self._stall is not None and stalled:
