@@ -13,29 +13,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita import errors, properties
-from partita.contract.core_api import CoreAPI
-from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
-from partita.contract.hookspecs import hookimpl
-from partita.contract.query import QueryResult, Reason, ReasonCode
-from partita.core import Core, Version, compile_model, get_version
-from partita.errors import PartitaError
-from partita.properties.deferred import deferred_attributes
-from partita.tensors.element_type import Type
+from partita.deferred import deferred_attributes
 from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from partita import preprocess
+    from partita import errors, preprocess, properties
 
     RTMap = dict
     TensorVector = list
 
     from partita.bisection import bisect
     from partita.contract.bound_call import BoundCall
+    from partita.contract.core_api import CoreAPI
     from partita.contract.device_model import DeviceModel
+    from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
     from partita.contract.explanation import Explanation, OpPlacement
+    from partita.contract.hookspecs import hookimpl
     from partita.contract.profiling import ProfilingInfo, format_counters
+    from partita.contract.query import QueryResult, Reason, ReasonCode
     from partita.contract.runner import Runner
+    from partita.core import Core, Version, compile_model, get_version
+    from partita.errors import PartitaError
     from partita.extensions import CustomOperator, DiscreteTypeInfo, Extension, OpExtension
     from partita.frontends.converting import convert_model
     from partita.frontends.gguf import DecoderOptions
@@ -77,30 +75,40 @@ if TYPE_CHECKING:
     from partita.shapes.layout import Layout
     from partita.shapes.partial_shape import PartialShape
     from partita.shapes.shape import AxisSet, AxisVector, Coordinate, CoordinateDiff, Shape, Strides
+    from partita.tensors.element_type import Type
     from partita.tensors.tensor import HostTensor, Tensor, tensor_from_file
 
 
 _DEFERRED = {
+    "API_VERSION": "partita.contract.device_plugin",
     "AsyncInferQueue": "partita.runtime.infer_queue",
     "AxisSet": "partita.shapes.shape",
     "AxisVector": "partita.shapes.shape",
     "bisect": "partita.bisection",
     "BoundCall": "partita.contract.bound_call",
+    "compile_model": "partita.core",
     "CompiledModel": "partita.runtime.compiled_model",
     "ConstOutput": "partita.model.port:Port",
     "convert_model": "partita.frontends.converting",
     "Coordinate": "partita.shapes.shape",
     "CoordinateDiff": "partita.shapes.shape",
+    "Core": "partita.core",
+    "CoreAPI": "partita.contract.core_api",
     "CustomOperator": "partita.extensions",
     "DecoderOptions": "partita.frontends.gguf",
+    "DeviceInfo": "partita.contract.device_plugin",
     "DeviceModel": "partita.contract.device_model",
+    "DevicePlugin": "partita.contract.device_plugin",
     "DeviceProperties": "partita.properties.schema",
     "Dimension": "partita.shapes.dimension",
     "DiscreteTypeInfo": "partita.extensions",
+    "errors": "partita.errors:*",
     "Explanation": "partita.contract.explanation",
     "Extension": "partita.extensions",
     "format_counters": "partita.contract.profiling",
     "get_batch": "partita.model.surface",
+    "get_version": "partita.core",
+    "hookimpl": "partita.contract.hookspecs",
     "HostTensor": "partita.tensors.tensor",
     "InferRequest": "partita.runtime.infer_request",
     "InferResult": "partita.runtime.infer_result",
@@ -116,10 +124,15 @@ _DEFERRED = {
     "Output": "partita.model.port:Port",
     "OVAny": "partita.properties.any_value",
     "PartialShape": "partita.shapes.partial_shape",
+    "PartitaError": "partita.errors",
     "Port": "partita.model.model",
     "preprocess": "partita.preprocess:*",
     "ProfilingInfo": "partita.contract.profiling",
+    "properties": "partita.properties:*",
+    "QueryResult": "partita.contract.query",
     "read_only": "partita.properties.schema",
+    "Reason": "partita.contract.query",
+    "ReasonCode": "partita.contract.query",
     "RTMap": "builtins:dict",
     "Runner": "partita.contract.runner",
     "save_model": "partita.frontends.saving",
@@ -131,6 +144,8 @@ _DEFERRED = {
     "Tensor": "partita.tensors.tensor",
     "tensor_from_file": "partita.tensors.tensor",
     "TensorVector": "builtins:list",
+    "Type": "partita.tensors.element_type",
+    "Version": "partita.core",
     **{f"opset{number}": f"partita.opsets:opset{number}" for number in range(1, 18)},
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import re
 import shlex
@@ -16,6 +15,7 @@ from partita.core import Core
 from partita.devices.registry import command_options
 from partita.errors import DeviceStringError
 from partita.properties import normalize
+from partita.spelling import nearest
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class Parser(argparse.ArgumentParser):
         match = _WRONG_CHOICE.search(message)
         if match is not None:
             known = re.findall(r"[\w.-]+", match["known"])
-            close = difflib.get_close_matches(match["given"], known, n=1)
-            message += f"; did you mean '{close[0]}'?" if close else ""
+            near = nearest(match["given"], known)
+            message += f"; did you mean '{near}'?" if near else ""
         super().error(message)
 
 

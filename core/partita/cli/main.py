@@ -1,24 +1,21 @@
-"""The entry point: chooses the command, and turns errors into one line and an exit code."""
+"""The entry point: chooses the command, and turns errors into one line and an exit code.
+
+Everything else is imported inside of :func:`main`, where an interrupt is told as one.
+"""
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import io
-import logging
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import partita
-from partita.cli import commands
-from partita.cli.arguments import Parser
-from partita.cli.completion import complete
-from partita.cli.output import Output
-from partita.devices.registry import command_modules
-from partita.errors import PartitaError
-from partita.system.modules import import_modules
+if TYPE_CHECKING:
+    import argparse
+
+    from partita.cli.output import Output
 
 EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOBODY_READS = 1, 130, 141
 
@@ -37,6 +34,15 @@ reads the output any more
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
+    import argparse
+    import importlib
+
+    import partita
+    from partita.cli import commands
+    from partita.cli.arguments import Parser
+    from partita.devices.registry import command_modules
+    from partita.system.modules import import_modules
+
     parser = Parser(
         prog="partita",
         description="One model, many devices: runs ONNX models split over the devices there are.",
@@ -61,23 +67,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. Wrong usage leaves through ``SystemExit(2)``, as argparse does.
     """
+    is_process = argv is None
+    if is_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)  # in the background of a shell it stays ignored
+        sys.unraisablehook = _interrupted_later
     _make_writable()
-    out = Output()
     try:
-        return _guarded(argv, out)
+        return _guarded(argv)
     except BrokenPipeError:
         # Whoever read our output has gone; Python must not try to flush it again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NOBODY_READS
     except KeyboardInterrupt:
-        if argv is None:  # a process of its own, which may end without a word from now on
+        if is_process:  # it may end without a word from now on
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        out.error("interrupted")
+            # Python ends by the signal, not by our code, if the interrupt came inside of the last
+            # text that was run; this one ends well.
+            exec("")  # noqa: S102
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        sys.stderr.write("partita: interrupted\n")
         return EXIT_INTERRUPTED
 
 
-def _guarded(argv: Sequence[str] | None, out: Output) -> int:
+def _guarded(argv: Sequence[str] | None) -> int:
     """Runs a command; what it raises for a user is a line on stderr."""
+    import logging
+
+    from partita.cli.completion import complete
+    from partita.cli.output import Output
+    from partita.errors import PartitaError
+
+    out = Output()
     try:
         parser = build_parser()
         complete(parser)
@@ -88,7 +109,7 @@ def _guarded(argv: Sequence[str] | None, out: Output) -> int:
             format="partita: %(levelname)s: %(message)s",
             stream=sys.stderr,
         )
-        code: int = args.run(args, out)
+        code = _run(args, out)
     except BrokenPipeError:
         raise
     except PartitaError as error:
@@ -102,11 +123,58 @@ def _guarded(argv: Sequence[str] | None, out: Output) -> int:
     return code
 
 
+def _run(args: argparse.Namespace, out: Output) -> int:
+    """Runs a command, which an interrupt ends by an exception: it may have things to put away."""
+    if signal.getsignal(signal.SIGINT) is not _end:
+        code: int = args.run(args, out)
+        return code
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = args.run(args, out)
+    signal.signal(signal.SIGINT, _end)
+    return code
+
+
+def _end(signum: int, frame: object) -> None:
+    """Ends the process at an interrupt, while it only loads modules or has done its work.
+
+    An exception would do worse: modules that are half imported, and callbacks inside of Python's
+    importer, print it or take it for an error of their own.
+    """
+    with contextlib.suppress(OSError):
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"partita: interrupted\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _interrupted_later(ignored: Any) -> None:
+    """Interrupts once more where Python can do nothing with the exception, as in callbacks."""
+    if ignored.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(ignored)
+        return
+    import threading
+
+    threading.Timer(0.001, _interrupt).start()
+
+
+def _interrupt() -> None:
+    """Interrupts the main thread, also one that sleeps where the system allows that."""
+    import threading
+
+    main_thread = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main_thread is not None:
+        signal.pthread_kill(main_thread, signal.SIGINT)
+    else:
+        import _thread
+
+        _thread.interrupt_main()
+
+
 def _make_writable() -> None:
     """Lets results go to a closed stdout, and to one whose encoding lacks some letters."""
     if sys.stdout is None:
+        import io
+
         sys.stdout = io.StringIO()  # nobody reads it
-    elif isinstance(sys.stdout, io.TextIOWrapper):
+    elif hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

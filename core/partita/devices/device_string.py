@@ -125,8 +125,33 @@ def _split(text: str, whole: str) -> tuple[str, str]:
 
 
 def _guess(text: str) -> str:
-    """What may have been meant, where capitals are all that is missing."""
-    capitals = text.upper()
-    entries = re.split("[:,]", capitals)
-    is_right = capitals != text and all(_DEVICE.fullmatch(entry.strip()) for entry in entries)
-    return f" Did you mean '{capitals}'?" if is_right else ""
+    """What may have been meant by a device string that is none, or what to write for it."""
+    plain = text.strip()
+    capitals = plain.upper()
+    head, colon, tail = capitals.partition(":")
+    if "," in plain and not colon and all(map(_is_right, capitals.split(","))):
+        return (
+            " A list of devices stands behind the one that uses them and a colon: "
+            f"'NAME:{capitals}'."
+        )
+    candidates = [capitals]
+    if colon:
+        candidates.append(f"{head}:{','.join(filter(None, re.split('[,; ]+', tail)))}")
+    else:
+        spaced = re.fullmatch(r"(\w+)\s*[( ]\s*([^()]+?)\s*\)?", capitals)
+        candidates += [f"{spaced[1]}:{spaced[2]}"] if spaced else []
+    for candidate in candidates:
+        if candidate != plain and all(map(_is_right, re.split("[:,]", candidate))):
+            return f" Did you mean '{candidate}'?"
+    if "(" in tail or ")" in tail:
+        device = tail.partition("(")[0].rpartition(",")[2].strip()
+        return (
+            " What stands in parentheses behind a device is a whole number from 1, of requests or "
+            f"of a batch: '{head}:{device}(4)'."
+        )
+    return ""
+
+
+def _is_right(name: str) -> bool:
+    """Whether the name of a device has its form."""
+    return _DEVICE.fullmatch(name.strip()) is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from partita.contract.core_api import CoreAPI
 from partita.errors import DeviceError, DeviceNotFoundError, PropertyError
+from partita.spelling import guess
 
 _log = logging.getLogger("partita")
 
@@ -95,12 +95,10 @@ def check_properties(
             )
     for key in nested.get(EVERY_DEVICE, {}):
         if not any(core.accepts_property(device, key) for device in devices):
-            close = difflib.get_close_matches(key.upper(), own_keys, n=1)
-            guess = f" Did you mean '{close[0]}'?" if close else ""
             raise PropertyError(
                 f"Neither {own_name} nor any of {', '.join(devices)} has a property "
-                f"'{key}'.{guess} {own_name} accepts {', '.join(own_keys)}, and every key of its "
-                "devices."
+                f"'{key}'.{guess(key, own_keys)} {own_name} accepts {', '.join(own_keys)}, "
+                "and every key of its devices."
             )
 
 

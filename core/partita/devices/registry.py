@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import inspect
 import logging
@@ -30,6 +29,7 @@ from partita.errors import (
     raised_as,
 )
 from partita.properties.deferred import DeferredProperties
+from partita.spelling import guess
 
 _log = logging.getLogger(__name__)
 
@@ -122,9 +122,7 @@ class Registry:
         if name in self._plugins:
             return self._plugins[name]
         message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
-        close = difflib.get_close_matches(name, [*self.names, *self._aliases()], n=1)
-        if close:
-            message += f" Did you mean '{close[0]}'?"
+        message += guess(name, [*self.names, *self._aliases()])
         for failure in self.failures:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from partita.deferred import deferred_attributes
 from partita.properties import device, hint, intel_auto, intel_cpu, log, streams
-from partita.properties.deferred import deferred_attributes
 from partita.properties.names import Property
 from partita.properties.values import Config as Config
 from partita.properties.values import merge as merge

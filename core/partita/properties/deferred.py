@@ -1,34 +1,11 @@
-"""Names that are imported when they are first used, so that ``import partita`` stays quick."""
+"""Classes of properties that are imported when they are first asked for."""
 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from partita.errors import PluginError, raised_as
-
-
-def deferred_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package some of whose names come from modules imported on demand.
-
-    Args:
-        package: The package's own name.
-        modules: For each such name the module that defines it; behind a colon what it is called
-            there, if not so, or ``*`` for the module itself.
-    """
-
-    def find(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        place, _, original = modules[name].partition(":")
-        module = importlib.import_module(place)
-        value = module if original == "*" else getattr(module, original or name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return find
 
 
 def deferred_properties(place: str) -> Any:

@@ -6,7 +6,6 @@ import: :mod:`partita.properties` brings these names when they are asked for.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partita.errors import PropertyError
 from partita.properties.values import merge
+from partita.spelling import guess
 
 
 def read_only(default: Any, description: str) -> Any:
@@ -80,10 +80,9 @@ def validate(
     fields = schema.model_fields
     for key in values:
         if key not in fields:
-            close = difflib.get_close_matches(key.upper(), fields, n=1)
-            guess = f" Did you mean '{close[0]}'?" if close else ""
             raise PropertyError(
-                f"{owner} has no property '{key}'.{guess} It accepts {_accepted(schema)}."
+                f"{owner} has no property '{key}'.{guess(key, fields)} "
+                f"It accepts {_accepted(schema)}."
             )
         if is_read_only(schema, key):
             raise PropertyError(

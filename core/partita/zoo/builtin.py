@@ -7,7 +7,6 @@ of a piano that sounds, by a Fourier transform at the keys' frequencies, written
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.errors import ZooError
+from partita.spelling import guess
 from partita.zoo import media, sound
 from partita.zoo.drawing import font
 from partita.zoo.sample import Answer, Array, Infer, Sample
@@ -250,10 +250,9 @@ def _find(
     name: str,
 ) -> tuple[str, Callable[[], onnx.ModelProto], Callable[..., Sample]]:
     if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        guess = f" Did you mean '{close[0]}'?" if close else ""
         raise ZooError(
-            f"There is no built-in model '{name}'.{guess} There are {', '.join(MODELS)}."
+            f"There is no built-in model '{name}'.{guess(name, MODELS)} "
+            f"There are {', '.join(MODELS)}."
         )
     return MODELS[name]
 

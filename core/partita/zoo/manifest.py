@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from partita.errors import ZooError
+from partita.spelling import guess
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -117,9 +117,7 @@ def entry(name: str, known: Mapping[str, Entry] | None = None) -> Entry:
     known = entries() if known is None else known
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, known, n=1)
-    guess = f" Did you mean '{close[0]}'?" if close else ""
-    raise ZooError(f"The zoo has no model '{name}'.{guess} It has {', '.join(known)}.")
+    raise ZooError(f"The zoo has no model '{name}'.{guess(name, known)} It has {', '.join(known)}.")
 
 
 def _entry(name: str, table: dict[str, Any]) -> Entry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelNotFoundError, ZooError
+from partita.spelling import guess, nearest
 from partita.zoo import builtin
 from partita.zoo.sample import Sample
 from partita.zoo.store import Store
@@ -83,10 +83,8 @@ def light_path(name: str) -> Path:
     """
     files = _light_files()
     if name not in files:
-        close = difflib.get_close_matches(name, files, n=1)
-        guess = f" Did you mean '{close[0]}'?" if close else ""
         raise ZooError(
-            f"The installed onnx package has no topology '{name}'.{guess} It has "
+            f"The installed onnx package has no topology '{name}'.{guess(name, files)} It has "
             f"{', '.join(files) or 'none'}."
         )
     return files[name]
@@ -101,10 +99,10 @@ def _file(name: str) -> Path:
     path = Path(name)
     if not path.suffix and not path.exists():
         known = {one.partition(":")[2]: one for one in reversed(all_names())}
-        close = difflib.get_close_matches(name, known, n=1)
-        if close:
+        near = nearest(name, known)
+        if near is not None:
             raise ModelNotFoundError(
-                f"Model file '{name}' does not exist. Did you mean '{known[close[0]]}'?"
+                f"Model file '{name}' does not exist. Did you mean '{known[near]}'?"
             )
     return path
 

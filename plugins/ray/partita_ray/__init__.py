@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.properties.deferred import deferred_attributes
+from partita.deferred import deferred_attributes
 
 if TYPE_CHECKING:
     from partita_ray.batch_predictor import BatchPredictor as BatchPredictor

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from partita.devices import device_string
-from partita.devices.device_string import DeviceString, parse, parse_list
+from partita.devices.device_string import (
+    DeviceString,
+    is_device_id,
+    is_device_name,
+    parse,
+    parse_list,
+)
 from partita.errors import DeviceStringError
 
 
@@ -67,11 +74,29 @@ def test_any_text_parses_or_raises_the_one_error(text):
         return
     again = parsed.device + ("" if parsed.priorities is None else ":" + ",".join(parsed.priorities))
     assert parse(again) == parsed
-    assert device_string.is_device_name(parsed.name)
-    assert device_string.is_device_id(parsed.device_id)
+    assert is_device_name(parsed.name)
+    assert is_device_id(parsed.device_id)
 
 
 def test_a_list_on_its_own():
     assert parse_list("GPU.1, CPU") == ("GPU.1", "CPU")
     with pytest.raises(DeviceStringError, match=r"'A,,B' holds an empty name"):
         parse_list("A,,B")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("CPU,OPENCL", "stands behind the one that uses them and a colon: 'NAME:CPU,OPENCL'."),
+        ("cpu,opencl", "and a colon: 'NAME:CPU,OPENCL'."),
+        ("BATCH:CPU(x)", "is a whole number from 1, of requests or of a batch: 'BATCH:CPU(4)'."),
+        ("MULTI:CPU(0)", "is a whole number from 1, of requests or of a batch: 'MULTI:CPU(4)'."),
+        ("HETERO:CPU,", "Did you mean 'HETERO:CPU'?"),
+        ("HETERO:CPU;GPU", "Did you mean 'HETERO:CPU,GPU'?"),
+        ("HETERO(CPU)", "Did you mean 'HETERO:CPU'?"),
+        ("hetero gpu,cpu", "Did you mean 'HETERO:GPU,CPU'?"),
+    ],
+)
+def test_a_malformed_list_is_told_what_to_write(text, hint):
+    with pytest.raises(DeviceStringError, match=re.escape(hint)):
+        parse(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from partita.errors import PlanError
 from partita.frontends.torch.module_paths import MODULE_PATH, lies_in
+from partita.spelling import guess
 
 Match = Literal["name", "re", "type", "path", "meta"]
 
@@ -201,5 +201,4 @@ def _hint(rule: PinRule, ops: Sequence[OpFacts]) -> str:
         case _:
             keys = sorted({key for op in ops for key in op.metadata})
             return f" Metadata keys are {', '.join(keys) or 'not there'}."
-    close = difflib.get_close_matches(rule.pattern, known, n=1)
-    return f" Did you mean '{close[0]}'?" if close else f" There is no such {what}."
+    return guess(rule.pattern, known) or f" There is no such {what}."

@@ -1,0 +1,123 @@
+"""Ctrl-C at any moment of a command is one line and exit code 130, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def interrupted_at(module: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    code = f"""
+import os, signal, sys
+
+class Interrupting:
+    is_done = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and not self.is_done:
+            self.is_done = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from partita.cli.main import main
+sys.exit(main())
+"""
+    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "argv"),
+    [
+        ("argparse", ["--help"]),
+        ("logging", ["--help"]),
+        ("numpy", ["--help"]),
+        ("partita.cli.arguments", ["devices"]),
+        ("partita.core", ["--help"]),
+        ("partita_hetero.cli", ["devices"]),
+        ("pydantic", ["run", "builtin:digits", "-d", "CPU"]),
+        ("onnx", ["run", "builtin:digits", "-d", "CPU"]),
+        ("onnx_ir", ["run", "builtin:digits", "-d", "CPU"]),
+        ("ml_dtypes", ["run", "builtin:digits", "-d", "CPU"]),
+    ],
+)
+def test_an_interrupt_while_a_module_is_loaded_is_told_as_one(module, argv):
+    done = interrupted_at(module, *argv)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "partita: interrupted"
+    assert "Traceback" not in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+
+
+def test_an_interrupt_that_python_would_only_print_comes_again():
+    code = """
+import sys, types
+from partita.cli import main as entry
+
+class Kept:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def run(args, out):
+    Kept()  # Python prints what this raises, and goes on
+    import time
+    time.sleep(60)
+
+entry.build_parser = lambda: types.SimpleNamespace(
+    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
+)
+import partita.cli.completion
+partita.cli.completion.complete = lambda parser: None
+sys.exit(entry.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
+
+
+def test_an_interrupt_inside_of_text_that_is_run_keeps_the_exit_code():
+    code = """
+import sys, types
+from partita.cli import main as entry
+
+def run(args, out):
+    exec("raise KeyboardInterrupt")
+
+entry.build_parser = lambda: types.SimpleNamespace(
+    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
+)
+import partita.cli.completion
+partita.cli.completion.complete = lambda parser: None
+sys.exit(entry.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
+
+
+def test_a_command_in_the_background_of_a_shell_is_not_interrupted():
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from partita.cli.main import main
+try:
+    code = main()
+finally:
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    argv = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_that_takes_long_is_loaded_before_interrupts_are_told():
+    code = "import json, sys, partita.cli.main; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = sorted(name for name in json.loads(done.stdout) if name.startswith("partita"))
+    assert ours == [
+        "partita",
+        "partita.cli",
+        "partita.cli.main",
+        "partita.deferred",
+        "partita.version",
+    ]
