@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from dataclasses import dataclass
@@ -400,7 +401,7 @@ class Core:
                 f"Device '{plugin.device_name}' has no property '{name}'; it has "
                 f"{', '.join([*_FACTS, *fields])}."
             )
-        return getattr(properties, name)
+        return copy.deepcopy(getattr(properties, name))  # a list is the caller's
 
     def writable_properties(self, device: str) -> list[str]:
         """Names of the properties that can be set on a device."""

@@ -31,6 +31,7 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
 )
 from partita_conformance.suites.lives import suite_counts  # noqa: F401  (it enters a check)
 from partita_conformance.suites.lives.suite_lives import life_checks
+from partita_conformance.suites.makeups.suite_makeups import makeup_checks
 from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it enters a check)
 from partita_conformance.suites.numerics.suite_again import again_checks, known_checks
 from partita_conformance.suites.numerics.suite_beside import beside_checks
@@ -153,4 +154,5 @@ def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...
         *known_checks(),
         *walk_checks(),
         *life_checks(),
+        *makeup_checks(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +204,7 @@ class DeviceModel(abc.ABC):
         if name in facts:
             return facts[name]
         if name in type(self.properties).model_fields:
-            return getattr(self.properties, name)
+            return copy.deepcopy(getattr(self.properties, name))  # a list is the caller's
         known = ", ".join([*facts, *type(self.properties).model_fields])
         raise PropertyError(
             f"Compiled model '{self.model.name}' has no property '{name}'; it has {known}."

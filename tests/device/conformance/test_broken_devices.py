@@ -53,7 +53,7 @@ FAULTS = [
 ]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
 FORM += ("threads/*", "memory/*", "faults/*", "ports/*", "sharing/*", "resources/*")
-FORM += ("turns/*", "given/*", "members/*", "walks/*", "lives/*", "weights/*")
+FORM += ("turns/*", "given/*", "members/*", "walks/*", "lives/*", "weights/*", "makeups/*")
 CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "operators/det_*")
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
 

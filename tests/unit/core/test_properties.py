@@ -306,3 +306,24 @@ def test_keys_of_other_devices_wait_in_hetero_until_it_compiles(core):
     assert plugin.seen[-1].PERF_COUNT is True
     with pytest.raises(PropertyError, match=r"Device 'HETERO' has no property 'FLAVOR'"):
         core.set_property("HETERO", {"FLAVOR": "sour"})
+
+
+class Capable(DeviceProperties):
+    """Has a fact that is a list."""
+
+    FORMATS: list[str] = read_only(["FP32"], "What it computes.")
+
+
+class CapableDevice(ToyDevice):
+    properties_type = Capable
+
+
+def test_lists_that_are_read_are_the_callers():
+    core = core_with(CapableDevice())
+    compiled = core.compile_model(neg(), "TOY")
+    for read in (
+        lambda: compiled.get_property("FORMATS"),
+        lambda: core.get_property("TOY", "FORMATS"),
+    ):
+        read().append("FP16")
+        assert read() == ["FP32"]

@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from partita_conformance.suites.resources.library_state import further_state
+
 try:
     import resource
 except ImportError:  # this system has no such limits
@@ -84,6 +86,7 @@ def state() -> dict[str, Any]:
         "signals that are held back": _held_back(),
         "timers": _timers(),
         "the environment of native code": _native_environment(),
+        **further_state(),
     }
 
 

@@ -157,7 +157,7 @@ class CpuModel(DeviceModel):
 
     def in_place_outputs(self) -> Mapping[int, int]:
         """Caches that an operator writes new rows to."""
-        return self._in_place
+        return dict(self._in_place)
 
     def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
         """Channels last, for images that steps read or write so."""

@@ -121,7 +121,7 @@ class OpenClModel(DeviceModel):
 
     def in_place_outputs(self) -> Mapping[int, int]:
         """Caches that an operator writes new rows to."""
-        return self._in_place
+        return dict(self._in_place)
 
     def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
         """Memory of the device; of the host where the device works in that."""
