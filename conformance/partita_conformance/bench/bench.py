@@ -22,6 +22,7 @@ from partita.errors import (
     PluginError,
     raised_as,
 )
+from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.tensors.sequence_values import unboxed
 from partita_conformance.bench.promises import require_answer, require_face
 from partita_conformance.draws.vary import TYPES, in_singles
@@ -65,6 +66,7 @@ class Target:
             PluginError: The plugin cannot be made.
         """
         core = partita.Core()
+        import_onnx_ir()  # before a plugin does, which would bring sympy to each process
         if self.plugin:
             module, _, attribute = self.plugin.partition(":")
             with raised_as(PluginError, f"Plugin '{self.plugin}' cannot be made", PluginError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -393,3 +395,15 @@ def test_answers_of_sequences_are_known_by_what_is_in_them():
     assert bench.expected(proto, {"s": box})[0] == 1
     box[()].append(np.zeros(1, np.float32))  # the same list, where it lay
     assert bench.expected(proto, {"s": box})[0] == 2
+
+
+def test_the_kit_starts_without_what_it_seldom_needs():
+    code = (
+        "import sys; from partita_conformance.bench.bench import Target; "
+        "from partita_conformance.runs import collect; "
+        "from partita_conformance.draws.cover import order; "
+        "Target('GOOD', 'partita_reference.evaluator:ReferenceModel').presence(); "
+        "print('sympy.core' in sys.modules, order.cache_info().currsize)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "0"], done.stdout
