@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
+Size = Annotated[ByteSize, Field(ge=1)]
 
 
 S = TypeVar("S", bound="_Settings")
@@ -118,11 +119,11 @@ class ServerSettings(_Settings):
     api_keys: Path | None = Field(
         None, description="A file with one key a line; requests then need one of them."
     )
-    max_body: ByteSize = Field(ByteSize(64 << 20), description="Bytes of one request.")
-    max_buffered: ByteSize = Field(
+    max_body: Size = Field(ByteSize(64 << 20), description="Bytes of one request.")
+    max_buffered: Size = Field(
         ByteSize(1 << 30), description="Bytes of all requests that are held at once."
     )
-    max_header: ByteSize = Field(ByteSize(32 << 10), description="Bytes of a request's headers.")
+    max_header: Size = Field(ByteSize(32 << 10), description="Bytes of a request's headers.")
     max_connections: Positive = Field(1024, description="Connections that are open at once.")
     read_timeout_s: Seconds = Field(
         30, description="Seconds that a client may take for its headers, and then for its body."

@@ -202,9 +202,13 @@ def test_a_plan_where_input_shapes_vary(command, tmp_path):
         (["--property", "HETERO_SAMPLE_SHAPES=x=2x3"], "Measured at x=2x3."),
         ([], "Measured at x=1x3, sizes that are made up"),
     ):
-        code, out, _ = command("plan", "-d", "HETERO:A,B", *options, on=free)
+        code, out, err = command("plan", "-d", "HETERO:A,B", *options, on=free)
         assert code == 0
         assert note in out
+        hint = (
+            "input 'x' is float32[n, 3]; it is measured as 1x3 (set its sizes with --shape x=...)"
+        )
+        assert (hint in err) == (not options)
     code, out, _ = command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)
     assert code == 0
     assert "Measured at" not in out

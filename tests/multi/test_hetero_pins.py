@@ -134,6 +134,27 @@ def test_what_a_lock_does_not_say_goes_by_priority(core, lock, caplog):
         assert sentence in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("model", "ops"),
+    [
+        ("m", {"p": "A", "q": "B"}),  # none of them is there
+        ("other", {"a": "A", "q": "B"}),  # one by chance, in a model of another name
+    ],
+)
+def test_a_lock_of_another_model_is_refused(core, lock, model, ops):
+    with pytest.raises(PlanError) as caught:
+        core.compile_model(CHAIN, "HETERO:A,B", lock(model=model, ops=ops, graph="0"))
+    message = str(caught.value)
+    assert f"was made for model '{model}', and this is 'm'" in message
+    assert "of its 2 operations are not in it" in message
+    assert "'partita plan MODEL --lock FILE'" in message
+
+
+def test_a_lock_of_a_model_that_was_renamed_is_taken(core, lock):
+    compiled = core.compile_model(CHAIN, "HETERO:A,B", lock(model="renamed"))
+    assert devices_of(compiled) == {"a": "B", "b": "A", "c": "B", "d": "A"}
+
+
 def test_a_strict_lock_must_hold(core, lock):
     other = lock(devices={"A": "fake", "B": "fake 2", "C": "?"}, ops={"a": "C"})
     with pytest.raises(PlanError) as caught:

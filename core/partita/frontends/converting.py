@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.errors import ModelError
+from partita.extensions import Extensions
 from partita.frontends.reader import read_model
 from partita.frontends.requested_inputs import requested_shapes
 from partita.frontends.torch import export_module, is_torch_program
@@ -20,13 +21,16 @@ def convert_model(
     *,
     example_input: Any = None,
     dynamic_shapes: Any = None,
+    extension: Any = None,
+    verbose: bool = False,
+    share_weights: bool = True,
 ) -> Model:
     """Makes a model of a PyTorch module, a file, or an ONNX model in memory.
 
     Args:
         input_model: A ``torch.nn.Module`` or ``torch.export.ExportedProgram`` (extra ``[torch]``),
             or whatever :meth:`partita.Core.read_model` takes. A module is exported in evaluation
-            mode, and the model shares its weights.
+            mode.
         input: Shapes of inputs: by name, in order, or one for a model of one input. -1, ``None`` or
             a name stands for a size that may vary. A file's inputs are also found as OpenVINO's
             ``convert_model`` finds them: ``("x", [1, 3])``, ``("x", [1, 3], Type.f32)``, or a list
@@ -37,6 +41,12 @@ def convert_model(
             or a dict by name.
         dynamic_shapes: For a module, instead of ``input``: sizes that may vary, as
             ``torch.export.export`` takes them.
+        extension: An operator of an application's own, or a list of these, as
+            :meth:`partita.Core.add_extension` takes them.
+        verbose: Whether PyTorch's exporter reports what it does, on stdout; of files there is
+            nothing to report.
+        share_weights: Whether a module's weights are shared with it; with ``False`` they are
+            copied, and the module may change them.
 
     Returns:
         The model. Of one that was a module, ``op.rt_info["module_path"]`` is the module that an
@@ -46,20 +56,37 @@ def convert_model(
         ModelError: No example of a module's inputs was given, or shapes do not fit.
         ModelFormatError: It cannot be read, or PyTorch cannot export it.
     """
+    own = None
+    if extension is not None:
+        own = Extensions()
+        own.add(extension)
     if is_torch_program(input_model):
         if output is not None:
             raise ModelError("'output' is for files; return what is wanted from the module.")
         examples = examples_of(input_model, example_input, input, dynamic_shapes)
-        return read_model(export_module(input_model, examples).model)
+        model = read_model(export_module(input_model, examples, verbose).model, extensions=own)
+        if not share_weights:
+            _copy_weights(model)
+        return model
     if example_input is not None or dynamic_shapes is not None:
         name = "example_input" if example_input is not None else "dynamic_shapes"
         raise ModelError(f"'{name}' is for PyTorch modules; found {type(input_model).__name__}.")
-    model = read_model(input_model)
+    model = read_model(input_model, extensions=own)
     if output is not None:
         _keep_outputs(model, output)
     if input is None:
         return model
     return model.reshape(requested_shapes(input, model.inputs, f"Model '{model.name}'"))
+
+
+def _copy_weights(model: Model) -> None:
+    """Gives the model weights of its own."""
+    import onnx_ir as ir
+
+    for name, value in model.ir.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None:
+            value.const_value = ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=name)
 
 
 def _keep_outputs(model: Model, outputs: Any) -> None:

@@ -332,6 +332,22 @@ def _simplify(ir_model: ir.Model) -> None:
     lift_constants(ir_model, nodes)
     if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
         RemoveInitializersFromInputsPass()(ir_model)
+    for graph in (ir_model.graph, *bodies):
+        for value in graph.initializers.values():
+            _type_as_held(value)
+
+
+def _type_as_held(value: ir.Value) -> None:
+    """Gives an initializer the type and shape of its tensor; a file may say others beside it."""
+    import onnx_ir as ir
+
+    tensor = value.const_value
+    if tensor is None:
+        return
+    if not isinstance(value.type, ir.TensorType) or value.dtype != tensor.dtype:
+        value.type = ir.TensorType(tensor.dtype)
+    if value.shape is None or tuple(value.shape) != tuple(tensor.shape):
+        value.shape = ir.Shape(tensor.shape)
 
 
 def _check_inlined_size(ir_model: ir.Model) -> None:

@@ -176,6 +176,14 @@ class Op:
         """
         return self._port(self.node.inputs, index, "input")
 
+    def input(self, index: int) -> Port:
+        """The value that an input reads, as :meth:`input_value`; graphs are edited by :attr:`node`.
+
+        Raises:
+            ModelError: There is no such input, or it is left out.
+        """
+        return self.input_value(index)
+
     def output(self, index: int = 0) -> Port:
         """The value that an output writes.
 

@@ -33,7 +33,10 @@ class Tensor(abc.ABC):
     ``Tensor(array, shared_memory=True)`` of the array itself, ``Tensor(array, shape, type)`` of the
     bytes of an array, seen in another shape and type, ``Tensor(type, shape)`` of zeros, and
     ``Tensor(tensor, begin, end)`` of a part of a host tensor (a region of interest), in the same
-    memory. A type is a :class:`partita.Type` or one of numpy's.
+    memory. ``Tensor(port)`` is of zeros, with a port's type and sizes, and ``Tensor(port, array)``
+    an array's bytes seen so. Elements of less than a byte are unpacked from an array of ``uint8``
+    that holds several in a byte, the first one in the lowest bits. A type is a
+    :class:`partita.Type` or one of numpy's.
     """
 
     __slots__ = ()
@@ -269,9 +272,14 @@ _NAMES = (
     ("array", "shared_memory"),
     ("array", "shape", "type"),
     ("type", "shape"),
+    ("port", "array"),
     ("other", "begin", "end"),
 )
 """The arguments of a new tensor, in the forms in which they can be given."""
+
+
+_PACKED = (Type.u2, Type.i2, Type.u4, Type.i4, Type.f4e2m1)
+"""Types of which a byte of an application's holds several, and one of numpy's a single element."""
 
 
 def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
@@ -289,6 +297,8 @@ def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
 
 def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.ndarray[Any, Any]:
     """The array of a new tensor."""
+    if hasattr(first, "get_partial_shape") and hasattr(first, "get_element_type"):
+        return _of_port(first, None if second is False else second)
     if isinstance(first, (type, Type, np.dtype)):
         if second is False:
             raise InputError(f"A tensor of {first!r} needs a shape: Tensor(type, shape).")
@@ -303,9 +313,51 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
                 "Tensor takes an array and whether to share its memory, or a type and a shape; "
                 f"found {type(first).__name__} and {second!r}."
             )
+        if isinstance(third, Type) and third in _PACKED:
+            return _unpacked(first, _sizes(second), third)
         return _seen_as(first, _sizes(second), _dtype(third))
     held = np.asarray(first) if second else np.array(first, order="C")
     return _texts(held) if held.dtype.kind in "OUST" else held
+
+
+def _of_port(port: Any, array: Any) -> np.ndarray[Any, Any]:
+    """Zeros with a port's type and sizes, or the bytes of an array seen so.
+
+    Sizes that are not known are 0, as in OpenVINO's tensors.
+    """
+    dtype = _dtype(port.get_element_type())
+    dims = port.get_partial_shape()
+    if dims.rank.is_dynamic:
+        raise InputError(f"{port!r} has no known rank, so no tensor can be made of it alone.")
+    sizes = tuple(dim.get_length() if dim.is_static else 0 for dim in dims)
+    if array is None:
+        return np.zeros(sizes, dtype)
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"Tensor(port, array) takes an array; found {type(array).__name__}.")
+    return _seen_as(array, sizes, dtype)
+
+
+def _unpacked(
+    array: np.ndarray[Any, Any], shape: tuple[int, ...], kind: Type
+) -> np.ndarray[Any, Any]:
+    """Elements of less than a byte, of which a byte holds several, the first in its lowest bits."""
+    bits = kind.bitwidth
+    in_byte = 8 // bits
+    count = math.prod(shape)
+    wanted = -(-count // in_byte)
+    if array.dtype.itemsize != 1 or not array.flags.c_contiguous or wanted > array.nbytes:
+        raise InputError(
+            f"A tensor {kind.value}{list(shape)} is made of {wanted} bytes that lie one after "
+            f"another; found {array.dtype}{list(array.shape)}."
+        )
+    held = array.reshape(-1).view(np.uint8)[:wanted]
+    shifts = np.arange(in_byte, dtype=np.uint8) * np.uint8(bits)
+    codes = (held[:, None] >> shifts).reshape(-1)[:count] & np.uint8((1 << bits) - 1)
+    if kind is Type.f4e2m1:
+        return codes.view(kind.dtype).reshape(shape)
+    if kind in (Type.i2, Type.i4):  # the highest bit is the sign
+        codes = (codes ^ np.uint8(1 << (bits - 1))).astype(np.int8) - np.int8(1 << (bits - 1))
+    return codes.astype(kind.dtype).reshape(shape)
 
 
 def _texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, w
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from partita import Core
 from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
 from partita.frontends.reader import read_model
 
@@ -593,3 +594,26 @@ def test_defaults_of_inputs_are_constants_unless_they_are_taken_out():
     model = read_model(proto)
     assert [port.name for port in model.inputs] == ["x", "w"]
     assert not model.ir.graph.initializers
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        helper.make_tensor_value_info("like", TensorProto.STRING, [3]),
+        helper.make_tensor_value_info("like", TensorProto.INT64, None),
+        helper.make_tensor_sequence_value_info("like", TensorProto.FLOAT, None),
+    ],
+)
+def test_a_constant_has_the_type_of_its_elements_whatever_a_file_says(told):
+    proto = model_of(
+        [node("CastLike", ["x", "like"], ["c"]), node("Shape", ["c"], ["y"])],
+        [value("x", ["a", "b"], TensorProto.DOUBLE)],
+        [value("y", [2], TensorProto.INT64)],
+        [weight("like", np.ones(2, np.float32))],
+        value_info=[told],
+    )
+    model = read_model(proto)
+    held = model.ir.graph.initializers["like"]
+    assert (held.dtype.name, tuple(held.shape)) == ("FLOAT", (2,))
+    compiled = Core().compile_model(model, "CPU")
+    assert compiled(np.ones((2, 3)))[0].tolist() == [2, 3]

@@ -104,3 +104,23 @@ def test_outputs_that_are_asked_for_are_all_there_is(output, inputs, operations)
 def test_an_output_that_is_not_there_is_refused():
     with pytest.raises(ModelError, match=r"neither a value nor an operation 'q'"):
         ov.convert_model(two_ways(), output="q")
+
+
+def test_a_conversion_takes_operators_of_ones_own():
+    class Twice(ov.Op):
+        def __init__(self, inputs=None):
+            super().__init__(self, inputs)
+
+        def validate_and_infer_types(self):
+            self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+        def evaluate(self, outputs, inputs):
+            outputs[0].copy_from(inputs[0])
+            outputs[0].data[:] *= 2
+            return True
+
+    proto = model_of([node("Twice", ["x"], ["y"], domain="own")], [value("x", [3])], ["y"])
+    proto.opset_import.add(domain="own", version=1)
+    model = ov.convert_model(proto, extension=Twice, verbose=True, share_weights=False)
+    compiled = ov.Core().compile_model(model, "REFERENCE")
+    np.testing.assert_array_equal(compiled(np.array([1, 2, 3], np.float32))[0], [2, 4, 6])

@@ -258,3 +258,11 @@ def test_kinds_of_counters():
     assert ov.ProfilingInfo.EXECUTED is ov.ProfilingInfo.Status.EXECUTED
     assert ov.ProfilingInfo("a", "Relu").status is ov.ProfilingInfo.EXECUTED
     assert (ov.RTMap, ov.TensorVector, ov.Input) == (dict, list, ov.Port)
+
+
+def test_what_an_operation_reads(core):
+    op = core.read_model(affine()).get_ops()[0]
+    assert op.input(0) == op.input_value(0)
+    assert op.input(0).get_element_type() is ov.Type.f32
+    with pytest.raises(ModelError, match="there is no input 7"):
+        op.input(7)

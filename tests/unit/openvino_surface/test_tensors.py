@@ -102,3 +102,38 @@ def test_what_types_tell():
     assert kinds.u1.to_string() == "u1"
     with pytest.raises(AttributeError, match="'u3' has no bytes of its own"):
         kinds.u3.to_dtype()
+
+
+def test_a_tensor_of_a_port_has_its_type_and_sizes():
+    x = ov.opset13.parameter([2, -1], np.int32, name="x")
+    model = ov.Model([ov.opset13.relu(x)], [x], "m")
+    tensor = ov.Tensor(model.input(0))
+    assert (tensor.shape, tensor.element_type) == ((2, 0), ov.Type.i32)
+    model.reshape([2, 3])
+    assert not ov.Tensor(model.input(0)).data.any()
+    held = np.arange(6, dtype=np.int32)
+    for port in (model.input(0), ov.Core().compile_model(model, "CPU").input(0)):
+        seen = ov.Tensor(port, held)
+        held[0] = 7
+        assert seen.data.tolist() == [[7, 1, 2], [3, 4, 5]]
+    with pytest.raises(InputError, match="takes 24 bytes; the array has 12"):
+        ov.Tensor(model.input(0), held[:3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "due"),
+    [
+        ("u4", [0x21, 0xF3], [1, 2, 3, 15]),
+        ("i4", [0x8F, 0x07], [-1, -8, 7]),
+        ("u2", [0b11_10_01_00], [0, 1, 2, 3]),
+        ("i2", [0b11_10_01_00], [0, 1, -2, -1]),
+        ("f4e2m1", [0x92], [1.0, -0.5]),
+    ],
+)
+def test_elements_of_less_than_a_byte_are_unpacked(kind, held, due):
+    kind = ov.Type(kind)
+    tensor = ov.Tensor(np.array(held, np.uint8), [len(due)], kind)
+    assert (tensor.element_type, tensor.shape) == (kind, (len(due),))
+    assert tensor.data.astype(np.float32).tolist() == due
+    with pytest.raises(InputError, match="bytes that lie one after another; found uint8"):
+        ov.Tensor(np.array(held, np.uint8), [17], kind)

@@ -99,6 +99,9 @@ def test_a_folder_that_is_not_there_says_so(tmp_path):
         ({"tls_client_ca": "ca.pem"}, "tls_client_ca needs"),
         ({"defaults": {"divice": "CPU"}}, "'defaults.divice' is unknown"),
         ({"max_body": "lots"}, "max_body"),
+        ({"max_body": 0}, "max_body: .*greater than or equal to 1"),
+        ({"max_buffered": "0KiB"}, "max_buffered: .*greater than or equal to 1"),
+        ({"max_header": 0}, "max_header: .*greater than or equal to 1"),
     ],
 )
 def test_wrong_settings_are_named(values, said):

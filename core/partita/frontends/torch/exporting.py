@@ -38,7 +38,7 @@ class ExportedModule:
     returned: tuple[Any, ...]
 
 
-def export_module(module: Any, examples: Examples) -> ExportedModule:
+def export_module(module: Any, examples: Examples, verbose: bool = False) -> ExportedModule:
     """Exports a PyTorch module, in evaluation mode, as an ONNX graph.
 
     Weights are shared with the module, not copied: one that is trained further changes them.
@@ -46,6 +46,7 @@ def export_module(module: Any, examples: Examples) -> ExportedModule:
     Args:
         module: A ``torch.nn.Module``, or a ``torch.export.ExportedProgram``.
         examples: What it is called with while its operations are recorded.
+        verbose: Whether PyTorch reports what it does, on stdout.
 
     Returns:
         The graph. Its inputs are called after the arguments of ``forward``, and its outputs after
@@ -74,7 +75,7 @@ def export_module(module: Any, examples: Examples) -> ExportedModule:
                 kwargs=examples.kwargs,
                 dynamic_shapes=examples.dynamic_shapes,
                 dynamo=True,
-                verbose=False,
+                verbose=verbose,
             )
     except ImportError as error:
         raise ModelError(

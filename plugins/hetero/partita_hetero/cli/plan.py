@@ -183,7 +183,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if cache_inputs(model):
             return _plan_decoder(args, core, model, out)
         _refuse_decoder_options(args, model)
-        setting, scheduler = _measured(args, core, model)
+        setting, scheduler = _measured(args, core, model, out)
         rules = [setting.respelled(rule) for rule in rules]
         planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
     _write(args, setting, planned, out)
@@ -247,7 +247,9 @@ def _check_table(problem: Problem, table: Path, model: Model, source: str) -> No
         )
 
 
-def _measured(args: argparse.Namespace, core: Core, model: Model) -> tuple[_Setting, Scheduler]:
+def _measured(
+    args: argparse.Namespace, core: Core, model: Model, out: Output
+) -> tuple[_Setting, Scheduler]:
     """The model and the devices of this machine, and what measures one on the others."""
     from partita_hetero.device_model import HeteroModel
     from partita_hetero.tuning.scheduler import Scheduler
@@ -262,9 +264,16 @@ def _measured(args: argparse.Namespace, core: Core, model: Model) -> tuple[_Sett
         raise TypeError(f"HETERO compiles to {type(placed).__name__}.")
     compilation = placed.compilation
     lost = dict(compilation.inexact or {})
-    return _Setting(model, compilation.devices), Scheduler(
-        compilation, sized_models(compilation)[0], lost, []
-    )
+    sized = sized_models(compilation)[0]
+    if sized.is_guess:
+        free = [port for port in model.inputs if not port.is_static and port.name in sized.shapes]
+        for port in free:
+            out.note(
+                f"input '{port.name}' is {port.describe()}; it is measured as "
+                f"{'x'.join(map(str, sized.shapes[port.name]))} (set its sizes with "
+                f"--shape {port.name}=...)"
+            )
+    return _Setting(model, compilation.devices), Scheduler(compilation, sized, lost, [])
 
 
 def _several(args: argparse.Namespace, core: Core) -> str:

@@ -144,6 +144,7 @@ def _from_lock(
 ) -> tuple[dict[int, Pin], list[str]]:
     """Pins of a lock file, and what of it no longer holds."""
     lock = locks.load(path)
+    locks.check_model(lock, model, path)
     spelling = Spelling(devices)
     spelled = {device: spelling.in_list(device) for device in lock.devices}
     placed = [

@@ -205,6 +205,26 @@ class Mismatch:
         return lines
 
 
+def check_model(lock: Lock, model: Model, path: Path) -> None:
+    """Refuses a lock of another model; one of this model as it was before is compared instead.
+
+    A lock is another model's if none of its operations are there, or if the model has another name
+    and lacks some of them. A renamed model that has all of them is placed as the lock says.
+
+    Raises:
+        PlanError: It is another model's.
+    """
+    known = {op.name for op in model.ops}
+    gone = [op for op in lock.ops if op not in known]
+    if gone and (len(gone) == len(lock.ops) or lock.model != model.name):
+        raise PlanError(
+            f"The placement lock '{path}' was made for model '{lock.model}', and this is "
+            f"'{model.name}': {len(gone)} of its {_count([*lock.ops])} are not in it, "
+            f"{_some(gone)}. Write one for this model with 'partita plan MODEL --lock FILE', or "
+            "leave the lock out."
+        )
+
+
 def compare(
     lock: Lock,
     model: Model,
