@@ -137,6 +137,23 @@ def test_a_contiguous_input_is_read_in_place_and_a_given_output_written_in_place
     np.testing.assert_array_equal(own.numpy(), y)
 
 
+def test_memory_for_outputs_is_taken_when_they_are_not_given():
+    runner = GraphRunner(compiled(CHAIN).device_model.specializer, Team(1))
+    x, y = floats(100_000, 2), floats(100_000, 2)
+    runner.run([x], [y])
+    (bound,) = runner.bound_programs.values()
+    without = bound.kept_bytes
+    assert without < 10_000
+    (own,) = runner.run([x])
+    np.testing.assert_array_equal(own, y)
+    assert bound.kept_bytes == without + x.nbytes
+    given = floats(100_000, 2)
+    runner.run([x], [given])
+    assert runner.run([x])[0] is own
+    np.testing.assert_array_equal(given, y)
+    assert bound.kept_bytes == without + x.nbytes
+
+
 def test_a_given_output_that_steps_cannot_write_to_is_declined():
     runner = compiled(CHAIN).device_model.create_runner()
     x = floats(3, 5)

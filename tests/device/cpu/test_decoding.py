@@ -49,3 +49,11 @@ def test_numbers_of_tokens_that_never_came_before_are_filled_into_recorded_progr
     for tokens, logits in found.items():
         wanted = judge.infer(step(tokens, 0))["logits"]
         np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_programs_that_a_decoder_is_made_ready_by_are_not_kept():
+    """They are filled in again when such a number of tokens comes; few ever do."""
+    core = partita.Core()
+    model = core.read_model(grouped_decoder().SerializeToString())
+    compiled = core.compile_model(model, "CPU")
+    assert not len(compiled.device_model.specializer.programs)

@@ -281,11 +281,8 @@ class BoundProgram:
         self._most_bytes = most_bytes
         self._results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
-        late = {operand for step in program.steps for operand in step.results}
-        self._buffers: list[Array | None] = [
-            None if operand is None or operand in late else self._buffer(operand)
-            for operand in program.outputs
-        ]
+        self._late = late = {operand for step in program.steps for operand in step.results}
+        self._buffers: list[Array | None] = [None] * len(program.outputs)  # made when they serve
         self._outputs: list[Array | None] = list(self._buffers)
         self._memory = Memory(program, arena, self._buffers)
         layout = _layout_of(program, team)
@@ -303,10 +300,8 @@ class BoundProgram:
         rest = program.rest
         self._rest = None if rest is None else self._runner(rest.specializer, times)
         arguments = sum(len(step.args) for step in program.steps)
-        self._own_bytes = _ARGUMENT_BYTES * arguments + sum(
-            array.nbytes for array in self._buffers if array is not None
-        )
-        self._given = False  # whether steps write to arrays of the caller
+        self._own_bytes = _ARGUMENT_BYTES * arguments
+        self._to_buffers = False  # whether steps write all outputs to the buffers
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
             owner is not None and owner not in late for owner in program.owned
@@ -330,9 +325,9 @@ class BoundProgram:
             self._let_go()
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
-        if outputs is not None or self._given:
+        if outputs is not None or not self._to_buffers:
             self._take_outputs(inputs, outputs)
-            self._given = outputs is not None
+            self._to_buffers = outputs is None
         self._walk()
         if outputs is None and self._direct:
             return list(self._buffers)  # type: ignore[arg-type]  # all have one
@@ -404,9 +399,17 @@ class BoundProgram:
     def _runner(self, specializer: ProgramMaker, times: Times | None = None) -> GraphRunner:
         return GraphRunner(specializer, self._team, times, self._most_bytes, self._cancelled)
 
-    @staticmethod
-    def _buffer(operand: Operand) -> Array:
-        return aligned_empty(operand.shape, operand.dtype)
+    def _buffer(self, index: int) -> Array | None:
+        """The program's own memory of an output, made when a run is first given none that fits.
+
+        ``None`` for an output that a run or the rest makes.
+        """
+        operand = self._program.outputs[index]
+        made = self._buffers[index]
+        if made is None and operand is not None and operand not in self._late:
+            made = self._buffers[index] = aligned_empty(operand.shape, operand.dtype)
+            self._own_bytes += made.nbytes
+        return made
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
@@ -443,16 +446,17 @@ class BoundProgram:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
         lying = [] if given is None else [_span_of(array) for array in inputs]
         for index, places in enumerate(self._output_places):
-            if not places:
+            operand, array = self._program.outputs[index], None
+            if self._program.owned[index] is None:
                 continue
-            operand = self._program.outputs[index]
-            array = self._buffers[index]
-            if given is not None and operand is not None:
+            if given is not None and operand is not None and places:
                 wanted = given[index]
                 source = self._in_place.get(index)
                 same = None if source is None else inputs[source].shape == operand.shape
                 if wanted is not None and _fits(wanted, operand, lying, source if same else None):
                     array = wanted
+            if array is None:
+                array = self._buffer(index)
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
                 self._patch(places, array)
@@ -469,7 +473,7 @@ class BoundProgram:
             else:
                 source = self._array(operand)
                 if wanted is None:
-                    wanted = self._buffers[index]
+                    wanted = self._buffer(index)
             collected[index] = _deliver(source, wanted)
         if program.rest is not None and self._rest is not None:
             outputs = None if given is None else [given[i] for i in program.rest.outputs]

@@ -211,6 +211,7 @@ class CpuModel(DeviceModel):
             with contextlib.suppress(CompileError):  # as the run that needs it will say
                 for tokens in _TOKENS:
                     made_ahead(self.inputs, self.laid_out, make, tokens)
+            self.specializer.programs.clear()  # what was recorded makes them again when they come
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
