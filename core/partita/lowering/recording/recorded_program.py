@@ -6,7 +6,8 @@ A program for other sizes costs the expressions and a copy of the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -99,39 +100,43 @@ class RecordedProgram:
         )
 
 
+_Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
 def _those(filled: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
     return tuple([filled[place] for place in places])
 
 
-def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def _getter(places: Sequence[int]) -> _Getter:
     """Takes the things at these places."""
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda filled: _those(filled, places)
+    return partial(_those, places=tuple(places))
 
 
 class _StepForm(NamedTuple):
     """A step whose function or arguments depend on sizes."""
 
     fn: int
-    args: Callable[[Sequence[Any]], tuple[Any, ...]]
+    args: _Getter
     op: OpRecord
     shares: bool
     work: int
-    results: list[int]
+    results: tuple[int, ...]
     cleared: int
 
 
-class _OperandForm(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _OperandForm:
     """An operand that depends on sizes; places, or -1 where there is nothing."""
 
-    shape: Callable[[Sequence[Any]], tuple[Any, ...]]
+    shape: _Getter
     dtype: np.dtype[Any]
     const: int
     base: int
     lasting: bool
 
-    def made(self, filled: Sequence[Any]) -> Operand:
+    def __call__(self, filled: Sequence[Any]) -> Operand:
         """The operand for numbers."""
         return Operand(
             self.shape(filled),
@@ -154,8 +159,9 @@ class _Form:
     def __init__(self, numbers: int) -> None:
         self._numbers = numbers
         self._things: list[Any] = []
-        self._derived: list[tuple[int, Callable[[Sequence[Any]], Any]]] = []
+        self._derived: dict[int, Callable[[Sequence[Any]], Any]] = {}
         self._known: dict[int, tuple[int, Any]] = {}
+        self._getters: dict[tuple[int, ...], _Getter] = {}
         self._elements: list[Any] = []
         self._tables: list[tuple[int, slice, tuple[int, ...]]] = []
         self._varying = np.zeros(0, np.int64)
@@ -169,7 +175,7 @@ class _Form:
         self._sources = _getter([self._elements[n].place for n in varying])
         numbers = [0 if type(element) is Size else element for element in self._elements]
         self._template = np.array(numbers, np.int64)
-        self._known, self._elements = {}, []  # as much as all that is kept
+        self._known, self._elements, self._getters = {}, [], {}  # as much as all that is kept
 
     @property
     def table_bytes(self) -> int:
@@ -184,7 +190,7 @@ class _Form:
         for place, part, shape in self._tables:
             table = memory[part]
             filled[place] = table if len(shape) == 1 else table.reshape(shape)
-        for place, make in self._derived:
+        for place, make in self._derived.items():
             filled[place] = make(filled)
         return filled
 
@@ -199,7 +205,8 @@ class _Form:
         if fixed and not step.results:
             return step
         work, results = self.place(step.work), self.places(step.results)
-        return _StepForm(fn, _getter(places), step.op, step.shares, work, results, step.cleared)
+        args = _getter(places)
+        return _StepForm(fn, args, step.op, step.shares, work, tuple(results), step.cleared)
 
     def places(self, things: Iterable[Any]) -> list[int]:
         """Where things are."""
@@ -243,8 +250,13 @@ class _Form:
 
     def _derive(self, make: Callable[[Sequence[Any]], Any]) -> int:
         place = self._put(_LATER)
-        self._derived.append((place, make))
+        self._derived[place] = make
         return place
+
+    def _shape(self, shape: Sequence[Any]) -> _Getter:
+        """Takes a shape, which many operands have: the same function for all of them."""
+        places = tuple(self.places(shape))
+        return self._getters.setdefault(places, _getter(places))
 
     def _operand(self, operand: Operand) -> int:
         elements = -1 if operand.const is None else self.place(operand.const)
@@ -252,13 +264,13 @@ class _Form:
         depends = any(place >= 0 and not self._is_fixed(place) for place in (elements, base))
         if not depends and not holds_sizes(operand.shape):
             return self._put(operand)
-        shape = _getter(self.places(operand.shape))
+        shape = self._shape(operand.shape)
         const = operand.const
         is_table = const is not None and holds_sizes(const) and not _is_computed(const)
         if is_table and operand.dtype != np.int64:
             raise CompileError(f"A constant of type {operand.dtype} is made of sizes.")
         form = _OperandForm(shape, operand.dtype, elements, base, operand.lasting)
-        return self._derive(form.made)
+        return self._derive(form)
 
     def _table(self, array: Array) -> int:
         place = self._put(_LATER)
