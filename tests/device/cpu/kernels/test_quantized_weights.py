@@ -5,6 +5,10 @@ onnxruntime may quantize the left side too, to 8 bits; ours is to be much closer
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -16,6 +20,9 @@ from single_op import model_of, normal, run_ours
 
 import partita
 from partita.errors import CompileError
+from partita.lowering import lower_proto
+from partita.system.memory_map import spilled
+from partita_cpu.runtime.device_model import run_graph
 
 MICROSOFT = "com.microsoft"
 EXACT = 1e-4
@@ -211,6 +218,36 @@ def test_weights_that_are_left_out_are_zeros():
     weights, x, bias = Weights(15, 32, 8, 16, 4), normal(16, 3, 32), normal(17, 8)
     weights.packed = np.zeros((8, 0, 8), np.uint8)
     np.testing.assert_array_equal(product(x, weights, bias), np.tile(bias, (3, 1)))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_weights_in_files_take_no_memory_once_they_are_packed():
+    weights = Weights(3, 4096, 1024, 16, 4, "minimum")
+    model = model_of(
+        *("MatMulNBits", [normal(1, 1, 4096), *weights.inputs]),
+        domain=MICROSOFT,
+        constants=(1, 2, 3),
+        **weights.sizes,
+    )
+    graph = lower_proto(model)
+    kept = graph.nodes[0].inputs[1:4]
+    for value in kept:
+        value.const = spilled(value.const)
+    x = normal(1, 1, 4096)
+    (result,) = run_graph(graph, [x])
+    assert [resident_kib(value.const) for value in kept] == [0, 0, 0]
+    assert_near(result, exact(x, weights))
+
+
+def resident_kib(array):
+    """What the mapping that an array lies in takes."""
+    found, address = None, array.ctypes.data
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if mapping := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            found = int(mapping[1], 16) <= address < int(mapping[2], 16)
+        elif found and line.startswith("Rss:"):
+            return int(line.split()[1])
+    raise AssertionError(f"nothing is mapped at {address:#x}")
 
 
 def test_shapes_change_without_packing_again():

@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
+from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing import run_shared
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
@@ -208,6 +209,7 @@ def packed(
         ("zero points", *key, halves, of_scales.ctypes.data),
         lambda a: _packed_zeros(a, of_scales, sizes, halves),
     )
+    give_back(of_scales)  # which zero points are multiplied by
     if points.size == 1:
         variant = Variant(sizes.bits, halves, Zeros.EQUAL)
         return Panels(variant, weights, numbers, points, int(b.value(points)[0]))
