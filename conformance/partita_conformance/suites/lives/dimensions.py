@@ -29,7 +29,8 @@ DIMENSIONS: Dimensions = {
         *("infers", "is started", "calls back", "infers what was set", "infers five times"),
         *("is called", "is cancelled", "goes through a queue", "runs beside another"),
         *("is interrupted", "is started and left alone", "runs", "runs into outputs"),
-        *("runs on what was brought", "is bound", "is bound and rebound"),
+        *("runs on what was brought", "is bound", "is bound and rebound", "is stopped midway"),
+        *("infers sizes in turn", "goes round"),
     ),
     "inputs": (
         *("new", "at an offset", "read-only", "frozen", "strided", "reversed", "in Fortran order"),
@@ -43,6 +44,7 @@ DIMENSIONS: Dimensions = {
         *("none", "vectors", "of a page", "of a cache", "of its code"),
     ),
     "values": ("usual", "as before", "one changed", "zeros", "special", "of its code"),
+    "again": ("no", "with the results written to"),
     "thread": ("here", "a new thread", "a thread of a pool"),
     "before": (
         *("nothing", "collect", "fail", "refuse", "compile", "drop", "ask", "export", "read"),
@@ -52,7 +54,7 @@ DIMENSIONS: Dimensions = {
     "process": (
         *("usual", "errors of arithmetic raise", "warnings raise", "nothing is collected"),
         *("threads switch often", "elsewhere", "profiled", "numbers are printed short"),
-        *("nothing is there to print to",),
+        *("nothing is there to print to", "limits are its own"),
     ),
     "read": ("in order", "by name", "as tensors", "later", "not at all"),
 }

@@ -55,7 +55,8 @@ class Events:
         """A run fails because of its sizes, as the device alone can tell."""
         sizes, wrong = self._form.impossible, self._form.wrong
         if wrong:
-            sizes = self._usual(made)
+            sizes = user.sizes or self._usual(made)
+        user = user if rng.random() < 0.5 else User(made.compiled)
         if sizes is None or (made.fixed and not wrong):
             self._refuse(made, user, rng)
             return

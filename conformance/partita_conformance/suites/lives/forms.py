@@ -32,6 +32,7 @@ class Form:
         special: By port what makes its arrays, where any numbers will not do.
         impossible: Sizes for which the models cannot be computed, if there are any.
         wrong: By port what makes arrays with which the models cannot be computed.
+        counts: The port that says how often something is done, if there is one.
         alike: Whether all symbols are to have one size.
     """
 
@@ -43,6 +44,7 @@ class Form:
     impossible: Mapping[str, int] | None = None
     alike: bool = False
     wrong: Mapping[str, Special] = field(default_factory=dict)
+    counts: str = ""
 
     @property
     def has_state(self) -> bool:
@@ -71,12 +73,25 @@ class Form:
             of_code: Numbers that the device's code holds.
         """
         if port.name in self.special:
+            if port.name == self.counts and values == "of its code":
+                known = [n for n in of_code if n <= _MOST_TURNS] or [7]
+                return np.array(known[int(rng.integers(len(known)))] + 1, port.dtype)
             return self.special[port.name](rng, sizes)
         shape = tuple(d if isinstance(d, int) else sizes[str(d)] for d in port.shape or ())
         return _numbers(np.dtype(port.dtype), shape, rng, values, self.moves, of_code)
 
 
-_TEXTS = ("", "a", "two words", "\u00e4\u2713 \U0001f600", "x" * 70, "1.5", "nul\0nul")
+_TEXTS = (
+    "",
+    "a",
+    "two words",
+    "ends in nul\0",
+    " ",
+    "\u00e4\u2713 \U0001f600",
+    "x" * 70,
+    "1.5",
+    "nul\0nul",
+)
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-3, 60000.0)
 
 
@@ -141,7 +156,7 @@ def _box(value: Any) -> Array:
 
 
 def _parts(rng: np.random.Generator, sizes: Mapping[str, int]) -> Array:
-    count = int(rng.integers(1, 5))
+    count = int(rng.integers(0, 5))
     return _box([np.float32(rng.integers(-9, 9, (2, 3))) for _ in range(count)])
 
 
@@ -157,6 +172,9 @@ def _whole(rng: np.random.Generator, sizes: Mapping[str, int]) -> Array:
 
 def _turns(rng: np.random.Generator, sizes: Mapping[str, int]) -> Array:
     return np.array(int(rng.integers(0, 4)), np.int64)
+
+
+_MOST_TURNS = 1100
 
 
 def _of_variables(text: str, ops: Sequence[str]) -> Any:
@@ -281,6 +299,7 @@ def forms() -> Iterator[Form]:
             ("Add", "Sub"),
         ),
         special={"n": _turns},
+        counts="n",
         most=1 << 16,
     )
     yield Form(
@@ -303,6 +322,15 @@ def forms() -> Iterator[Form]:
         ),
         special={"i": _at("N")},
         moves=True,
+    )
+    yield Form(
+        "a sequence as it is",
+        _two(
+            "g (seq(float[2,3]) s, float[N] x) => (seq(float[2,3]) y, int64 n, float[N] z)"
+            " {{ y = Identity(s) n = SequenceLength(s) z = {}(x) }}",
+            signs,
+        ),
+        special={"s": _parts},
     )
     yield Form(
         "a sequence",

@@ -98,6 +98,16 @@ class Inputs:
         ]
         return 8 * max(counts, default=0)
 
+    def fresh(
+        self,
+        port: partita.Port,
+        sizes: Mapping[str, int],
+        numbers: np.random.Generator,
+        values: str,
+    ) -> Array:
+        """Elements of an input, as :meth:`Form.array` makes them."""
+        return self._form.array(port, sizes, numbers, values, self._of_code)
+
     def lend(
         self,
         levels: Mapping[str, str],
@@ -125,7 +135,7 @@ class Inputs:
         for port in made.compiled.inputs:
             if self._form.has_state and port.name == "past" and not plain:
                 continue
-            fresh = self._form.array(port, sizes, numbers, levels["values"], self._of_code)
+            fresh = self.fresh(port, sizes, numbers, levels["values"])
             last = self._last.get(port.name)
             alike = last is not None and _alike(last.array, fresh)
             if port.name in self._form.special:
@@ -163,6 +173,10 @@ class Inputs:
             for lent in found.values():
                 if _alike(lent.array, fresh):
                     return lent
+                there = lent.array
+                flat = there.flags.c_contiguous and not there.dtype.hasobject
+                if flat and there.dtype == fresh.dtype and there.size >= fresh.size:
+                    return Lent.over(there.reshape(-1)[: fresh.size].reshape(fresh.shape))
         lies = last is not None and _alike(last.array, fresh) and manner == "where they lay"
         if lies and last is not None and last.change(fresh, False, rng):
             return last

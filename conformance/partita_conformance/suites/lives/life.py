@@ -25,6 +25,14 @@ _REPLAYS = 60
 """Lives that are made at most to find a shorter one."""
 
 
+_FILES, _MOST_FILES = Path("/proc/self/fd"), 4
+"""Open files of this process, and how many a device may open once, and not for each use."""
+
+
+def _open_files() -> int:
+    return len(list(_FILES.iterdir())) if _FILES.exists() else 0
+
+
 class Life:
     """A life of requests.
 
@@ -37,6 +45,7 @@ class Life:
 
     def __init__(self, bench: Bench, form: Form, of_code: Sequence[int], folder: str) -> None:
         self._bench, self._form = bench, form
+        self._files = _open_files()
         self._elsewhere = str(Path(folder) / "elsewhere")
         Path(self._elsewhere).mkdir()
         self.clock, self._threads = Clock(), Threads()
@@ -52,10 +61,16 @@ class Life:
             ConformanceError: Somebody keeps arrays that were lent or handed out.
         """
         self._monitor.end()
-        self._monitor.let_go()
+        self._monitor.write(random.Random(0), 1)  # noqa: S311
         self._maker.let_go()
         self._inputs.let_go()
         gc.collect()
+        self._monitor.look_when_all_are_gone()
+        gc.collect()
+        left = self._maker.left()
+        require(not left, f"{left} compiled models of these steps are there still.")
+        more = _open_files() - self._files
+        require(more <= _MOST_FILES, f"{more} files more than before these steps are open.")
         kept = self._monitor.kept()
         require(not kept, f"{kept} arrays are kept though all models of these steps are gone.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ class User:
         request: The request.
         runner: The runner.
         feeds: What was read last.
+        sizes: Of symbols, in the last run.
         given: By output the array that was set for it.
         past: What the model's variable is to hold now.
         bound: Calls of the runner, bound one behind the other.
@@ -48,6 +50,7 @@ class User:
         self.request = compiled.create_infer_request()
         self.runner = compiled.device_model.create_runner()
         self.feeds: dict[str, Lent] = {}
+        self.sizes: dict[str, int] = {}
         self.given: dict[int, Array] = {}
         self.past: Array | None = None
         self.bound: list[Bound] = []
@@ -102,6 +105,7 @@ class Maker:
     def __init__(self, bench: Bench, form: Form, folder: str) -> None:
         self._bench, self._form, self._folder = bench, form, folder
         self._kept: dict[tuple[int, str], Made] = {}
+        self._models: list[weakref.ref[partita.DeviceModel]] = []
 
     def made(self, variant: int, origin: str, rng: random.Random) -> Made:
         """A compiled model, which is kept if it need not be made anew.
@@ -114,14 +118,22 @@ class Maker:
         key = variant, origin
         if key not in self._kept or origin == "compiled anew":
             self._kept[key] = self._make(self._form.protos[variant], origin, rng)
+            self._models.append(weakref.ref(self._kept[key].compiled.device_model))
         return self._kept[key]
+
+    def left(self) -> int:
+        """How many compiled models are there still."""
+        return sum(one() is not None for one in self._models)
 
     def others(self, made: Made) -> list[Made]:
         """All that are kept, but for one."""
         return [one for one in self._kept.values() if one is not made]
 
     def let_go(self) -> None:
-        """Lets all models go."""
+        """Lets all models go, and closes half of their runners."""
+        for made in self._kept.values():
+            for user in made.users[::2]:
+                user.runner.close()
         self._kept = {}
 
     def drop(self, made: Made) -> None:

@@ -35,6 +35,7 @@ from partita_conformance.suites.resources.process_state import ARITHMETIC, arith
 
 _KEPT, _MOST_BYTES = 12, 6 << 20
 """So many inputs and results are looked at behind each step, and bytes of them."""
+_RANDOM = ("numpy's random numbers", "Python's random numbers")
 _AT_EXIT, _MOST_AT_EXIT = "functions called at exit", 8
 _MODULES = (
     "builtins",
@@ -96,6 +97,7 @@ class Monitor:
         self._results: list[_Held] = []
         self._functions: list[_Functions] = []
         self._states: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._counted: list[tuple[object, partita.InferRequest, list[Any]]] = []
         self._lasting: list[weakref.ref[Array]] = []
         self._at_exit = state()[_AT_EXIT]
 
@@ -126,13 +128,14 @@ class Monitor:
 
     def returned_to(self, owner: object) -> None:
         """What somebody returned is valid until it runs again."""
+        self._counted = [one for one in self._counted if one[0] is not owner]
         self._results = [held for held in self._results if held.owner is not owner]
 
-    def write(self, rng: random.Random) -> None:
-        """Lets the application write to results, which are its own."""
+    def write(self, rng: random.Random, share: float = 0.5) -> None:
+        """Lets the application write to a share of the results, which are its own."""
         for held in self._results:
             array = held.array
-            if rng.random() < 0.5 and not array.dtype.hasobject:
+            if rng.random() < share and array.flags.writeable and not array.dtype.hasobject:
                 array.reshape(-1).view(np.uint8)[...] = rng.choice((0, 1))
         for held in self._results:
             held.hold()
@@ -196,10 +199,15 @@ class Monitor:
             self._states[where] = state()
         before, threads, here = self._states[where], arithmetic(), _of_thread()
         self._functions = self._functions or list(_functions())
+        random.seed(len(self._lasting))  # the application draws numbers, too
+        np.random.random_sample()
+        drawn = _drawn()
         yield
         self._look()
         after = state()
-        before[_AT_EXIT] = after[_AT_EXIT]  # counted over the whole life
+        require(_drawn() == drawn, "The step has changed the random numbers of the application.")
+        left = (_AT_EXIT, *_RANDOM)  # looked at over the whole life, and above
+        before = {what: was for what, was in before.items() if what not in left}
         for what, was in before.items():
             if after[what] != was:
                 found = _difference(was, after[what])
@@ -217,6 +225,12 @@ class Monitor:
         require(not replaced, f"The step has replaced {replaced}.")
         require(_of_thread() == here, "The step has changed what its thread has of its own.")
 
+    def look_when_all_are_gone(self) -> None:
+        """Looks at what is the application's still, and lets go of it."""
+        self._counted = []
+        self._look()
+        self._lent, self._results = [], []
+
     def end(self) -> None:
         """Looks at what may be done once, as when something is used first, and not each time."""
         count = state()[_AT_EXIT] - self._at_exit
@@ -228,9 +242,19 @@ class Monitor:
         """How many arrays of the life are there still."""
         return sum(one() is not None for one in self._lasting)
 
-    def let_go(self) -> None:
-        """Lets go of everything."""
-        self._lent, self._results = [], []
+    def written_again(self, arrays: Sequence[Array | None]) -> None:
+        """Results that lie in these arrays are to be others behind the next run."""
+        self._results = [
+            held
+            for held in self._results
+            if not any(one is not None and _meet(held.array, one) for one in arrays)
+        ]
+
+    def count(self, owner: object, request: partita.InferRequest) -> None:
+        """Keeps in mind what a request says of its last run."""
+        infos = list(request.get_profiling_info())
+        if infos:
+            self._counted = [*self._counted[-3:], (owner, request, infos)]
 
     def look_at_inputs(self) -> None:
         """Looks at what is lent, as it may be done while a run reads it."""
@@ -242,6 +266,9 @@ class Monitor:
         self.look_at_inputs()
         for held in self._results:
             require(held.holds(), f"{held.what} has changed since.")
+        for _, request, infos in self._counted:
+            same = list(request.get_profiling_info()) == infos
+            require(same, "Counters of a request are others though it has not run since.")
 
 
 def compare_values(have: Sequence[Array], due: Sequence[Array], what: str) -> None:
@@ -312,6 +339,12 @@ def _functions() -> Iterator[_Functions]:
         there = vars(sys.modules[name])
         keys = [key for key, value in there.items() if callable(value)]
         yield there, keys, [there[key] for key in keys]
+
+
+def _drawn() -> tuple[Any, ...]:
+    """Where everybody's random numbers are."""
+    _, key, place, *_ = np.random.get_state()
+    return key.tobytes() if isinstance(key, np.ndarray) else key, place, random.getstate()
 
 
 def _of_thread() -> dict[str, Any]:

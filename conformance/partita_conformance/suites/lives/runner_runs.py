@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,17 +10,18 @@ from typing import Any
 import numpy as np
 
 import partita
-from partita.errors import BoundCallEndedError
+from partita.errors import BoundCallEndedError, InferError
 from partita_conformance.judging.requirements import require
 from partita_conformance.suites.lives.lending import Lent, edges_hold, target
 from partita_conformance.suites.lives.made import Bound
 from partita_conformance.suites.lives.monitor import compare_values
 from partita_conformance.suites.lives.runs import Run
+from partita_conformance.suites.resources.meeting import at_a_moment, packages_of
 
 OF_RUNNERS = frozenset(
     (
         *("runs", "runs into outputs", "runs on what was brought"),
-        *("is bound", "is bound and rebound"),
+        *("is bound", "is bound and rebound", "is stopped midway"),
     )
 )
 """The levels of dimension ``way`` that are made so."""
@@ -29,6 +31,7 @@ class RunnerRun(Run):
     """One run of a runner."""
 
     plain = True
+    _given: Sequence[Any] | None = None
 
     def _tensors(self, feeds: Mapping[str, Lent]) -> list[partita.Tensor]:
         return [partita.HostTensor(feeds[p.name].array) for p in self._made.compiled.inputs]
@@ -36,6 +39,7 @@ class RunnerRun(Run):
     def _runs(self, outputs: Sequence[Any] | None = None) -> None:
         user, feeds = self._user, self._feeds
         self._monitor.returned_to(user)
+        self._monitor.written_again([o and o[0] for o in outputs or ()])
         before = [sys.getrefcount(lent.array) for lent in feeds.values()]
         given = None if outputs is None else [o and partita.HostTensor(o[0]) for o in outputs]
         results = user.runner.run(self._tensors(feeds), given)
@@ -50,15 +54,30 @@ class RunnerRun(Run):
         require(not more, f"The runner keeps the arrays of {more} behind the run.")
 
     def _runs_into_outputs(self) -> None:
+        """Runs into tensors that are given, and into the same ones if it is to be done again."""
         offset = self._rng.choice((0, 0, 1, 3))
-        self._runs(
-            [
-                (target(due, offset),)
-                if self._rng.random() < 0.7 and self._ports[i].dtype is not None
-                else None
-                for i, due in enumerate(self._due)
-            ]
-        )
+        self._given = self._given or [
+            (target(due, offset),)
+            if self._rng.random() < 0.7 and self._ports[i].dtype is not None
+            else None
+            for i, due in enumerate(self._due)
+        ]
+        self._runs(self._given)
+
+    def _is_stopped_midway(self) -> None:
+        """A run is to stop at some line of it; whatever it does then, the next ones are right."""
+        user, told = self._user, self._made.compiled.device_model
+        packages = packages_of(self._bench.plugin, told, user.runner)
+        self._monitor.returned_to(user)
+
+        def run() -> None:
+            with contextlib.suppress(InferError):
+                user.runner.run(self._tensors(self._feeds))
+
+        at_a_moment(run, user.runner.cancel, packages, self._rng)
+        self._feeds = self._lend()
+        self._due = self._judged(self._feeds)
+        self._runs()
 
     def _runs_on_what_was_brought(self) -> None:
         """The device brings inputs to its memory, and the application writes to them again."""

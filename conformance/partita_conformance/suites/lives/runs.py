@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import threading
@@ -26,7 +27,9 @@ from partita_conformance.suites.lives.monitor import Monitor, compare_values, re
 from partita_conformance.suites.lives.surroundings import on_a_thread
 from partita_conformance.suites.resources.meeting import at_a_moment, packages_of
 
-_OF_ONE = frozenset(("is called", "goes through a queue", "is interrupted", "runs beside another"))
+_OF_ONE = frozenset(
+    ("goes round", "is called", "goes through a queue", "is interrupted", "runs beside another")
+)
 """Ways in which several requests take part, each with variables of its own."""
 _TIMES = 5
 
@@ -71,8 +74,13 @@ class Run:
         self._sizes = self._inputs.sizes(self._levels["sizes"], self._made, self._rng)
         self._feeds = self._lend()
         self._due = self._judged(self._feeds)
-        getattr(self, "_" + way.replace(" ", "_"))()
-        self._user.feeds = self._feeds
+        step = getattr(self, "_" + way.replace(" ", "_"))
+        step()
+        if self._levels["again"] != "no" and not self._form.has_state:
+            self._monitor.write(self._rng, 1)
+            self._due = self._judged(self._feeds)
+            step()
+        self._user.feeds, self._user.sizes = self._feeds, self._sizes
 
     # -------------------------------------------------------------------------- what is due
 
@@ -149,7 +157,9 @@ class Run:
 
     def _go_on(self) -> None:
         """The application writes to its arrays, which no run reads any more."""
-        for lent in {id(lent): lent for lent in self._feeds.values()}.values():
+        given = self._feeds.items()
+        any_of = {id(lent): lent for name, lent in given if name not in self._form.special}
+        for lent in any_of.values():
             lent.change(np.zeros_like(lent.array), False, self._rng)
 
     # -------------------------------------------------------------------------------- ways
@@ -165,6 +175,7 @@ class Run:
         wall = time.perf_counter() - start
         self._goes_on(due)
         if look:
+            self._monitor.count(user, user.request)
             self._read(result, due, user if shared else None)
             require_counters(user.request, self._made.names, self._made.counting, wall)
 
@@ -187,6 +198,42 @@ class Run:
                     lent.change(fresh, turn % 2 == 0, self._rng)
                 self._due = self._judged(self._feeds)
             self._infers()
+
+    def _infers_sizes_in_turn(self) -> None:
+        """One request has inputs of some sizes, of others and of these again, empty ones too."""
+        levels, first = self._levels, self._sizes
+        for turn, level in enumerate(("as before", "none", "", "one", "vectors", "", "few")):
+            if turn:
+                drawn = self._inputs.sizes(level or "few", self._made, self._rng)
+                self._sizes = drawn if level else first
+                self._feeds = self._lend()
+                self._due = self._judged(self._feeds)
+            self._infers()
+        self._levels = levels
+
+    def _goes_round(self) -> None:
+        """Results are the inputs of the next run, as they lie, wherever they fit."""
+        for _ in range(4):
+            self._infers()
+            tensors = [self._user.request.get_output_tensor(port.name) for port in self._ports]
+            given: dict[str, Any] = {}
+            for port in self._made.compiled.inputs:
+                alike = [
+                    one
+                    for one in tensors
+                    if port.name not in self._form.special
+                    and (one.dtype, one.shape) == (port.dtype, self._feeds[port.name].array.shape)
+                ]
+                if alike and not self._form.has_state:
+                    given[port.name] = alike[0]
+            copies = {name: Lent.over(one.numpy().copy()) for name, one in given.items()}
+            self._feeds = {**self._feeds, **copies}
+            self._due = self._judged(self._feeds)
+            if given:
+                self._infers({**self._named_by_name(), **given})
+
+    def _named_by_name(self) -> dict[str, Any]:
+        return {name: lent.given for name, lent in self._feeds.items()}
 
     def _is_called(self) -> None:
         self._monitor.returned_to(self._made)
@@ -287,27 +334,32 @@ class Run:
         due = self._due if both else self._judged(feeds)
         named, first = self._named(feeds) or None, self._rng.random() < 0.5
         other = User(self._made.compiled)
+        lock = threading.Lock()
 
         def run() -> None:
-            nonlocal other
             self._monitor.look_at_inputs()
-            other = User(self._made.compiled) if first else other
-            compare_values(other.request.infer(named).to_tuple(), due, "a run beside the step's")
+            with contextlib.ExitStack() as stack:
+                one = User(self._made.compiled) if first else other
+                if not first:
+                    stack.enter_context(lock)
+                self._compare_beside(one, named, due)
 
         return run
 
+    def _compare_beside(self, one: User, named: Any, due: Sequence[Array]) -> None:
+        result = one.request.infer(named)
+        compare_values(result.to_tuple(), due, "a run beside the step's")
+
     def _runs_beside_another(self) -> None:
-        other = self._other()
-
-        def often() -> None:
-            for _ in range(3):
-                other()
-
-        ended = on_a_thread(often)
+        tasks = [self._other() for _ in range(3)]
+        ends = [on_a_thread(task) for task in tasks for _ in range(2)]
         try:
+            if self._rng.random() < 0.5:
+                self._user = User(self._made.compiled)
             self._infers()
         finally:
-            ended()
+            for ended in ends:
+                ended()
 
     def _is_interrupted(self) -> None:
         told = self._made.compiled.device_model

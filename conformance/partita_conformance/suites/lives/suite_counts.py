@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 
 from partita.errors import PartitaError
@@ -9,10 +11,25 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, parse
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import require_raises
+from partita_conformance.judging.requirements import require, require_raises
 from partita_conformance.suites.lives.code_numbers import numbers_of_code
+from partita_conformance.suites.resources.collecting import native_bytes
 
-_MOST_RUNS, _MOST_REQUESTS, _MOST_MODELS = 1100, 70, 40
+_MOST_RUNS, _MOST_REQUESTS, _MOST_MODELS, _MOST_PORTS = 1100, 70, 40, 70
+_A_SHAPE = 1 << 16
+"""Bytes that may be kept for each shape."""
+
+
+def _many_ports(bench: Bench, count: int) -> None:
+    """Each of so many inputs is read anew in each run, and each output is written."""
+    ports = [", ".join(f"float[3] {name}{n}" for n in range(count)) for name in "xy"]
+    steps = " ".join(f"y{n} = Neg(x{count - 1 - n})" for n in range(count))
+    compiled = bench.compile(parse(f"g ({ports[0]}) => ({ports[1]}) {{ {steps} }}"))
+    request = compiled.create_infer_request()
+    for turn in range(3):
+        arrays = [np.full(3, 10 * turn + n, np.float32) for n in range(count)]
+        have = request.infer(arrays).to_tuple()
+        compare(have, [-one for one in arrays[::-1]], f"run {turn + 1} of {count} inputs")
 
 
 @check("lives", values=True)
@@ -45,6 +62,7 @@ def there_may_be_many(bench: Bench) -> None:
         kept = [*kept[1 - len(requests) :], (number % 7, have)]
     for turn, arrays in kept:
         compare(arrays, due[0][turn], f"results that all of {len(requests)} requests keep")
+    _many_ports(bench, most(_MOST_PORTS, 40))
     bad = {"a": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float32)}
     runs = most(_MOST_RUNS, 300)
     for number in range(runs):
@@ -53,7 +71,13 @@ def there_may_be_many(bench: Bench) -> None:
         if number % 8 == 7:
             require_raises(PartitaError, lambda: requests[1].infer(bad), "An input of other rank")
     sizes = sorted({n for n in of_code if n <= _MOST_RUNS} | {257})
-    for number in (*range(1, 70), *sizes):
+    shapes = [*range(1, 130), *sizes]
+    held = native_bytes()
+    for number in shapes:
         feed = {n: np.full(number, i + 2, np.float32) for i, n in enumerate("ab")}
         have = requests[0].infer(feed).to_tuple()
         compare(have, [feed["a"] - feed["b"]], f"a request that has seen {number} sizes")
+    del have, feed
+    gc.collect()
+    each = (native_bytes() - held) / len(shapes)
+    require(each < _A_SHAPE, f"{each:.0f} bytes are kept for each shape that a request has seen.")

@@ -80,6 +80,14 @@ def process(level: str, folder: str) -> Iterator[None]:
                 stack.callback(setattr, sys, "stdout", sys.stdout)
                 stack.callback(setattr, sys, "stderr", sys.stderr)
                 sys.stdout = sys.stderr = None  # as without a console
+            case "limits are its own":
+                stack.callback(sys.setrecursionlimit, sys.getrecursionlimit())
+                sys.setrecursionlimit(sys.getrecursionlimit() + 9)
+                stack.callback(os.umask, os.umask(0o27))
+                if told := getattr(os, "sched_getaffinity", None):
+                    usual = told(0)
+                    stack.callback(os.sched_setaffinity, 0, usual)
+                    os.sched_setaffinity(0, {min(usual)})
             case "numbers are printed short":
                 stack.enter_context(np.printoptions(precision=1, threshold=4, edgeitems=1))
                 stack.enter_context(decimal.localcontext(prec=3))
