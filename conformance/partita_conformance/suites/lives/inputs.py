@@ -146,7 +146,9 @@ class Inputs:
                 if levels["values"] == "one changed" and fresh.size and not fresh.dtype.hasobject:
                     place = np.unravel_index(rng.randrange(fresh.size), fresh.shape)
                     fresh[place] = changed[place]
-            found[port.name] = self._held(port, fresh, manner, found, last, user, rng, plain)
+            found[port.name] = self._held(port, fresh, manner, last, user, rng, plain)
+        if manner == "one for all":
+            found = self._begin_alike(found)
         if manner == "in one block":
             lents = in_one_block([lent.array for lent in found.values()])
             found = dict(zip(found, lents, strict=True))
@@ -155,12 +157,24 @@ class Inputs:
             self._monitor.lend(lent)
         return found
 
+    def _begin_alike(self, found: Mapping[str, Lent]) -> dict[str, Lent]:
+        """Inputs of one type begin where the largest does; those of one shape are one array."""
+        made = dict(found)
+        for name, lent in found.items():
+            if name in self._form.special or lent.array.dtype.hasobject:
+                continue
+            alike = [o for o in found.values() if o.array.dtype == lent.array.dtype]
+            first = max(alike, key=lambda one: one.array.size)
+            flat = first.array.reshape(-1)[: lent.array.size]
+            same = _alike(first.array, lent.array)
+            made[name] = first if same else Lent.over(flat.reshape(lent.array.shape))
+        return made
+
     def _held(
         self,
         port: partita.Port,
         fresh: Array,
         manner: str,
-        found: Mapping[str, Lent],
         last: Lent | None,
         user: User,
         rng: random.Random,
@@ -169,14 +183,6 @@ class Inputs:
         """An input with such elements, or where the manner says so another one like it."""
         if port.dtype is None:
             return Lent(fresh, "new", rng)
-        if manner == "one for all":
-            for lent in found.values():
-                if _alike(lent.array, fresh):
-                    return lent
-                there = lent.array
-                flat = there.flags.c_contiguous and not there.dtype.hasobject
-                if flat and there.dtype == fresh.dtype and there.size >= fresh.size:
-                    return Lent.over(there.reshape(-1)[: fresh.size].reshape(fresh.shape))
         lies = last is not None and _alike(last.array, fresh) and manner == "where they lay"
         if lies and last is not None and last.change(fresh, False, rng):
             return last

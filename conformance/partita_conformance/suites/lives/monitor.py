@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import locale
 import math
 import operator
 import os
@@ -19,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ from partita_conformance.suites.contract.suite_properties import of_a_submodel
 from partita_conformance.suites.lives.lending import Lent, edges_hold
 from partita_conformance.suites.resources.process_state import ARITHMETIC, arithmetic, state
 
-_KEPT, _MOST_BYTES = 12, 6 << 20
+_KEPT, _MOST_BYTES = 20, 6 << 20
 """So many inputs and results are looked at behind each step, and bytes of them."""
 _RANDOM = ("numpy's random numbers", "Python's random numbers")
 _AT_EXIT, _MOST_AT_EXIT = "functions called at exit", 8
@@ -256,14 +258,24 @@ class Monitor:
         if infos:
             self._counted = [*self._counted[-3:], (owner, request, infos)]
 
-    def look_at_inputs(self) -> None:
-        """Looks at what is lent, as it may be done while a run reads it."""
+    def look_meanwhile(self, shared: Mapping[str, Any]) -> None:
+        """Looks at what other threads see while a step is made.
+
+        Args:
+            shared: What :func:`seen_by_all` told before it.
+        """
+        self._look_at_inputs()
+        now = seen_by_all()
+        changed = [what for what, was in shared.items() if now[what] != was]
+        require(not changed, f"For a while all threads have another {' and '.join(changed)}.")
+
+    def _look_at_inputs(self) -> None:
         for lent in self._lent:
             fault = lent.fault()
             require(fault is None, f"An input {fault}.")
 
     def _look(self) -> None:
-        self.look_at_inputs()
+        self._look_at_inputs()
         for held in self._results:
             require(held.holds(), f"{held.what} has changed since.")
         for _, request, infos in self._counted:
@@ -339,6 +351,18 @@ def _functions() -> Iterator[_Functions]:
         there = vars(sys.modules[name])
         keys = [key for key, value in there.items() if callable(value)]
         yield there, keys, [there[key] for key in keys]
+
+
+def seen_by_all() -> dict[str, Any]:
+    """What all threads of the process see, so that it may not even change for a while."""
+    return {
+        "working directory": Path.cwd(),
+        "environment": dict(os.environ),
+        "recursion limit": sys.getrecursionlimit(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "folder of temporary files": tempfile.tempdir,
+        "standard output": [(one.st_dev, one.st_ino) for one in map(os.fstat, (1, 2))],
+    }
 
 
 def _drawn() -> tuple[Any, ...]:

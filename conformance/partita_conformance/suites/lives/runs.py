@@ -23,7 +23,12 @@ from partita_conformance.suites.lives.forms import Form
 from partita_conformance.suites.lives.inputs import Inputs
 from partita_conformance.suites.lives.lending import Lent, edges_hold, target
 from partita_conformance.suites.lives.made import Made, User
-from partita_conformance.suites.lives.monitor import Monitor, compare_values, require_counters
+from partita_conformance.suites.lives.monitor import (
+    Monitor,
+    compare_values,
+    require_counters,
+    seen_by_all,
+)
 from partita_conformance.suites.lives.surroundings import on_a_thread
 from partita_conformance.suites.resources.meeting import at_a_moment, packages_of
 
@@ -334,10 +339,10 @@ class Run:
         due = self._due if both else self._judged(feeds)
         named, first = self._named(feeds) or None, self._rng.random() < 0.5
         other = User(self._made.compiled)
-        lock = threading.Lock()
+        lock, shared = threading.Lock(), seen_by_all()
 
         def run() -> None:
-            self._monitor.look_at_inputs()
+            self._monitor.look_meanwhile(shared)
             with contextlib.ExitStack() as stack:
                 one = User(self._made.compiled) if first else other
                 if not first:

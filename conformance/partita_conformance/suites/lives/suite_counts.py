@@ -45,7 +45,8 @@ def there_may_be_many(bench: Bench) -> None:
         return 2 + max((n for n in of_code if n <= limit), default=least)
 
     feeds = [
-        {n: np.array([turn, i, 1 - i], np.float32) for i, n in enumerate("ab")} for turn in range(7)
+        {n: np.array([turn * (2 * i + 1), i, 1 - i], np.float32) for i, n in enumerate("ab")}
+        for turn in range(7)
     ]
     due = [[bench.expected(one, feed) for feed in feeds] for one in protos]
     models = [bench.compile(protos[n % len(protos)]) for n in range(most(_MOST_MODELS, 16))]
