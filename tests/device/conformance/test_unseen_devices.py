@@ -461,6 +461,10 @@ CAUGHT = {
     ("outer_runtime", "FlushesOnceMoreAtTheEnd"): ["lives/an_el*"],
     ("outer_runtime", "ReportsErrorsToTheNextOne"): ["lives/a_shape*"],
     ("outer_runtime", "GoesOnWhereItWasCancelled"): ["lives/a_layer*"],
+    ("outer_service", "SharesWhatBeginsWithHost"): ["plugin/reads*"],
+    ("outer_service", "AllocatesWhatWasThere"): ["members/allocated*apart"],
+    ("outer_service", "FormatsNamesTwice"): ["makeups/refused"],
+    ("outer_service", "SetsOneSettingByAnother"): ["makeups/beside/settings"],
 }
 """Broken device to patterns of checks that must catch it."""
 

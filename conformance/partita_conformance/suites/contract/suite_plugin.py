@@ -239,6 +239,10 @@ def refuses_a_device_that_is_not_there(bench: Bench) -> None:
     require_raises(DeviceError, lambda: bench.core.device_info(device), f"Device '{device}'")
 
 
+_NEARLY = ("{0} of others", "{0}:99", "not {0}", "")
+"""Names that are nearly that of a memory."""
+
+
 @check("plugin")
 def reads_its_own_memory(bench: Bench) -> None:
     """can_share() answers with a bool, and yes for the memory that device_info names."""
@@ -246,8 +250,11 @@ def reads_its_own_memory(bench: Bench) -> None:
     answer = bench.plugin.can_share(memory, bench.device_id)
     require(isinstance(answer, bool), f"can_share gives {answer!r}, not a bool.")
     require(answer, f"can_share('{memory}') is False, though the device's tensors lie there.")
-    strange = bench.plugin.can_share("memory of nobody", bench.device_id)
-    require(strange is False, f"can_share('memory of nobody') is {strange!r}.")
+    info = {bench.core.device_info(name).memory for name in bench.core.available_devices}
+    for name in ("memory of nobody", *(n.format(memory) for n in _NEARLY), "hostess", "host:7"):
+        strange = bench.plugin.can_share(name, bench.device_id)
+        known = name in info
+        require(known or strange is False, f"can_share({name!r}) is {strange!r}; nobody has that.")
 
 
 @check("plugin", values=False)

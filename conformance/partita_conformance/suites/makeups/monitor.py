@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from partita_conformance.draws.makeup.built import Built, Case
 from partita_conformance.inputs.models import Array
 from partita_conformance.judging.compare import compare, largest
 from partita_conformance.judging.requirements import require
+from partita_conformance.suites.contract.suite_properties import settable
 
 _RELATIVE = {"float32": 2e-5, "float64": 1e-11}
 
@@ -56,6 +58,15 @@ class Untouched:
         require(not changed, f"{what} changed the model that it was given: {', '.join(changed)}.")
 
 
+@functools.lru_cache(maxsize=4)
+def _usual(bench: Bench) -> dict[str, Any]:
+    """What a model of which nothing was set has for its settings."""
+    compiled = bench.compile(bench.sample("plain").proto, core=bench.new_core())
+    names = [n for n, _ in settable(bench) if not n.endswith("_HINT") and n != "CACHE_DIR"]
+    found = {name: compiled.get_property(name) for name in names}
+    return {name: value for name, value in found.items() if not isinstance(value, dict)}
+
+
 def require_facts(
     bench: Bench,
     model: partita.Model,
@@ -83,6 +94,11 @@ def require_facts(
             require(value == settings[name] or told, said)
     if bench.is_virtual:
         return
+    if not any(one.endswith("_HINT") for one in settings):
+        for one, due in _usual(bench).items():
+            have = compiled.get_property(one)
+            others = f"Of a model with {dict(settings)}, {one} is {have!r}, not {due!r}."
+            require(one in settings or have == due, others)
     name = device or bench.plugin.device_name
     devices = compiled.get_property("EXECUTION_DEVICES")
     ok = isinstance(devices, list) and {str(one).partition(".")[0] for one in devices} == {name}

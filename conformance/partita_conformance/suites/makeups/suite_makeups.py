@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from onnx import TensorProto, helper
 
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.bench.promises import require_answer
 from partita_conformance.draws.makeup.built import Built, built, fits
+from partita_conformance.draws.makeup.names import STYLES
 from partita_conformance.draws.makeup.traits import (
     PLAIN,
     TRAITS,
@@ -43,6 +46,7 @@ from partita_conformance.suites.makeups.ways import WAYS, Order
 from partita_conformance.suites.resources.collecting import of_new_objects
 
 ANSWERS = "Whatever a plugin, a compiled model or a runner hands out may be changed by its caller"
+_REFUSED = "What no device takes is refused by name, however its operations and values are called"
 _MODELS, _GROUPS = 88, 4
 _STEPS, _MEMBERS, _TRIED = 9, 5, 8
 
@@ -64,6 +68,7 @@ def makeup_checks() -> list[Check]:
     beside = "Models that differ in one thing stay themselves in whichever order they come: {0}"
     return [
         Check("makeups/answers", answers_are_the_callers, True, ANSWERS),
+        Check("makeups/refused", _refused, False, _REFUSED),
         *(
             Check(f"makeups/alone/{n}", functools.partial(_alone, n), True, summary.format(n))
             for n in range(_GROUPS)
@@ -171,6 +176,32 @@ def _require_refusal(
     text = str(error)
     ok = any(op.op_type in text or (op.name and op.name in text) for op in refused)
     require(ok, f"The error of a compile names none of {[op.op_type for op in refused]}: {text}")
+
+
+def _refused(bench: Bench) -> None:
+    for style, named in STYLES.items():
+        for number in range(4):
+            name, value = named(number), named(number + 4)
+            node = helper.make_node("Transmogrify", ["x"], [value], name, domain="com.nobody")
+            ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", value)]
+            graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+            imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
+            proto = helper.make_model(graph, opset_imports=imports, ir_version=8)
+            model = bench.read(proto)
+            what = f"an operation called {name!r} ({style})"
+            answer = bench.core.query_model(model, bench.device, bench.target.config)
+            require_answer(model, answer, bench.plugin.device_name, bench.is_virtual)
+            require(not answer, f"query_model takes {what}, which nobody has.")
+            properties = bench.properties(**bench.target.config)
+            ways: dict[str, Callable[[], object]] = {
+                "Core": functools.partial(bench.core.compile_model, model, bench.device),
+                "the plugin": functools.partial(
+                    bench.plugin.compile_model, model.clone(), properties
+                ),
+            }
+            for who, compile_it in ways.items():
+                error = require_raises(PartitaError, compile_it, f"{who}, given {what},")
+                require(str(error).strip(), f"{who}, given {what}, says nothing.")
 
 
 def _beside(trait: str, bench: Bench) -> None:

@@ -26,6 +26,8 @@ from partita_conformance.suites.feeding import steps_taken
 
 _NUMBERS = (0, 1, 2, 3, 4, 7, 9, 17, 100, 1000, 65_537, 2**31 - 1, 2**40)
 """Values of numbers: below, at and beyond what a driver may have room for."""
+_FRACTIONS = (0.1, 1 / 3, 1e-9)
+"""Values of fractions, of which float32 holds none."""
 _COMPILED = 17
 """Numbers up to this one are compiled with too: more threads or requests cost more than time."""
 
@@ -34,7 +36,7 @@ def _numbers(bench: Bench) -> Iterator[tuple[str, Any]]:
     """Properties that are whole numbers or fractions, each with numbers that it may have."""
     for name, field in settable(bench):
         if field.annotation in (int, float):
-            for number in _NUMBERS:
+            for number in (*_NUMBERS, *(_FRACTIONS if field.annotation is float else ())):
                 yield name, field.annotation(number)
 
 
