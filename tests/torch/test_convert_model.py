@@ -206,3 +206,19 @@ def test_what_cannot_be_converted_is_said(network):
         traced = torch.jit.trace(torch.nn.ReLU(), x)
     with pytest.raises(ModelFormatError, match="is a TorchScript module"):
         partita.convert_model(traced, example_input=x)
+
+
+def test_weights_are_shared_unless_they_are_asked_for_copies():
+    module = torch.nn.Linear(2, 1, bias=False)
+    x = torch.ones(1, 2)
+    shared, own = (
+        partita.convert_model(module, example_input=x, share_weights=share)
+        for share in (True, False)
+    )
+    before = eager(module, x).numpy()
+    with torch.no_grad():
+        module.weight.add_(1)
+    after = eager(module, x).numpy()
+    core = partita.Core()
+    np.testing.assert_allclose(core.compile_model(shared, "CPU")(x.numpy())[0], after, rtol=1e-6)
+    np.testing.assert_allclose(core.compile_model(own, "CPU")(x.numpy())[0], before, rtol=1e-6)

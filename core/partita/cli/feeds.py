@@ -103,8 +103,10 @@ def _split(model: Model, text: str) -> tuple[Port | None, str]:
         if text.startswith(f"{port.name}="):
             return port, text[len(port.name) + 1 :]
     if "=" in text and not Path(text).exists():
+        name = text.partition("=")[0]
         raise InputError(
-            f"Model '{model.name}' has no input '{text.partition('=')[0]}'; it has {_names(model)}."
+            f"Model '{model.name}' has no input '{name}'; it has {_names(model)}."
+            f"{model.constant_hint(name)}"
         )
     return None, text
 

@@ -346,8 +346,9 @@ def _type_as_held(value: ir.Value) -> None:
         return
     if not isinstance(value.type, ir.TensorType) or value.dtype != tensor.dtype:
         value.type = ir.TensorType(tensor.dtype)
-    if value.shape is None or tuple(value.shape) != tuple(tensor.shape):
-        value.shape = ir.Shape(tensor.shape)
+    held = ir.Shape(tensor.shape.numpy())
+    if value.shape != held:
+        value.shape = held
 
 
 def _check_inlined_size(ir_model: ir.Model) -> None:

@@ -97,7 +97,22 @@ class Model(ModelSurface):
 
     def input(self, key: Any = None) -> Port:
         """The input of an index, name or port; may be left out if there is one."""
-        return find_port(self.inputs, key, f"Model '{self.name}'")
+        try:
+            return find_port(self.inputs, key, f"Model '{self.name}'")
+        except ModelError as error:
+            hint = self.constant_hint(key)
+            if not hint:
+                raise
+            raise ModelError(f"{error}{hint}") from None
+
+    def constant_hint(self, key: Any) -> str:
+        """The sentence for who takes a constant for an input; empty if it is no constant's name."""
+        if not isinstance(key, str) or key not in self.ir.graph.initializers:
+            return ""
+        return (
+            f" '{key}' is a constant of the model, whose elements are in the file: leave it "
+            "out, or take its initializer out of the file to make it an input."
+        )
 
     def output(self, key: Any = None) -> Port:
         """The output of an index, name or port; may be left out if there is one."""

@@ -469,7 +469,10 @@ class RequestInputs:
                 return index
         elif isinstance(key, (int, np.integer)) and -len(self.tensors) <= key < len(self.tensors):
             return int(key)
-        raise InputError(f"{self._compiled!r} has no input {key!r}; it takes {self._expected()}.")
+        hint = self._compiled.model.constant_hint(key)
+        raise InputError(
+            f"{self._compiled!r} has no input {key!r}; it takes {self._expected()}.{hint}"
+        )
 
     def _expected(self) -> str:
         ports = self._ports

@@ -356,7 +356,9 @@ def _unpacked(
     if kind is Type.f4e2m1:
         return codes.view(kind.dtype).reshape(shape)
     if kind in (Type.i2, Type.i4):  # the highest bit is the sign
-        codes = (codes ^ np.uint8(1 << (bits - 1))).astype(np.int8) - np.int8(1 << (bits - 1))
+        lowest = 1 << (bits - 1)
+        signed = (codes ^ np.uint8(lowest)).astype(np.int8) - np.int8(lowest)
+        return signed.astype(kind.dtype).reshape(shape)
     return codes.astype(kind.dtype).reshape(shape)
 
 

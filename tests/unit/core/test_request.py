@@ -512,3 +512,19 @@ def test_latency_and_counters(core):
 
 def test_onnx_models_keep_no_variables(request_of_one):
     assert request_of_one.query_state() == []
+
+
+def test_a_constant_that_is_given_is_called_one():
+    model = ov.Core().read_model(
+        model_of(
+            [node("Add", ["x", "w"], "y")], ["x"], ["y"], [weight("w", np.ones(2, np.float32))]
+        )
+    )
+    said = "has no input 'w'; it .*'x'.* 'w' is a constant of the model, .* leave it out, or take"
+    with pytest.raises(ModelError, match=said):
+        model.reshape({"w": [2, 3]})
+    with pytest.raises(InputError, match=said.replace("'w'; it", ".w.; it")):
+        ov.Core().compile_model(model, "REFERENCE")({"x": np.ones(2), "w": ONES})
+    with pytest.raises(ModelError) as caught:
+        model.input("z")
+    assert "constant" not in str(caught.value)
