@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 import partita
@@ -147,8 +148,6 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
 @check("compiled", values=True)
 def edits_of_weights_come_too_late(bench: Bench) -> None:
     """Weights, attributes and names that the caller changes after compiling do not count."""
-    import onnx_ir as ir  # without what it seldom needs, as models that were read have it
-
     weights = {"w": np.arange(1, 7, dtype=np.float32).reshape(2, 3)}
     tried = 0
     for text in (

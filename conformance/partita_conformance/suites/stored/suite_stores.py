@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -242,15 +243,11 @@ def changes_count_in_the_next_compile(bench: Bench) -> None:
 
 
 def _weight(model: partita.Model) -> None:
-    import onnx_ir as ir  # without what it seldom needs, as models that were read have it
-
     weight = np.array([[3, -1, 2], [0.5, 4, -2]], np.float32)
     model.ir.graph.initializers["w"].const_value = ir.tensor(weight, name="w")
 
 
 def _attribute(model: partita.Model) -> None:
-    import onnx_ir as ir
-
     for node in model.ir.graph:
         if "alpha" in node.attributes:
             node.attributes["alpha"] = ir.AttrFloat32("alpha", 0.125)
