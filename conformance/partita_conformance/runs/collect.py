@@ -40,6 +40,7 @@ from partita_conformance.suites.numerics.suite_decoder import decoder_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
 from partita_conformance.suites.numerics.suite_kinds import kind_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
+from partita_conformance.suites.numerics.suite_outputs import output_checks
 from partita_conformance.suites.numerics.suite_passes import pass_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
 from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
@@ -146,6 +147,7 @@ def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...
         *hetero_checks(cuts, models),
         *random_checks(draws),
         *kind_checks(draws),
+        *output_checks(),
         *decoder_checks(draws),
         *sweep_checks(draws),
         *again_checks(),

@@ -465,6 +465,9 @@ CAUGHT = {
     ("outer_service", "AllocatesWhatWasThere"): ["members/allocated*apart"],
     ("outer_service", "FormatsNamesTwice"): ["makeups/refused"],
     ("outer_service", "SetsOneSettingByAnother"): ["makeups/beside/settings"],
+    ("outer_numerics", "NewestSoftmaxInBodies"): ["opsets/Softmax/10"],
+    ("outer_numerics", "ThirdOutputInTheSecondPlace"): ["outputs/LayerNormalization"],
+    ("outer_numerics_more", "LowersStopwordsToo"): ["choices/StringNormalizer"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers
 from partita_conformance.draws.choices.windows import windows_of
 from partita_conformance.draws.draw import Array, Draw
@@ -129,7 +129,9 @@ def matmul_integer() -> Iterator[Draw]:
 def qlinear_matmul() -> Iterator[Draw]:
     """Matrices and batches, types, and a scale for each row, for each column or for all."""
     sides = (((3, 7), (7, 5)), ((2, 3, 7), (2, 7, 5)), ((2, 3, 7), (7, 5)), ((4, 33), (33, 17)))
-    for row in meetings(side=sides, a=_BYTES, b=_BYTES, by=("one", "column"), known=(0, 1)):
+    for row in meetings_of_three(
+        side=sides, a=_BYTES, b=_BYTES, by=("one", "column"), known=(0, 1)
+    ):
         first, second = row["side"]
         kinds = np.dtype(row["a"]), np.dtype(row["b"])
         columns = [second[-1]] if row["by"] == "column" and len(second) == 2 else []

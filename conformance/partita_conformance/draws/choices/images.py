@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers, whole
 from partita_conformance.draws.draw import Array, Draw, scalar
 
@@ -135,7 +135,7 @@ def upsample() -> Iterator[Draw]:
 
 def grid_sample() -> Iterator[Draw]:
     """Modes, what lies beyond the edge, corners, places far away, images and volumes."""
-    for row in meetings(
+    for row in meetings_of_three(
         mode=("linear", "nearest", "cubic"), padding_mode=("zeros", "border", "reflection"),
         align_corners=(0, 1), batch=(1, 2), rank=(4, 5), reach=(1.31, 4.3),
     ):  # fmt: skip
@@ -160,7 +160,7 @@ _BOXES = ((0.6, 1.2, 6.3, 5.1), (-2.4, -1.3, 3.7, 9.6), (2.2, 3.4, 2.5, 3.6), (1
 
 def roi_align() -> Iterator[Draw]:
     """Ways to sample, scales, sizes, and regions of other images in other orders."""
-    for row in meetings(
+    for row in meetings_of_three(
         mode=("avg", "max"), sampling_ratio=(0, 1, 2), spatial_scale=(1.0, 0.5),
         coordinate_transformation_mode=("half_pixel", "output_half_pixel"),
         size=((2, 3), (1, 1), (3, 2)), order=((0, 1, 0, 1), (1, 1, 0, 0)),
@@ -181,7 +181,7 @@ def max_roi_pool() -> Iterator[Draw]:
 
 def max_unpool() -> Iterator[Draw]:
     """Ranks, windows and pads, of several images and channels."""
-    for row in meetings(rank=(1, 2, 3), kernel=(2, 3), pads=(0, 1), batch=(1, 2)):
+    for row in meetings_of_three(rank=(1, 2, 3), kernel=(2, 3), pads=(0, 1), batch=(1, 2)):
         rank, kernel = row["rank"], row["kernel"]
         shape = (row["batch"], 2, *(2, 3, 2)[:rank])
         given = {"kernel_shape": [kernel] * rank, "strides": [kernel] * rank}
@@ -196,7 +196,7 @@ def max_unpool() -> Iterator[Draw]:
 
 def col2im() -> Iterator[Draw]:
     """Ranks, blocks, strides, dilations and pads that are uneven, of several images."""
-    for row in meetings(
+    for row in meetings_of_three(
         rank=(2, 1, 3), block=((2, 3, 1), (3, 1, 2)), strides=((1, 1, 1), (2, 1, 2)),
         dilations=((1, 1, 1), (1, 2, 1)), pads=(0, 1, 2), batch=(1, 2), channels=(1, 3),
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Choices of several kinds put together, so that each two of them meet."""
+"""Choices of several kinds put together, so that each two or three of them meet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-_CANDIDATES = 40
-"""Rows of which that of most new pairs is taken."""
+_CANDIDATES = {2: 40, 3: 12}
+"""Rows of which that of most new groups is taken, by the size of groups."""
 
 
 def meetings(**choices: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -21,25 +21,39 @@ def meetings(**choices: Sequence[Any]) -> Iterator[dict[str, Any]]:
     Args:
         choices: Kinds to their choices.
     """
+    return _rows(2, choices)
+
+
+def meetings_of_three(**choices: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The same, where any three choices of three kinds stand together in some row.
+
+    For what takes little time, since there are three or four times as many rows.
+
+    Args:
+        choices: Kinds to their choices.
+    """
+    return _rows(min(3, len(choices)), choices)
+
+
+def _rows(count: int, choices: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(len(choices))
     names = list(choices)
     left = {
-        (a, i, b, k)
-        for a, b in itertools.combinations(names, 2)
-        for i in range(len(choices[a]))
-        for k in range(len(choices[b]))
+        tuple(zip(kinds, places, strict=True))
+        for kinds in itertools.combinations(names, count)
+        for places in itertools.product(*(range(len(choices[kind])) for kind in kinds))
     }
     while left:
-        a, i, b, k = min(left)  # at least this one is new
+        first = min(left)  # at least this one is new
         best: dict[str, int] = {}
-        for _ in range(_CANDIDATES):
+        for _ in range(_CANDIDATES[count]):
             row = {name: int(rng.integers(len(choices[name]))) for name in names}
-            row[a], row[b] = i, k
-            if len(_pairs(row) & left) > len(_pairs(best) & left):
+            row.update(first)
+            if len(_groups(row, count) & left) > len(_groups(best, count) & left):
                 best = row
-        left -= _pairs(best)
+        left -= _groups(best, count)
         yield {name: choices[name][place] for name, place in best.items()}
 
 
-def _pairs(row: Mapping[str, int]) -> set[tuple[str, int, str, int]]:
-    return {(a, row[a], b, row[b]) for a, b in itertools.combinations(row, 2)}
+def _groups(row: Mapping[str, int], count: int) -> set[tuple[tuple[str, int], ...]]:
+    return set(itertools.combinations(row.items(), count))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers
 from partita_conformance.draws.draw import Draw
 
@@ -16,7 +16,7 @@ _SHAPE = (2, 3, 4, 5)
 
 def layer_norm() -> Iterator[Draw]:
     """Each axis of each rank, with a shift and without, mean and deviation beside the result."""
-    for row in meetings(
+    for row in meetings_of_three(
         rank=(3, 2, 4), axis=(None, *range(-4, 4)), shift=(0, 1), outputs=(1, 3),
         epsilon=(1e-5, 0.3), known=(1, 0),
     ):  # fmt: skip
@@ -32,7 +32,7 @@ def layer_norm() -> Iterator[Draw]:
 
 def rms_norm() -> Iterator[Draw]:
     """Each axis of each rank."""
-    for row in meetings(
+    for row in meetings_of_three(
         rank=(3, 2, 4), axis=(None, *range(-4, 4)), epsilon=(1e-5, 0.3), known=(1, 0)
     ):
         rank, axis = row["rank"], row["axis"]
@@ -56,7 +56,7 @@ def of_channels(count: int, low: int) -> Iterator[Draw]:
 
 def group_norm() -> Iterator[Draw]:
     """Groups of one channel, of some and of all, of images of each rank."""
-    for row in meetings(
+    for row in meetings_of_three(
         num_groups=(1, 2, 3, 6), epsilon=(1e-5, 0.3), rank=(4, 3, 5, 2), known=(1, 0), batch=(2, 1)
     ):
         rank, known, batch = (row.pop(name) for name in ("rank", "known", "batch"))
@@ -69,7 +69,7 @@ def group_norm() -> Iterator[Draw]:
 
 def lp_norm() -> Iterator[Draw]:
     """Each axis of each rank, of either power."""
-    for row in meetings(rank=(1, 2, 3, 4), axis=range(-4, 4), p=(1, 2)):
+    for row in meetings_of_three(rank=(1, 2, 3, 4), axis=range(-4, 4), p=(1, 2)):
         rank = row.pop("rank")
         if -rank <= row["axis"] < rank:
             yield Draw([numbers(*_SHAPE[:rank]) - 1.2], row)
@@ -85,7 +85,7 @@ def mean_variance() -> Iterator[Draw]:
 
 def global_lp_pool() -> Iterator[Draw]:
     """Powers of images of each rank."""
-    for row in meetings(rank=(3, 4, 5), p=(None, 1, 2, 3)):
+    for row in meetings_of_three(rank=(3, 4, 5), p=(None, 1, 2, 3)):
         x = numbers(*(2, 3, 4, 5, 2)[: row["rank"]]) - 1.2
         yield Draw([x], {} if row["p"] is None else {"p": row["p"]})
 

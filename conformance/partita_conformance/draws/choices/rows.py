@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers, places, whole
 from partita_conformance.draws.draw import Draw
 
@@ -56,7 +56,7 @@ def along_axis(op_type: str) -> Iterator[Draw]:
 
 def one_hot() -> Iterator[Draw]:
     """Each axis, indices from either end and beyond it, of any type, to values of any type."""
-    for row in meetings(
+    for row in meetings_of_three(
         rank=(0, 1, 2), axis=(-1, 0, 1, -2), index=("int64", "int32", "float32"),
         values=([0, 1], [1, 0], [-3, 7]), kind=("float32", "int64", "bool", "int32"), known=(0, 1),
         depth=("int64", "int32", "float32"),
@@ -83,7 +83,7 @@ def top_k() -> Iterator[Draw]:
 
 def trilu() -> Iterator[Draw]:
     """Diagonals inside and outside, of matrices that are no squares, of several types."""
-    for row in meetings(
+    for row in meetings_of_three(
         upper=(0, 1), k=(None, 0, 1, -1, 2, -2, 9, -9), shape=((3, 5), (5, 3), (2, 3, 4), (1, 4)),
         kind=("float32", "int64", "bool"),
     ):  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers
 from partita_conformance.draws.draw import Array, Draw, scalar
 
@@ -23,7 +23,7 @@ def dft() -> Iterator[Draw]:
             ways += [{"onesided": 1}] if parts == 1 and not inverse else []
             for given in ways:
                 yield Draw(inputs, given, (1, 2), opset=20)
-    for row in meetings(
+    for row in meetings_of_three(
         parts=(1, 2), axis=(None, 0, 1, 2), length=(None, 3, 8), inverse=(0, 1), known=((1,), ()),
         onesided=(0, 1),
     ):  # fmt: skip
@@ -38,7 +38,7 @@ def dft() -> Iterator[Draw]:
 
 def stft() -> Iterator[Draw]:
     """Windows and lengths of frames, given or not, steps, half of the frequencies and all."""
-    for row in meetings(
+    for row in meetings_of_three(
         onesided=(0, 1), parts=(1, 2), window=(0, 1), length=(None, 6, 9), step=(2, 5),
         batch=(1, 2), known=((1, 2, 3), (1, 3)),
     ):  # fmt: skip
@@ -64,7 +64,7 @@ def window() -> Iterator[Draw]:
 
 def tf_idf() -> Iterator[Draw]:
     """Ways to count, lengths of series, gaps, weights and none, rows and one row."""
-    for row in meetings(
+    for row in meetings_of_three(
         mode=("TF", "IDF", "TFIDF"), least=(1, 2), most=(1, 2, 3), gaps=(0, 1, 2, 5),
         weights=(0, 1), rows=(None, 1, 3), kind=("int64", "int32"),
     ):  # fmt: skip
@@ -93,7 +93,7 @@ def tf_idf() -> Iterator[Draw]:
 
 def tensor_scatter() -> Iterator[Draw]:
     """Each axis, at the end of a cache or around it, from each place or from the first one."""
-    for row in meetings(
+    for row in meetings_of_three(
         rank=(4, 3),
         axis=(-2, 1, 2, -1),
         mode=("linear", "circular"),

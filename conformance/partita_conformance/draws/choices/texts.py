@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings_of_three
 from partita_conformance.draws.draw import Array, Draw
 
 _WORDS = ("Monday", "monday", "MONDAY", "a", "A", "b c", "\u00e9t\u00e9", "\u0416uk", "kept", "")
@@ -20,7 +20,7 @@ def _texts(*shape: int, words: tuple[str, ...] = _WORDS) -> Array:
 
 def normalizer() -> Iterator[Draw]:
     """Cases, stop words of other cases, a row and a matrix of it, of which all may be stopped."""
-    for row in meetings(
+    for row in meetings_of_three(
         is_case_sensitive=(None, 0, 1), case_change_action=(None, "LOWER", "UPPER", "NONE"),
         stopwords=(None, ["monday", "A"], ["MONDAY", "\u00c9T\u00c9"], ["kept", "b c"]),
         rank=(1, 2), left=(1, 1, 0),
@@ -35,7 +35,7 @@ _LISTS = ("a,b", "a,,b,c", ",a", "a,", "  b   c ", "one", "a,  b, c", "a--b--", 
 
 def split() -> Iterator[Draw]:
     """By spaces, a sign and several, into few parts at most, of texts of each rank."""
-    for row in meetings(
+    for row in meetings_of_three(
         delimiter=(None, ",", "--", " "), maxsplit=(None, 0, 1, 2, 9), shape=((), (6,), (2, 5))
     ):
         if row["maxsplit"] == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from partita_conformance.draws.choices.meet import meetings
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.choices.numbers import numbers
 from partita_conformance.draws.draw import Draw
 
@@ -121,7 +121,9 @@ def blocks(op_type: str) -> Iterator[Draw]:
 
 def lrn() -> Iterator[Draw]:
     """Odd and even sizes, those beyond the channels too, and images of each rank."""
-    for row in meetings(size=(1, 2, 3, 4, 9), rank=(1, 2, 3), alpha=(0.3, 1.0), beta=(0.75, 0.3)):
+    for row in meetings_of_three(
+        size=(1, 2, 3, 4, 9), rank=(1, 2, 3), alpha=(0.3, 1.0), beta=(0.75, 0.3)
+    ):
         rank = row.pop("rank")
         yield Draw([numbers(2, 5, *_SPATIAL[:rank]) - 1.2], {**row, "bias": 1.5})
 

@@ -12,6 +12,7 @@ from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.draws.draw import Draw
+from partita_conformance.draws.graphs.inside import inside
 from partita_conformance.draws.operators import model_of
 from partita_conformance.judging.compare import compare, largest
 from partita_conformance.judging.requirements import (
@@ -29,7 +30,13 @@ _SIGNED = frozenset(("Neg", "Abs", "Identity", "Transpose", "Reshape", "Concat",
 """Operators that keep or change the sign of zero, as IEEE 754 has it."""
 
 
-def draw_check(name: str, op: str, make: Make, summary: str, element: str = "") -> Check:
+_TOGETHER = 6
+"""How many draws stand in a branch at most."""
+
+
+def draw_check(
+    name: str, op: str, make: Make, summary: str, element: str = "", bodies: bool = False
+) -> Check:
     """A check of draws of one operator.
 
     Args:
@@ -38,12 +45,13 @@ def draw_check(name: str, op: str, make: Make, summary: str, element: str = "") 
         make: Makes the draws when the check is made.
         summary: What the check asks for.
         element: The element type that is tried.
+        bodies: Whether to try some of them in a branch of a choice as well.
     """
-    run = functools.partial(_run, op, make)
+    run = functools.partial(_run, op, make, bodies)
     return Check(name, run, False, summary, op, element or "float")
 
 
-def _run(op: str, make: Make, bench: Bench) -> None:
+def _run(op: str, make: Make, bodies: bool, bench: Bench) -> None:
     """Compares what the device makes of each draw with what is right.
 
     Raises:
@@ -57,6 +65,7 @@ def _run(op: str, make: Make, bench: Bench) -> None:
     wrong: list[str] = []
     not_made: list[DeclinedError | NotApplicableError] = []
     compiled: tuple[bytes, Any] = (b"", None)
+    made: list[tuple[Draw, list[Any]]] = []
     for word, one in drawn:
         proto, feeds = model_of(op, one)
         try:
@@ -64,16 +73,45 @@ def _run(op: str, make: Make, bench: Bench) -> None:
             if model != compiled[0]:
                 request = claimed_compiles(bench, proto).create_infer_request()
                 compiled = model, request
-            compare_all(op, one, compiled[1], feeds, _expected(bench, proto, feeds))
+            expected = _expected(bench, proto, feeds)
+            compare_all(op, one, compiled[1], feeds, expected)
+            made.append((one, expected))
         except ConformanceError as error:
             wrong.append(f"{word}: {error}" if word else str(error))
         except (DeclinedError, NotApplicableError) as reason:
             not_made.append(reason)
     if wrong:
         raise ConformanceError("; ".join(wrong))
+    if bodies and made:
+        _compare_inside(op, made, bench)
     if len(not_made) == len(drawn):
         skipped = [reason for reason in not_made if isinstance(reason, NotApplicableError)]
         raise (skipped or not_made)[0]
+
+
+def _compare_inside(op: str, made: Sequence[tuple[Draw, list[Any]]], bench: Bench) -> None:
+    """Compares what a device makes of draws in a branch with what is right, if it takes that.
+
+    Raises:
+        ConformanceError: It is something else.
+    """
+    opset = made[0][0].opset
+    fit = [(one, due) for one, due in made if one.opset == opset and _of_arrays(due)]
+    some = fit[:: -(-len(fit) // _TOGETHER)] if fit else []
+    if not some:
+        return
+    proto, feeds, due = inside(op, *zip(*some, strict=True))
+    if bench.refusals(proto):
+        return
+    with np.errstate(all="ignore"):
+        have = claimed_compiles(bench, proto)(feeds).to_tuple()
+    for given, (one, place, right) in zip(have, due, strict=True):
+        what = f"{op} {one.attributes} of opset {opset} in a branch, output {place}"
+        compare([given], [right], what, *_allowed(op, right))
+
+
+def _of_arrays(outputs: Sequence[Any]) -> bool:
+    return all(isinstance(array, np.ndarray) for array in outputs)
 
 
 def _expected(bench: Bench, proto: Any, feeds: Any) -> list[Any]:

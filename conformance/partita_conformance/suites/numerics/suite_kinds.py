@@ -43,7 +43,11 @@ def kind_checks(count: int) -> list[Check]:
     """
     rest = [
         draw_check(
-            f"random/{op}/rest", op, functools.partial(_rest, op, count), f"{op} of all other kinds"
+            f"random/{op}/rest",
+            op,
+            functools.partial(_rest, op, count),
+            f"{op} of all other kinds, of which some stand in a branch too",
+            bodies=True,
         )
         for op in GENERATORS
         if len(order(op)) > kinds_taken(op, count)

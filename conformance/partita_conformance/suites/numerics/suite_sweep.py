@@ -82,8 +82,8 @@ def sweep_checks(count: int) -> list[Check]:
         for opset in OPSETS:
             if is_another(op, opset, newest):
                 make = functools.partial(_aged, op, opset)
-                what = f"{op} of opset {opset}"
-                checks.append(draw_check(f"opsets/{op}/{opset}", op, make, what))
+                what = f"{op} of opset {opset}, in a branch too"
+                checks.append(draw_check(f"opsets/{op}/{opset}", op, make, what, bodies=True))
         if op in CHOICES:
             make = functools.partial(_chosen, op)
             what = f"{op} of each choice, where it matters"

@@ -227,21 +227,6 @@ class DividesByReciprocals(Kernel):
         return [y]
 
 
-class RaisesIntegersInDoubles(Kernel):
-    """Computes powers of int64 in doubles, which hold 53 bits."""
-
-    op = "Pow"
-
-    def kernel(self, call):
-        x, by = call.inputs
-        (y,) = call.right()
-        if x.dtype == np.int64 and by.dtype.kind in "iu":
-            with np.errstate(all="ignore"):
-                rough = np.power(x.astype(np.float64), by.astype(np.float64))
-            return [np.where(np.abs(rough) < 2.0**62, rough, y).astype(np.int64)]
-        return [y]
-
-
 class SlopesOfChannels(Kernel):
     """Takes a vector of slopes for one of channels where the count of channels is its length."""
 

@@ -494,16 +494,6 @@ class ScalesByTheInput(Kernel):
         return [(y * (int(np.asarray(length).item()) / x.shape[axis])).astype(y.dtype)]
 
 
-class WindowsInSingles(Kernel):
-    """Computes windows in float32 whatever type is asked for."""
-
-    op = ("HannWindow", "HammingWindow", "BlackmanWindow")
-
-    def kernel(self, call):
-        (y,) = call.right()
-        return [y.astype(np.float32).astype(y.dtype) if y.dtype == np.float64 else y]
-
-
 # ---------------------------------------------------------- recurrences, control, sequences
 
 
