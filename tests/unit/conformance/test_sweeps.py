@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from onnx import defs
 
 from partita_conformance.bench.bench import Bench, Target
+from partita_conformance.draws.choices.meet import meetings, meetings_of_three
 from partita_conformance.draws.cover import ATTEMPTS, newest_opset, nth, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
@@ -253,3 +255,17 @@ def test_upsampling_is_judged_in_fractions():
     drawn = Draw([x, np.array([1, 1, 1, 3], np.float32)], {"mode": "linear"}, [1], opset=9)
     proto, feeds = model_of("Upsample", drawn)
     assert exact_answers(proto, feeds)[0].ravel().tolist() == [0, 1, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("draw_rows", "count"), [(meetings, 2), (meetings_of_three, 3)])
+def test_any_few_choices_meet(draw_rows, count):
+    kinds = {"a": (0, 1, 2), "b": (0, 1), "c": "xyz", "d": (None, 7)}
+    rows = list(draw_rows(**kinds))
+    for names in itertools.combinations(kinds, count):
+        met = {tuple(row[name] for name in names) for row in rows}
+        assert met == set(itertools.product(*(kinds[name] for name in names)))
+    assert len(rows) < 36  # fewer than all there are
+
+
+def test_three_of_two_kinds_are_both():
+    assert len(list(meetings_of_three(a=(0, 1), b=(0, 1, 2)))) == 6
