@@ -144,12 +144,12 @@ class Builder:
         kind = np.dtype(dtype)
         if any(n < 0 for n in dims):
             raise CompileError(
-                f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
+                f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
                 f"{list(dims)}; check the shapes and attributes that lead to it."
             )
         if math.prod(dims) * kind.itemsize > _MOST_BYTES:
             raise CompileError(
-                f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
+                f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
                 f"{list(dims)}, more than any memory; check the shapes that lead to it."
             )
         return Operand(dims, kind, new_array(dims, kind) if self._folding else None)
@@ -160,7 +160,7 @@ class Builder:
         view = Operand(dims, x.dtype)
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise CompileError(
-                f"Operation '{self.node.name}' ({self.node.kind}) cannot view a tensor of shape "
+                f"Operation '{self.node.name}' ({self.node.told}) cannot view a tensor of shape "
                 f"{list(x.shape)} as {list(dims)}."
             )
         if x.const is not None:
@@ -384,7 +384,7 @@ class Builder:
         self.steps.append(step)
         if len(self.steps) > self._steps_end:
             raise CompileError(
-                f"Operation '{self.node.name}' ({self.node.kind}) would take more than "
+                f"Operation '{self.node.name}' ({self.node.told}) would take more than "
                 f"{_MOST_STEPS} steps; check the shapes that lead to it."
             )
 

@@ -124,7 +124,7 @@ def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
             computed = iter(evaluator.run(None, feeds))
     except Exception as error:  # the evaluator checks little: it raises what Python happens to
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot be computed from its constants by "
+            f"Operation '{node.name}' ({node.told}) cannot be computed from its constants by "
             f"ONNX's reference ({type(error).__name__}: {error}); check its attributes and inputs."
         ) from error
     return [np.asarray(next(computed)) if name else np.empty(0) for name in proto.output]

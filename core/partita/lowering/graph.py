@@ -79,7 +79,17 @@ class Node:
             If, Loop or Scan the name of that operation.
     """
 
-    __slots__ = ("attrs", "domain", "inputs", "name", "op_type", "origins", "outputs", "version")
+    __slots__ = (
+        "_told",
+        "attrs",
+        "domain",
+        "inputs",
+        "name",
+        "op_type",
+        "origins",
+        "outputs",
+        "version",
+    )
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Node:
         self.attrs = dict(attrs or {})
         self.name = name
         self.origins = (name,) if origins is None else origins
+        self._told = ""
         for value in self.outputs:
             if value is not None:
                 value.producer = self
@@ -146,8 +157,19 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """Operator with domain, as messages show it: ``"Relu"``, ``"partita::Conv"``."""
+        """Operator with domain: ``"Relu"``, ``"partita::Conv"``."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    @property
+    def told(self) -> str:
+        """The :attr:`kind` that the operation of this name has in the model, for messages."""
+        return self._told or self.kind
+
+    def stand_for(self, nodes: Iterable[Node]) -> None:
+        """Takes over from the one of this name how the model writes it."""
+        for node in nodes:
+            if node.name == self.name:
+                self._told = node.told
 
     def graphs(self) -> list[Graph]:
         """The graphs among the attributes (bodies of If, Loop and Scan)."""

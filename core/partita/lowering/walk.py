@@ -179,7 +179,7 @@ class Walk:
             self._builder.begin(node, False)
             source = node.inputs[0]
             if source is None:
-                raise CompileError(f"Operation '{node.name}' ({node.kind}) lacks its first input.")
+                raise CompileError(f"Operation '{node.name}' ({node.told}) lacks its first input.")
             if node.op_type == "If":
                 taken = bool(self._builder.value(self._operand(source)).reshape(-1)[0])
                 self._inline(node, node.attrs["then_branch" if taken else "else_branch"], work)
@@ -282,7 +282,7 @@ class Walk:
         if not self._target.allow_split:
             names = ", ".join(f"'{value.name}'" for value in values)
             raise CompileError(
-                f"Operation '{node.name}' ({node.kind}) needs the value of {names}, which is only "
+                f"Operation '{node.name}' ({node.told}) needs the value of {names}, which is only "
                 "known while the model runs; this device cannot compile that."
             )
         self._needed.update(values)

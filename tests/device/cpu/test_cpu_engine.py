@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import parser
 
@@ -454,3 +455,17 @@ def test_a_run_that_finds_no_room_says_so(monkeypatch):
     monkeypatch.setattr(GraphRunner, "run", no_room)
     with pytest.raises(DeviceMemoryError, match=r"Device CPU has no room to run: .* 8 GiB"):
         request.infer([floats(3, 2)])
+
+
+def test_a_message_names_the_operator_that_the_model_has():
+    """A Gemm and its Relu are one product by the time that shapes turn out not to fit."""
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, K] x) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+            [mine] g = Gemm(x, w)
+            [act] y = Relu(g)
+        }"""
+    )
+    compiled = partita.Core().compile_model(graph, "CPU")
+    with pytest.raises(InferError, match=r"Operation 'mine' \(Gemm\) cannot multiply"):
+        compiled(np.ones((2, 5), np.float32))

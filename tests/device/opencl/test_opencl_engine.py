@@ -6,11 +6,19 @@ import os
 import threading
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
+import partita
 from partita import HostTensor
-from partita.errors import CompileError, DeviceMemoryError, DeviceNotFoundError, PropertyError
+from partita.errors import (
+    CompileError,
+    DeviceMemoryError,
+    DeviceNotFoundError,
+    InferError,
+    PropertyError,
+)
 from partita.lowering import Operand
 from partita_opencl.device import device as devices
 from partita_opencl.device.buffer_pool import BufferPool
@@ -520,3 +528,17 @@ def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
     with pytest.raises(cl.Error, match="INVALID_KERNEL_ARGS"):
         launch_batch.KernelSequence([*calls, (bad, (8,), (4,)), *calls]).enqueue(queue)
     queue.finish()
+
+
+def test_a_message_names_the_operator_that_the_model_has():
+    """A Gemm and its Relu are one product by the time that shapes turn out not to fit."""
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, K] x) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+            [mine] g = Gemm(x, w)
+            [act] y = Relu(g)
+        }"""
+    )
+    compiled = partita.Core().compile_model(graph, "OPENCL")
+    with pytest.raises(InferError, match=r"Operation 'mine' \(Gemm\) cannot multiply"):
+        compiled(np.ones((2, 5), np.float32))

@@ -122,6 +122,7 @@ class Rewriter:
                     if value is not None:
                         value.producer = node
             return False
+        new.stand_for(old)
         last = self._makers[result]
         for node in old:
             self._forget(node)

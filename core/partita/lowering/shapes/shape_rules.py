@@ -40,7 +40,7 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
     if fault is not None:
         listed = ", ".join("none" if shape is None else str(list(shape)) for shape in shapes)
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}): {fault}; its inputs have shapes {listed}."
+            f"Operation '{node.name}' ({node.told}): {fault}; its inputs have shapes {listed}."
         )
 
 
@@ -64,7 +64,7 @@ def check_box(
     last = start + sum(end for end in ends if end > 0)
     if first < 0 or last >= x.size:
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) would copy elements beyond a tensor of shape "
+            f"Operation '{node.name}' ({node.told}) would copy elements beyond a tensor of shape "
             f"{list(x.shape)}; check the shapes and attributes that lead to it."
         )
 

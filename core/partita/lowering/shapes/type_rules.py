@@ -43,7 +43,7 @@ def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
         if len(found) > 1 and not found <= PRECISIONS:
             listed = ", ".join("none" if o is None else str(o.dtype) for o in operands)
             raise CompileError(
-                f"Operation '{node.name}' ({node.kind}) has inputs of types {listed}; one type is "
+                f"Operation '{node.name}' ({node.told}) has inputs of types {listed}; one type is "
                 "due where they are joined or combined. Cast them."
             )
 

@@ -165,7 +165,7 @@ def gather_blocks(
     ):
         shapes = [list(x.shape) for x in (table, scales, zeros) if x is not None]
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) has a table, scales and zero points of shapes "
+            f"Operation '{node.name}' ({node.told}) has a table, scales and zero points of shapes "
             f"{shapes}, which do not fit blocks of {block} elements of {bits} bits."
         )
     y = k.empty((*indices.shape, *table.shape[1:-1], line), scales.dtype)

@@ -123,7 +123,7 @@ def _repeated(k: Kit, v: Operand, x: Operand, shape: tuple[int, ...]) -> Operand
     if not fits:
         node = k.builder.node
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot broadcast shape {list(v.shape)} to "
+            f"Operation '{node.name}' ({node.told}) cannot broadcast shape {list(v.shape)} to "
             f"{list(shape)}."
         )
     return expand(k, _as(k, v, x), shape)

@@ -237,7 +237,7 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
     if not fits or q.count % max(k.count, 1):
         given = [x.shape for x in (q.tensor, k.tensor, v.tensor, mask, lengths) if x is not None]
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}): query, key, value and mask of shapes "
+            f"Operation '{b.node.name}' ({b.node.told}): query, key, value and mask of shapes "
             f"{', '.join(str(list(shape)) for shape in given)} do not fit each other."
         )
 

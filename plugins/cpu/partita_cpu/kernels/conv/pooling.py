@@ -41,7 +41,7 @@ def _check_rank(node: Node) -> Reason | None:
 def _window(node: Node, x: Operand) -> Window:
     if not 3 <= x.ndim <= 5:
         raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}) has an input of {x.ndim} dimensions; "
+            f"Operation '{node.name}' ({node.told}) has an input of {x.ndim} dimensions; "
             "3 to 5 are possible."
         )
     kernel_shape = node.attrs["kernel_shape"]

@@ -125,7 +125,7 @@ def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     except ValueError as error:
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}): the shapes {listed} do not broadcast; "
+            f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast; "
             "check the shapes of the inputs."
         ) from error
 
@@ -191,7 +191,7 @@ def emit_broadcast(
     ):
         listed = ", ".join(str(list(operand.shape)) for operand in operands)
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}): the shapes {listed} do not broadcast to "
+            f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast to "
             f"{list(y.shape)}; check the shapes of the inputs."
         )
     if y.size == 0:

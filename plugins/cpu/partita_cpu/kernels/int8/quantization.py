@@ -158,7 +158,7 @@ class Grid:
             return
         if scale.size != x.shape[axis]:
             raise CompileError(
-                f"Operation '{node.name}' ({node.op_type}) has {scale.size} scales for axis {axis} "
+                f"Operation '{node.name}' ({node.told}) has {scale.size} scales for axis {axis} "
                 f"of a tensor of shape {list(x.shape)}; it must have one per index of that axis."
             )
         self.extents = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))

@@ -315,7 +315,7 @@ def _requantized(
     channels = extents[1]
     if factor.size not in (1, channels) or (bias is not None and bias.size != channels):
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}) has {factor.size} scales for {channels} "
+            f"Operation '{b.node.name}' ({b.node.told}) has {factor.size} scales for {channels} "
             "channels; it must have 1, or one per channel."
         )
     terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)

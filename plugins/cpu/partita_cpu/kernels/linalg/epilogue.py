@@ -84,7 +84,7 @@ def finish(
     """
     if bias is not None and bias_mode == BIAS_PER_COLUMN and bias.size != inner:
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}) has a bias of shape {list(bias.shape)} for "
+            f"Operation '{b.node.name}' ({b.node.told}) has a bias of shape {list(bias.shape)} for "
             f"{inner} columns."
         )
     act = activation or NO_ACTIVATION

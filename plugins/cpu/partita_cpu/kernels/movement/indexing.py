@@ -216,7 +216,7 @@ def _indices(
     b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
 ) -> Operand:
     """As many indices along an axis, which a function computes of sizes."""
-    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.kind})"
+    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.told})"
     return b.computed((count,), np.int64, _within, *where, index_of, *args)
 
 

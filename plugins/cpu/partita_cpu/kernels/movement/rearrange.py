@@ -37,7 +37,7 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
     dims = (1,) * (len(shape) - x.ndim) + x.shape
     if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}): a tensor of shape {list(x.shape)} does "
+            f"Operation '{b.node.name}' ({b.node.told}): a tensor of shape {list(x.shape)} does "
             f"not broadcast to {list(shape)}."
         )
     if x.size == math.prod(shape):
@@ -68,7 +68,7 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
     """
     if not -rank <= axis < rank:
         raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}) has axis {axis}, "
+            f"Operation '{node.name}' ({node.told}) has axis {axis}, "
             f"but its tensor has {rank} dimensions."
         )
     return axis % rank
@@ -123,7 +123,7 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     new = {axis_of(node, axis, rank) for axis in given}
     if len(new) < len(given):
         raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}) adds a dimension twice: axes {list(given)}."
+            f"Operation '{node.name}' ({node.told}) adds a dimension twice: axes {list(given)}."
         )
     rest = iter(x.shape)
     return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])

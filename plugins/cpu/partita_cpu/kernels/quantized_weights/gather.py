@@ -173,7 +173,7 @@ def _check_shapes(
     if scales.shape != blocks or (zeros is not None and zeros.shape != points):
         found = [list(x.shape) for x in (scales, zeros) if x is not None]
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) has scales and zero points of shapes {found}; "
+            f"Operation '{node.name}' ({node.told}) has scales and zero points of shapes {found}; "
             f"elements of shape {shape} need {list(blocks)} and {list(points)}."
         )
 

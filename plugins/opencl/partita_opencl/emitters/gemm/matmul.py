@@ -131,7 +131,7 @@ def _matmul(
 ) -> Operand:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[max(0, b.ndim - 2)]:
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot multiply shapes {list(a.shape)} and "
+            f"Operation '{node.name}' ({node.told}) cannot multiply shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )
     if is_half(a.dtype) and _streams(k, a, b, bias, residual):

@@ -60,12 +60,12 @@ def attention(
     keys = shapes[1][1]
     if shapes[1] != shapes[2] or shapes[1] != (batch, keys, heads, elements):
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot attend by shapes {list(q.shape)}, "
+            f"Operation '{node.name}' ({node.told}) cannot attend by shapes {list(q.shape)}, "
             f"{list(key.shape)} and {list(value.shape)}."
         )
     if elements % UNIT or elements > MOST_ELEMENTS:
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) has heads of {elements} elements; multiples of "
+            f"Operation '{node.name}' ({node.told}) has heads of {elements} elements; multiples of "
             f"{UNIT} up to {MOST_ELEMENTS} are possible."
         )
     out = k.empty(shapes[0], q.dtype)
@@ -122,7 +122,7 @@ def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot add a mask of shape {list(mask.shape)} "
+            f"Operation '{node.name}' ({node.told}) cannot add a mask of shape {list(mask.shape)} "
             f"to scores of shape {list(whole)}."
         )
     strides = (math.prod(shape[axis + 1 :]) for axis in range(4))

@@ -189,7 +189,7 @@ class Sizes:
 
 def _refuse(node: Node, what: str, x: Operand) -> NoReturn:
     raise CompileError(
-        f"Operation '{node.name}' ({node.kind}) has {what}: an input of shape {list(x.shape)} "
+        f"Operation '{node.name}' ({node.told}) has {what}: an input of shape {list(x.shape)} "
         f"and type {x.dtype} does not fit."
     )
 
@@ -226,7 +226,7 @@ def group_query_attention(
     Where past and present are one buffer, only the new tokens are written.
     """
     if reason := refused_caches(node, FLOATS, past_key, past_value):
-        raise CompileError(f"Operation '{node.name}' ({node.kind}): {reason.detail}.")
+        raise CompileError(f"Operation '{node.name}' ({node.told}): {reason.detail}.")
     if past_key is not None and past_value is not None:  # one of them may be written in place
         past_value = convert(k, past_value, past_key.dtype)
     key, value = (None if x is None else _alike(k, x, query) for x in (key, value))
