@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import threading
 import weakref
@@ -11,7 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
-from partita.runtime.infer_request import AsyncRun, InferRequest, request_threads
+from partita.runtime.infer_request import (
+    AsyncRun,
+    InferRequest,
+    check_callback,
+    request_threads,
+)
 from partita.runtime.input_binding import Inputs
 
 if TYPE_CHECKING:
@@ -34,6 +40,19 @@ class AsyncInferQueue:
     """
 
     def __init__(self, compiled_model: CompiledModel, jobs: int = 0) -> None:
+        from partita.runtime.compiled_model import CompiledModel
+
+        if not isinstance(compiled_model, CompiledModel):
+            raise InferError(
+                "A queue is for a compiled model, as Core.compile_model returns it; found "
+                f"{type(compiled_model).__name__}."
+            )
+        try:
+            jobs = operator.index(jobs)
+        except TypeError:
+            raise InferError(
+                f"The number of a queue's requests is a whole one; found {jobs!r}."
+            ) from None
         if jobs < 0:
             raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
         self._calls = compiled_model.device_model.create_call_queue(jobs)
@@ -59,7 +78,12 @@ class AsyncInferQueue:
         return list(self._userdata)
 
     def set_callback(self, callback: Callable[[InferRequest, Any], None] | None) -> None:
-        """Sets what is called as ``callback(request, userdata)`` after each successful run."""
+        """Sets what is called as ``callback(request, userdata)`` after each successful run.
+
+        Raises:
+            InferError: It cannot be called.
+        """
+        check_callback(callback)
         self._callback = callback
 
     def start_async(

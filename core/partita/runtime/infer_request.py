@@ -309,7 +309,11 @@ class InferRequest:
 
         It runs on the thread that computed, after the request is free again, also if the run
         failed or was cancelled; what it raises, :meth:`wait` raises.
+
+        Raises:
+            InferError: It cannot be called.
         """
+        check_callback(callback)
         self._callback = callback
         self._userdata = userdata
 
@@ -642,3 +646,13 @@ class InferRequest:
             yield
         finally:
             self._busy.release()
+
+
+def check_callback(callback: Any) -> None:
+    """Refuses what is no callback when it is set, rather than behind the first run.
+
+    Raises:
+        InferError: It cannot be called.
+    """
+    if callback is not None and not callable(callback):
+        raise InferError(f"A callback is called after a run; found {callback!r}, which cannot be.")

@@ -210,3 +210,15 @@ def test_the_size_of_a_queue(monkeypatch):
     assert len(ov.AsyncInferQueue(compiled)) == 3
     with pytest.raises(InferError, match=r"A queue needs at least one request; -1 were asked for"):
         ov.AsyncInferQueue(compiled, -1)
+
+
+def test_what_is_no_queue_is_told_at_once():
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    with pytest.raises(InferError, match=r"for a compiled model, .* found NoneType"):
+        ov.AsyncInferQueue(None, 2)
+    with pytest.raises(InferError, match="requests is a whole one; found '2'"):
+        ov.AsyncInferQueue(compiled, "2")
+    for waiting in (ov.AsyncInferQueue(compiled, np.int64(1)), compiled.create_infer_request()):
+        with pytest.raises(InferError, match="found 3, which cannot be"):
+            waiting.set_callback(3)
+        waiting.set_callback(None)
