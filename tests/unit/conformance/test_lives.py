@@ -93,7 +93,7 @@ def test_what_is_written_beside_a_target_is_seen():
     [
         (lambda: np.seterr(over="raise"), "floating-point"),
         (lambda: random.seed(1), "random"),
-        (lambda: setattr(np, "add", np.subtract), "replaced"),
+        (lambda: setattr(np, "add", np.subtract), "functions of libraries"),
     ],
 )
 def test_changes_of_the_process_are_seen(change, said):

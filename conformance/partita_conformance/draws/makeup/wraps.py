@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from partita_conformance.draws.makeup.contents import Unfit
 from partita_conformance.draws.makeup.packaged import version_of
-from partita_conformance.draws.makeup.writer import Scope, Value, body
-
-if TYPE_CHECKING:
-    from partita_conformance.draws.makeup.built import Draft
+from partita_conformance.draws.makeup.traits import Makeup
+from partita_conformance.draws.makeup.writer import Scope, Value, Writer, body
+from partita_conformance.inputs.models import Array
 
 Work = Callable[[Value], Value]
+
+
+class Draft(Protocol):
+    """What is asked of a model that is being written."""
+
+    makeup: Makeup
+    number: int
+    writer: Writer
+    functions: list[onnx.FunctionProto]
+    latest: Sequence[Value]
+
+    def input(self, array: Array, shape: Sequence[int | str]) -> Value:
+        """A new input."""
+
+    def computed(self, name: str, array: Array, constants: Sequence[Value]) -> Array:
+        """What a step makes of a matrix."""
+
+    def choice(self, link: Value, work: Work, condition: Value, then: bool) -> Value:
+        """An operation ``If``."""
+
+    def condition(self) -> Value:
+        """An input that says which branch is taken."""
 
 
 def _plain(model: Draft, name: str, link: Value, work: Work, outer: Any) -> Value:

@@ -186,9 +186,11 @@ def _of_variables(text: str, ops: Sequence[str]) -> Any:
     return made
 
 
-def forms() -> Iterator[Form]:
-    """All of them; a device may take some only."""
-    signs, sums = ("Neg", "Abs"), ("Sub", "Max")
+_SIGNS, _SUMS = ("Neg", "Abs"), ("Sub", "Max")
+
+
+def _of_floats() -> Iterator[Form]:
+    """Layers, elements and tensors of one type."""
     yield Form(
         "a layer",
         _two(
@@ -206,17 +208,17 @@ def forms() -> Iterator[Form]:
     )
     yield Form(
         "one tensor as it is",
-        _two("g (float[N] x) => (float[N] y, float[N] z) {{ y = Identity(x) z = {}(x) }}", signs),
+        _two("g (float[N] x) => (float[N] y, float[N] z) {{ y = Identity(x) z = {}(x) }}", _SIGNS),
         moves=True,
     )
     yield Form(
         "an element by itself",
-        _two("g (float[N] x) => (float[N] y) {{ y = {}(x) }}", signs),
+        _two("g (float[N] x) => (float[N] y) {{ y = {}(x) }}", _SIGNS),
         moves=True,
     )
     yield Form(
         "known sizes",
-        _two("g (float[3,7] x) => (float[7,3] y) {{ a = Transpose(x) y = {}(a) }}", signs),
+        _two("g (float[3,7] x) => (float[7,3] y) {{ a = Transpose(x) y = {}(a) }}", _SIGNS),
         moves=True,
     )
     yield Form(
@@ -224,13 +226,13 @@ def forms() -> Iterator[Form]:
         _two(
             "g (float[N] a, float[M] b) => (float[K] y, float[N] z)"
             " {{ y = Concat <axis = 0> (a, b) z = {}(a) }}",
-            signs,
+            _SIGNS,
         ),
         moves=True,
     )
     yield Form(
         "two tensors of one size",
-        _two("g (float[N,3] a, float[N,3] b) => (float[N,3] y) {{ y = {}(a, b) }}", sums),
+        _two("g (float[N,3] a, float[N,3] b) => (float[N,3] y) {{ y = {}(a, b) }}", _SUMS),
     )
     yield Form(
         "a sum of any sizes",
@@ -246,9 +248,13 @@ def forms() -> Iterator[Form]:
         _two(
             "g (float s, int64 t, float[N] x) => (float[N] y, int64 u, float v)"
             " {{ y = {}(x, s) u = Neg(t) v = Identity(s) }}",
-            sums,
+            _SUMS,
         ),
     )
+
+
+def _of_types() -> Iterator[Form]:
+    """Each element type, and several in one model."""
     yield Form(
         "bytes and truths",
         _two(
@@ -263,7 +269,7 @@ def forms() -> Iterator[Form]:
             f"g ({element}[2,N] x) => ({element}[N,2] y, {element}[2,N] z)"
             " {{ y = Transpose(x) z = {}(x) }}"
         )
-        yield Form(f"a tensor of {element}", _two(text, signs), moves=element != "int8")
+        yield Form(f"a tensor of {element}", _two(text, _SIGNS), moves=element != "int8")
     yield Form(
         "integers of two widths",
         _two(
@@ -277,17 +283,21 @@ def forms() -> Iterator[Form]:
         _two(
             "g (string[N] x, float[N] a) => (string[N] y, float[N] z)"
             " {{ y = Identity(x) z = {}(a) }}",
-            signs,
+            _SIGNS,
         ),
         most=1 << 12,
     )
+
+
+def _of_bodies() -> Iterator[Form]:
+    """Bodies, and values that decide shapes and places."""
     yield Form(
         "branches",
         _two(
             "g (bool w, float[N] x) => (float[N] y) {{ y = If (w) <then_branch = t () =>"
             " (float[N] p) {{ p = {}(x) }}, else_branch = e () => (float[N] q)"
             " {{ q = Identity(x) }}> }}",
-            signs,
+            _SIGNS,
         ),
     )
     yield Form(
@@ -305,7 +315,7 @@ def forms() -> Iterator[Form]:
     yield Form(
         "a shape that is given",
         _two(
-            "g (float[N] x, int64[2] s) => (float[A,B] y) {{ a = {}(x) y = Reshape(a, s) }}", signs
+            "g (float[N] x, int64[2] s) => (float[A,B] y) {{ a = {}(x) y = Reshape(a, s) }}", _SIGNS
         ),
         special={"s": _whole},
         wrong={"s": lambda rng, sizes: np.array([3, sizes["N"] + 5], np.int64)},
@@ -313,22 +323,27 @@ def forms() -> Iterator[Form]:
     )
     yield Form(
         "as many as there are",
-        _two("g (float[N] x) => (int64[1,K] y, float[N] z) {{ y = NonZero(x) z = {}(x) }}", signs),
+        _two("g (float[N] x) => (int64[1,K] y, float[N] z) {{ y = NonZero(x) z = {}(x) }}", _SIGNS),
     )
     yield Form(
         "places",
         _two(
-            "g (float[N,3] x, int64[M] i) => (float[M,3] y) {{ a = Gather(x, i) y = {}(a) }}", signs
+            "g (float[N,3] x, int64[M] i) => (float[M,3] y) {{ a = Gather(x, i) y = {}(a) }}",
+            _SIGNS,
         ),
         special={"i": _at("N")},
         moves=True,
     )
+
+
+def _of_sequences() -> Iterator[Form]:
+    """What is no tensor."""
     yield Form(
         "a sequence as it is",
         _two(
             "g (seq(float[2,3]) s, float[N] x) => (seq(float[2,3]) y, int64 n, float[N] z)"
             " {{ y = Identity(s) n = SequenceLength(s) z = {}(x) }}",
-            signs,
+            _SIGNS,
         ),
         special={"s": _parts},
     )
@@ -337,7 +352,7 @@ def forms() -> Iterator[Form]:
         _two(
             "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y, float[2,3] z)"
             " {{ y = SequenceInsert(s, x) z = {}(x) }}",
-            signs,
+            _SIGNS,
         ),
         special={"s": _parts},
     )
@@ -346,10 +361,14 @@ def forms() -> Iterator[Form]:
         _two(
             "g (optional(float[2,3]) o, float[N] x) => (optional(float[2,3]) y, bool h,"
             " float[N] z) {{ y = Identity(o) h = OptionalHasElement(o) z = {}(x) }}",
-            signs,
+            _SIGNS,
         ),
         special={"o": _perhaps},
     )
+
+
+def _of_ports() -> Iterator[Form]:
+    """Rows, images, and ports of all kinds."""
     yield Form(
         "rows",
         _two(
@@ -373,7 +392,7 @@ def forms() -> Iterator[Form]:
         _two(
             "g (float[3] x, float[N] unread) => (float[3] x, float[3] w, float[3] z, float[3] y)"
             " {{ z = {}(w) y = Add(x, w) }}",
-            signs,
+            _SIGNS,
             weights={"w": lambda n: _floats(n + 11, 3)},
         ),
     )
@@ -381,7 +400,7 @@ def forms() -> Iterator[Form]:
         "no inputs",
         _two(
             "g () => (float[3] y, float[3] z) {{ y = {}(w) z = Exp(w) }}",
-            signs,
+            _SIGNS,
             weights={"w": lambda n: _floats(n + 13, 3)},
         ),
     )
@@ -392,7 +411,7 @@ def forms() -> Iterator[Form]:
             f"g ({', '.join(f'float[N] x{n}' for n in nine)}) =>"
             f" ({', '.join(f'float[N] y{n}' for n in nine)})"
             f" {{{{ {' '.join(f'y{n} = {{0}}(x{8 - n})' for n in nine)} }}}}",
-            signs,
+            _SIGNS,
         ),
         moves=True,
         most=1 << 15,
@@ -402,3 +421,9 @@ def forms() -> Iterator[Form]:
         "a variable",
         _of_variables(text + " {{ present = {}(past, x) y = Neg(present) }}", ("Add", "Max")),
     )
+
+
+def forms() -> Iterator[Form]:
+    """All of them; a device may take some only."""
+    for some in (_of_floats, _of_types, _of_bodies, _of_sequences, _of_ports):
+        yield from some()

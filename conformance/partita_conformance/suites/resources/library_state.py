@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,6 +31,8 @@ _CLASSES: tuple[type, ...] = (
     *(onnx_ir.Node, onnx_ir.Value, onnx_ir.Tensor, threading.Thread),
 )
 _COMM = Path("/proc/self/comm")
+_NUMBER = re.compile(r"(?<=^Thread-)\d+")
+"""What Python counts threads by that nobody has named."""
 
 
 def further_state() -> dict[str, Any]:
@@ -40,7 +43,7 @@ def further_state() -> dict[str, Any]:
         "the handler of faults": faulthandler.is_enabled(),
         "the arguments of the program": list(sys.argv),
         "the name of the process": _COMM.read_text() if _COMM.exists() else "",
-        "the name of the thread": threading.current_thread().name,
+        "the name of the thread": _NUMBER.sub("", threading.current_thread().name),
         "the time zone": (time.tzname, time.timezone),
         "how libraries are loaded": _dlopen_flags(),
         "the pipe of signals": _wakeup(),
