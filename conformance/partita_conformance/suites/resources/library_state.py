@@ -23,7 +23,7 @@ import onnx_ir
 
 import partita
 
-_MODULES: tuple[types.ModuleType, ...] = (np, np.random, onnx, onnx.helper, onnx_ir, partita, os)
+_MODULES: tuple[types.ModuleType, ...] = (np, np.random, onnx, onnx.helper, onnx_ir, os)
 _MODULES += (time, threading)
 _CLASSES: tuple[type, ...] = (
     *(partita.Core, partita.Model, partita.CompiledModel, partita.InferRequest, partita.HostTensor),
