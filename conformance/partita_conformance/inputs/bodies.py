@@ -57,6 +57,10 @@ _BRANCHES: Mapping[str, str] = {
     " s = ReduceSum <keepdims = 0> (x) t = Greater(s, none)"
     " y = If (t) <then_branch = p () => (float[2,3] b) { b = Neg(x) },"
     " else_branch = q () => (float[2,3] c) { c = Mul(x, x) }>",
+    "a branch that reads what was made long before": f"{_X}, bool t => {_Y}:"
+    " a = Neg(x) b = Abs(a) c = Exp(b) d = Mul(c, c)"
+    " y = If (t) <then_branch = p () => (float[2,3] e) { e = Add(d, a) },"
+    " else_branch = q () => (float[2,3] f) { f = Mul(d, a) }>",
     "a choice that is known": f"{_X} => {_Y}, float[2,3] z:"
     " y = If (truth) <then_branch = p () => (float[2,3] b) { b = Neg(x) },"
     " else_branch = q () => (float[2,3] c) { c = Mul(x, x) }>"
@@ -129,6 +133,11 @@ _LOOPS: Mapping[str, str] = {
     " { d = Identity(c) v = Neg(s)"
     " t = Loop (n, c, s) <body = q (int64 m, bool e, float[3] p) => (bool f, float[3] g)"
     " { f = Identity(e) g = Add(p, x) }> }>",
+    "a loop that reads what the loop around it changes": "float[3] x, int64 k => float[3] y:"
+    f" y = Loop (k, truth, x) {_LOOP}{_S3}) => (bool d, float[3] t)"
+    " { d = Identity(c) i = Mul(s, x) j = Neg(i)"
+    " t = Loop (two0, c, j) <body = q (int64 m, bool e, float[3] p) => (bool f, float[3] g)"
+    " { f = Identity(e) h = Sub(p, s) g = Add(h, i) }> }>",
     "a choice in a loop": "float[3] x, int64 k => float[3] y:"
     f" y = Loop (k, truth, x) {_LOOP}{_S3}) => (bool d, float[3] t)"
     " { d = Identity(c) e = Less(n, two0) t = If (e) <"

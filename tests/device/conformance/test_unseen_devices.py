@@ -468,6 +468,13 @@ CAUGHT = {
     ("outer_numerics", "NewestSoftmaxInBodies"): ["opsets/Softmax/10"],
     ("outer_numerics", "ThirdOutputInTheSecondPlace"): ["outputs/LayerNormalization"],
     ("outer_numerics_more", "LowersStopwordsToo"): ["choices/StringNormalizer"],
+    ("distant_runtime", "FreesHostMemoryWithItsFirstView"): ["boundary/host_memory_is*"],
+    ("distant_service", "TakesBackMemoryOfViews"): ["boundary/host_memory_is*"],
+    ("distant_runtime", "MarksAbsenceBySizeZero"): ["request/optionals*"],
+    ("distant_runtime", "CapturesOnce"): ["chains/a_loop_that_reads*"],
+    ("distant_runtime", "FreesWhatABodyReads"): ["chains/a_branch_that_reads*"],
+    ("distant_runtime", "OffersWhatABodyReads"): ["state/others*"],
+    ("distant_runtime", "MirrorsStatePerRunner"): ["state/requests*"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -136,12 +136,14 @@ _OPTIONALS = (
     " y = If (h) <then_branch = t () => (float[2,3] a) { a = OptionalGetElement(o) },"
     " else_branch = e () => (float[2,3] b) { b = Identity(w) }> }",
     "g (optional(float[2,3]) o) => (optional(float[2,3]) y) { y = Identity(o) }",
+    "g (optional(float[N,3]) o) => (optional(float[N,3]) y, bool h)"
+    " { y = Identity(o) h = OptionalHasElement(o) }",
 )
 
 
 @check("request", values=True)
 def optionals_come_and_go(bench: Bench) -> None:
-    """An optional that is an input is there in one run and absent in the next."""
+    """An optional that is an input is there in one run, absent in the next, or without elements."""
     tried = 0
     for text in _OPTIONALS:
         weights = {"w": np.full((2, 3), 0.5, np.float32)} if "(w)" in text else None
@@ -151,12 +153,15 @@ def optionals_come_and_go(bench: Bench) -> None:
             continue
         tried += 1
         request = bench.compile(proto).create_infer_request()
-        for turn, there in enumerate((True, False, True, True, False, False, True)):
-            given = np.full((2, 3), turn, np.float32) if there else None
+        rows: tuple[int | None, ...] = (2, None, 2, 2, None, None, 2)
+        if "N" in text:
+            rows += 0, None, 3, 0, 0, 2
+        for turn, size in enumerate(rows):
+            given = None if size is None else np.full((size, 3), turn, np.float32)
             feeds = {"o": boxed(given)}
             have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
             due = [unboxed(array) for array in bench.expected(proto, feeds)]
-            state = "that is there" if there else "that is absent"
+            state = "that is absent" if size is None else f"of {size} rows"
             compare(have, due, f"{text.partition('{')[2]} {state} in run {turn + 1}")
     if not tried:
         raise NotApplicableError("the device takes no optionals")

@@ -57,6 +57,12 @@ _READ_TWICE = {
     "a cache that is a result": _read_twice(
         "{0} present, {0} y", "y = Identity(past) present = {}"
     ),
+    "a cache that a branch reads": _read_twice(
+        "{0} present, {0} y",
+        "present = {} c = Cast <to = 9> (at) y = If (c) <then_branch = p ()"
+        f" => (float[1,{_ROWS},{_WIDTH}] e) {{{{ e = Neg(past) }}}}, else_branch = q ()"
+        f" => (float[1,{_ROWS},{_WIDTH}] f) {{{{ f = Abs(past) }}}}>",
+    ),
     "a cache written twice": _read_twice(
         "{0} present, {0} y", "present = {0} u = Neg(x) y = TensorScatter <axis = 1> (past, u, at)"
     ),
@@ -248,6 +254,21 @@ def others_that_read_a_cache_read_the_past(bench: Bench) -> None:
             found = _elements(decoder, runner.run(inputs, outputs), caches)
             compare(found, due, f"{decoder.name}, step {number}")
         runner.close()
+
+
+@check("state", values=True)
+def requests_may_share_a_cache(bench: Bench) -> None:
+    """Where two requests write to one cache in turns, each reads what the other has written."""
+    for decoder in _decoders(bench):
+        runners = [decoder.compiled.device_model.create_runner() for _ in range(2)]
+        caches, judge = _allocated(decoder), _Judge(bench, decoder)
+        for number, feeds in enumerate(_steps(decoder)):
+            due = judge.outputs(feeds)
+            inputs, outputs = _arguments(decoder, feeds, caches)
+            found = _elements(decoder, runners[number % 2].run(inputs, outputs), caches)
+            compare(found, due, f"{decoder.name}, step {number} of two requests in turns")
+        for runner in runners:
+            runner.close()
 
 
 @check("state", values=True)

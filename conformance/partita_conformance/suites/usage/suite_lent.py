@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -71,6 +72,23 @@ def host_memory_that_is_held_is_lent_once(bench: Bench) -> None:
     for place, (number, block) in enumerate(held):
         same = bool((block == number).all())
         require(same, f"Block {place + 1} of {len(held)} that are held lies where another does.")
+
+
+@check("boundary")
+def host_memory_is_held_by_its_views(bench: Bench) -> None:
+    """A block of host memory is lent again when nobody has a part of it any more, not before."""
+    held = []
+    for number in range(24):
+        block = bench.core.device_api.host_memory(bench.device, 4096)
+        if block is None:
+            raise NotApplicableError("the device offers no host memory")
+        block[...] = number
+        held.append(block[64:].view(np.int32)[::2])
+        del block
+        gc.collect(0)
+    for number, part in enumerate(held):
+        same = bool((part == number * 0x01010101).all())
+        require(same, f"A part of block {number + 1} is held; the block was lent again.")
 
 
 @check("plugin")
