@@ -21,7 +21,7 @@ MANNERS = DIMENSIONS["inputs"]
 
 def test_any_two_levels_meet_in_the_steps_of_all_lives():
     met, followed = set(), set()
-    for steps in suite_lives._plans():
+    for steps in suite_lives.plans():
         for step in steps:
             met |= set(itertools.permutations(step.levels.items(), 2))
         for one, other in itertools.pairwise(steps):
@@ -57,7 +57,7 @@ def test_what_is_written_to_an_input_or_beside_it_is_seen(manner):
     lent.array[1, 1] = -4
     assert "written" in lent.fault()
     lent.hold()
-    lent._blocks[0][5] ^= 1
+    lent.blocks[0][5] ^= 1
     assert "written" in lent.fault()
     lent.hold()
     lent.array.flags.writeable = False
@@ -118,6 +118,6 @@ def counted(array):
 
 
 def test_numbers_of_code_that_runs_are_found():
-    found = code_numbers._numbers_in(lambda: counted(np.zeros(2)), frozenset(["test_lives"]), ())
+    found = code_numbers.numbers_in(lambda: counted(np.zeros(2)), frozenset(["test_lives"]), ())
     assert {4321, 77, 88} <= set(found)
-    assert code_numbers._numbers_in(lambda: counted(np.zeros(2)), frozenset(["other"]), ()) == []
+    assert code_numbers.numbers_in(lambda: counted(np.zeros(2)), frozenset(["other"]), ()) == []

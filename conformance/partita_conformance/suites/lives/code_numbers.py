@@ -41,7 +41,7 @@ def numbers_of_code(bench: Bench) -> list[int]:
             one.device_model.create_runner().run([partita.HostTensor(array)], given)
 
     classes = {cls for thing in (bench.plugin, told, runner) for cls in type(thing).__mro__}
-    return _numbers_in(use, packages, classes)
+    return numbers_in(use, packages, classes)
 
 
 def _code_run(task: Callable[[], object], packages: frozenset[str]) -> dict[CodeType, FrameType]:
@@ -63,7 +63,7 @@ def _code_run(task: Callable[[], object], packages: frozenset[str]) -> dict[Code
     return found
 
 
-def _numbers_in(
+def numbers_in(
     task: Callable[[], object], packages: frozenset[str], classes: Iterable[type]
 ) -> list[int]:
     """Whole numbers that some code may compare sizes and counts with, in order.

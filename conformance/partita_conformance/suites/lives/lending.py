@@ -57,10 +57,11 @@ class Lent:
     Attributes:
         given: What to hand in.
         array: The elements, as an array where they lie.
+        blocks: The memory that holds them, and what lies beside.
     """
 
     def __init__(self, array: Array, manner: str, rng: random.Random) -> None:
-        self._blocks: list[Array] = []
+        self.blocks: list[Array] = []
         self._items: list[Array] | None = None
         self._fixed = False
         self.array = self._laid(array, manner, rng)
@@ -90,7 +91,7 @@ class Lent:
             fixed: Whether it is never to hold anything else.
         """
         lent = cls.__new__(cls)
-        lent._blocks, lent._items, lent._fixed = [], None, fixed
+        lent.blocks, lent._items, lent._fixed = [], None, fixed
         lent.array = lent.given = array
         lent.hold()
         return lent
@@ -133,13 +134,13 @@ class Lent:
         taken = tuple(step * stride for stride in strides)
         made = np.ndarray(array.shape, array.dtype, block.data, start, taken)
         made[...] = array
-        self._blocks.append(block)
+        self.blocks.append(block)
         return made
 
     @property
     def size(self) -> int:
         """Bytes that are looked at."""
-        return sum(block.nbytes for block in self._blocks) + self.array.nbytes
+        return sum(block.nbytes for block in self.blocks) + self.array.nbytes
 
     def change(self, fresh: Array, one: bool, rng: random.Random) -> bool:
         """Writes other elements where the array lies, or one; whether it can be written to."""
@@ -176,7 +177,7 @@ class Lent:
             return [item if item is None else item.tobytes() for item in self._items]
         if self.array.dtype.hasobject:
             return self.array.tolist()
-        return [block.tobytes() for block in self._blocks] or self.array.tobytes()
+        return [block.tobytes() for block in self.blocks] or self.array.tobytes()
 
 
 def in_one_block(arrays: Sequence[Array]) -> list[Lent]:

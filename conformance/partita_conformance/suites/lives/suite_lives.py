@@ -38,7 +38,7 @@ def _forms() -> tuple[Form, ...]:
 
 
 @functools.cache
-def _plans() -> tuple[tuple[Step, ...], ...]:
+def plans() -> tuple[tuple[Step, ...], ...]:
     """The steps of all lives, by form: each pair of levels meets in some of them."""
     planner = Planner(0)
     plans = (planner.steps(_STEPS, _levels(form, n)) for n, form in enumerate(_forms()))
@@ -67,7 +67,7 @@ def _live(form: Form, number: int, bench: Bench) -> None:
         raise DeclinedError(refusals[0])
     of_code = numbers_of_code(bench)
     _warm(bench, form)
-    steps = _plans()[number]
+    steps = plans()[number]
     made, error = lived(bench, form, of_code, steps)
     if error is None:
         return
