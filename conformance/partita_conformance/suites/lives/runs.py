@@ -29,8 +29,7 @@ from partita_conformance.suites.lives.monitor import (
     require_counters,
     seen_by_all,
 )
-from partita_conformance.suites.lives.surroundings import on_a_thread
-from partita_conformance.suites.resources.meeting import at_a_moment, packages_of
+from partita_conformance.suites.resources.meeting import at_a_moment, on_a_thread, packages_of
 
 _OF_ONE = frozenset(
     ("goes round", "is called", "goes through a queue", "is interrupted", "runs beside another")

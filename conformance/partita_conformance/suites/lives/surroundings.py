@@ -7,7 +7,6 @@ import decimal
 import gc
 import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 import numpy as np
+
+from partita_conformance.suites.resources.meeting import on_a_thread
 
 _CLOCKS = ("time", "monotonic", "perf_counter")
 
@@ -131,24 +132,3 @@ class Threads:
     def close(self) -> None:
         """Ends the pool."""
         self._pool.shutdown()
-
-
-def on_a_thread(task: Callable[[], None]) -> Callable[[], None]:
-    """Starts a task on a thread of its own; what is returned waits for it, and raises its error."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            task()
-        except BaseException as error:  # noqa: BLE001  # raised again on the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-
-    def ended() -> None:
-        thread.join()
-        if errors:
-            raise errors[0]
-
-    return ended

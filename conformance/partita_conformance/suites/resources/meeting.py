@@ -164,3 +164,24 @@ def _caught(task: Callable[[], None], errors: list[BaseException]) -> None:
         task()
     except BaseException as error:  # noqa: BLE001  # raised again on the caller's thread
         errors.append(error)
+
+
+def on_a_thread(task: Callable[[], None]) -> Callable[[], None]:
+    """Starts a task on a thread of its own; what is returned waits for it, and raises its error."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            task()
+        except BaseException as error:  # noqa: BLE001  # raised again on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def ended() -> None:
+        thread.join()
+        if errors:
+            raise errors[0]
+
+    return ended

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from partita_conformance.inputs.models import Array
 from partita_conformance.inputs.places import Place, contents
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import ConformanceError, require
+from partita_conformance.suites.resources.meeting import on_a_thread
 
 _SIZES = (3, 5, 2, 1, 0, 8, 17, 33)
 _KEPT = 10
@@ -115,7 +115,7 @@ class Walk:
             elsewhere = self._random.random() < 0.15
             story.append(step.__name__.strip("_") + (" on a thread" if elsewhere else ""))
             try:
-                _on_a_thread(step) if elsewhere else step()
+                on_a_thread(step)() if elsewhere else step()
                 self._look()
             except ConformanceError as error:
                 last = ", ".join(story[-5:])
@@ -374,20 +374,3 @@ class Walk:
         core = self._bench.new_core() if self._random.random() < 0.3 else None
         self._compiled = self._bench.compile(self._proto, core=core)
         self._leave()
-
-
-def _on_a_thread(step: Callable[[], None]) -> None:
-    """Makes a step on a thread that ends behind it."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001  # raised again on the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
