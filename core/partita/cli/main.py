@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import argparse
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from partita.cli.output import Output
 
 EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOBODY_READS = 1, 130, 141
+
+_raised = 0  # interrupts that became exceptions
 
 _EPILOG = """\
 examples:
@@ -128,7 +130,7 @@ def _run(args: argparse.Namespace, out: Output) -> int:
     if signal.getsignal(signal.SIGINT) is not _end:
         code: int = args.run(args, out)
         return code
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _raise)
     code = args.run(args, out)
     signal.signal(signal.SIGINT, _end)
     return code
@@ -145,6 +147,13 @@ def _end(signum: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
+def _raise(signum: int, frame: object) -> NoReturn:
+    """Ends a command by an exception, and counts that it did."""
+    global _raised
+    _raised += 1
+    raise KeyboardInterrupt
+
+
 def _interrupted_later(ignored: Any) -> None:
     """Interrupts once more where Python can do nothing with the exception, as in callbacks."""
     if ignored.exc_type is not KeyboardInterrupt:
@@ -152,20 +161,28 @@ def _interrupted_later(ignored: Any) -> None:
         return
     import threading
 
-    threading.Timer(0.001, _interrupt).start()
+    threading.Thread(target=_interrupt, args=(_raised,), daemon=True).start()
 
 
-def _interrupt() -> None:
-    """Interrupts the main thread, also one that sleeps where the system allows that."""
+def _interrupt(raised: int) -> None:
+    """Interrupts the main thread, also one that sleeps where the system allows that.
+
+    Again and again until it has noticed: a signal that comes just before it falls asleep does not
+    wake it.
+    """
     import threading
+    import time
 
-    main_thread = threading.main_thread().ident
-    if hasattr(signal, "pthread_kill") and main_thread is not None:
-        signal.pthread_kill(main_thread, signal.SIGINT)
-    else:
-        import _thread
+    main_thread = threading.main_thread()
+    time.sleep(0.001)
+    while _raised == raised and main_thread.is_alive():
+        if hasattr(signal, "pthread_kill") and main_thread.ident is not None:
+            signal.pthread_kill(main_thread.ident, signal.SIGINT)
+        else:
+            import _thread
 
-        _thread.interrupt_main()
+            _thread.interrupt_main()
+        time.sleep(0.1)
 
 
 def _make_writable() -> None:
