@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -15,6 +16,9 @@ from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 
 load_profile()
 import_onnx_ir()  # before a test does, which would bring sympy: a third of what is compiled here
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or what tests start is born deaf
 
 _FIRST_STATES = {}
 
