@@ -15,7 +15,7 @@ from partita_cpu.gemm.blocking import Images
 from partita_cpu.kernels.nhwc import row_groups
 from partita_cpu.llvm.levels import EVERY
 
-from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each test has a level)
+from .test_native_layout import SETTINGS, Net, check, compiled, level  # noqa: F401  (each test has a level)
 
 
 @st.composite
@@ -111,6 +111,17 @@ def test_rows_that_a_file_claims_are_not_walked():
     )
     groups = [(0, gap - 1, (1, 3)), (gap - 1, 1, (1, 2)), (gap, gap - 1, (0, 2))]
     assert row_groups.row_groups(images) == groups
+
+
+def test_images_that_a_file_claims_are_not_walked(monkeypatch):
+    """Each would be some steps; whether they are too many is known before the first is made."""
+    made, part = [], row_groups._part
+    monkeypatch.setattr(row_groups, "_part", lambda *a: (made.append(a), part(*a))[1])
+    net = Net(5000, 4, 6, 7)
+    far = {"dilations": [4, 1], "pads": [4, 1, 4, 1]}
+    y = net.add("Relu", net.add("Conv", "x", net.const(5, 4, 3, 3), net.const(5), **far))
+    compiled(net.model(y), **SETTINGS[0])
+    assert len(made) <= row_groups.MOST_STEPS
 
 
 @pytest.mark.parametrize("group", [1, 8])

@@ -41,14 +41,14 @@ def emit_by_rows(
     if not able or storage.planar or storage.scaled or storage.half_in or storage.half_out:
         return False
     groups = row_groups(images)
+    if not 0 < images.batch * len(groups) <= MOST_STEPS:  # the images may be any number
+        return False
     steps = [
         (part, kept)
         for image in range(images.batch)
         for first, rows, taps in groups
         for part, kept in [_part(images, storage, image, first, rows, taps)]
     ]
-    if not 0 < len(steps) <= MOST_STEPS:
-        return False
     cuts = (plan(part, choice.machine, Arithmetic.F32, choice.threads, k) for part, k in steps)
     if any(cut.source is not Source.HALO for cut in cuts):
         return False
