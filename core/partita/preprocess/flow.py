@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.frontends.value_names import unused_name
+from partita.frontends.value_names import TakenNames
 from partita.preprocess.axes import Axes, permutation
 from partita.preprocess.formats import ColorFormat
 
@@ -43,7 +43,7 @@ class Flow:
         color: ColorFormat,
         rank: int,
         name: str,
-        taken: set[str],
+        taken: TakenNames,
     ) -> None:
         self.value = value
         self.planes = list(planes)
@@ -93,7 +93,7 @@ class Flow:
         return self.constant(numbers, np.int64)
 
     def _fresh(self, kind: str) -> str:
-        return unused_name(f"{self._name}/{kind}", self._taken, "_")
+        return self._taken.fresh(f"{self._name}/{kind}", "_")
 
     def cast(self, dtype: Any) -> None:
         """Converts the element type."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import ModelError
 from partita.frontends.opset import with_opset
-from partita.frontends.value_names import unused_name
+from partita.frontends.value_names import TakenNames
 from partita.model.model import Model, find_port
 from partita.model.model import Port as ModelPort
 from partita.preprocess.axes import Axes, parse_axes, permutation, permuted
@@ -78,9 +78,9 @@ class PrePostProcessor:
 
         work = with_opset(self._model.clone(), _OPSET)
         graph = work.ir.graph
-        taken = {str(value.name) for node in graph.all_nodes() for value in node.outputs}
-        taken |= {str(node.name) for node in graph.all_nodes()}
-        taken |= {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
+        taken = TakenNames(str(node.name) for node in graph.all_nodes())
+        taken.take(str(value.name) for node in graph.all_nodes() for value in node.outputs)
+        taken.take(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
         ends = []
         for name, way in self._inputs.items():
             port = work.input(name)
@@ -94,7 +94,7 @@ class PrePostProcessor:
         return self._model
 
 
-def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: set[str]) -> ir.Value:
+def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: TakenNames) -> ir.Value:
     """Puts the steps before an input; the value that the model gets now."""
     if port.shape is None or port.dtype is None:
         raise ModelError(f"The rank or type of input '{port.name}' is not known.")
@@ -103,7 +103,7 @@ def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: set[str
     shape, own = _tensor_shape(port.name, info, port.shape, axes, steps.orders)
     dtype = port.dtype if info.dtype is None else info.dtype
     inside = graph.inputs[port.index]
-    inside.name = unused_name(f"{port.name}/preprocessed", taken)
+    inside.name = taken.fresh(f"{port.name}/preprocessed")
     values = [_input_value(name, dtype, dims) for name, dims in _planes_of(port.name, info, shape)]
     flow = Flow(
         values[0], values[1:], dtype, own, info.color, len(shape), f"{port.name}/preprocess", taken
@@ -120,7 +120,7 @@ def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: set[str
     return flow.value
 
 
-def _fold_output(graph: ir.Graph, port: ModelPort, back: OutputInfo, taken: set[str]) -> None:
+def _fold_output(graph: ir.Graph, port: ModelPort, back: OutputInfo, taken: TakenNames) -> None:
     """Puts the steps behind an output."""
     if port.shape is None or port.dtype is None:
         raise ModelError(f"The rank or type of output '{port.name}' is not known.")
@@ -141,7 +141,7 @@ def _fold_output(graph: ir.Graph, port: ModelPort, back: OutputInfo, taken: set[
     if flow.value is value:
         return
     if not value.is_graph_input():
-        value.name = unused_name(f"{port.name}/before_postprocess", taken)
+        value.name = taken.fresh(f"{port.name}/before_postprocess")
         flow.value.name = port.name
     graph.outputs[port.index] = flow.value
     _put(graph, flow, at_start=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
-from partita.frontends.value_names import unused_name
+from partita.frontends.value_names import TakenNames
 from partita.model.port import note_names
 from partita.model.surface import note_on_model
 from partita.model.value_uses import values_read
@@ -118,7 +118,7 @@ class GraphScope:
     """
 
     def __init__(
-        self, net: Network, weights: Array, depth: int = 0, names: set[str] | None = None
+        self, net: Network, weights: Array, depth: int = 0, names: TakenNames | None = None
     ) -> None:
         _refuse_unknown(net)
         self.net = net
@@ -127,7 +127,7 @@ class GraphScope:
         self.depth = depth
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
-        self._names = set() if names is None else names
+        self._names = TakenNames() if names is None else names
         self._kept: dict[str, bool] = {}
         self._values: dict[tuple[str, str], ir.Value] = {}
         self._returned: set[ir.Value] = set()
@@ -141,23 +141,23 @@ class GraphScope:
         net = self.net
         ports = [port for layer in net.layers.values() for port in layer.outputs]
         self._kept = {name: True for port in ports for name in port.names[:1]}
-        self._names.update(self._kept)
+        self._names.take(self._kept)
         inputs = {layer.id: self._parameter(layer) for layer in net.of_type("Parameter")}
         self.follow(inputs)
-        outputs: list[ir.Value] = []
+        outputs: dict[ir.Value, None] = {}
         for layer in net.of_type("Result"):
-            outputs.append(self._output(self.result(layer), outputs, layer.name))
+            outputs[self._output(self.result(layer), outputs, layer.name)] = None
         if unread := [name for name in self.assigned if name not in self.read]:
             raise ModelFormatError(f"the variable '{unread[0]}' is assigned, and no layer reads it")
         for name, (held, *begun) in self.held.items():
             after = self.assigned.get(name, self.read[name])
             written = self._output(after, outputs, f"{name}/next")
-            outputs.append(written)
+            outputs[written] = None
             self.variables.append(Variable(name, *(str(v.name) for v in (held, written, *begun))))
         handed_on = [value for values in self.held.values() for value in values]
-        return self.graph([*inputs.values(), *handed_on], outputs, net.name)
+        return self.graph([*inputs.values(), *handed_on], list(outputs), net.name)
 
-    def _output(self, value: ir.Value, others: Sequence[ir.Value], name: str) -> ir.Value:
+    def _output(self, value: ir.Value, others: Container[ir.Value], name: str) -> ir.Value:
         """The value as an output of the model, or a copy where it cannot be one."""
         if value.producer() is not None and value not in others:
             return value
@@ -329,7 +329,7 @@ class GraphScope:
 
     def fresh(self, name: str) -> str:
         """The name, or one like it that is not taken."""
-        return unused_name(name, self._names)
+        return self._names.fresh(name)
 
     def _claimed(self, port: IRPort) -> str | None:
         """The name that was kept free for a port's value."""
