@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from partita.errors import ModelFormatError
+from partita.frontends.tflite.document import Tensor
 from partita.frontends.tflite.sparse import MOST_ELEMENTS, Level, Sparsity, dense
+from partita.frontends.tflite.weights import constant
 
 NONE = np.zeros(0, np.int64)
 
@@ -66,4 +69,19 @@ def test_segments_that_do_not_fit(segments):
     level = Level(0, np.array(segments), np.array([1]))
     sparsity = Sparsity((0, 1), (), (full(2), level))
     assert not sparsity.fault((2, 3))
-    assert sparsity.places((2, 3)) is None
+    assert sparsity.count() is None
+
+
+def test_what_is_kept_is_counted_before_anything_is_made(monkeypatch):
+    """Dense axes claim a thousand million elements of a file that has one."""
+    sparsity = Sparsity((0, 1), (), (full(1 << 15), full(1 << 15)))
+    assert sparsity.count() == 1 << 30
+    monkeypatch.setattr(Sparsity, "places", lambda *_: pytest.fail("places were made"))
+    dims, data = (1 << 15, 1 << 15), memoryview(bytes(4))
+    with pytest.raises(ModelFormatError, match="has 4 bytes, not 4294967296"):
+        constant(Tensor(0, "w", dims, 0, data, None, False, sparsity))
+
+
+def test_nothing_is_kept_along_an_empty_axis():
+    sparsity = Sparsity((0, 1), (), (full(1 << 29), full(0)))
+    assert sparsity.count() == sparsity.places((1 << 29, 0)).size == 0

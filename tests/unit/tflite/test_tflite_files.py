@@ -7,7 +7,6 @@ import builtins
 import numpy as np
 import pytest
 from test_tflite_operators import numbers, run
-from test_tflite_operators import one as one_operator
 from tflite_files import File, litert
 
 import partita
@@ -566,12 +565,3 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ModelFormatError, match=r'pip install "partita\[tflite\]"'):
         read(single())
-
-
-def test_axes_of_any_length_are_not_written_down_to_be_mirrored():
-    claimed = np.broadcast_to(np.float32(0), (2**31 - 2, 4))
-    pads = np.array([[1, 1], [2, 0]], np.int32)
-    of = {"constants": [1], "mode": 1}
-    data = one_operator("MIRROR_PAD", [claimed, pads], (2**31 - 1, 6), "MirrorPadOptions", **of)[0]
-    with pytest.raises(ModelFormatError, match="too long to be mirrored"):
-        partita.Core().read_model(data)

@@ -131,6 +131,12 @@ class Subgraph:
     outputs: tuple[int, ...]
     operators: tuple[Operator, ...]
 
+    @property
+    def entries(self) -> int:
+        """What is to be done to follow it: operators, and tensors that these and it name."""
+        lists = (end for each in self.operators for end in (each.inputs, each.outputs))
+        return len(self.operators) + sum(map(len, (self.inputs, self.outputs, *lists)))
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -399,7 +405,8 @@ class Document:
                 raise self.error(f"signature '{key}' names subgraph {place}, which is not there")
             graph = self.subgraphs[place]
             ends = []
-            for end, places in (("Inputs", graph.inputs), ("Outputs", graph.outputs)):
+            for end, known in (("Inputs", graph.inputs), ("Outputs", graph.outputs)):
+                places = frozenset(known)
                 named = {
                     self._text(each.Name): self._read(each.TensorIndex)
                     for each in self._each(entry, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, PartitaError
@@ -15,7 +15,7 @@ from partita.frontends.tflite.layout import cancel_transposes
 from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
 from partita.frontends.tflite.translator import TRANSLATORS, Site
 from partita.frontends.tflite.weights import constant, element_type
-from partita.frontends.value_names import unused_name
+from partita.frontends.value_names import TakenNames
 from partita.model.port import Port
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
@@ -34,7 +34,7 @@ _DEEPEST = 32
 """Subgraphs that call one another that are followed."""
 
 _MOST_OPERATIONS = 1_000_000
-"""Operations that a model may have once subgraphs stand where they are called."""
+"""Operations and entries of subgraphs that are followed, once for each time that one is called."""
 
 _PLUMBING = frozenset(
     {
@@ -111,9 +111,12 @@ def _note_names(document: Document, place: int, graph: ir.Graph) -> None:
         (graph.outputs, subgraph.outputs, [one.outputs for one in signatures]),
     )
     for values, places, named in ends:
+        names: dict[int, set[str]] = {at: {subgraph.tensors[at].label} for at in places}
+        for one in named:
+            for name, tensor in one.items():
+                names[tensor].add(name)
         for index, (value, at) in enumerate(zip(values, places, strict=False)):
-            names = {name for one in named for name, tensor in one.items() if tensor == at}
-            if more := (names | {subgraph.tensors[at].label}) - {value.name}:
+            if more := names[at] - {value.name}:
                 Port.of(index, value, values is graph.inputs).add_names(more)
 
 
@@ -165,7 +168,7 @@ class GraphScope:
         self._nodes: list[ir.Node] = []
         self._constants: list[ir.Value] = []
         self._dims: dict[ir.Value, tuple[int, ...]] = {} if outer is None else dict(outer._dims)
-        self._names: set[str] = set() if outer is None else outer._names
+        self._names: TakenNames = TakenNames() if outer is None else outer._names
         self._written: list[int] = [0] if outer is None else outer._written
         self._once: dict[object, ir.Value] = {}
         self._held: dict[str, list[ir.Value]] = {}
@@ -188,20 +191,20 @@ class GraphScope:
             if place not in inputs
         }
         results = self._follow(graph, dict(inputs), kept)
-        values: list[ir.Value] = []
+        values: dict[ir.Value, None] = {}
         for place in graph.outputs:
             name = kept.pop(place, None)
             label = targets.get(place) or f"{graph.tensors[place].label}/output"
-            values.append(self._output(results[place], values, name or self.fresh(label)))
+            values[self._output(results[place], values, name or self.fresh(label))] = None
         if not values:
             raise ModelFormatError(f"'{graph.name}' returns nothing")
         for name, (held, *begun) in self._held.items():
             after = self._assigned.get(name, held)
             written = self._output(after, values, self.fresh(f"{name}/next"))
-            values.append(written)
+            values[written] = None
             self.variables.append(Variable(name, *(str(v.name) for v in (held, written, *begun))))
         handed_on = [value for values in self._held.values() for value in values]
-        return self.graph([*inputs.values(), *handed_on], values, graph.name)
+        return self.graph([*inputs.values(), *handed_on], list(values), graph.name)
 
     def _input(self, tensor: Tensor, name: str | None) -> ir.Value:
         return self._given(tensor, self.fresh(name or tensor.label))
@@ -217,7 +220,7 @@ class GraphScope:
         self._dims[value] = tensor.dims
         return value
 
-    def _output(self, value: ir.Value, others: Sequence[ir.Value], name: str) -> ir.Value:
+    def _output(self, value: ir.Value, others: Container[ir.Value], name: str) -> ir.Value:
         """The value under a name as an output, or a copy where it cannot be one."""
         if value.producer() is not None and value not in others:
             value.name = name
@@ -237,6 +240,7 @@ class GraphScope:
             )
         if self.depth >= _DEEPEST:
             raise ModelFormatError(f"subgraphs call one another deeper than {_DEEPEST}")
+        self._count(graph.entries)
         self.depth += 1
         results = self._follow(graph, dict(zip(graph.inputs, inputs, strict=True)), {})
         self.depth -= 1
@@ -327,9 +331,7 @@ class GraphScope:
         """Writes an operation; the walk names its values."""
         import onnx_ir as ir
 
-        self._written[0] += 1
-        if self._written[0] > _MOST_OPERATIONS:
-            raise ModelFormatError(f"subgraphs become more than {_MOST_OPERATIONS:,} operations")
+        self._count(1)
         node = ir.node(
             op_type,
             inputs,
@@ -339,6 +341,12 @@ class GraphScope:
         )
         self._nodes.append(node)
         return list(node.outputs)
+
+    def _count(self, steps: int) -> None:
+        """Counts what is done: each subgraph that calls the next one twice doubles it."""
+        self._written[0] += steps
+        if self._written[0] > _MOST_OPERATIONS:
+            raise ModelFormatError(f"subgraphs become more than {_MOST_OPERATIONS:,} operations")
 
     def initializer(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
         """Writes a constant."""
@@ -363,7 +371,7 @@ class GraphScope:
 
     def fresh(self, name: str) -> str:
         """The name, or one like it that is not taken."""
-        return unused_name(name, self._names)
+        return self._names.fresh(name)
 
     def body(self) -> GraphScope:
         """The scope of a body."""
@@ -382,19 +390,19 @@ class GraphScope:
         """The graph that was written, without transposes that cancel."""
         import onnx_ir as ir
 
-        results: list[ir.Value] = []
+        results: dict[ir.Value, None] = {}
         own = {value for node in self._nodes for value in node.outputs}
         for value in outputs:
             if value not in own or value in results:
                 copy = self.write("Identity", [value], {}, 1)[0]
                 copy.name = self.fresh(f"{value.name}/returned")
                 value = copy
-            results.append(value)
-        nodes, results = cancel_transposes(self._nodes, results, self._dims, self)
-        read = {value for node in nodes for value in values_read(node)} | set(results)
+            results[value] = None
+        nodes, returned = cancel_transposes(self._nodes, list(results), self._dims, self)
+        read = {value for node in nodes for value in values_read(node)} | set(returned)
         return ir.Graph(
             inputs,
-            results,
+            returned,
             nodes=nodes,
             initializers=[value for value in self._constants if value in read],
             opset_imports={"": OPSET},

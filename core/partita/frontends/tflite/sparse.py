@@ -82,15 +82,32 @@ class Sparsity:
             sizes.append(level.size)
         return sizes
 
-    def places(self, dims: tuple[int, ...]) -> Array | None:
-        """The place of each element among all, counted row by row; ``None`` if none fits.
+    def count(self) -> int | None:
+        """How many elements are kept; ``None`` if segments do not fit the axes before them.
+
+        It takes no more work than the segments have entries, whatever sizes dense axes claim.
+        """
+        found = 1
+        for level in self.levels:
+            if level.segments is None:
+                found *= level.size
+                continue
+            segments = level.segments
+            fits = segments.size == found + 1 and segments[0] == 0
+            if not fits or (np.diff(segments) < 0).any() or segments[-1] != level.indices.size:
+                return None
+            found = level.indices.size
+        return found
+
+    def places(self, dims: tuple[int, ...]) -> Array:
+        """The place of each element among all, counted row by row.
 
         Args:
-            dims: Sizes of the tensor, with which there is no :meth:`fault`.
+            dims: Sizes of the tensor, with which there is no :meth:`fault`, and a :meth:`count`.
         """
         rank, sizes = len(dims), self._sizes(dims)
-        if sizes is None:
-            return None
+        if sizes is None or not self.count():
+            return np.zeros(0, np.int64)
         strides = [math.prod(dims[axis + 1 :]) for axis in range(rank)]
         for number, axis in enumerate(self.blocks):
             strides.append(strides[axis])
@@ -102,9 +119,6 @@ class Sparsity:
                 places = (places[:, None] + steps).reshape(-1)
                 continue
             counts = np.diff(level.segments)
-            fits = level.segments.size == places.size + 1 and level.segments[0] == 0
-            if not fits or (counts < 0).any() or level.segments[-1] != level.indices.size:
-                return None
             places = np.repeat(places, counts) + level.indices * strides[axis]
         return places
 

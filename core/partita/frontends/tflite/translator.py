@@ -156,9 +156,13 @@ class Site:
         return bool(self.option(name, default))
 
     def ints(self, name: str) -> list[int]:
-        """An option that is a row of whole numbers."""
+        """An option that is a short row of whole numbers, sizes or axes."""
         found = self.option(f"{name}AsNumpy", 0)
-        return [] if isinstance(found, int) else [int(number) for number in found]
+        if isinstance(found, int):
+            return []
+        if len(found) > _FEW:  # operators may share a long one, and each would read it
+            raise self.error(f"'{name}' has {len(found)} numbers; at most {_FEW} are read")
+        return [int(number) for number in found]
 
     # ------------------------------------------------------------------ tensors
 

@@ -77,8 +77,8 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
 
     dtype = element_type(tensor.type, tensor)
     data = tensor.data if tensor.data is not None else memoryview(b"")
-    places = _places(tensor)
-    count = math.prod(tensor.dims) if places is None else places.size
+    sparsity = tensor.sparsity
+    count = math.prod(tensor.dims) if sparsity is None else _kept(tensor, sparsity)
     bits = 4 if tensor.type == INT4 else dtype.bitwidth
     if len(data) != math.ceil(count * bits / 8):
         raise ModelFormatError(
@@ -86,8 +86,9 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
             f"{math.ceil(count * bits / 8)}"
         )
     raw = np.frombuffer(data, np.uint8)
-    if places is not None:
+    if sparsity is not None:
         kept = _nibbles(raw, count) if tensor.type == INT4 else raw.view(dtype.numpy())
+        places = sparsity.places(tensor.dims)
         return lazy(lambda: sparse.dense(kept, places, tensor.dims), dtype, tensor.dims)
     if tensor.type == INT4:
         return lazy(lambda: _nibbles(raw, count).reshape(tensor.dims), dtype, tensor.dims)
@@ -96,18 +97,16 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
     return ir.Tensor(raw.view(dtype.numpy()).reshape(tensor.dims), dtype)
 
 
-def _places(tensor: Tensor) -> Array | None:
-    """Where the elements of a sparse tensor belong; ``None`` where all are kept."""
-    if tensor.sparsity is None:
-        return None
-    fault = tensor.sparsity.fault(tensor.dims)
-    places = None if fault else tensor.sparsity.places(tensor.dims)
-    if places is None:
+def _kept(tensor: Tensor, sparsity: sparse.Sparsity) -> int:
+    """How many elements of a sparse tensor are kept."""
+    fault = sparsity.fault(tensor.dims)
+    count = None if fault else sparsity.count()
+    if count is None:
         raise ModelFormatError(
             f"{tensor} of shape {list(tensor.dims)} is sparse and cannot be read: "
             f"{fault or 'its segments do not fit its axes'}"
         )
-    return places
+    return count
 
 
 def lazy(make: Any, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.LazyTensor:

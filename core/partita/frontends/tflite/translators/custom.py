@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,17 +14,53 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def _options(at: Site) -> dict[str, Any]:
-    """The options of a custom operator, which are a map of numbers."""
-    from flatbuffers import flexbuffers
+class _Options:
+    """The options of a custom operator, a map of numbers, each of which is read by itself.
 
-    try:
-        found = flexbuffers.Loads(at.operator.custom_options)
-    except Exception as error:  # the parser trusts its input, and raises what comes of it
-        raise at.error(f"its options cannot be read ({error})") from error
-    if not isinstance(found, dict):
-        raise at.error("its options are no map")
-    return found
+    The map is never read as a whole: its parts may hold one another, so that a hundred bytes stand
+    for more entries than there is memory for.
+
+    Args:
+        at: The operator.
+
+    Raises:
+        ModelFormatError: They are no map, or damaged.
+    """
+
+    def __init__(self, at: Site) -> None:
+        from flatbuffers import flexbuffers
+
+        self._at = at
+        with self._blamed():
+            root = flexbuffers.GetRoot(at.operator.custom_options)
+            self._map: Any = root.AsMap if root.IsMap else None
+        if self._map is None:
+            raise at.error("its options are no map")
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """An option that is a number, not an infinite one.
+
+        Args:
+            name: Of the option.
+            default: What it is if it is left out; ``None`` refuses that.
+        """
+        with self._blamed():
+            try:
+                found = self._map[name]
+            except KeyError:
+                number = default
+            else:
+                number = found.AsFloat if found.IsNumeric or found.IsBool else None
+        if number is None or not np.isfinite(number):
+            raise self._at.error(f"its option '{name}' is {number!r}, not a number")
+        return float(number)
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the parser trusts its input, and raises what comes of it
+            raise self._at.error(f"its options cannot be read ({error})") from error
 
 
 @translates("TFLite_Detection_PostProcess")
@@ -32,14 +70,7 @@ def detection_post_process(at: Site) -> list[ir.Value]:
     Returns:
         Boxes (top, left, bottom, right), classes, scores, and how many there are.
     """
-    options = _options(at)
-
-    def number(name: str, default: float | None = None) -> float:
-        found = options.get(name, default)
-        if not isinstance(found, (bool, int, float)) or not np.isfinite(found):
-            raise at.error(f"its option '{name}' is {found!r}, not a number")
-        return float(found)
-
+    number = _Options(at).number
     most = int(number("max_detections"))
     classes = int(number("num_classes"))
     if at.rank(1) != 3 or not 0 < most < 1 << 16 or not 0 < classes <= at.dims(1)[2]:

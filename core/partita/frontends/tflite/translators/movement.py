@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,13 +136,15 @@ def pad(at: Site) -> ir.Value:
     return at.result(at.emit("Pad", at.floats(0), pads, number))
 
 
-_MOST_MIRRORED = 1 << 24
-"""Elements of an axis whose order is written down, whatever size a file claims."""
-
-
 def _symmetric(at: Site) -> ir.Value:
     """Mirrors that repeat the border, axis by axis: ONNX mirrors without it."""
     pads = at.known(1)
+
+    def backward(value: ir.Value, axis: int, first: int, behind: int) -> ir.Value:
+        """The elements along an axis from one back to before another."""
+        return at.emit(
+            "Slice", value, *(at.const([n], np.int64) for n in (first, behind, axis, -1))
+        )
 
     def write(values: list[ir.Value]) -> ir.Value:
         value = values[0]
@@ -149,16 +152,14 @@ def _symmetric(at: Site) -> ir.Value:
             size = at.dims(0)[axis]
             if not (before or behind):
                 continue
-            if size < max(before, behind):
-                raise at.error(f"{max(before, behind)} elements beside an axis of {size}")
-            if before + size + behind > _MOST_MIRRORED:
-                raise at.error(f"an axis of {size} is too long to be mirrored at its border")
-            order = [
-                *range(before - 1, -1, -1),
-                *range(size),
-                *range(size - 1, size - 1 - behind, -1),
+            if min(before, behind) < 0 or size < max(before, behind):
+                raise at.error(f"{before} and {behind} elements beside an axis of {size}")
+            parts = [
+                *([backward(value, axis, before - 1, -FULL)] if before else []),
+                value,
+                *([backward(value, axis, -1, -1 - behind)] if behind else []),
             ]
-            value = at.emit("Gather", value, at.const(order, np.int64), axis=axis)
+            value = at.emit("Concat", *parts, axis=axis)
         return value
 
     return at.carried(write)
@@ -299,6 +300,10 @@ def batch_to_space_nd(at: Site) -> ir.Value:
     return at.carried(write)
 
 
+_MOST_PLACED = 1 << 24
+"""Numbers that say where the rows of a block belong, whatever sizes a file claims."""
+
+
 @translates("DYNAMIC_UPDATE_SLICE")
 def dynamic_update_slice(at: Site) -> ir.Value:
     """A block written over another tensor at a computed place, moved inside where it leaves it."""
@@ -308,10 +313,14 @@ def dynamic_update_slice(at: Site) -> ir.Value:
     room = np.array(dims, np.int64) - np.array(update, np.int64)
     if room.min(initial=0) < 0:
         raise at.error(f"a block {list(update)} does not fit {list(dims)}")
+    told = int(np.flatnonzero(room).max(initial=-1)) + 1  # axes behind have one place to begin at
+    if not told:
+        return at.carried(lambda values: at.emit("Identity", values[1]), (0, 1))
+    if told * math.prod(update[:told]) > _MOST_PLACED:
+        raise at.error(f"a block {list(update)} has too many rows to be placed one by one")
     begin = at.emit("Max", at.indices(2), at.const(0, np.int64))
     begin = at.emit("Min", begin, at.const(room, np.int64))
-    grid = np.stack(np.meshgrid(*(np.arange(size) for size in update), indexing="ij"), -1)
-    if grid.size > 1 << 24:
-        raise at.error(f"a block {list(update)} has too many elements to be placed one by one")
+    begin = at.emit("Slice", begin, *(at.const([end], np.int64) for end in (0, told)))
+    grid = np.stack(np.meshgrid(*map(np.arange, update[:told]), indexing="ij"), -1)
     places = at.emit("Add", at.const(grid, np.int64), begin)
     return at.carried(lambda values: at.emit("ScatterND", values[0], places, values[1]), (0, 1))

@@ -129,4 +129,6 @@ def matrix_diag(at: Site) -> ir.Value:
         raise at.error(f"a diagonal of {size} numbers is not read")
     rows = at.emit("Unsqueeze", at.value(0), at.const([-1], np.int64))
     zero = at.const(0, at.dtype(at.tensor(0)))
-    return at.emit("Where", at.const(np.eye(size, dtype=bool)), rows, zero)
+    place = np.arange(size)
+    is_diagonal = at.emit("Equal", at.const(place[:, None]), at.const(place))
+    return at.emit("Where", is_diagonal, rows, zero)
