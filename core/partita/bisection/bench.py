@@ -16,8 +16,8 @@ from partita.errors import (
     UnsupportedOpError,
 )
 from partita.model.compare import Difference, difference
+from partita.model.inference.shape_inference import infer_shapes
 from partita.model.model import Model
-from partita.model.shape_inference import infer_shapes
 from partita.model.value_uses import has_own_source, values_read
 
 if TYPE_CHECKING:

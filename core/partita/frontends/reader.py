@@ -24,9 +24,9 @@ from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
 from partita.frontends.tflite import is_tflite
+from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
-from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.printable import printable
 from partita.system.gc_pause import few_collections
 

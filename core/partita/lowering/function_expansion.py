@@ -83,7 +83,7 @@ def _lowered(model: onnx.ModelProto) -> Graph:
     import onnx_ir as ir
     from onnx_ir.passes.common import InlinePass
 
-    from partita.model.shape_inference import infer_shapes
+    from partita.model.inference.shape_inference import infer_shapes
 
     inlined = InlinePass()(ir.from_proto(model)).model
     infer_shapes(inlined)

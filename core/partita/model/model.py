@@ -219,7 +219,7 @@ class Model(ModelSurface):
         """
         import onnx_ir as ir
 
-        from partita.model.shape_inference import adapt_claims, infer_shapes
+        from partita.model.inference.shape_inference import adapt_claims, infer_shapes
 
         if not isinstance(shapes, Mapping):
             own = {name for variable in self.variables for name in (variable.read, variable.begun)}

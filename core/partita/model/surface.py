@@ -251,7 +251,7 @@ class ModelSurface(abc.ABC):
         Raises:
             ModelError: They contradict each other.
         """
-        from partita.model.shape_inference import infer_shapes
+        from partita.model.inference.shape_inference import infer_shapes
 
         infer_shapes(self.ir)
 

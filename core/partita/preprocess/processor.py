@@ -74,7 +74,7 @@ class PrePostProcessor:
             ModelError: A step does not fit the tensor, or what comes of all steps not the model;
                 the model is as it was then.
         """
-        from partita.model.shape_inference import infer_shapes
+        from partita.model.inference.shape_inference import infer_shapes
 
         work = with_opset(self._model.clone(), _OPSET)
         graph = work.ir.graph

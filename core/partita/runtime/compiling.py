@@ -9,8 +9,8 @@ from partita.contract.device_plugin import DevicePlugin
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PartitaError, PropertyError
 from partita.frontends.reader import read_model
+from partita.model.inference.shape_inference import infer_shapes
 from partita.model.model import Model
-from partita.model.shape_inference import infer_shapes
 from partita.properties.schema import validate
 from partita.properties.values import normalize
 from partita.runtime.compiled_model import CompiledModel

@@ -70,7 +70,7 @@ class PluginCore:
     def with_extensions(self, model: Model) -> Model:
         """The model itself, in which operations know the application's own operators."""
         if self.extensions is not None and self.extensions.attach(model.ir.graph):
-            from partita.model.shape_inference import infer_shapes
+            from partita.model.inference.shape_inference import infer_shapes
 
             infer_shapes(model.ir)
         return model

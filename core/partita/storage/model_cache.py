@@ -115,7 +115,7 @@ def files_content(*paths: str) -> list[str]:
 
 def _graph(model: Model) -> bytes:
     """The graph as a protobuf without its large weights, and these by their content."""
-    from partita.model.shape_inference import without_large_weights
+    from partita.model.inference.shape_inference import without_large_weights
 
     graph = without_large_weights(model.ir)
     parts = [b"graph", fingerprint(graph.SerializeToString(deterministic=True))]

@@ -16,7 +16,7 @@ from partita import Core
 from partita.errors import CompileError, ModelFormatError, PartitaError
 from partita.frontends import reader
 from partita.frontends.reader import read_model
-from partita.model import inference_process
+from partita.model.inference import inference_process
 
 INT64 = TensorProto.INT64
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
-from partita.model.pool_shapes import settle_rounding
+from partita.model.inference.pool_shapes import settle_rounding
 
 CASES = {
     "a window would start in the padding": "kernel_shape=[2,2], strides=[3,3], pads=[1,1,1,1]",

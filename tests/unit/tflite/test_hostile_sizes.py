@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -12,6 +14,7 @@ from tflite_files import File, litert
 import partita
 from partita.errors import ModelFormatError
 from partita.frontends.tflite import graph
+from partita.frontends.tflite.document import Document
 from partita.frontends.value_names import TakenNames
 
 
@@ -39,7 +42,7 @@ def doubled_calls(depth):
 def test_subgraphs_that_double_each_other_are_refused(monkeypatch):
     """Nothing is written, so that what is followed has to be counted."""
     assert len(read(doubled_calls(3)).ir.graph) == 1  # the Identity of the output
-    monkeypatch.setattr(graph, "_MOST_OPERATIONS", 1000)
+    monkeypatch.setattr(graph, "MOST_OPERATIONS", 1000)
     with pytest.raises(ModelFormatError, match="subgraphs become more than 1,000 operations"):
         read(doubled_calls(12))
 
@@ -194,8 +197,11 @@ def test_outputs_and_their_names_are_not_compared_with_each_other(monkeypatch):
 
         __hash__ = int.__hash__
 
-    found = graph.Document._numbers
-    monkeypatch.setattr(graph.Document, "_numbers", lambda *a: tuple(map(Place, found(*a))))
+    document = Document(memoryview(data), "it")
+    (main,) = document.subgraphs
+    ends = {end: tuple(map(Place, getattr(main, end))) for end in ("inputs", "outputs")}
+    vars(document)["subgraphs"] = (replace(main, **ends),)
+    assert len(document.signatures["main"].outputs) == count
     monkeypatch.setattr(ir.Value, "__eq__", lambda a, b: (compared.append(b), a is b)[1])
     model = partita.Core().read_model(data, signature="main")
     assert [port.name for port in model.outputs] == [f"out{n}" for n in range(count)]

@@ -33,7 +33,7 @@ SIGNATURES_KEY = "partita.tflite.signatures"
 _DEEPEST = 32
 """Subgraphs that call one another that are followed."""
 
-_MOST_OPERATIONS = 1_000_000
+MOST_OPERATIONS = 1_000_000
 """Operations and entries of subgraphs that are followed, once for each time that one is called."""
 
 _PLUMBING = frozenset(
@@ -345,8 +345,8 @@ class GraphScope:
     def _count(self, steps: int) -> None:
         """Counts what is done: each subgraph that calls the next one twice doubles it."""
         self._written[0] += steps
-        if self._written[0] > _MOST_OPERATIONS:
-            raise ModelFormatError(f"subgraphs become more than {_MOST_OPERATIONS:,} operations")
+        if self._written[0] > MOST_OPERATIONS:
+            raise ModelFormatError(f"subgraphs become more than {MOST_OPERATIONS:,} operations")
 
     def initializer(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
         """Writes a constant."""

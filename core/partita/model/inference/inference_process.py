@@ -22,15 +22,17 @@ BYTES = 8 << 30
 _FAILED = 3
 
 
-def inferred_apart(model: bytes, data_prop: bool) -> bytes:
-    """What ``onnx.shape_inference.infer_shapes`` makes of a serialized model.
+def inferred_apart(model: bytes) -> bytes:
+    """What :func:`~partita.model.inference.followed_values.infer_following` makes of a model.
+
+    Both are serialized.
 
     Raises:
         ValueError: It cannot be inferred; says why, as inference does.
         ModelFormatError: Inference ended its process, or took too long.
     """
-    home = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", CHILD_CODE, home, str(int(data_prop))]
+    home = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", CHILD_CODE, home]
     try:
         done = subprocess.run(
             command, input=model, capture_output=True, timeout=SECONDS, check=False
@@ -49,7 +51,7 @@ def inferred_apart(model: bytes, data_prop: bool) -> bytes:
     return done.stdout
 
 
-def main(data_prop: bool) -> None:
+def main() -> None:
     """Reads a model from standard input and writes the one with shapes to standard output."""
     if os.name == "posix":
         import resource
@@ -59,10 +61,12 @@ def main(data_prop: bool) -> None:
     import onnx
     from onnx import shape_inference
 
+    from partita.model.inference.followed_values import infer_following
+
     model = onnx.ModelProto()
     model.ParseFromString(sys.stdin.buffer.read())
     try:
-        result = shape_inference.infer_shapes(model, data_prop=data_prop)
+        result = infer_following(model)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         sys.stderr.write(str(error))
         sys.exit(_FAILED)
@@ -70,6 +74,6 @@ def main(data_prop: bool) -> None:
 
 
 CHILD_CODE = (
-    "import sys; sys.path.append(sys.argv[1]); from partita.model.inference_process import main; "
-    "main(sys.argv[2] == '1')"
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from partita.model.inference.inference_process import main; main()"
 )

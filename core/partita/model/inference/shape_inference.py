@@ -9,11 +9,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelFormatError
-from partita.model.contrib_shapes import add_node
-from partita.model.inference_process import inferred_apart
+from partita.model.inference.contrib_shapes import add_node
+from partita.model.inference.followed_values import MADE_UP, infer_following
+from partita.model.inference.inference_process import inferred_apart
+from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
-from partita.model.operator_checks import MOST_DIMENSIONS, is_of_onnx
-from partita.model.pool_shapes import settle_rounding
+from partita.model.operator_checks import is_of_onnx
 from partita.model.value_uses import bodies
 
 if TYPE_CHECKING:
@@ -25,14 +26,8 @@ _log = logging.getLogger(__name__)
 _SMALL_BYTES = 1024
 """Weights up to this size take part in inference, since shapes are computed from them."""
 
-_MOST_VALUES = 1 << 16
-"""Elements of one value that inference follows; shapes are computed from few."""
-
 _FREE_INITIALIZERS = 4
 """In models of older IR versions onnx's inference sees only initializers that are inputs too."""
-
-_MADE_UP = "unk__"
-"""How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
 
 
 def forget_meaningless_dims(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
@@ -146,9 +141,7 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
     from onnx_ir import serde
 
     proto = _for_inference(ir_model)
-    weights = {tensor.name: math.prod(tensor.dims) for tensor in proto.graph.initializer}
-    values = propagates(ir_model.graph, weights)
-    inferred = _infer(proto, values, isolate)
+    inferred = _infer(proto, isolate)
     if inferred is None:
         return
     found = _types_of(inferred.graph)
@@ -171,7 +164,7 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
             if output.name in lost:
                 output.CopyFrom(lost.pop(output.name))
         proto.graph.value_info.extend(lost.values())
-        inferred = _infer(proto, values, isolate) or inferred
+        inferred = _infer(proto, isolate) or inferred
     _take_over(ir_model, inferred)
 
 
@@ -261,13 +254,13 @@ def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(copy)
 
 
-def _infer(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelProto | None:
+def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
     from onnx import shape_inference
 
     try:
-        inferred = _infer_once(proto, values, isolate)
+        inferred = _infer_once(proto, isolate)
         while settle_rounding(proto, inferred):
-            inferred = _infer_once(proto, values, isolate)
+            inferred = _infer_once(proto, isolate)
         return inferred
     except ModelFormatError:
         raise
@@ -276,58 +269,15 @@ def _infer(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelPro
         return None
 
 
-def _infer_once(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelProto:
+def _infer_once(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto:
     """What onnx finds, in a process of its own or in this one."""
     import onnx
-    from onnx import shape_inference
 
     if not isolate:
-        return shape_inference.infer_shapes(proto, data_prop=values)
+        return infer_following(proto)
     inferred = onnx.ModelProto()
-    inferred.ParseFromString(inferred_apart(proto.SerializeToString(), values))
+    inferred.ParseFromString(inferred_apart(proto.SerializeToString()))
     return inferred
-
-
-def propagates(graph: ir.Graph, lengths: Mapping[str, int]) -> bool:
-    """Whether inference may follow values, not only shapes, without drowning in them.
-
-    It keeps what shapes are computed from, element by element; thirty Concats of a value with
-    itself are 900 bytes of a file and 2**30 elements. Concat is the one operator whose value is
-    longer than each of those that it reads.
-
-    Args:
-        graph: The model's.
-        lengths: Elements of those of its weights that take part in inference.
-    """
-    most = max(lengths.values(), default=0)
-    if _concatenates(graph):
-        most = _longest(graph, lengths)
-    return most <= _MOST_VALUES
-
-
-def _concatenates(graph: ir.Graph) -> bool:
-    return any(node.op_type == "Concat" or any(map(_concatenates, bodies(node))) for node in graph)
-
-
-def _longest(graph: ir.Graph, outer: Mapping[str, int]) -> int:
-    lengths, longest = dict(outer), 0
-    for node in graph:
-        known = [
-            MOST_DIMENSIONS if value is None else lengths.get(value.name or "", MOST_DIMENSIONS)
-            for value in node.inputs
-        ]
-        length = sum(known) if node.op_type == "Concat" else max(known, default=MOST_DIMENSIONS)
-        length = min(length, _MOST_VALUES + 1)
-        lengths.update((value.name or "", length) for value in node.outputs)
-        longest = max(longest, length)
-        for body in bodies(node):
-            own = {
-                name: math.prod(value.const_value.shape.numpy())
-                for name, value in body.initializers.items()
-                if value.const_value is not None
-            }
-            longest = max(longest, _longest(body, {**lengths, **own}))
-    return longest
 
 
 def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
@@ -403,7 +353,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> in
     if size or dim.HasField("dim_value"):
         return size
     name = dim.dim_param
-    return None if not name or (name.startswith(_MADE_UP) and name not in own) else name
+    return None if not name or (name.startswith(MADE_UP) and name not in own) else name
 
 
 def _doubt(claim: onnx.ValueInfoProto) -> None:
@@ -421,4 +371,4 @@ def _says_nothing(dim: int | ir.SymbolicDim) -> bool:
 
 
 def _is_made_up(dim: int | ir.SymbolicDim, own: Container[str | None]) -> bool:
-    return not isinstance(dim, int) and dim.value not in own and str(dim.value).startswith(_MADE_UP)
+    return not isinstance(dim, int) and dim.value not in own and str(dim.value).startswith(MADE_UP)
