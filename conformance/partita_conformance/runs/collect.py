@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from partita import zoo
 from partita.zoo.store import Store
 from partita_conformance.bench.checks import Check, registered
+from partita_conformance.draws.operators import GENERATORS
 from partita_conformance.inputs.cases_file import NodeCase, load
 from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.suites.contract import (  # noqa: F401  (importing them enters what they hold)
@@ -38,7 +41,7 @@ from partita_conformance.suites.numerics.suite_beside import beside_checks
 from partita_conformance.suites.numerics.suite_chains import chain_checks
 from partita_conformance.suites.numerics.suite_decoder import decoder_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
-from partita_conformance.suites.numerics.suite_kinds import kind_checks
+from partita_conformance.suites.numerics.suite_kinds import rest_checks, shape_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
 from partita_conformance.suites.numerics.suite_outputs import output_checks
 from partita_conformance.suites.numerics.suite_passes import pass_checks
@@ -80,6 +83,10 @@ _FIRST = "resources"
 """The suite that is made first: it sees best in a process in which the device has done nothing."""
 
 
+_LETTER = re.compile(r"\[!?\]?[^\]]*\]|.")
+"""What stands for a letter in a pattern: itself, ``?``, or a class; and ``*``, for any."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which checks a run makes.
@@ -100,11 +107,15 @@ class Selection:
         """Whether a check is selected."""
         return not self.patterns or any(fnmatchcase(name, p) for p in self.patterns)
 
-    @property
-    def needs_cases(self) -> bool:
-        """Whether a pattern may select node cases, which take seconds to make."""
-        starts = {pattern.partition("/")[0] for pattern in self.patterns}
-        return not starts or any(fnmatchcase("operators", start) for start in starts)
+    def may_take(self, suite: str) -> bool:
+        """Whether a pattern may select a check of a suite: to make its checks takes time."""
+        return not self.patterns or any(_begins(pattern, f"{suite}/") for pattern in self.patterns)
+
+
+def _begins(pattern: str, start: str) -> bool:
+    """Whether a pattern may match what begins so: its letters and classes before a ``*`` do."""
+    letters = [*itertools.takewhile(lambda one: one != "*", _LETTER.findall(pattern))]
+    return fnmatchcase(start[: len(letters)], "".join(letters[: len(start)]))
 
 
 def model_names(given: Sequence[str]) -> tuple[str, ...]:
@@ -126,35 +137,44 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         cases_file: Node cases that another process saved; by default they are made here.
     """
     cases: Mapping[str, NodeCase] = {}
-    if selection.needs_cases:
+    if selection.may_take("operators"):
         cases = load(cases_file) if cases_file is not None else node_cases()
     form = sorted(registered(), key=lambda one: one.suite != _FIRST)
-    everything = [
-        *form,
-        *_numeric(selection.draws, selection.cuts, selection.models),
-        *case_checks(cases),
-        *operator_checks(cases),
-    ]
+    options = selection.draws, selection.cuts, selection.models
+    numeric = (
+        _numeric(suites, *options) for suites in _NUMERIC if any(map(selection.may_take, suites))
+    )
+    operators = [op for op in GENERATORS if selection.may_take(f"random/{op}")]
+    random = [make(selection.draws, operators) for make in (random_checks, rest_checks)]
+    cased = *case_checks(cases), *operator_checks(cases)
+    everything = (*form, *itertools.chain(*random, *numeric), *cased)
     return [one for one in everything if selection.takes(one.name)]
 
 
-@functools.lru_cache(maxsize=4)
-def _numeric(draws: int, cuts: int, models: tuple[str, ...]) -> tuple[Check, ...]:
-    """The checks of numbers but for node cases, kept: which there are takes thousands of draws."""
-    return (
-        *chain_checks(),
-        *pass_checks(draws),
-        *hetero_checks(cuts, models),
-        *random_checks(draws),
-        *kind_checks(draws),
-        *output_checks(),
-        *decoder_checks(draws),
-        *sweep_checks(draws),
-        *again_checks(),
-        *beside_checks(),
-        *import_checks(),
-        *known_checks(),
-        *walk_checks(),
-        *life_checks(),
-        *makeup_checks(),
-    )
+_NUMERIC: Mapping[tuple[str, ...], Callable[[int, int, tuple[str, ...]], Iterable[Check]]] = {
+    ("chains",): lambda draws, cuts, models: chain_checks(),
+    ("passes",): lambda draws, cuts, models: pass_checks(draws),
+    ("hetero",): lambda draws, cuts, models: hetero_checks(cuts, models),
+    ("shapes",): lambda draws, cuts, models: shape_checks(),
+    ("outputs",): lambda draws, cuts, models: output_checks(),
+    ("decoder",): lambda draws, cuts, models: decoder_checks(draws),
+    ("attributes", "choices", "opsets", "sizes", "types", "values"): (
+        lambda draws, cuts, models: sweep_checks(draws)
+    ),
+    ("again",): lambda draws, cuts, models: again_checks(),
+    ("beside",): lambda draws, cuts, models: beside_checks(),
+    ("imports",): lambda draws, cuts, models: import_checks(),
+    ("known",): lambda draws, cuts, models: known_checks(),
+    ("walks",): lambda draws, cuts, models: walk_checks(),
+    ("lives",): lambda draws, cuts, models: life_checks(),
+    ("makeups",): lambda draws, cuts, models: makeup_checks(),
+}
+"""What makes the checks of numbers but for node cases, by the suites that they are of."""
+
+
+@functools.cache
+def _numeric(
+    suites: tuple[str, ...], draws: int, cuts: int, models: tuple[str, ...]
+) -> tuple[Check, ...]:
+    """Checks of suites, kept: which there are takes thousands of draws."""
+    return tuple(_NUMERIC[suites](draws, cuts, models))

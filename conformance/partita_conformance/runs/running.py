@@ -108,7 +108,7 @@ class Isolated:
         self._target, self._selection, self._timeout_s = target, selection, timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="partita-conformance-")
         self._cases = Path(self._folder.name) / "cases"
-        if selection.needs_cases:
+        if selection.may_take("operators"):
             save(self._cases, node_cases())
         self._worker: Any = None
         self._pipe: multiprocessing.connection.Connection | None = None

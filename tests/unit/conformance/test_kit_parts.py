@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -267,9 +268,28 @@ def test_names_of_checks_are_unique_and_explained():
 def test_selection_saves_the_node_cases(monkeypatch):
     monkeypatch.setattr("partita_conformance.runs.collect.node_cases", pytest.fail)
     assert names_of(collect(Selection(("plugin/*",))))
-    assert not Selection(("request/*",)).needs_cases
-    assert Selection(("oper*/conv*",)).needs_cases
-    assert Selection().needs_cases
+    assert not Selection(("request/*",)).may_take("operators")
+    assert Selection(("oper*/conv*",)).may_take("operators")
+    assert not Selection(("[!o]*", "operator_*")).may_take("operators")
+    assert Selection(("o*s/[ab]*",)).may_take("operators")
+    assert Selection(("request/*", "operators/*_relu")).may_take("operators")
+    assert Selection().may_take("operators")
+
+
+def test_a_pattern_selects_what_it_matches_of_all_checks():
+    names = [check.name for check in collect(Selection(("[!o]*",)))]
+    patterns = [
+        "random/Relu/*",
+        "*/Add/0",
+        "h*r/*/1",
+        "[lm]*/a*",
+        "value?/?onv/*",
+        "types*",
+        "[!a-z]*",
+    ]
+    for pattern in patterns:
+        found = [check.name for check in collect(Selection((pattern,)))]
+        assert found == [name for name in names if fnmatchcase(name, pattern)]
 
 
 @pytest.mark.parametrize("kind", ["plain", "dynamic", "pair", "outputs", "large"])

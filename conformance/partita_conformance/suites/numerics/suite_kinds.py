@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,14 @@ CHANCE = frozenset(("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUnifo
 """Operators whose results are no function of their inputs."""
 
 
-def kind_checks(count: int) -> list[Check]:
-    """The checks of both.
+def rest_checks(count: int, operators: Iterable[str]) -> list[Check]:
+    """The checks of the kinds of draws that have none of their own.
 
     Args:
         count: Random models per operator that have a check of their own.
+        operators: Whose.
     """
-    rest = [
+    return [
         draw_check(
             f"random/{op}/rest",
             op,
@@ -49,10 +50,14 @@ def kind_checks(count: int) -> list[Check]:
             f"{op} of all other kinds, of which some stand in a branch too",
             bodies=True,
         )
-        for op in GENERATORS
+        for op in operators
         if len(order(op)) > kinds_taken(op, count)
     ]
-    shapes = [
+
+
+def shape_checks() -> list[Check]:
+    """The checks of shapes that change from run to run."""
+    return [
         Check(
             f"shapes/{op}",
             functools.partial(_run_shapes, op),
@@ -64,7 +69,6 @@ def kind_checks(count: int) -> list[Check]:
         for op in GENERATORS
         if op not in CHANCE | _SIZED
     ]
-    return rest + shapes
 
 
 def _rest(op: str, count: int, _: Bench) -> list[tuple[str, Draw]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.draws.cover import nth, order
 from partita_conformance.draws.draw import Draw
-from partita_conformance.draws.operators import GENERATORS, draw, model_of
+from partita_conformance.draws.operators import draw, model_of
 from partita_conformance.inputs.cases_file import NodeCase
 from partita_conformance.judging.compare import TWO_STEPS, compare
 from partita_conformance.judging.requirements import ConformanceError
@@ -38,7 +38,7 @@ def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
     ]
 
 
-def random_checks(count: int) -> list[Check]:
+def random_checks(count: int, operators: Iterable[str]) -> list[Check]:
     """Checks of random models, some per operator; twice as many where there are many kinds."""
     return [
         Check(
@@ -49,7 +49,7 @@ def random_checks(count: int) -> list[Check]:
             op,
             nth(op, number).element_type,
         )
-        for op in GENERATORS
+        for op in operators
         for number in range(kinds_taken(op, count))
     ]
 
