@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.pages.page import build_page
+from partita.system.written_file import writing
 from partita_conformance.bench.bench import Bench, Target
 from partita_conformance.reports.claims import claims_of
 from partita_conformance.runs.running import Outcome, count
@@ -75,7 +76,8 @@ def write(folder: Path, data: dict[str, Any]) -> list[Path]:
     page = build_page(f"Conformance of {data['device']}", own, "conformance", {"report": data})
     paths = [folder / "conformance.json", folder / "conformance.html"]
     for path, content in zip(paths, (text, page), strict=True):
-        path.write_text(content, encoding="utf-8")
+        with writing(path):
+            path.write_text(content, encoding="utf-8")
     return paths
 
 

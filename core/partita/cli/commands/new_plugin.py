@@ -11,6 +11,7 @@ from partita.cli.arguments import Commands, add_command
 from partita.cli.output import Output
 from partita.core import Core
 from partita.errors import PluginError
+from partita.system.written_file import writing
 
 _FILES = {
     "pyproject.toml": "pyproject.toml.in",
@@ -103,7 +104,8 @@ def write_plugin(name: str, into: Path) -> tuple[Path, list[str]]:
         path = _filled(target, words)
         text = _filled(template.joinpath(source).read_text(encoding="utf-8"), words)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
+        with writing(folder / path):
+            (folder / path).write_text(text, encoding="utf-8")
         written.append(path)
     return folder, written
 

@@ -27,6 +27,7 @@ from partita.cli.arguments import (
 from partita.cli.output import Output
 from partita.errors import PartitaError
 from partita.model.compare import difference
+from partita.system.written_file import writing
 from partita.zoo.decoding import top
 
 Array = np.ndarray[Any, Any]
@@ -153,7 +154,7 @@ def compare(
 
 def save(path: Path, outputs: Mapping[str, Array]) -> None:
     """Writes the outputs as an ``.npz`` archive under their own names, whatever these are."""
-    with zipfile.ZipFile(path, "w") as archive:
+    with writing(path), zipfile.ZipFile(path, "w") as archive:
         for name, array in outputs.items():
             known = array if array.dtype.kind != "V" else array.astype(np.float32)  # e.g. bfloat16
             text = known.astype(str) if known.dtype.kind == "O" else known

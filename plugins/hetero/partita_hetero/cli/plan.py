@@ -31,6 +31,7 @@ from partita.devices import device_string
 from partita.errors import PlanError
 from partita.generate.caches.cache_types import CACHE_TYPES
 from partita.generate.decoder import prepare
+from partita.system.written_file import writing
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for
@@ -361,11 +362,13 @@ def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: O
         svg = args.gantt.suffix.lower() == ".svg"
         record = plan_record(planned.problem, planned.plan, planned.why, planned.summary)
         page = to_svg([planned.plan.timeline]) if svg else placement_page([record])
-        args.gantt.write_text(page, encoding="utf-8")
+        with writing(args.gantt):
+            args.gantt.write_text(page, encoding="utf-8")
         out.note(f"wrote {args.gantt}")
     if args.trace:
         trace = planned.plan.timeline.to_chrome_trace()
-        args.trace.write_text(json.dumps(trace), encoding="utf-8")
+        with writing(args.trace):
+            args.trace.write_text(json.dumps(trace), encoding="utf-8")
         out.note(f"wrote {args.trace}")
 
 

@@ -25,6 +25,7 @@ from partita.cli.output import Output, plain
 from partita.contract.profiling import DeviceSpan
 from partita.errors import ReportError
 from partita.runtime.input_conversion import to_tensor
+from partita.system.written_file import writing
 from partita.trace import chrome_trace
 
 if TYPE_CHECKING:
@@ -142,12 +143,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.output:
         saved = "" if report is None else json.dumps(plain(report.to_dict()), allow_nan=False)
         text = placement_page(records) if as_page else saved
-        args.output.write_text(text, encoding="utf-8")
+        with writing(args.output):
+            args.output.write_text(text, encoding="utf-8")
         out.note(f"wrote {args.output}")
     if report is None:
         return 0
     if args.trace:
-        args.trace.write_text(json.dumps(report.trace), encoding="utf-8")
+        with writing(args.trace):
+            args.trace.write_text(json.dumps(report.trace), encoding="utf-8")
         out.note(f"wrote {args.trace}")
     if args.json:
         out.json(report.to_dict())

@@ -13,6 +13,7 @@ import pydantic_core
 from pydantic import ValidationError
 
 from partita.errors import PlanError
+from partita.system.written_file import writing
 from partita_hetero.planner.problem.cost_table import (
     CostRow,
     LinkRow,
@@ -95,7 +96,8 @@ def to_json(problem: Problem) -> dict[str, Any]:
 
 def save(problem: Problem, path: Path) -> None:
     """Writes a cost table."""
-    path.write_text(json.dumps(to_json(problem), indent=1) + "\n", encoding="utf-8")
+    with writing(path):
+        path.write_text(json.dumps(to_json(problem), indent=1) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> Problem:

@@ -1,0 +1,64 @@
+"""Files that commands write, onto a disk that is full: the message names them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from partita.cli.main import main
+from partita.system.written_file import writing
+from partita_conformance.reports import report
+
+FULL = Path("/dev/full")
+full_disk = pytest.mark.skipif(not FULL.exists(), reason="only Linux has a disk that is full")
+
+
+@full_disk
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "builtin:digits", "-d", "CPU", "-o", "FULL"],
+        ["report", "builtin:digits", "-d", "HETERO:CPU", "--output", "FULL"],
+        ["report", "builtin:digits", "-d", "HETERO:CPU", "--trace", "FULL"],
+        ["plan", "builtin:digits", "-d", "HETERO:CPU", "--save-costs", "FULL"],
+        ["plan", "builtin:digits", "-d", "HETERO:CPU", "--gantt", "FULL"],
+        ["plan", "builtin:digits", "-d", "HETERO:CPU", "--trace", "FULL"],
+        ["plan", "builtin:digits", "-d", "HETERO:CPU", "--lock", "FULL"],
+    ],
+    ids=lambda argv: f"{argv[0]} {argv[-2]}",
+)
+def test_a_full_disk_is_told_with_the_file(argv, capsys):
+    assert main([str(FULL) if part == "FULL" else part for part in argv]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("partita: error: ")
+    assert "No space left on device" in last
+    assert str(FULL) in last
+
+
+@full_disk
+def test_a_full_disk_is_told_with_the_file_of_a_report(tmp_path):
+    (tmp_path / "conformance.json").symlink_to(FULL)
+    with pytest.raises(OSError, match=r"No space left on device: .*conformance\.json"):
+        report.write(tmp_path, {"device": "CPU"})
+
+
+@full_disk
+def test_a_full_disk_is_told_with_the_file_of_a_plugin(tmp_path, capsys, monkeypatch):
+    (tmp_path / "partita-mine").mkdir()
+    (tmp_path / "partita-mine" / "README.md").symlink_to(FULL)
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as if the folder was not there yet
+    assert main(["new-plugin", "mine", "--into", str(tmp_path)]) == 1
+    assert f"'{tmp_path / 'partita-mine' / 'README.md'}'" in capsys.readouterr().err
+
+
+def test_errors_that_name_a_file_keep_it():
+    with pytest.raises(FileNotFoundError) as raised, writing(Path("b")):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "a")
+    assert raised.value.filename == "a"
+    with pytest.raises(OSError, match="of no number"), writing(Path("b")):
+        raise OSError("of no number")
+    with pytest.raises(BrokenPipeError) as broken, writing(Path("b")):
+        raise OSError(errno.EPIPE, "Broken pipe")
+    assert broken.value.filename == "b"
