@@ -21,6 +21,7 @@ def model_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
     parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--chunk", type=int, default=512, help="tokens of a prompt in one run")
     parser.add_argument("--device", default="CPU", help="of Partita")
     return parser
 

@@ -35,7 +35,6 @@ from random_decoders import work_of_a_token
 
 import partita
 
-CHUNK = 512
 PAUSE = 0.2
 PEER_SCRIPT = Path(__file__).resolve().with_name("llama_cpp_peer.mjs")
 
@@ -77,6 +76,7 @@ class Setting:
         folder: For files that engines need.
         device: Of Partita.
         config: Properties of Partita.
+        chunk: Tokens of a prompt that Partita reads in one run.
     """
 
     path: Path
@@ -86,6 +86,7 @@ class Setting:
     folder: Path
     device: str = "CPU"
     config: dict[str, Any] = field(default_factory=dict)
+    chunk: int = 512
 
     @property
     def number(self) -> Callable[[str], int]:
@@ -104,7 +105,13 @@ class Setting:
 
 
 class StepEngine:
-    """An engine that is handed tokens and returns logits of the last one."""
+    """An engine that is handed tokens and returns logits of the last one.
+
+    Attributes:
+        chunk: Tokens of a prompt that one run reads at most.
+    """
+
+    chunk = 512
 
     def step(self, ids: Sequence[int], past: int) -> int:
         """The likeliest token after some tokens that follow so many others."""
@@ -113,8 +120,8 @@ class StepEngine:
     def turn(self, prompt: Sequence[int], count: int) -> Turn:
         """Reads a prompt and generates."""
         start = time.perf_counter()
-        for begin in range(0, len(prompt) - 1, CHUNK):
-            self.step(prompt[begin : min(begin + CHUNK, len(prompt) - 1)], begin)
+        for begin in range(0, len(prompt) - 1, self.chunk):
+            self.step(prompt[begin : min(begin + self.chunk, len(prompt) - 1)], begin)
         filled = time.perf_counter()
         tokens = [prompt[-1]]
         for number in range(count):
@@ -147,6 +154,7 @@ class Partita(StepEngine):
         for note in decision.notes if decision else ():
             print(f"planned: {note}", flush=True)
         self._request = compiled.create_infer_request()
+        self.chunk = setting.chunk
 
     def step(self, ids: Sequence[int], past: int) -> int:
         """The likeliest token after some tokens that follow so many others."""
@@ -431,7 +439,7 @@ def main() -> None:
         options = partita.DecoderOptions(context=args.context)
         model = of_one_sequence(partita.Core().read_model(path, decoder=options))
         config = {"HETERO_MEMORY_LIMITS": args.memory} if args.memory else {}
-        where = (folder, args.device, config)
+        where = (folder, args.device, config, args.chunk)
         setting = Setting(path, model, args.context, args.threads, *where)
         args.bytes_read = bytes_of_a_token(setting)
         print(

@@ -31,7 +31,6 @@ from partita.generate.decoder_ports import DecoderPorts
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
-CHUNK = 512
 CHECKS = ("results", "steps", "memory")
 
 
@@ -151,16 +150,17 @@ def check_steps(path: Path, args: argparse.Namespace) -> None:
         times = []
         for _ in range(4):
             start = time.perf_counter()
-            for begin in range(0, count, CHUNK):
-                request.logits([1] * min(CHUNK, int(count) - begin), begin)
+            for begin in range(0, count, args.chunk):
+                request.logits([1] * min(args.chunk, int(count) - begin), begin)
             times.append(time.perf_counter() - start)
         print(f"| {count} | {times[0] * 1e3:.1f} | {min(times[1:]) * 1e3:.1f} |", flush=True)
 
 
 def check_memory(path: Path, args: argparse.Namespace) -> None:
     """A child's peak beside weights and cache."""
-    options = ["--threads", str(args.threads), "--device", args.device]
-    command = [sys.executable, __file__, str(path), "--context", str(args.context), *options]
+    names = ("threads", "device", "context", "chunk")
+    options = [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
+    command = [sys.executable, __file__, str(path), *options]
     done = subprocess.run(
         [*command, "--measure-memory"], check=True, capture_output=True, text=True
     )
@@ -171,7 +171,7 @@ def check_memory(path: Path, args: argparse.Namespace) -> None:
         f"of imports and compiled kernels, {facts['compiled'] / 1e6:.0f} MB until the model is "
         f"compiled; weights of the file {facts['weights'] / 1e6:.0f} MB, "
         f"cache of {args.context} tokens {facts['cache'] / 1e6:.0f} MB: "
-        f"{facts['peak'] / wanted:.2f} times both"
+        f"{facts['peak'] / wanted:.2f} times both, by chunks of {args.chunk} tokens"
     )
 
 
@@ -188,8 +188,8 @@ def measure_memory(path: Path, args: argparse.Namespace) -> None:
     request = Request(path, args)
     compiled = _peak_bytes() - before
     last = args.context - 1
-    for begin in range(0, last, CHUNK):
-        request.logits([1] * min(CHUNK, last - begin), begin)
+    for begin in range(0, last, args.chunk):
+        request.logits([1] * min(args.chunk, last - begin), begin)
     request.logits([1], last)
     cache = DecoderPorts.of(request.model).cache_bytes(1, args.context)
     facts = {"before": before, "compiled": compiled, "peak": _peak_bytes() - before}

@@ -200,7 +200,7 @@ class Builder:
         if found is None:
             found = np.zeros(*asked)
             found.flags.writeable = False
-            _ZEROS[asked] = found
+            found = _ZEROS[asked] = plain(found)
         return self.constant(found)
 
     def computed(
@@ -326,8 +326,7 @@ class Builder:
         """
         if x.const is None or not x.lasting:
             return self.constant(fn(self.value(x)))
-        packed = self._prepacked.get(x.const, key, fn, anywhere, form)
-        return Operand(packed.shape, packed.dtype, packed, lasting=True)
+        return self._prepacked.operand(x.const, key, fn, anywhere, form)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:
         """What ``make`` computes from an operand; nodes that need it too get the same one.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.program import Array, may_wait, plain
+from partita.lowering.program import Array, Operand, may_wait, plain
 from partita.storage.content_hash import array_fingerprint
 from partita.system.memory_map import give_back
 
@@ -32,7 +32,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     or_none: bool = False
 
-    def fits(self, array: Array) -> bool:
+    def fits(self, array: Array | Operand) -> bool:
         """Whether an array is of this form."""
         same = array.shape == tuple(self.shape) or (self.or_none and array.shape == (0,))
         return same and array.dtype == self.dtype
@@ -49,19 +49,19 @@ class Prepacked:
 
     def __init__(self, restored: Mapping[str, Array] | None = None) -> None:
         self._restored = restored or {}
-        self._made: dict[Any, tuple[Array, Array]] = {}
+        self._made: dict[Any, tuple[Array, Operand]] = {}
         self._names: dict[Any, str] = {}
         self._stated: set[Any] = set()
 
-    def get(
+    def operand(
         self,
         array: Array,
         key: Any,
         fn: Callable[[Array], Array],
         anywhere: bool = False,
         form: Form | None = None,
-    ) -> Array:
-        """``fn(array)``, computed at the first call.
+    ) -> Operand:
+        """``fn(array)``, computed at the first call; the same operand for all programs.
 
         Args:
             array: A constant that lasts as long as the compiled model; its address is its name.
@@ -82,20 +82,22 @@ class Prepacked:
         if result is None:
             source = array if anywhere and may_wait(array) else plain(array)
             result = plain(np.asarray(fn(source)))
-            _require(key, result, form)
+        made = Operand(result.shape, result.dtype, result, lasting=True)
+        _require(key, made, form)
         if form is not None:
             self._stated.add(full_key)
         # The source is kept beside the result: its address is the key.
-        self._made[full_key] = (array, result)
+        self._made[full_key] = (array, made)
         give_back(array)  # whoever asks has looked at it
-        return result
+        return made
 
     def state(self) -> dict[str, Array]:
         """Results that are worth keeping, by names that hold in other processes too."""
         return {
-            self._name(source, full_key): result
-            for full_key, (source, result) in list(self._made.items())
-            if result.nbytes >= _WORTH_KEEPING
+            self._name(source, full_key): made.const
+            for full_key, (source, made) in list(self._made.items())
+            if made.const is not None
+            and made.nbytes >= _WORTH_KEEPING
             and full_key in self._stated
             and _can_be_named(full_key[-1])
         }
@@ -116,9 +118,9 @@ class Prepacked:
         return f"{self._names[of_source]} {full_key[-1]!r}"
 
 
-def _require(key: Any, result: Array, form: Form | None) -> None:
-    if form is not None and not form.fits(result):
-        raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
+def _require(key: Any, made: Operand, form: Form | None) -> None:
+    if form is not None and not form.fits(made):
+        raise RuntimeError(f"{key!r} made {made.dtype}{made.shape}, not {form}")
 
 
 def _can_be_named(key: Any) -> bool:

@@ -82,6 +82,44 @@ class Owner(Protocol):
         """What makes the programs of a body of this graph, or of the rest of it."""
 
 
+class _Scope:
+    """The operands of values, by which a builder knows them.
+
+    A builder that knew its walk would leave a cycle, and all that was walked in memory until
+    cycles are looked for, which is seldom while a model is compiled.
+
+    Args:
+        owner: Whose program it becomes.
+
+    Attributes:
+        env: Operands of the values that were met.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.env: dict[Value, Operand] = {}
+
+    def operand(self, value: Value) -> Operand:
+        """The operand of a value; that of a constant is made when it is asked for."""
+        operand = self.env.get(value)
+        if operand is None:
+            operand = self.env[value] = self._owner.weight(value)
+        return operand
+
+    def body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
+        """What makes the programs of a body, which takes what it captures as further inputs."""
+        known = {
+            value: operand.const
+            for value in graph.captures()
+            if (operand := self.operand(value)).const is not None
+        }
+        return self._owner.nested(
+            Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
+            known,
+            derive_value_inputs=not self._owner.target.allow_split,
+        )
+
+
 class Walk:
     """Emits the nodes of a graph one after another.
 
@@ -116,7 +154,9 @@ class Walk:
         self._owner = owner
         self._graph = graph
         self._target = owner.target
-        self._env: dict[Value, Operand] = {}
+        self._scope = _Scope(owner)
+        self._env = self._scope.env
+        self._operand = self._scope.operand
         self._inputs: list[Operand] = []
         for index, (value, (shape, dtype)) in enumerate(
             zip(self._graph.inputs, specs, strict=True)
@@ -128,7 +168,7 @@ class Walk:
         for value, array in owner.known.items():
             self._env[value] = Operand(array.shape, array.dtype, array)
         self._builder = Builder(
-            self._operand, self._target.prepacked, self._body, self._target.options
+            self._scope.operand, self._target.prepacked, self._scope.body, self._target.options
         )
         if before is not None:
             self._env.update(before.folded)
@@ -316,24 +356,6 @@ class Walk:
             return True
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         return self._target.find(node, operands).folds
-
-    def _operand(self, value: Value) -> Operand:
-        operand = self._env.get(value)
-        if operand is None:
-            operand = self._env[value] = self._owner.weight(value)
-        return operand
-
-    def _body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
-        known = {
-            value: operand.const
-            for value in graph.captures()
-            if (operand := self._operand(value)).const is not None
-        }
-        return self._owner.nested(
-            Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
-            known,
-            derive_value_inputs=not self._target.allow_split,
-        )
 
     def finish(self) -> Program:
         """The program of all that was emitted."""

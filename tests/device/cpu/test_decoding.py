@@ -21,6 +21,21 @@ def step(tokens, at):
     }
 
 
+def test_programs_that_a_decoder_is_made_ready_by_are_dropped_one_by_one():
+    kept = []
+    program = Specializer.program
+
+    def counted(self, specs, value_of):
+        kept.append(len(self.programs))
+        return program(self, specs, value_of)
+
+    core = partita.Core()
+    model = core.read_model(grouped_decoder().SerializeToString())
+    with mock.patch.object(Specializer, "program", counted):
+        core.compile_model(model, "CPU")
+    assert len(kept) > 2 and not any(kept)
+
+
 def test_steps_of_all_lengths_are_one_bound_call():
     core = partita.Core()
     model = core.read_model(grouped_decoder().SerializeToString())

@@ -1,6 +1,7 @@
 """Memory that is given back to the system, and read again when it is touched."""
 
 import mmap
+import platform
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from partita.system import memory_map
+from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back, spilled
 
 
@@ -71,3 +73,15 @@ def test_all_files_are_given_back(tmp_path):
     memory_map.give_back_all()
     assert resident_bytes() < before - (120 << 20)
     assert all(copy.all() for copy in copies)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_was_freed_between_things_that_stay_is_given_back():
+    arrays = [np.ones(20_000, np.uint8) for _ in range(4_000)]  # too small for pages of their own
+    stay = arrays[::100]
+    del arrays
+    before = resident_bytes()
+    give_back_freed()
+    if platform.libc_ver()[0] == "glibc":
+        assert resident_bytes() < before - (40 << 20)
+    assert all(array.all() for array in stay)

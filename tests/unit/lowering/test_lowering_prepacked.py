@@ -26,27 +26,31 @@ def test_made_once_for_each_constant_and_key():
     double, triple = counting(lambda a: a * 2), counting(lambda a: a * 3)
     prepacked = Prepacked()
     for _ in range(3):
-        np.testing.assert_array_equal(prepacked.get(W, "double", double), W * 2)
-        np.testing.assert_array_equal(prepacked.get(W, ("times", 3.0), triple), W * 3)
+        np.testing.assert_array_equal(prepacked.operand(W, "double", double).const, W * 2)
+        np.testing.assert_array_equal(prepacked.operand(W, ("times", 3.0), triple).const, W * 3)
     assert (double.calls, triple.calls) == (1, 1)
+    made = prepacked.operand(W, "double", double)
+    assert made.lasting and prepacked.operand(W, "double", double) is made
 
 
 def test_a_key_that_stands_for_two_forms_is_refused():
     prepacked = Prepacked()
-    prepacked.get(W, "tiles", lambda a: a * 2, form=SAME)
+    prepacked.operand(W, "tiles", lambda a: a * 2, form=SAME)
     with pytest.raises(RuntimeError, match="'tiles' made float32"):
-        prepacked.get(W, "tiles", lambda a: a[:50], form=Form(np.float32, (50, 100)))
+        prepacked.operand(W, "tiles", lambda a: a[:50], form=Form(np.float32, (50, 100)))
 
 
 def test_restored_by_content_in_another_place():
     first = Prepacked()
-    first.get(W, ("tiles", (1, 2)), lambda a: a * 2, form=SAME)
+    first.operand(W, ("tiles", (1, 2)), lambda a: a * 2, form=SAME)
     again = counting(lambda a: a * 2)
     second = Prepacked(first.state())
     same = W.copy()
-    np.testing.assert_array_equal(second.get(same, ("tiles", (1, 2)), again, form=SAME), W * 2)
+    np.testing.assert_array_equal(
+        second.operand(same, ("tiles", (1, 2)), again, form=SAME).const, W * 2
+    )
     assert again.calls == 0
-    assert second.get(same, ("tiles", (1, 2)), again, form=SAME).ctypes.data % 64 == 0
+    assert second.operand(same, ("tiles", (1, 2)), again, form=SAME).const.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(
@@ -60,28 +64,28 @@ def test_restored_by_content_in_another_place():
 )
 def test_another_constant_is_not_confused_with_it(other):
     first = Prepacked()
-    first.get(W, "double", lambda a: a * 2, form=SAME)
+    first.operand(W, "double", lambda a: a * 2, form=SAME)
     again = counting(lambda a: a * 2)
     form = Form(other.dtype, other.shape)
-    got = Prepacked(first.state()).get(other, "double", again, form=form)
+    got = Prepacked(first.state()).operand(other, "double", again, form=form).const
     np.testing.assert_array_equal(got, other * 2)
     assert again.calls == 1
 
 
 def test_small_results_and_keys_of_this_process_only_are_not_kept():
     prepacked = Prepacked()
-    prepacked.get(W[:2], "small", lambda a: a * 2, form=Form(np.float32, (2, 100)))
-    prepacked.get(W, ("object", object()), lambda a: a * 2, form=SAME)
-    prepacked.get(W, "unstated", lambda a: a * 2)
+    prepacked.operand(W[:2], "small", lambda a: a * 2, form=Form(np.float32, (2, 100)))
+    prepacked.operand(W, ("object", object()), lambda a: a * 2, form=SAME)
+    prepacked.operand(W, "unstated", lambda a: a * 2)
     assert not prepacked.state()
 
 
 def test_what_is_restored_may_be_read_only_and_unaligned():
     first = Prepacked()
-    first.get(W, "double", lambda a: a * 2, form=SAME)
+    first.operand(W, "double", lambda a: a * 2, form=SAME)
     ((name, array),) = first.state().items()
     raw = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:].view(np.float32).reshape(W.shape)
-    got = Prepacked({name: raw}).get(W, "double", lambda a: None, form=SAME)
+    got = Prepacked({name: raw}).operand(W, "double", lambda a: None, form=SAME).const
     np.testing.assert_array_equal(got, W * 2)
     assert got.flags.writeable, "numba compiles kernels once more for read-only arrays"
 
@@ -100,19 +104,19 @@ def test_what_is_restored_may_be_read_only_and_unaligned():
 def test_what_is_of_another_form_is_made_anew(other):
     """Kernels read as far as the sizes say that they know."""
     first = Prepacked()
-    first.get(W, "double", lambda a: a * 2, form=SAME)
+    first.operand(W, "double", lambda a: a * 2, form=SAME)
     (name,) = first.state()
     again = counting(lambda a: a * 2)
-    got = Prepacked({name: other}).get(W, "double", again, form=SAME)
+    got = Prepacked({name: other}).operand(W, "double", again, form=SAME).const
     np.testing.assert_array_equal(got, W * 2)
     assert again.calls == 1
 
 
 def test_a_statement_that_is_wrong_is_noticed_when_it_is_made():
     with pytest.raises(RuntimeError, match="'double' made float32"):
-        Prepacked().get(W, "double", lambda a: a * 2, form=Form(np.float32, (100, 99)))
+        Prepacked().operand(W, "double", lambda a: a * 2, form=Form(np.float32, (100, 99)))
 
 
 def test_a_result_may_be_none_where_that_is_stated():
     form = Form(np.float32, W.shape, or_none=True)
-    assert Prepacked().get(W, "none", lambda a: a[:0].reshape(-1), form=form).size == 0
+    assert Prepacked().operand(W, "none", lambda a: a[:0].reshape(-1), form=form).const.size == 0

@@ -1,5 +1,8 @@
 """Specialization: folding, value inputs, splits, memory; checked by walking the programs."""
 
+import gc
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -616,3 +619,30 @@ def test_rows_of_zeros_are_one_array_for_all():
     assert made[0].const.ctypes.data == made[1].const.ctypes.data
     assert not made[0].const.any() and made[0].shape == (300,)
     assert Builder(None, None, None).zeros(300, np.int32).const.dtype == np.int32
+
+
+def test_what_made_a_program_is_freed_without_a_search_for_cycles():
+    """Searches are rare while models are compiled, and a walk holds more than its program."""
+    builders = []
+
+    def twice(b, node, x):
+        builders.append(weakref.ref(b))
+        y = b.empty(x.shape, x.dtype)
+        b.call_numpy(np.add, x, x, y)
+        return y
+
+    graph = lower_proto(parser.parse_model(TWICE))
+    specializer = Specializer(graph, Target(lambda node, operands: Emit(twice)))
+    gc.disable()
+    try:
+        program = specializer.program_for([np.ones(3, np.float32)])
+        assert len(program.steps) == 1
+        assert [made() for made in builders] == [None] * len(builders)
+    finally:
+        gc.enable()
+
+
+TWICE = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    twice (float[n] x) => (float[n] y) { y = Neg(x) }
+"""

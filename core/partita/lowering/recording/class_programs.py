@@ -82,7 +82,7 @@ class ClassPrograms:
             _log.debug("'%s' is emitted for each size: %r", graph.name, error)
             return None
         finally:
-            recording.close()
+            recording.close(for_good=True)
 
 
 _REFUSALS = (

@@ -5,6 +5,7 @@ A program for other sizes costs the expressions and a copy of the steps.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -49,10 +50,11 @@ class RecordedProgram:
         self._owned = form.places(program.owned)
         self._offsets = form.places(program.offsets), form.places(program.offsets.values())
         self._arena_bytes = form.place(program.arena_bytes)
-        self._rest: tuple[Rest, list[int]] | None = None
+        self._rest: tuple[Rest, _Places] | None = None
         if program.rest is not None:
             self._rest = program.rest, form.places(program.rest.inputs)
-        self._steps: list[Step | _StepForm] = [form.step(step) for step in program.steps]
+        self._places = array("i")
+        self._steps = [form.step(step, self._places) for step in program.steps]
         form.finish()
         self._form = form
         self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
@@ -67,20 +69,17 @@ class RecordedProgram:
         if numbers is None:
             return None
         filled = self._form.filled(numbers)
-        steps = [
-            step
-            if isinstance(step, Step)
-            else Step(
-                filled[step.fn],
-                step.args(filled),
-                step.op,
-                step.shares,
-                filled[step.work],
-                tuple(filled[place] for place in step.results),
-                step.cleared,
-            )
-            for step in self._steps
-        ]
+        parts, at = _those(filled, self._places), 0
+        steps = []
+        for step in self._steps:
+            if isinstance(step, _StepForm):
+                first, last = at + 2, at + 2 + step.args
+                fn, work, at = parts[at], parts[at + 1], last + step.results
+                results = parts[last:at]
+                step = Step(
+                    fn, parts[first:last], step.op, step.shares, work, results, step.cleared
+                )
+            steps.append(step)
         rest = None
         if self._rest is not None:
             template, places = self._rest
@@ -102,9 +101,12 @@ class RecordedProgram:
 
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
 
+_Places = Sequence[int]
+"""Numbers in few bytes: a decoder has ten thousand of them, in each of its recorded programs."""
 
-def _those(filled: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
-    return tuple([filled[place] for place in places])
+
+def _those(filled: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
+    return tuple(map(filled.__getitem__, places))
 
 
 def _getter(places: Sequence[int]) -> _Getter:
@@ -115,19 +117,49 @@ def _getter(places: Sequence[int]) -> _Getter:
 
 
 class _StepForm(NamedTuple):
-    """A step whose function or arguments depend on sizes."""
+    """A step whose function or arguments depend on sizes.
 
-    fn: int
-    args: _Getter
+    The places of its function, its work, its arguments and its results follow those of the step
+    before, in one array for all steps.
+
+    Attributes:
+        args: How many arguments it has.
+        op: As of a :class:`Step`.
+        shares: The same.
+        results: How many results it has.
+        cleared: As of a :class:`Step`.
+    """
+
+    args: int
     op: OpRecord
     shares: bool
-    work: int
-    results: tuple[int, ...]
+    results: int
     cleared: int
 
 
+class _Later:
+    """In the place of what is made for each size."""
+
+    __slots__ = ()
+
+    def __call__(self, filled: Sequence[Any]) -> Any:
+        """What stands there, made of what stands before it."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class _OperandForm:
+class _Made(_Later):
+    """Something that a function makes."""
+
+    make: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, filled: Sequence[Any]) -> Any:
+        """What the function makes."""
+        return self.make(filled)
+
+
+@dataclass(frozen=True, slots=True)
+class _OperandForm(_Later):
     """An operand that depends on sizes; places, or -1 where there is nothing."""
 
     shape: _Getter
@@ -159,23 +191,25 @@ class _Form:
     def __init__(self, numbers: int) -> None:
         self._numbers = numbers
         self._things: list[Any] = []
-        self._derived: dict[int, Callable[[Sequence[Any]], Any]] = {}
+        self._derived = array("i")
         self._known: dict[int, tuple[int, Any]] = {}
         self._getters: dict[tuple[int, ...], _Getter] = {}
+        self._shared: dict[Any, int] = {}
         self._elements: list[Any] = []
         self._tables: list[tuple[int, slice, tuple[int, ...]]] = []
-        self._varying = np.zeros(0, np.int64)
-        self._sources = _getter([])
+        self._varying = np.zeros(0, np.int32)
+        self._sources: _Places = ()
         self._template = np.zeros(0, np.int64)
 
     def finish(self) -> None:
         """Makes the tables' common memory; no thing gets a place after that."""
         varying = [n for n, element in enumerate(self._elements) if type(element) is Size]
-        self._varying = np.array(varying, np.int64)
-        self._sources = _getter([self._elements[n].place for n in varying])
+        self._varying = np.array(varying, np.int32)
+        self._sources = array("i", [self._elements[n].place for n in varying])
         numbers = [0 if type(element) is Size else element for element in self._elements]
         self._template = np.array(numbers, np.int64)
-        self._known, self._elements, self._getters = {}, [], {}  # as much as all that is kept
+        self._known, self._elements = {}, []  # as much as all that is kept
+        self._getters, self._shared = {}, {}
 
     @property
     def table_bytes(self) -> int:
@@ -186,31 +220,34 @@ class _Form:
         """All things for these numbers."""
         filled = [*numbers, *self._things]
         memory = self._template.copy()
-        memory[self._varying] = self._sources(numbers)
+        memory[self._varying] = _those(numbers, self._sources)
         for place, part, shape in self._tables:
             table = memory[part]
             filled[place] = table if len(shape) == 1 else table.reshape(shape)
-        for place, make in self._derived.items():
-            filled[place] = make(filled)
+        for place in self._derived:
+            filled[place] = filled[place](filled)
         return filled
 
-    def step(self, step: Step) -> Step | _StepForm:
+    def step(self, step: Step, into: array[int]) -> Step | _StepForm:
         """A step, itself if it does not depend on sizes.
+
+        Args:
+            step: With symbolic sizes.
+            into: Where the places of its parts are added, if it does.
 
         Raises:
             CompileError: It does in a way that is not known here.
         """
         fn, places = self.place(step.fn), self.places(step.args)
-        fixed = all(map(self._is_fixed, [fn, *places])) and not holds_sizes(step.work)
+        fixed = all(map(self._is_fixed, (fn, *places))) and not holds_sizes(step.work)
         if fixed and not step.results:
             return step
-        work, results = self.place(step.work), self.places(step.results)
-        args = _getter(places)
-        return _StepForm(fn, args, step.op, step.shares, work, tuple(results), step.cleared)
+        into.extend((fn, self.place(step.work), *places, *self.places(step.results)))
+        return _StepForm(len(places), step.op, step.shares, len(step.results), step.cleared)
 
-    def places(self, things: Iterable[Any]) -> list[int]:
+    def places(self, things: Iterable[Any]) -> _Places:
         """Where things are."""
-        return [self.place(thing) for thing in things]
+        return array("i", map(self.place, things))
 
     def place(self, thing: Any) -> int:
         """Where a thing is.
@@ -231,26 +268,28 @@ class _Form:
             found = self.place(thing.item()) if _is_computed(thing) else self._table(thing)
         elif type(thing) in (tuple, list):
             kind, take = type(thing), _getter(self.places(thing))
-            found = self._derive(lambda filled: kind(take(filled)))
+            found = self._derive(_Made(lambda filled: kind(take(filled))))
         elif is_dataclass(thing) and not isinstance(thing, type):
             make = type(thing)
             these = _getter(self.places(getattr(thing, field.name) for field in fields(thing)))
-            found = self._derive(lambda filled: make(*these(filled)))
+            found = self._derive(_Made(lambda filled: make(*these(filled))))
         else:
             raise CompileError(f"A step has something of type {type(thing)} that holds sizes.")
         self._known[id(thing)] = found, thing
         return found
 
     def _is_fixed(self, place: int) -> bool:
-        return place >= self._numbers and self._things[place - self._numbers] is not _LATER
+        return place >= self._numbers and not isinstance(
+            self._things[place - self._numbers], _Later
+        )
 
     def _put(self, thing: Any) -> int:
         self._things.append(thing)
         return self._numbers + len(self._things) - 1
 
-    def _derive(self, make: Callable[[Sequence[Any]], Any]) -> int:
-        place = self._put(_LATER)
-        self._derived[place] = make
+    def _derive(self, form: _Later) -> int:
+        place = self._put(form)
+        self._derived.append(place)
         return place
 
     def _shape(self, shape: Sequence[Any]) -> _Getter:
@@ -270,13 +309,23 @@ class _Form:
         if is_table and operand.dtype != np.int64:
             raise CompileError(f"A constant of type {operand.dtype} is made of sizes.")
         form = _OperandForm(shape, operand.dtype, elements, base, operand.lasting)
-        return self._derive(form)
+        known = self._shared.get(form)
+        if known is not None and elements >= 0:
+            return known  # nobody writes to constants: equal ones are one
+        place = self._derive(form if known is None else self._things[known - self._numbers])
+        self._shared.setdefault(form, place)
+        return place
 
-    def _table(self, array: Array) -> int:
-        place = self._put(_LATER)
+    def _table(self, table: Array) -> int:
+        elements = table.reshape(-1).tolist()
+        same = table.shape, tuple((type(e), e.place if type(e) is Size else e) for e in elements)
+        known = self._shared.get(same)
+        if known is not None:
+            return known
+        place = self._shared[same] = self._put(_TABLE)
         start = len(self._elements)
-        self._elements += array.reshape(-1).tolist()
-        self._tables.append((place, slice(start, len(self._elements)), array.shape))
+        self._elements += elements
+        self._tables.append((place, slice(start, len(self._elements)), table.shape))
         return place
 
 
@@ -285,5 +334,5 @@ def _is_computed(const: Array) -> bool:
     return const.ndim == 0 and isinstance(present(const.item()), np.ndarray)
 
 
-_LATER = object()
-"""In the place of what is made for each size."""
+_TABLE = _Later()
+"""In the place of a table, which is a part of memory that all of them share."""

@@ -70,12 +70,18 @@ class Recording:
         """Those of :meth:`sizes` that are given to :meth:`repeat`."""
         return [sizes[place] for place in self._inputs]
 
-    def close(self) -> None:
+    def close(self, for_good: bool = False) -> None:
         """Ends the recording: what is computed or decided later would not be repeated.
 
         A size that is still used then raises RuntimeError.
+
+        Args:
+            for_good: Nothing is going to be forked off it: what tells that an expression or a
+                decision was met before is dropped.
         """
         self._closed = True
+        if for_good:
+            self._places, self._decided = {}, set()
 
     def size(self, value: int) -> Size:
         """A size that will be given: the next one of :meth:`repeat`."""

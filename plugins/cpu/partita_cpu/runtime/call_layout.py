@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -52,9 +51,10 @@ class CallLayout:
         self._kept: list[Array] = []
         self._tables: list[tuple[int, int, int]] = []
         self._made: list[tuple[int, int]] = []
-        self._in_arena: list[int] = []
-        self._find_places(program)
+        of_outputs = self._find_places(program)
+        of_inputs = {place for places in self.inputs for place in places}
         values: list[Any] = []
+        in_arena: list[int] = []
         for number, (step, entry) in enumerate(zip(program.steps, entries, strict=True)):
             if not self.taken[number] or entry is None:
                 continue
@@ -62,16 +62,16 @@ class CallLayout:
             self.trampolines[number] = entry.trampoline
             for position, slot in enumerate(append_call(values, entry, step.args)):
                 if slot:
-                    values[slot] = self._address(program, (number, position), slot)
+                    place = number, position
+                    if place in of_inputs or place in of_outputs:
+                        self.patched[place] = slot
+                        if place in of_outputs:
+                            self._made.append((slot, of_outputs[place]))
+                    else:
+                        values[slot] = self._address(program, place, slot, in_arena)
                 if position == step.cleared:
                     self.cleared[number] = slot, -(-step.args[position].nbytes // ALIGNMENT)
-        self._arena = np.array(self._in_arena, np.int64)
-        varying = [slot for slot, value in enumerate(values) if type(value) is Size]
-        self._varying = np.array(varying, np.int64)
-        self._sources = [values[slot].place for slot in varying]
-        self._take = itemgetter(*self._sources) if len(varying) > 1 else None
-        fixed = [0 if type(value) is Size else value for value in values]
-        self._fixed = np.array(fixed, np.int64)
+        self._words = _Words(values, frozenset(in_arena))
 
     def slots(self, program: Program, arena: int, buffers: Sequence[Array | None]) -> Array:
         """The arguments of all calls.
@@ -81,12 +81,8 @@ class CallLayout:
             arena: Where its intermediate tensors lie.
             buffers: Memory of its outputs.
         """
-        slots = self._fixed.copy()
-        if self._sources and program.recorded is not None:
-            numbers = program.recorded.numbers
-            found = self._take(numbers) if self._take else (numbers[self._sources[0]],)
-            slots[self._varying] = found
-        slots[self._arena] += arena
+        numbers = () if program.recorded is None else program.recorded.numbers
+        slots = self._words.filled(numbers, arena)
         words = slots.data
         for slot, number, position in self._tables:
             words[slot] = address_of(program.steps[number].args[position].const)
@@ -95,8 +91,8 @@ class CallLayout:
             words[slot] = 0 if buffer is None else address_of(buffer)
         return slots
 
-    def _find_places(self, program: Program) -> None:
-        """Which arguments lie in inputs and outputs."""
+    def _find_places(self, program: Program) -> dict[Place, int]:
+        """Notes which arguments lie in inputs and outputs; returns in which outputs."""
         inputs = {o: i for i, o in enumerate(program.inputs) if o.const is None}
         outputs = {o: i for i, o in enumerate(program.owned) if o is not None}
         for number, step in enumerate(program.steps):
@@ -108,11 +104,10 @@ class CallLayout:
                     self.inputs[inputs[root]].append((number, position))
                 elif root in outputs:
                     self.outputs[outputs[root]].append((number, position))
-        self._of_inputs = {place for places in self.inputs for place in places}
-        self._of_outputs = {place: i for i, places in enumerate(self.outputs) for place in places}
+        return {place: i for i, places in enumerate(self.outputs) for place in places}
 
-    def _address(self, program: Program, place: Place, slot: int) -> Any:
-        """Where an array lies; from the arena's start if it lies there, 0 if a run tells."""
+    def _address(self, program: Program, place: Place, slot: int, in_arena: list[int]) -> Any:
+        """Where an array lies; from the arena's start if it lies there, 0 if sizes tell."""
         arg = program.steps[place[0]].args[place[1]]
         if isinstance(arg, np.ndarray):
             self._kept.append(plain(arg))
@@ -122,15 +117,47 @@ class CallLayout:
                 self._tables.append((slot, *place))
                 return 0
             return address_of(arg.const)
-        if place in self._of_inputs:
-            self.patched[place] = slot
-            return 0
-        if place in self._of_outputs:
-            self.patched[place] = slot
-            self._made.append((slot, self._of_outputs[place]))
-            return 0
-        self._in_arena.append(slot)
+        in_arena.append(slot)
         return program.offsets[arg.root]
+
+
+class _Words:
+    """What slots hold: the words that occur, and which of them is in each slot.
+
+    A decoder has twenty thousand slots, in which some thousand words occur, and each of its
+    recorded programs has its own.
+
+    Args:
+        values: A number for each slot, some of them sizes that stand for others.
+        in_arena: The slots whose number is a distance from the start of the arena.
+    """
+
+    def __init__(self, values: Sequence[Any], in_arena: frozenset[int]) -> None:
+        known: dict[tuple[bool, bool, int], int] = {}
+        chosen = []
+        for slot, value in enumerate(values):
+            sized = type(value) is Size
+            word = slot in in_arena, sized, value.place if sized else value
+            chosen.append(known.setdefault(word, len(known)))
+        self._chosen = np.array(chosen, np.uint16 if len(known) < 1 << 16 else np.int64)
+        self._fixed = np.array([0 if sized else word for _, sized, word in known], np.int64)
+        self._in_arena = np.array([inside for inside, _, _ in known], np.bool_)
+        self._sized = np.array([sized for _, sized, _ in known], np.bool_)
+        self._places = [place for _, sized, place in known if sized]
+
+    def filled(self, numbers: Sequence[Any], arena: int) -> Array:
+        """All slots.
+
+        Args:
+            numbers: What sizes come to, by their places.
+            arena: Where the arena starts.
+        """
+        words = self._fixed.copy()
+        if self._places:
+            words[self._sized] = [numbers[place] for place in self._places]
+        words[self._in_arena] += arena
+        slots: Array = words[self._chosen]
+        return slots
 
 
 def address_of(array: Array) -> int:

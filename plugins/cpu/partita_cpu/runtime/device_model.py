@@ -46,6 +46,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
+from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
@@ -128,6 +129,7 @@ class CpuModel(DeviceModel):
         self._next_stream = itertools.count()
         self._prepare()
         give_back_all()
+        give_back_freed()
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
@@ -211,7 +213,7 @@ class CpuModel(DeviceModel):
             with contextlib.suppress(CompileError):  # as the run that needs it will say
                 for tokens in _TOKENS:
                     made_ahead(self.inputs, self.laid_out, make, tokens)
-            self.specializer.programs.clear()  # what was recorded makes them again when they come
+                    self.specializer.programs.clear()  # what is recorded makes them again
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:

@@ -1,0 +1,69 @@
+"""Programs that are recorded for sizes that stand for others, and what they share."""
+
+import numpy as np
+
+from partita.lowering.program import Operand, OpRecord, Program, Step
+from partita.lowering.recording.recorded_program import RecordedProgram
+from partita.lowering.shapes.symbolic_size import Recording
+
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
+
+
+def kernel():
+    """What steps call here; nobody runs it."""
+
+
+def table(*elements):
+    return Operand((len(elements),), INT, np.array(elements, object))
+
+
+def recorded(make):
+    """A program of steps that ``make`` lists for one size, and the same for size 7."""
+    recording = Recording()
+    n = recording.size(3)
+    x, op = Operand((n, 4), FLOAT), OpRecord("op", "Op", ())
+    steps = [Step(kernel, args, op, work=2 * n) for args in make(n, x)]
+    program = Program((x,), (x,), steps, {}, 16 * n, (None,), [op], None, 0)
+    made = RecordedProgram(program, recording, "made")
+    recording.close(for_good=True)
+    return made.program(recording.repeat([7]))
+
+
+def test_arguments_are_in_their_places_for_other_sizes():
+    weight = Operand((2,), FLOAT, np.ones(2, np.float32), lasting=True)
+
+    def make(n, x):
+        flat = Operand((4 * n,), FLOAT, base=x)
+        return [(x, n, 2.5), (weight, 1), (flat, x, n * 3, weight), ()]
+
+    program = recorded(make)
+    x = program.inputs[0]
+    first, fixed, third, none = program.steps
+    assert (x.shape, program.arena_bytes, program.recorded.made) == ((7, 4), 112, "made")
+    assert first.args == (x, 7, 2.5) and first.work == 14
+    assert fixed.args == (weight, 1)
+    flat, *others = third.args
+    assert others == [x, 21, weight] and flat.shape == (28,) and flat.base is x
+    assert none.args == ()
+
+
+def test_equal_tables_are_one_and_others_are_not():
+    program = recorded(
+        lambda n, x: [
+            (x, table(n, 5)),
+            (x, table(n, 5)),
+            (x, table(n, n)),
+            (x, table(5, n)),
+            (x, table(3, 5)),
+        ]
+    )
+    tables = [step.args[1] for step in program.steps]
+    assert [found.const.tolist() for found in tables] == [[7, 5], [7, 5], [7, 7], [5, 7], [3, 5]]
+    assert tables[0] is tables[1]
+    assert len({id(found) for found in tables}) == 4
+
+
+def test_tensors_of_one_shape_are_not_one():
+    program = recorded(lambda n, x: [(Operand((n,), FLOAT), Operand((n,), FLOAT))])
+    one, other = program.steps[0].args
+    assert one.shape == other.shape == (7,) and one is not other
