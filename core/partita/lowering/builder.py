@@ -24,6 +24,7 @@ from partita.lowering.program import (
 )
 from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, present, whole
 from partita.lowering.transformed_weights import Form, Prepacked
+from partita.tensors.allocation import host_zeros
 
 _MOST_BYTES = 1 << 42
 """No tensor is larger; emitters that cut their work in pieces would never come to an end."""
@@ -125,6 +126,7 @@ class Builder:
         self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
         self._flat: dict[Operand, Operand] = {}
+        self._zeros: dict[tuple[int, np.dtype[Any]], Operand] = {}
         self._most = 0  # work of the node's largest step, which profiles name
         self._steps_end = _MOST_STEPS
 
@@ -196,12 +198,13 @@ class Builder:
         For operands that are left out: a decoder has hundreds of products without a bias.
         """
         asked = operator.index(count), np.dtype(dtype)
-        found = _ZEROS.get(asked)
-        if found is None:
-            found = np.zeros(*asked)
-            found.flags.writeable = False
-            found = _ZEROS[asked] = plain(found)
-        return self.constant(found)
+        made = self._zeros.get(asked)
+        if made is None:
+            found = _ZEROS.get(asked)
+            if found is None:
+                found = _ZEROS[asked] = host_zeros(asked[:1], asked[1]).numpy()
+            made = self._zeros[asked] = self.constant(found)
+        return made
 
     def computed(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any

@@ -1,7 +1,10 @@
 """Specialization: folding, value inputs, splits, memory; checked by walking the programs."""
 
 import gc
+import mmap
+import sys
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -619,6 +622,17 @@ def test_rows_of_zeros_are_one_array_for_all():
     assert made[0].const.ctypes.data == made[1].const.ctypes.data
     assert not made[0].const.any() and made[0].shape == (300,)
     assert Builder(None, None, None).zeros(300, np.int32).const.dtype == np.int32
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_rows_of_zeros_take_no_memory():
+    def resident_pages():
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+    row = Builder(None, None, None).zeros(64 << 20, np.uint8)
+    before = resident_pages()
+    assert not row.const.any()
+    assert (resident_pages() - before) * mmap.PAGESIZE < 8 << 20
 
 
 def test_what_made_a_program_is_freed_without_a_search_for_cycles():
