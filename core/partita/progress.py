@@ -28,7 +28,7 @@ def progress(description: str, total: float | None) -> Iterator[Advance]:
         description: What is going on.
         total: When it is done; ``None`` if that is not known.
     """
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None in a process without a console
         yield lambda done: None
         return
     with contextlib.ExitStack() as stack:

@@ -15,6 +15,12 @@ def test_silent_unless_a_terminal_watches(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_silent_in_a_process_without_a_console(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress("working", 10) as advance:
+        advance(3)
+
+
 def pretend(monkeypatch):
     """Makes stderr a terminal; to be called in the test, since capture differs in fixtures."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
