@@ -331,11 +331,28 @@ def _filled(rng: np.random.Generator, array: Array, pool: Array) -> Array:
     return np.asarray(pool[order[: array.size]].reshape(array.shape))
 
 
-def subnormal(draw: Draw) -> Draw:
-    """A draw of halves below the smallest normal one, times numbers by which they are normal."""
-    first, second = draw.inputs[:2]
-    assert first is not None and second is not None  # noqa: S101  # Mul has both
-    shape = np.broadcast_shapes(first.shape, second.shape)
-    pools = (6e-8, -3e-5, 5.9e-5, 1e-6), (3e4, -2e4)
-    factors = [np.resize(np.array(pool, np.float16), shape) for pool in pools]
-    return dataclasses.replace(draw, inputs=factors)
+_BELOW, _BOTH_SIDES = (6e-8, 3e-5, 5.9e-5, 1e-6), (6e-8, -3e-5, 5.9e-5, 1e-6)
+SUBNORMAL: Mapping[str, Sequence[Sequence[float]]] = {
+    "Mul": (_BOTH_SIDES, (3e4, -2e4)),
+    "Div": ((1e-3, -2.5e-4), _BOTH_SIDES),
+    "MatMul": (_BOTH_SIDES, (3e4, -2e4)),
+    "Reciprocal": ((2e-5, -3e-5, 5.9e-5),),
+    "Log": (_BELOW,),
+    "Sqrt": (_BELOW,),
+    "Sign": (_BOTH_SIDES,),
+    "Pow": (_BELOW, (0.5, 0.25)),
+    "Greater": (_BOTH_SIDES, (0.0, 5e-7)),
+    "Less": (_BOTH_SIDES, (0.0, 5e-7)),
+    "Equal": (_BOTH_SIDES, (0.0, 6e-8)),
+}
+"""Operators that take halves below the smallest normal one, which no float32 flushes, to results
+that are none: by input the numbers that it is to read."""
+
+
+def subnormal(op_type: str, draw: Draw) -> Draw:
+    """A draw of an operator of :data:`SUBNORMAL` in its shapes, with such numbers."""
+    arrays = [array for array in draw.inputs if array is not None]
+    each = np.broadcast_shapes(*(a.shape for a in arrays)) if op_type in EACH else None
+    pools = zip(arrays, SUBNORMAL[op_type], strict=True)
+    inputs = [np.resize(np.array(pool, np.float16), each or a.shape) for a, pool in pools]
+    return dataclasses.replace(draw, inputs=inputs)

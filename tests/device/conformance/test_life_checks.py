@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from broken_form import Broken
@@ -34,11 +36,24 @@ class CountsToFortyOne(Broken):
         return results
 
 
+class SleepsAfterAnHour(Broken):
+    """What an hour lies between is taken for the run before."""
+
+    def compute(self, runner, arrays):
+        results = super().compute(runner, arrays)
+        last, kept = vars(runner.compiled).get("last", (time.monotonic(), None))
+        alike = kept is not None and [a.shape for a in kept] == [a.shape for a in results]
+        late = time.monotonic() - last > 1800
+        vars(runner.compiled)["last"] = time.monotonic(), results
+        return [np.array(a) for a in kept] if late and alike else results
+
+
 @pytest.mark.parametrize(
     ("fault", "pattern", "most"),
     [
         (ForgetsTheTailBehindOddAddresses, "lives/[!t]*", 1),
         (CountsToFortyOne, "lives/there_may*", 0),
+        (SleepsAfterAnHour, "lives/known_sizes", 1),
     ],
 )
 def test_the_message_has_the_fewest_steps(fault, pattern, most):

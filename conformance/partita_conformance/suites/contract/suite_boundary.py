@@ -14,7 +14,7 @@ from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Array, Sample, networks, samples
+from partita_conformance.inputs.models import Array, Sample, networks, parse, samples
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 
@@ -28,7 +28,7 @@ def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts
         NotApplicableError: There are none.
     """
     found = False
-    for sample in (*networks(), *samples("plain"), *samples("pair")):
+    for sample in (*networks(), *samples("plain"), *samples("pair"), *_trivial()):
         if bench.refusals(sample.proto):
             continue
         compiled = bench.compile(sample.proto).device_model
@@ -38,6 +38,14 @@ def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts
             yield sample, compiled, layouts
     if not found:
         raise NotApplicableError("the device names no layouts")
+
+
+def _trivial() -> tuple[Sample, ...]:
+    """Models some of whose ports lie alike in every order of their axes, and are told apart."""
+    narrow = "narrow (float[2,1,5,3] x) => (float[2,1,5,3] y) { y = Relu(x) }"
+    flat = "flat (float[2,3,1,1] x) => (float[2,3,1,1] y) { y = Relu(x) }"
+    one = "one (float[1,1,1,1] x) => (float[1,1,1,1] y) { y = Relu(x) }"
+    return tuple(Sample(text.split()[0], parse(text)) for text in (narrow, flat, one))
 
 
 @check("boundary")

@@ -44,7 +44,7 @@ DIMENSIONS: Dimensions = {
         *("none", "vectors", "of a page", "of a cache", "of its code"),
     ),
     "values": ("usual", "as before", "one changed", "zeros", "special", "of its code"),
-    "again": ("no", "with the results written to"),
+    "again": ("no", "with the results written to", "on others, behind the event"),
     "thread": ("here", "a new thread", "a thread of a pool"),
     "before": (
         *("nothing", "collect", "fail", "refuse", "compile", "drop", "ask", "export", "read"),

@@ -18,6 +18,7 @@ from partita_conformance.suites.lives.forms import Form
 from partita_conformance.suites.lives.lending import Lent
 from partita_conformance.suites.lives.made import Made, Maker, User
 from partita_conformance.suites.lives.monitor import Monitor
+from partita_conformance.suites.lives.surroundings import Clock
 
 _RUNS = 24
 
@@ -30,10 +31,14 @@ class Events:
         form: The models.
         maker: Has made them.
         monitor: Looks at everything.
+        clock: That of the process.
     """
 
-    def __init__(self, bench: Bench, form: Form, maker: Maker, monitor: Monitor) -> None:
+    def __init__(
+        self, bench: Bench, form: Form, maker: Maker, monitor: Monitor, clock: Clock
+    ) -> None:
         self._bench, self._form, self._maker, self._monitor = bench, form, maker, monitor
+        self._clock = clock
 
     def happen(self, level: str, made: Made, user: User, rng: random.Random) -> None:
         """Does it.
@@ -48,11 +53,17 @@ class Events:
         if name in vars(Events):
             vars(Events)[name](self, made, user, rng)
 
+    def _wait_an_hour(self, made: Made, user: User, rng: random.Random) -> None:
+        self._clock.put_on(3600)
+
     def _collect(self, made: Made, user: User, rng: random.Random) -> None:
         gc.collect()
 
     def _fail(self, made: Made, user: User, rng: random.Random) -> None:
-        """A run fails because of its sizes, as the device alone can tell."""
+        """A run fails because of its sizes or its numbers, as the device alone can tell.
+
+        Where numbers decide, who fails has run on the same sizes just before.
+        """
         sizes, wrong = self._form.impossible, self._form.wrong
         if wrong:
             sizes = user.sizes or self._usual(made)
@@ -62,9 +73,15 @@ class Events:
             return
         feeds = self._plain(made, sizes)
         numbers = np.random.default_rng(rng.randrange(1 << 30))
+        usual = dict(feeds)
         feeds.update({name: make(numbers, sizes) for name, make in wrong.items()})
         self._monitor.returned_to(user)
-        if rng.random() < 0.5:
+        by_request = rng.random() < 0.5
+        if wrong and by_request:
+            user.request.infer(usual)
+        elif wrong:
+            user.runner.run([partita.HostTensor(array) for array in usual.values()])
+        if by_request:
             what = "A run that cannot be computed"
             error = require_raises(PartitaError, lambda: user.request.infer(feeds), what)
             require(str(error).strip(), "An error says nothing.")

@@ -187,9 +187,11 @@ class Inputs:
         if lies and last is not None and last.change(fresh, False, rng):
             return last
         if manner == "results" and not fresh.dtype.hasobject:
-            alike = [a for a in self._monitor.results_of_others(user, plain) if _alike(a, fresh)]
+            results = self._monitor.results_of_others(user, plain)
+            alike = [(array, owner) for array, owner in results if _alike(array, fresh)]
             if alike:
-                return Lent.over(rng.choice(alike))
+                array, owner = rng.choice(alike)
+                return Lent.over(array, owner=owner)
         return Lent(fresh, manner, rng)
 
 

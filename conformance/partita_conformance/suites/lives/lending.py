@@ -58,7 +58,10 @@ class Lent:
         given: What to hand in.
         array: The elements, as an array where they lie.
         blocks: The memory that holds them, and what lies beside.
+        owner: Who may write there in his next run, if anybody.
     """
+
+    owner: object = None
 
     def __init__(self, array: Array, manner: str, rng: random.Random) -> None:
         self.blocks: list[Array] = []
@@ -83,16 +86,17 @@ class Lent:
         self.hold()
 
     @classmethod
-    def over(cls, array: Array, fixed: bool = True) -> Lent:
+    def over(cls, array: Array, fixed: bool = True, owner: object = None) -> Lent:
         """An array that is there already, handed in as it is.
 
         Args:
             array: The array.
             fixed: Whether it is never to hold anything else.
+            owner: Who may write to it in his next run, if anybody.
         """
         lent = cls.__new__(cls)
         lent.blocks, lent._items, lent._fixed = [], None, fixed
-        lent.array = lent.given = array
+        lent.array, lent.given, lent.owner = array, array, owner
         lent.hold()
         return lent
 

@@ -51,7 +51,7 @@ class Life:
         self.clock, self._threads = Clock(), Threads()
         self._monitor = Monitor()
         self._maker = Maker(bench, form, folder)
-        self._events = Events(bench, form, self._maker, self._monitor)
+        self._events = Events(bench, form, self._maker, self._monitor, self.clock)
         self._inputs = Inputs(form, self._monitor, of_code)
 
     def end(self) -> None:
@@ -85,9 +85,6 @@ class Life:
             ConformanceError: Something is wrong behind it.
         """
         levels, rng = step.levels, random.Random(step.number)  # noqa: S311
-        if levels["before"] == "wait an hour":
-            self.clock.put_on(3600)
-
         where = levels["process"], levels["thread"]
 
         def whole() -> None:
@@ -103,7 +100,7 @@ class Life:
         self._events.happen(levels["before"], made, user, rng)
         kind = RunnerRun if levels["way"] in OF_RUNNERS else Run
         run = kind(self._bench, self._form, self._monitor, self._inputs, made, user, levels, rng)
-        run.make()
+        run.make(self._events)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,8 @@ from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import ConformanceError, require
 from partita_conformance.suites.contract.suite_properties import of_a_submodel
 from partita_conformance.suites.lives.lending import Lent, edges_hold
-from partita_conformance.suites.resources.process_state import ARITHMETIC, arithmetic, state
+from partita_conformance.suites.resources.library_state import known_operators
+from partita_conformance.suites.resources.process_state import ARITHMETIC, arithmetic, state_at_hand
 
 _KEPT, _MOST_BYTES = 20, 6 << 20
 """So many inputs and results are looked at behind each step, and bytes of them."""
@@ -101,7 +102,7 @@ class Monitor:
         self._states: dict[tuple[str, ...], dict[str, Any]] = {}
         self._counted: list[tuple[object, partita.InferRequest, list[Any]]] = []
         self._lasting: list[weakref.ref[Array]] = []
-        self._at_exit = state()[_AT_EXIT]
+        self._at_exit, self._operators = state_at_hand()[_AT_EXIT], known_operators()
 
     # -------------------------------------------------------------------- what is kept in mind
 
@@ -110,15 +111,15 @@ class Monitor:
         """Results that somebody has still."""
         return [held.array for held in self._results]
 
-    def results_of_others(self, owner: object, alone: bool) -> list[Array]:
-        """Results that may be inputs of somebody's next run.
+    def results_of_others(self, owner: object, alone: bool) -> list[tuple[Array, object]]:
+        """Results that may be inputs of somebody's next run, each with whose it is.
 
         Args:
             owner: Who runs.
             alone: Whether what he has returned himself may not be.
         """
         mine = (held for held in self._results if not alone or held.owner is not owner)
-        return [held.array for held in mine]
+        return [(held.array, held.owner) for held in mine]
 
     def lend(self, lent: Lent) -> None:
         """Watches an input from now on."""
@@ -129,9 +130,10 @@ class Monitor:
             self._lent.pop(0)
 
     def returned_to(self, owner: object) -> None:
-        """What somebody returned is valid until it runs again."""
+        """What somebody returned is valid until it runs again, as an input of others too."""
         self._counted = [one for one in self._counted if one[0] is not owner]
         self._results = [held for held in self._results if held.owner is not owner]
+        self._lent = [one for one in self._lent if one.owner is not owner or owner is None]
 
     def write(self, rng: random.Random, share: float = 0.5) -> None:
         """Lets the application write to a share of the results, which are its own."""
@@ -198,7 +200,7 @@ class Monitor:
             where: Levels on which depends what the process and its threads are like.
         """
         if where not in self._states:  # else it is as it was behind an earlier step
-            self._states[where] = state()
+            self._states[where] = state_at_hand()
         before, threads, here = self._states[where], arithmetic(), _of_thread()
         self._functions = self._functions or list(_functions())
         random.seed(len(self._lasting))  # the application draws numbers, too
@@ -206,7 +208,7 @@ class Monitor:
         drawn = _drawn()
         yield
         self._look()
-        after = state()
+        after = state_at_hand()
         require(_drawn() == drawn, "The step has changed the random numbers of the application.")
         left = (_AT_EXIT, *_RANDOM)  # looked at over the whole life, and above
         before = {what: was for what, was in before.items() if what not in left}
@@ -235,9 +237,11 @@ class Monitor:
 
     def end(self) -> None:
         """Looks at what may be done once, as when something is used first, and not each time."""
-        count = state()[_AT_EXIT] - self._at_exit
+        count = state_at_hand()[_AT_EXIT] - self._at_exit
         said = f"{count} functions more than before will be called at exit."
         require(count <= _MOST_AT_EXIT, said)
+        known = known_operators() == self._operators
+        require(known, "Some step has changed which operators ONNX knows.")
         self._look()
 
     def kept(self) -> int:

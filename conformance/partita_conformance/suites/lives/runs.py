@@ -19,6 +19,7 @@ from partita.errors import InferCancelledError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.inputs.models import Array
 from partita_conformance.judging.requirements import require
+from partita_conformance.suites.lives.events import Events
 from partita_conformance.suites.lives.forms import Form
 from partita_conformance.suites.lives.inputs import Inputs
 from partita_conformance.suites.lives.lending import Lent, edges_hold, target
@@ -70,8 +71,12 @@ class Run:
         self._made, self._user, self._levels, self._rng = made, user, levels, rng
         self._ports = made.compiled.outputs
 
-    def make(self) -> None:
-        """Makes it."""
+    def make(self, events: Events) -> None:
+        """Makes it, and once more if the step says so.
+
+        Args:
+            events: What may happen between.
+        """
         way = self._levels["way"]
         if self._form.has_state and way in _OF_ONE:
             way = "infers"
@@ -81,16 +86,25 @@ class Run:
         step = getattr(self, "_" + way.replace(" ", "_"))
         step()
         if self._levels["again"] != "no" and not self._form.has_state:
-            self._monitor.write(self._rng, 1)
+            if self._levels["again"] == "on others, behind the event":
+                events.happen(self._levels["before"], self._made, self._user, self._rng)
+                self._feeds = self._lend(values="usual")
+            else:
+                self._monitor.write(self._rng, 1)
             self._due = self._judged(self._feeds)
             step()
         self._user.feeds, self._user.sizes = self._feeds, self._sizes
 
     # -------------------------------------------------------------------------- what is due
 
-    def _lend(self, beside: bool = False) -> dict[str, Lent]:
-        """Inputs; for a run beside another one those of another place in any case."""
-        levels = self._levels
+    def _lend(self, beside: bool = False, values: str = "") -> dict[str, Lent]:
+        """Inputs; for a run beside another one those of another place in any case.
+
+        Args:
+            beside: Whether they are for such a run.
+            values: Their elements, if not as the step says.
+        """
+        levels = {**self._levels, "values": values or self._levels["values"]}
         if beside and levels["inputs"] == "where they lay":
             levels = {**levels, "inputs": "new"}
         return self._inputs.lend(levels, self._made, self._user, self._sizes, self._rng, self.plain)

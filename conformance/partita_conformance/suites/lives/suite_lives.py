@@ -15,7 +15,7 @@ from partita_conformance.suites.lives.dimensions import DIMENSIONS, Planner, Ste
 from partita_conformance.suites.lives.forms import Form, forms
 from partita_conformance.suites.lives.life import lived, living, shortest
 
-_STEPS = 27
+_STEPS = 34
 
 
 def life_checks() -> list[Check]:

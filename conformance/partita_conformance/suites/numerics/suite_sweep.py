@@ -32,7 +32,7 @@ from partita_conformance.draws.large.tails import TAILS
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.quantized import quantized
 from partita_conformance.draws.shapes import broadcast, without_dimensions
-from partita_conformance.draws.values import HALVES, groups_of, revalued, subnormal
+from partita_conformance.draws.values import HALVES, SUBNORMAL, groups_of, revalued, subnormal
 from partita_conformance.draws.vary import (
     TYPES,
     aged,
@@ -362,8 +362,8 @@ def valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     usual = [typed(op, one, element) for one in (_roomy(op), *_of_another_kind(op))]
     drawn = [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
     drawn += _own(op, element)
-    if (op, element) == ("Mul", "float16"):
-        drawn.append(("subnormal", subnormal(usual[0])))
+    if op in SUBNORMAL and element == "float16":
+        drawn.append(("subnormal", subnormal(op, usual[0])))
     return drawn
 
 

@@ -35,6 +35,11 @@ _NUMBER = re.compile(r"(?<=^Thread-)\d+")
 """What Python counts threads by that nobody has named."""
 
 
+def known_operators() -> int:
+    """How many operators ONNX knows, which takes longer to count than all else to look at."""
+    return len(onnx.defs.get_all_schemas_with_history())
+
+
 def further_state() -> dict[str, Any]:
     """Settings, tables and functions of libraries that everybody in the process shares."""
     context = decimal.getcontext()
@@ -49,7 +54,6 @@ def further_state() -> dict[str, Any]:
         "the pipe of signals": _wakeup(),
         "how codecs bear errors": codecs.lookup_error("strict"),
         "levels of loggers": _levels(),
-        "operators that ONNX knows": len(onnx.defs.get_all_schemas_with_history()),
         "functions of libraries": [_functions(vars(module)) for module in _MODULES],
         "methods of Partita's classes": [_functions(vars(one)) for one in _CLASSES],
         "how exceptions unseen are shown": (sys.unraisablehook, sys.breakpointhook),

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.suites.resources.library_state import further_state
+from partita_conformance.suites.resources.library_state import further_state, known_operators
 
 try:
     import resource
@@ -37,6 +37,11 @@ except ImportError:  # this system has no such limits
 
 def state() -> dict[str, Any]:
     """What the whole process shares, and no device may change."""
+    return {**state_at_hand(), "operators that ONNX knows": known_operators()}
+
+
+def state_at_hand() -> dict[str, Any]:
+    """That of it which is looked at in a moment, as behind each of many steps."""
     handlers = {s.name: signal.getsignal(s) for s in signal.Signals if s.name != "SIGKILL"}
     randoms = np.random.get_state(legacy=False)  # that of everybody
     key = randoms["state"]["key"].tobytes() if isinstance(randoms, dict) else b""
