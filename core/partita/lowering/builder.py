@@ -32,6 +32,9 @@ _MOST_BYTES = 1 << 42
 _MOST_STEPS = 1 << 18
 """No operation takes more steps: a weight that claims 2**31 channels is cut in as many pieces."""
 
+_SMALL_BYTES = 1 << 12
+"""Constants of fewer are known by their arrays; others would be kept longer than they serve."""
+
 _INT64 = np.dtype(np.int64)
 
 _ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
@@ -45,6 +48,13 @@ Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
     """What a function computes, as kernels take it."""
     return plain(np.asarray(fn(*args), dtype))
+
+
+def _constant(array: Any) -> Operand:
+    """An operand of its own for elements known now."""
+    elements = plain(np.asarray(array))
+    symbolic = elements.dtype == object and holds_sizes(elements)
+    return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
 
 
 def _larger(moved: int, work: int) -> int:
@@ -126,7 +136,7 @@ class Builder:
         self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
         self._flat: dict[Operand, Operand] = {}
-        self._zeros: dict[tuple[int, np.dtype[Any]], Operand] = {}
+        self._constants: dict[int, tuple[Array, Operand]] = {}  # by the array's identity
         self._most = 0  # work of the node's largest step, which profiles name
         self._steps_end = _MOST_STEPS
 
@@ -187,10 +197,13 @@ class Builder:
         return found
 
     def constant(self, array: Any) -> Operand:
-        """An operand for elements known now; those of :func:`integers` are of int64."""
-        elements = plain(np.asarray(array))
-        symbolic = elements.dtype == object and holds_sizes(elements)
-        return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
+        """An operand for elements known now; those of :func:`integers` are of int64.
+
+        Of a small array that is given again, such as a table of kernels, it is the same one.
+        """
+        if isinstance(array, np.ndarray) and array.nbytes <= _SMALL_BYTES:
+            return self._constant_of(array)
+        return _constant(array)
 
     def zeros(self, count: int, dtype: Any) -> Operand:
         """A row of so many zeros, known now; all who ask for the same get one array.
@@ -198,13 +211,10 @@ class Builder:
         For operands that are left out: a decoder has hundreds of products without a bias.
         """
         asked = operator.index(count), np.dtype(dtype)
-        made = self._zeros.get(asked)
-        if made is None:
-            found = _ZEROS.get(asked)
-            if found is None:
-                found = _ZEROS[asked] = host_zeros(asked[:1], asked[1]).numpy()
-            made = self._zeros[asked] = self.constant(found)
-        return made
+        found = _ZEROS.get(asked)
+        if found is None:
+            found = _ZEROS[asked] = host_zeros(asked[:1], asked[1]).numpy()
+        return self._constant_of(found)
 
     def computed(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
@@ -389,6 +399,13 @@ class Builder:
                 f"Operation '{self.node.name}' ({self.node.told}) would take more than "
                 f"{_MOST_STEPS} steps; check the shapes that lead to it."
             )
+
+    def _constant_of(self, array: Array) -> Operand:
+        """The operand of an array, which is kept as long as the builder."""
+        found = self._constants.get(id(array))
+        if found is None:
+            found = self._constants[id(array)] = array, _constant(array)
+        return found[1]
 
     @staticmethod
     def _now(arg: Any) -> Any:

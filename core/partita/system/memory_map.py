@@ -56,7 +56,7 @@ def spilled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         mapping, start = _room_for(array.nbytes)
     except OSError:
         return array
-    copy = np.frombuffer(mapping, array.dtype, array.size, start).reshape(array.shape)
+    copy: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, mapping, start)
     copy[...] = array
     copy.flags.writeable = False
     return copy

@@ -624,6 +624,18 @@ def test_rows_of_zeros_are_one_array_for_all():
     assert Builder(None, None, None).zeros(300, np.int32).const.dtype == np.int32
 
 
+def test_a_small_array_that_is_given_again_is_one_constant():
+    b = Builder(None, None, None)
+    table, equal, large = np.arange(33), np.arange(33), np.arange(10_000)
+    assert b.constant(table) is b.constant(table)
+    assert b.constant(table) is not b.constant(equal)
+    assert b.constant(table) is not Builder(None, None, None).constant(table)
+    kept = weakref.ref(large)
+    assert b.constant(large) is not b.constant(large)
+    del large
+    assert kept() is None
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_rows_of_zeros_take_no_memory():
     def resident_pages():

@@ -98,7 +98,7 @@ def attend_places(
     choice = native_choice(b.options)
     threads = 1 if choice is None else choice.threads
     parts = evaluated(_parts, threads, counts.batch, counts.kv_heads, counts.queries, counts.places)
-    nothing = b.constant(np.zeros(1, np.float32))
+    nothing = b.zeros(1, np.float32)
     bias, sinks = scoring.bias, scoring.sinks
     table = [*counts, parts, int(scoring.causal), scoring.window]
     table += [int(bias is not None), *_bias_strides(bias)]
@@ -113,7 +113,7 @@ def attend_places(
         floats = prefill_floats(size, outputs, *tile_size(choice.level))
         scratch = b.empty((threads * floats,), np.float32)
         tiles = b.constant(tile_kernels(choice.level, Arithmetic.F32))
-        kernels = Kernels(tiles, b.constant(np.zeros(1, np.int64)))
+        kernels = Kernels(tiles, b.zeros(1, np.int64))
         known = b.constant(integers(table))
         target = Target(b.flat(y), scratch)
         b.call(prefill_kernel, *given, target, kernels, known, scoring.cap, work=work)

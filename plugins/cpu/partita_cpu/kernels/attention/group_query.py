@@ -183,7 +183,7 @@ def _append(
 ) -> Operand:
     """Records how new tokens come into the cache; the queries, turned and scaled."""
     tokens, places = _tokens(b, inputs, sizes)
-    nothing = b.constant(np.zeros(1, np.float32))
+    nothing = b.zeros(1, np.float32)
     positions = spans if inputs.positions is None else inputs.positions
     tables = inputs.cosines, inputs.sines
     cosines, sines = (nothing if x is None else b.flat(x) for x in tables)
@@ -194,7 +194,7 @@ def _append(
     q_epsilon, k_epsilon = (node.number(f"{name}_norm_epsilon", epsilon) for name in ("q", "k"))
     queries = b.empty((sizes.batch, sizes.heads, sizes.queries, sizes.size), np.float32)
     pasts = zip((inputs.past_key, inputs.past_value), present, strict=True)
-    before = (b.constant(np.zeros(1, x.dtype)) if old is None else b.flat(old) for old, x in pasts)
+    before = (b.zeros(1, x.dtype) if old is None else b.flat(old) for old, x in pasts)
     turned = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
     interleaved = int(node.attrs.get("rotary_interleaved", 0))
     counts = sizes.batch, sizes.heads, sizes.kv_heads, sizes.queries, sizes.size

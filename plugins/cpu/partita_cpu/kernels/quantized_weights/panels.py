@@ -200,7 +200,7 @@ def packed(
     count = sizes.panels * COLUMNS * sizes.blocks
     halves = numbers.size == 2 * count
     if zeros is None:
-        nothing = b.constant(np.zeros(1, np.uint8))
+        nothing = b.zeros(1, np.uint8)
         variant = Variant(sizes.bits, halves, Zeros.EQUAL)
         return Panels(variant, weights, numbers, nothing, 1 << (sizes.bits - 1))
     of_scales = b.value(scales)
