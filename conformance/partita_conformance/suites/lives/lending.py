@@ -207,7 +207,10 @@ def target(due: Array, offset: int) -> Array:
         return np.full(due.shape, "held before", object)
     block = np.full(due.nbytes + 2 * _EDGE + 64, 0x01, np.uint8)
     start = -block.ctypes.data % 64 + _EDGE - _EDGE % 64 + offset * due.itemsize
-    return np.ndarray(due.shape, due.dtype, block.data, start)
+    made: Array = np.ndarray(due.shape, due.dtype, block.data, start)
+    if due.dtype.kind == "f":
+        made[...] = np.nan  # which nothing multiplied or added takes away
+    return made
 
 
 def edges_hold(array: Array) -> bool:
