@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from types import FrameType
 
     from partita.cli.output import Output
 
@@ -147,9 +148,13 @@ def _end(signum: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
-def _raise(signum: int, frame: object) -> NoReturn:
+def _raise(signum: int, frame: FrameType | None) -> None:
     """Ends a command by an exception, and counts that it did."""
     global _raised
+    while frame is not None:
+        if frame.f_code is _interrupted_later.__code__:
+            return  # where it would be lost; it comes again
+        frame = frame.f_back
     _raised += 1
     raise KeyboardInterrupt
 

@@ -51,9 +51,10 @@ def test_an_interrupt_while_a_module_is_loaded_is_told_as_one(module, argv):
     assert "KeyboardInterrupt" not in done.stderr
 
 
-def test_an_interrupt_that_python_would_only_print_comes_again():
-    code = """
-import sys, types
+@pytest.mark.parametrize("pause", [0, 0.1])
+def test_an_interrupt_that_python_would_only_print_comes_again(pause):
+    code = f"""
+import sys, time, types
 from partita.cli import main as entry
 
 class Kept:
@@ -62,8 +63,14 @@ class Kept:
 
 def run(args, out):
     Kept()  # Python prints what this raises, and goes on
-    import time
     time.sleep(60)
+
+import threading
+started = threading.Thread.start
+def start(thread):
+    started(thread)
+    time.sleep({pause})  # the interrupt may come before the main thread goes on
+threading.Thread.start = start
 
 entry.build_parser = lambda: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
