@@ -477,6 +477,86 @@ CAUGHT = {
     ("distant_runtime", "MirrorsStatePerRunner"): ["state/requests*"],
     ("distant_runtime", "SkipsTrivialTransposes"): ["boundary/computes*"],
     ("distant_numerics", "FlushesHalvesBeforeLogarithms"): ["values/Log/float16"],
+    ("late_numerics", "FindsSmallestByNegating"): ["passes/TopK_between"],
+    ("late_numerics", "SubtractsSquaresForVariance"): ["values/InstanceNormalization/float"],
+    ("late_numerics", "PicksTheFirstLaneOfTies"): ["sizes/ArgMax/long"],
+    ("late_numerics", "WrapsTheOffsetNotTheIndex"): ["random/ScatterND/2"],
+    ("late_numerics", "PassesThePadAsFloat"): ["values/Pad/double"],
+    ("late_numerics", "ConvertsBeforeItSaturates"): ["passes/Reciprocal_and_then"],
+    ("late_numerics", "CountsIndicesFromEachPlane"): ["random/MaxPool/0"],
+    ("late_numerics", "NamesAxesAsTheyAppear"): ["random/Einsum/2"],
+    ("late_numerics", "SharesTheRestAmongTheFirst"): ["random/Split/6"],
+    ("late_numerics", "ClampsBackwardStartsToTheLength"): ["random/Slice/3"],
+    ("late_numerics", "RecoversScalesFromSizes"): ["choices/Resize"],
+    ("late_numerics", "TakesSlopesForChannels"): ["passes/PRelu_and_then"],
+    ("late_numerics", "DealsHeadsInTurn"): ["random/Attention/rest"],
+    ("late_numerics", "KeepsBoxesThatAreTurned"): ["beside/NonMaxSuppression"],
+    ("late_numerics", "PadsWithZerosNotZeroPoints"): ["random/ConvInteger/rest"],
+    ("late_numerics", "LeavesZeroOutOfTheRange"): ["random/DynamicQuantizeLinear/0"],
+    ("late_numerics", "UnrollsLoopsToTheirCount"): ["chains/left_before_its_end"],
+    ("late_numerics", "ScalesWeightsWhereTheyLie"): ["chains/a_kernel_that_many_read"],
+    ("late_numerics", "SkipsTheReshapeBetween"): ["chains/reshaped_twice"],
+    ("late_numerics", "DropsCastsThereAndBack"): ["query/answers_are_about_operations"],
+    ("late_numerics", "ReducesAheadOfTheTranspose"): ["chains/turned_round_and_then"],
+    ("late_numerics", "PoolsConstantsOfEqualBytes"): ["chains/scaled_after_a_convolution"],
+    ("late_numerics", "JoinsPartsInAnyOrder"): ["chains/parted_and_joined"],
+    ("late_numerics", "KeepsNegativeAxesInNhwc"): ["passes/AveragePool_and_then"],
+    ("late_numerics", "InlinesBranchesUnderTheirNames"): [
+        "chains/choices_that_are_known_with_weights_of_one_name"
+    ],
+    ("late_numerics", "SkipsRequantizingOfOneScale"): ["chains/quantized_again_with_another_point"],
+    ("late_numerics", "TakesAnyTurnForATransposedMatrix"): ["passes/Transpose_beside"],
+    ("late_numerics", "NegatesComparisons"): ["chains/the_contrary_of_comparisons"],
+    ("late_numerics", "FoldsOffsetsIntoBiases"): ["passes/what_stands_ahead_of_a_convolution"],
+    ("late_numerics", "TakesCountsThatItWouldFold"): ["query/parameters_may_come_from_anywhere"],
+    ("late_runtime", "HashesTheHeadsOfWeights"): ["ports/weights_are_known_by_all_their_elements"],
+    ("late_runtime", "KnowsModelsByTheirAddress"): ["memory/compiling_does_not_grow"],
+    ("late_runtime", "MapsAFileOnceByName"): ["weights/files_of_one_name_are_told_apart"],
+    ("late_runtime", "PacksWeightsForTheFirstRequest"): ["compiled/edits_of_weights_come_too_late"],
+    ("late_runtime", "BuildsInOnePlace"): ["threads/models_are_made_at_any_moment"],
+    ("late_runtime", "CachesVerdictsByOperatorAndTypes"): [
+        "query/the_same_question_has_one_answer"
+    ],
+    ("late_runtime", "UploadsAgainWhatItsSampleShows"): [
+        "turns/one_element_changed_in_place_counts"
+    ],
+    ("late_runtime", "CancelsAllRequestsOfAModel"): ["async/cancelling_one_ends_no_other"],
+    ("late_runtime", "LosesASlotPerFailure"): ["faults/many*"],
+    ("late_runtime", "LosesStepAfterAFailure"): ["faults/many_failures_cost_nothing"],
+    ("late_runtime", "KeepsTheLastFailure"): ["resources/failed_runs_let_go"],
+    ("late_runtime", "ShutsDownWithTheLastRequest"): ["request/results_may_be_the_next_inputs"],
+    ("late_runtime", "PlansByElementCounts"): ["request/inputs_that_decide_are_read_anew"],
+    ("late_runtime", "LaunchesNothingForNoElements"): ["request/optionals_come_and_go"],
+    ("late_runtime", "ShowsAWindowOfItsLargestResult"): ["request/sequences_are_only_read"],
+    ("late_runtime", "FreesResultsWithTheirThread"): ["resources/arrays_are_let_go"],
+    ("late_runtime", "LeavesResultsForOneRun"): ["request/results_that_are_left_stay"],
+    ("late_runtime", "GivesTwinOutputsOneBuffer"): ["request/outputs_may_coincide"],
+    ("late_runtime", "PassesItemsOfSequencesByReference"): [
+        "request/sequences_hold_tensors_of_any_shape"
+    ],
+    ("late_runtime", "SwapsInputsWhereTheyLie"): ["threads/runs_meet_on_one_input"],
+    ("late_runtime", "CopiesOutAfterItReturns"): [
+        "async/a_runner_that_is_cancelled_raises_or_is_right"
+    ],
+    ("late_runtime", "LendsPageLockedMemoryTwice"): ["boundary/host_memory_is_held_by_its_views"],
+    ("late_runtime", "UploadsWhenItIsRead"): ["plugin/transferred_tensors_last"],
+    ("late_runtime", "TakesBoundIndicesForFixed"): [
+        "request/inputs_that_compare_equal_are_told_apart"
+    ],
+    ("late_runtime", "RebindsOnlyTheFirstInput"): [
+        "boundary/bound_calls_read_the_inputs_that_they_are_rebound_to"
+    ],
+    ("late_runtime", "KeepsTheBoundShape"): ["request/inputs_that_decide_are_read_anew"],
+    ("late_runtime", "KeepsWeightsInLentMemory"): ["boundary/bound_calls_compute_what_inputs_hold"],
+    ("late_runtime", "AddsInPlace"): ["state/what_is_written_over_can_be_written_again"],
+    ("late_runtime", "ChecksWholeWordsOfABlob"): ["blob/damage_anywhere_is_noticed"],
+    ("late_runtime", "WritesNamesOfWeightsInLatin"): ["blob/many_weights_keep_their_places"],
+    ("late_runtime", "RestoresWeightsInTextOrder"): ["blob/many_weights_keep_their_places"],
+    ("late_runtime", "PrintsASetIntoItsIdentity"): [
+        "members/identities_are_the_same_in_other_processes"
+    ],
+    ("late_runtime", "EnablesACollectorThatWasOff"): ["resources/the_process_is_left_alone"],
+    ("late_runtime", "SeedsTheGlobalGenerator"): ["resources/the_process_is_left_alone"],
 }
 """Broken device to patterns of checks that must catch it."""
 

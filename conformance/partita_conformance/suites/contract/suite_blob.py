@@ -68,8 +68,9 @@ def comes_back_in_another_process(bench: Bench) -> None:
 _ALIKE = (
     *("layer.w", "layer/w", "layer_w", "layer:w", "layer w", "Layer.w", "layer.w ", "layer..w"),
     *("\u00e4w", "a\u0308w", "aw", "weight" * 40 + "1", "weight" * 40 + "2", "0", "00", "s.0"),
+    *("\u6743w", "\u91cdw", "?w"),
 )
-"""Names that become one if they are made names of files or identifiers, or are cut off."""
+"""Names that become one if they are made names of files or identifiers, cut off, or not Unicode."""
 
 
 @check("blob", values=True)

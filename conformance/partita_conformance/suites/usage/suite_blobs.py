@@ -132,6 +132,8 @@ def every_property_comes_back(bench: Bench) -> None:
 
 
 _MOMENTS = 9
+_WORD = 8
+"""Bytes of the widest word that checksums are made of."""
 
 
 @check("blob", values=True)
@@ -148,6 +150,14 @@ def damage_anywhere_is_noticed(bench: Bench) -> None:
             require_refused(
                 bench, damaged, f"Importing a blob {what} at byte {place} of {len(blob)}"
             )
+    named = onnx.ModelProto.FromString(sample.proto.SerializeToString())
+    for behind in range(1, _WORD + 1):  # a checksum of whole words leaves out what is behind them
+        named.graph.name += "a"
+        longer = exported(bench.compile(named))
+        for place in {len(longer) - 1, len(longer) - behind}:
+            altered = longer[:place] + bytes([longer[place] ^ 1]) + longer[place + 1 :]
+            what = f"Importing a blob altered at byte {place} of {len(longer)}"
+            require_refused(bench, altered, what)
     compiled = bench.core.import_model(blob, bench.device)
     compare(compiled(feeds).to_tuple(), due, f"{sample.name}, imported after damaged ones")
 
