@@ -90,8 +90,10 @@ def pairs_of(first: str, number: int) -> GraphDraw:
 
 
 _FUSED_DRAWS = 2
-_BY_AXIS = "Softmax LogSoftmax ArgMax Concat Split ReduceMean"
-_AFTER_SUMS = f"BatchNormalization Add Mul Sub Div Relu Clip PRelu Reshape Transpose {_BY_AXIS}"
+_ALONG_AN_AXIS = "Softmax LogSoftmax ArgMax Concat Split ReduceMean"
+_AFTER_SUMS = (
+    f"BatchNormalization Add Mul Sub Div Relu Clip PRelu Reshape Transpose {_ALONG_AN_AXIS}"
+)
 _AFTER_SCALES = (
     "Conv ConvTranspose MatMul Gemm MaxPool AveragePool ReduceMax ReduceSum Softmax Mul Add"
 )
@@ -101,7 +103,7 @@ FUSED: Mapping[str, str] = {
     **dict.fromkeys(("Mul", "Add", "Sub", "Div", "BatchNormalization", "Neg"), _AFTER_SCALES),
     **{op: f"{op} ReduceSum ReduceMax" for op in ("ReduceSum", "ReduceMax", "ReduceMin")},
     **dict.fromkeys(("ReduceMean", "ReduceProd"), "Reshape Squeeze Unsqueeze ReduceMean Mul"),
-    **dict.fromkeys(("AveragePool", "MaxPool", "InstanceNormalization", "Resize"), _BY_AXIS),
+    **dict.fromkeys(("AveragePool", "MaxPool", "InstanceNormalization", "Resize"), _ALONG_AN_AXIS),
     "Pad": "Transpose Conv ConvTranspose MaxPool AveragePool Pad Slice",
     "Transpose": "MatMul Gemm Einsum Pad Pad Transpose Softmax ReduceSum ArgMax Concat Add Reshape"
     " Squeeze Split",
