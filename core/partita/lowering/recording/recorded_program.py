@@ -144,7 +144,7 @@ class _Later:
 
     def __call__(self, filled: Sequence[Any]) -> Any:
         """What stands there, made of what stands before it."""
-        raise NotImplementedError
+        raise NotImplementedError  # a table's place is filled with a part of the memory of all
 
 
 @dataclass(frozen=True, slots=True)
