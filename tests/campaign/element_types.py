@@ -55,7 +55,9 @@ def of_type(array, dtype):
             array = np.array([len(text) for text in array.reshape(-1)]).reshape(array.shape)
         if array.dtype.kind == "c" and dtype.kind != "c":
             array = array.real
-        return np.asarray(array).astype(np.float64 if dtype.kind == "V" else dtype).astype(dtype)
+        if dtype.kind == "V" or array.dtype.kind == "V":  # ml_dtypes' types know numpy's alone
+            array = array.astype(np.float64)
+        return np.asarray(array).astype(dtype)
 
 
 def declare(value, dtype):

@@ -40,18 +40,23 @@ def fold_constants(graph: Graph, target: Target) -> None:
     graph.nodes = kept
 
 
-def _taken(node: Node) -> list[Node]:
-    """The nodes of the branch that an If on a constant takes, and names for their outputs.
+def taken_branch(node: Node, condition: Array | None) -> Graph:
+    """The branch that an If takes.
 
     Raises:
-        CompileError: The constant is none of one element.
+        CompileError: The condition is none of one element.
     """
-    condition = node.inputs[0].const if node.inputs and node.inputs[0] is not None else None
     if condition is None or condition.size != 1:
         found = "is left out" if condition is None else f"has {condition.size} elements"
         raise CompileError(f"The condition of If '{node.name}' {found}; it takes one element.")
-    taken = bool(condition.reshape(-1)[0])
-    branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
+    branch: Graph = node.attrs["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    return branch
+
+
+def _taken(node: Node) -> list[Node]:
+    """The nodes of the branch that an If on a constant takes, and names for their outputs."""
+    source = node.inputs[0] if node.inputs else None
+    branch = taken_branch(node, None if source is None else source.const)
     names = [
         Node("Identity", [source], [target], name=node.name, origins=node.origins)
         for source, target in zip(branch.outputs, node.outputs, strict=False)

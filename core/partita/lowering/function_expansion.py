@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.lowering.graph import Graph, Node, Value, lower_ir
 from partita.lowering.node_proto import input_types, model_proto, node_proto
+from partita.model.operator_checks import check_inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -79,13 +80,19 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
 
 
 def _lowered(model: onnx.ModelProto) -> Graph:
-    """The lowered graph of a model of one function, its values typed as far as that can be told."""
+    """The lowered graph of a model of one function, its values typed as far as that can be told.
+
+    Raises:
+        ModelFormatError: It reads an input that the node leaves out.
+    """
     import onnx_ir as ir
     from onnx_ir.passes.common import InlinePass
 
     from partita.model.inference.shape_inference import infer_shapes
 
     inlined = InlinePass()(ir.from_proto(model)).model
+    nodes = ir.traversal.RecursiveGraphIterator(inlined.graph)
+    check_inputs(nodes, inlined.opset_imports)
     infer_shapes(inlined)
     return lower_ir(inlined)
 

@@ -11,6 +11,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
+from partita.lowering.constant_folding import taken_branch
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import (
@@ -221,8 +222,8 @@ class Walk:
             if source is None:
                 raise CompileError(f"Operation '{node.name}' ({node.told}) lacks its first input.")
             if node.op_type == "If":
-                taken = bool(self._builder.value(self._operand(source)).reshape(-1)[0])
-                self._inline(node, node.attrs["then_branch" if taken else "else_branch"], work)
+                condition = self._builder.value(self._operand(source))
+                self._inline(node, taken_branch(node, condition), work)
             else:
                 self._bind(node, self._operand(source))
             return

@@ -291,6 +291,31 @@ def test_scan_over_axes_and_directions(attributes, shape):
     check(model, {"s0": floats(4), "x0": floats(*shape), "w": floats(4)})
 
 
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_condition_of_an_if_is_one_element(size):
+    model = model_of(
+        """g (bool[n] c, float[2] x) => (float[2] y) {
+            y = If (c) < then_branch = t () => (float[2] p) { p = Abs(x) },
+                         else_branch = e () => (float[2] q) { q = Neg(x) } >
+        }"""
+    )
+    compiled = partita.Core().compile_model(model, "CPU")
+    with pytest.raises(InferError, match=f"'.*' has {size} elements; it takes one"):
+        compiled({"c": np.zeros(size, bool), "x": np.ones(2, np.float32)})
+
+
+def test_a_body_says_by_one_element_whether_its_loop_goes_on():
+    model = model_of(
+        """g (bool[M] c, float[2] x) => (float[2] y) {
+            y = Loop ("", "", x) <body = b (int64 i, bool p, float[2] s) => (bool[M] q, float[2] t)
+                { q = Identity(c)  t = Neg(s) }>
+        }"""
+    )
+    compiled = partita.Core().compile_model(model, "CPU")
+    with pytest.raises(InferError, match=r"The next condition of a Loop is of shape \[0\]"):
+        compiled({"c": np.zeros(0, bool), "x": np.ones(2, np.float32)})
+
+
 @pytest.mark.parametrize("missing", ["number of trips", "condition"])
 def test_a_loop_of_no_trip_count_or_condition(missing):
     trips = np.zeros(0 if missing == "number of trips" else 1, np.int64)

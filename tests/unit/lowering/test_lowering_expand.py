@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, parser
 from onnx.defs import get_schema, has
 
-from partita.lowering import expand_functions, lower_proto, reference_fold
+from partita.lowering import expand_functions, function_expansion, lower_proto, reference_fold
 
 RNG = np.random.default_rng(5)
 
@@ -134,6 +134,19 @@ def test_an_operator_whose_definition_needs_something_refused_stays():
     expand_functions(graph, lambda node: node.op_type not in ("Celu", "Elu", "Div"))
     assert [node.op_type for node in graph.nodes] == ["Celu"]
     assert graph.outputs[0].producer is graph.nodes[0]
+
+
+def test_an_operator_whose_definition_needs_an_input_that_is_left_out_stays(monkeypatch):
+    definition = parser.parse_function(
+        """<opset_import: ["" : 18], domain: "" > Clip (x, low, high) => (y) {
+            shape = Shape(x)
+            all = Expand(high, shape)
+            y = Min(x, all)
+        }"""
+    )
+    monkeypatch.setattr(function_expansion, "_definition", lambda node: definition)
+    _, graph = single("Clip", [floats(3)])
+    assert [node.op_type for node in graph.nodes] == ["Clip"]
 
 
 def test_operators_inside_bodies_are_expanded():

@@ -83,7 +83,7 @@ def run_loop(
         number[...] = iteration
         flag[...] = go
         results = body([number, flag, *state, *arrays[carried:]])
-        go = bool(results[0].reshape(-1)[0])
+        go = bool(_one_of(results[0], "next condition"))
         _carry(state, results[1 : 1 + carried])
         for scan, result in zip(scans, results[1 + carried :], strict=True):
             scan.append(result.copy())
