@@ -13,10 +13,9 @@ from partita.model.model import Port
 
 
 class Broken(Good):
-    """The base of all broken devices; ``suites`` names where the fault shows."""
+    """The base of all broken devices."""
 
     device_name = "BROKEN"
-    suites = ("*",)
 
 
 # ------------------------------------------------------------------------- plugin

@@ -71,9 +71,13 @@ class GoodCompiled(ReferenceModel):
 
 
 class Good(DevicePlugin):
-    """A device that does everything right, and takes all that REFERENCE takes except Tanh."""
+    """A device that does everything right, and takes all that REFERENCE takes except Tanh.
+
+    A broken device derived from it names in ``suites`` where its fault shows.
+    """
 
     device_name = "GOOD"
+    suites = ("*",)
     properties_type = GoodProperties
     compiled_type = GoodCompiled
     runner_type = GoodRunner
