@@ -23,6 +23,7 @@ import time
 from random_decoders import SIZES, decoder
 
 from partita import Core, Model
+from partita.model.prompt_chunk import LARGEST_CHUNK
 from partita_hetero.compile.placer import Placer
 from partita_hetero.cost.database import LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed
@@ -31,7 +32,7 @@ from partita_hetero.partition import op_graph
 from partita_hetero.partition.decoder_layers import decoder_layers
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
-from partita_hetero.tuning.decoder_chain import CHUNK, DecoderDevice, TokenRequest
+from partita_hetero.tuning.decoder_chain import DecoderDevice, TokenRequest
 from partita_hetero.tuning.decoder_plan import plan_decoder
 
 Q4 = WeightFormat(4, 32)
@@ -81,8 +82,8 @@ def streaming(model: Model, args: argparse.Namespace) -> tuple[float, float, flo
         chunk = work.work(layer.ops, tokens, 0)
         return host.seconds(chunk), upload + other.seconds(chunk)
 
-    first = next((t for t in range(1, CHUNK + 1) if both(t)[0] > both(t)[1]), float("inf"))
-    return first, *both(CHUNK)
+    first = next((t for t in range(1, LARGEST_CHUNK + 1) if both(t)[0] > both(t)[1]), float("inf"))
+    return first, *both(LARGEST_CHUNK)
 
 
 def main() -> None:

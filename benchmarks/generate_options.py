@@ -11,6 +11,10 @@ from pathlib import Path
 from random_decoders import SIZES
 from random_gguf import TYPES, write_random_gguf
 
+from partita import Model
+from partita.generate.decoder_ports import DecoderPorts
+from partita.model.prompt_chunk import chunk_tokens
+
 
 def model_parser(description: str) -> argparse.ArgumentParser:
     """A parser that knows which model, its context, Partita's device and the number of threads."""
@@ -21,9 +25,17 @@ def model_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
     parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--chunk", type=int, default=512, help="tokens of a prompt in one run")
+    parser.add_argument(
+        "--chunk", type=int, help="tokens of a prompt in one run (default: as Generator has it)"
+    )
     parser.add_argument("--device", default="CPU", help="of Partita")
     return parser
+
+
+def chunk_of(args: argparse.Namespace, model: Model) -> int:
+    """Tokens of a prompt that one run of a decoder reads."""
+    cache = DecoderPorts.of(model).cache_bytes(1, args.context)
+    return int(args.chunk or chunk_tokens(model, model.weight_bytes + cache))
 
 
 @contextlib.contextmanager

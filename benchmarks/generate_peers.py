@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from generate_options import model_file, model_parser
+from generate_options import chunk_of, model_file, model_parser
 from random_decoders import work_of_a_token
 
 import partita
@@ -439,7 +439,7 @@ def main() -> None:
         options = partita.DecoderOptions(context=args.context)
         model = of_one_sequence(partita.Core().read_model(path, decoder=options))
         config = {"HETERO_MEMORY_LIMITS": args.memory} if args.memory else {}
-        where = (folder, args.device, config, args.chunk)
+        where = (folder, args.device, config, chunk_of(args, model))
         setting = Setting(path, model, args.context, args.threads, *where)
         args.bytes_read = bytes_of_a_token(setting)
         print(

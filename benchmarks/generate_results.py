@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from generate_options import model_file, model_parser
+from generate_options import chunk_of, model_file, model_parser
 
 import partita
 from partita.generate.decoder_ports import DecoderPorts
@@ -49,6 +49,7 @@ class Request:
         config = {"INFERENCE_NUM_THREADS": args.threads} if args.device == "CPU" else {}
         compiled = partita.Core().compile_model(self.model, args.device, config)
         self._request = compiled.create_infer_request()
+        self.chunk = chunk_of(args, self.model)
 
     def logits(self, tokens: list[int], past: int) -> np.ndarray[Any, Any]:
         """Of the last of some tokens that follow so many others."""
@@ -150,15 +151,15 @@ def check_steps(path: Path, args: argparse.Namespace) -> None:
         times = []
         for _ in range(4):
             start = time.perf_counter()
-            for begin in range(0, count, args.chunk):
-                request.logits([1] * min(args.chunk, int(count) - begin), begin)
+            for begin in range(0, count, request.chunk):
+                request.logits([1] * min(request.chunk, int(count) - begin), begin)
             times.append(time.perf_counter() - start)
         print(f"| {count} | {times[0] * 1e3:.1f} | {min(times[1:]) * 1e3:.1f} |", flush=True)
 
 
 def check_memory(path: Path, args: argparse.Namespace) -> None:
     """A child's peak beside weights and cache."""
-    names = ("threads", "device", "context", "chunk")
+    names = [name for name in ("threads", "device", "context", "chunk") if getattr(args, name)]
     options = [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
     command = [sys.executable, __file__, str(path), *options]
     done = subprocess.run(
@@ -171,7 +172,7 @@ def check_memory(path: Path, args: argparse.Namespace) -> None:
         f"of imports and compiled kernels, {facts['compiled'] / 1e6:.0f} MB until the model is "
         f"compiled; weights of the file {facts['weights'] / 1e6:.0f} MB, "
         f"cache of {args.context} tokens {facts['cache'] / 1e6:.0f} MB: "
-        f"{facts['peak'] / wanted:.2f} times both, by chunks of {args.chunk} tokens"
+        f"{facts['peak'] / wanted:.2f} times both, by chunks of {facts['chunk']} tokens"
     )
 
 
@@ -188,11 +189,12 @@ def measure_memory(path: Path, args: argparse.Namespace) -> None:
     request = Request(path, args)
     compiled = _peak_bytes() - before
     last = args.context - 1
-    for begin in range(0, last, args.chunk):
-        request.logits([1] * min(args.chunk, last - begin), begin)
+    for begin in range(0, last, request.chunk):
+        request.logits([1] * min(request.chunk, last - begin), begin)
     request.logits([1], last)
     cache = DecoderPorts.of(request.model).cache_bytes(1, args.context)
     facts = {"before": before, "compiled": compiled, "peak": _peak_bytes() - before}
+    facts["chunk"] = request.chunk
     print(json.dumps({**facts, "cache": cache, "weights": path.stat().st_size}))
 
 

@@ -154,7 +154,7 @@ def test_a_pin_to_a_last_resort_is_planned(command):
     }
 
 
-@pytest.mark.parametrize("option", ["--context", "--prompt-tokens", "--new-tokens"])
+@pytest.mark.parametrize("option", ["--context", "--prompt-tokens", "--new-tokens", "--chunk"])
 def test_options_of_decoders_are_refused_for_other_models(command, option):
     code, _, err = command("plan", "-d", "HETERO:A,B", option, 7)
     assert code == 1

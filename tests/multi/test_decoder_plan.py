@@ -296,10 +296,11 @@ def test_the_command_prints_speeds_memory_and_layers(command, tmp_path):
     assert code == 0, err
     data = json.loads(out)
     assert data["devices"][0]["limit_bytes"] == 200 << 10
-    assert data["request"] == {"context": 64, "prompt": 512, "new": 128}
+    assert data["request"] == {"context": 64, "prompt": 512, "new": 128, "longest_run": 128}
     assert {layer["layer"] for layer in data["layers"]} >= {"embedding", "layer 3", "head"}
-    code, out, err = command("-d", "HETERO:A,C", *limit, "--explain")
+    code, out, err = command("-d", "HETERO:A,C", *limit, "--explain", "--chunk", 24)
     assert "layer 3" in out
+    assert "in chunks of 24" in out
 
 
 @pytest.mark.parametrize(

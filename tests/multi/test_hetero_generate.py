@@ -82,6 +82,21 @@ def test_what_the_application_sets_stays(path, core):
     assert compiled.get_property("HETERO_CONTEXT") == 40
 
 
+@pytest.mark.parametrize("asked", [None, 48])
+def test_a_plan_reads_a_prompt_in_the_runs_of_the_generator(path, core, monkeypatch, asked):
+    requests = []
+    plan = decoder_plan.plan_decoder
+
+    def note(placer, devices, request, *rest):
+        requests.append(request)
+        return plan(placer, devices, request, *rest)
+
+    monkeypatch.setattr(decoder_plan, "plan_decoder", note)
+    generator = Generator(path, BOTH, 200, chunk=asked, core=core)
+    assert generator.chunk == (asked or 128)
+    assert [request.chunk for request in requests] == [generator.chunk]
+
+
 def test_too_little_memory_says_which_context_would_fit(path, core):
     size = needed(path, core, 192, prompt=16)
     limits = {"HETERO_MEMORY_LIMITS": {"CPU": 1, "CPU2": size}, "HETERO_PROMPT_TOKENS": 16}
@@ -157,11 +172,12 @@ def test_the_command_tells_the_length_of_prompt_and_answer(command, monkeypatch)
         return plan_for(placer, out)
 
     monkeypatch.setattr(decoder_plan, "plan_for", note)
-    code, _, err = command("--context", 64, "--max-new-tokens", 9)
+    code, _, err = command("--context", 64, "--max-new-tokens", 9, "--chunk", 16)
     assert code == 0, err
     [properties] = asked
     sizes = [properties.HETERO_PROMPT_TOKENS, properties.HETERO_NEW_TOKENS]
     assert [properties.HETERO_CONTEXT, *sizes] == [64, 3, 9]
+    assert properties.HETERO_CHUNK_TOKENS == 16
 
 
 def test_the_command_refuses_a_limit_without_a_device(command, capsys):

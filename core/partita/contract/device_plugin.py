@@ -55,11 +55,13 @@ class DecoderRequest:
         context: Tokens that its cache must hold.
         prompt: Tokens of a prompt.
         new: Tokens generated after it.
+        chunk: Tokens of a prompt that one run reads at most.
     """
 
     context: int | None = None
     prompt: int | None = None
     new: int | None = None
+    chunk: int | None = None
 
 
 class DevicePlugin(abc.ABC):

@@ -35,6 +35,7 @@ from partita.generate.text.chat_template import Message
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
 from partita.model.model import Model
+from partita.model.prompt_chunk import chunk_tokens
 from partita.runtime.compiled_model import CompiledModel
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ class Generator:
             model was made for, but no more than 4096.
         batch: Sequences that are generated at once. Keys and values take memory for
             ``batch * context`` tokens.
-        chunk: Tokens of a prompt that one run reads at most.
+        chunk: Tokens of a prompt that one run reads at most; by default 512, and for small models
+            256 or 128, so that the values of a run add little to the memory of weights and cache.
         cache_type: Element type of keys and values: ``"float32"``, ``"float16"``, ``"bfloat16"``,
             or ``"int8"`` with a scale for each head and token; by default the model's.
         tokenizer: Text to tokens and back; by default the one beside the model. Without any,
@@ -89,6 +91,7 @@ class Generator:
     Attributes:
         compiled_model: The model on its device; ``explain()`` tells where its operations run.
         context: Tokens of prompt and answer together.
+        chunk: Tokens of a prompt that one run reads at most.
         longest: Tokens of the longest text that the model was made for; ``None`` if nobody says.
         weight_bytes: Bytes of the weights that one run reads, as the file stores them; all experts
             of a mixture are counted.
@@ -110,7 +113,7 @@ class Generator:
         context: int | None = None,
         *,
         batch: int = 1,
-        chunk: int = 512,
+        chunk: int | None = None,
         cache_type: str | None = None,
         tokenizer: Tokenizer | None = None,
         properties: Mapping[str, Any] | None = None,
@@ -147,12 +150,14 @@ class Generator:
             weights = stored or model.weight_bytes
             check_memory(core, device, weights, ports.cache_bytes(batch, 1, cache_type), room)
             model = prepare(model, batch, room, core, device, cache_type)
-            self.compiled_model = _compiled(core, model, device, properties or {}, room)
+            request = DecoderRequest(room, chunk=chunk)
+            self.compiled_model = _compiled(core, model, device, properties or {}, request)
         self.weight_bytes: int = stored or weight_traffic.of_model(self.compiled_model.model)
         self.statistics = Statistics()
         self._decoder = _decoder(self.compiled_model)
         self.context: int = self._room(context)
-        self._batch = ContinuousBatch(self._decoder, min(chunk, self.context), self.statistics)
+        self.chunk: int = min(chunk or self._usual_chunk(), self.context)
+        self._batch = ContinuousBatch(self._decoder, self.chunk, self.statistics)
         self._turn = threading.Lock()
         self._decoder.warm_up()
         self._vocabulary_size = self._logits_size()
@@ -364,6 +369,13 @@ class Generator:
         """What the model was made for, but not so much that its cache takes all memory."""
         return min(DEFAULT_CONTEXT, self.longest or DEFAULT_CONTEXT)
 
+    def _usual_chunk(self) -> int:
+        """As many tokens as weights and cache leave memory for."""
+        model = self.compiled_model.model
+        room = self._decoder.capacity or self.context
+        cache = DecoderPorts.of(model).cache_bytes(self._decoder.batch, room)
+        return chunk_tokens(model, model.weight_bytes + cache)
+
     def _logits_size(self) -> int:
         shape = self.compiled_model.output("logits").shape or (None,)
         size = shape[-1]
@@ -382,10 +394,10 @@ def _warn_of_packages() -> None:
 
 
 def _compiled(
-    core: Core, model: Model, device: str, properties: Mapping[str, Any], context: int
+    core: Core, model: Model, device: str, properties: Mapping[str, Any], request: DecoderRequest
 ) -> CompiledModel:
     """A model on its device; layers are placed by memory where that is possible."""
-    told = with_request_size(core, device, properties, DecoderRequest(context))
+    told = with_request_size(core, device, properties, request)
     try:
         return core.compile_model(model, device, told)
     except InfeasiblePlanError:

@@ -97,6 +97,7 @@ class HeteroPlugin(DevicePlugin):
             "HETERO_CONTEXT": None if "HETERO_SCHEDULE" in chosen else request.context,
             "HETERO_PROMPT_TOKENS": request.prompt,
             "HETERO_NEW_TOKENS": request.new,
+            "HETERO_CHUNK_TOKENS": request.chunk,
         }
         return {k: size for k, size in sizes.items() if size is not None and k not in chosen}
 

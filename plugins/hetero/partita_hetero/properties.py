@@ -66,6 +66,12 @@ class HeteroProperties(ListProperties):
     HETERO_NEW_TOKENS: PositiveInt = Field(
         128, description="Tokens generated in the request that a decoder is placed for."
     )
+    HETERO_CHUNK_TOKENS: int = Field(
+        0,
+        ge=0,
+        description="Tokens of its prompt that one run reads at most. 0: as many as generators "
+        "read unless they are told: 512, and for small models 256 or 128.",
+    )
     HETERO_ACCURACY_BUDGET: float = Field(
         0.0,
         ge=0,

@@ -9,6 +9,7 @@ from tiny_gguf import write_tiny_gguf
 import partita
 from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
 from partita.generate import Generator
+from partita.generate.decoder import Decoder
 from partita.lowering.walk import Walk
 
 TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]
@@ -52,6 +53,27 @@ def test_texts_beside_each_other_are_as_if_alone(files):
         wanted = expected.greedy(generator.tokenizer.encode(text), 20)
         assert tokens == wanted[: len(tokens)]
         assert len(tokens) == 20 or tokens[-1] == 258
+
+
+def test_by_default_prompts_of_a_small_model_are_read_by_128_tokens(files, monkeypatch):
+    runs = []
+    run = Decoder.run
+
+    def note(decoder, tokens, lengths, taking_part):
+        runs.append(tokens.shape[1])
+        return run(decoder, tokens, lengths, taking_part)
+
+    monkeypatch.setattr(Decoder, "run", note)
+    path, expected = files["Q4_1"]
+    prompt = [7, 42] * 100
+    for chunk, sizes in ((None, [128, 64, 8]), (200, [200])):
+        generator = Generator(path, "CPU", 256, chunk=chunk)
+        assert generator.chunk == sizes[0]
+        runs.clear()
+        [piece] = generator.generate(prompt, max_new_tokens=1)
+        assert runs == sizes
+        assert piece.token == expected.greedy(prompt, 1)[0]
+    assert Generator(path, "CPU", 64).chunk == 64
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q4_1", "Q8_0"])

@@ -132,7 +132,11 @@ def decoders_leave_what_is_set(bench: Bench) -> None:
     for name, field in settable(bench):
         for value in (*other_values(field.annotation, field.default), field.default):
             made = bench.properties(**{name: value})
-            for request in (DecoderRequest(), DecoderRequest(4096, 512, 128), DecoderRequest(1)):
+            for request in (
+                DecoderRequest(),
+                DecoderRequest(4096, 512, 128, 64),
+                DecoderRequest(1),
+            ):
                 given = bench.plugin.for_decoder(request, made)
                 have = given.get(name, value)
                 require(have == value, f"for_decoder sets {name}={have!r}, which is {value!r}.")

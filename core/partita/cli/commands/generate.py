@@ -104,6 +104,13 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "model's, at most 4096)",
     )
     parser.add_argument(
+        "--chunk",
+        type=positive_int,
+        metavar="N",
+        help="tokens of a prompt that one run reads at most (default: 512; for small models 256 or "
+        "128, so that a run's values add little to the memory of weights and cache)",
+    )
+    parser.add_argument(
         "--cache-type",
         choices=CACHE_TYPES,
         help="of keys and values; int8 has a scale for each head and token (default: the model's)",
@@ -143,6 +150,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with out.progress(f"compiling for {device}", None):
         generator = Generator(
             *(source, device, args.context),
+            chunk=args.chunk,
             cache_type=args.cache_type,
             tokenizer=tokenizer,
             properties=properties,

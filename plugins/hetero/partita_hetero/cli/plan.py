@@ -151,11 +151,18 @@ def _add_decoder_options(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="of a decoder: tokens generated in that request",
     )
+    parser.add_argument(
+        "--chunk",
+        type=positive_int,
+        metavar="TOKENS",
+        help="of a decoder: tokens of its prompt that one run reads at most (default: 512; for "
+        "small models 256 or 128, as 'partita generate' reads them)",
+    )
 
 
 def _refuse_decoder_options(args: argparse.Namespace, model: Model) -> None:
     """Says that an option of decoders means nothing for a model without caches."""
-    for option in ("context", "cache_type", "prompt_tokens", "new_tokens"):
+    for option in ("context", "cache_type", "prompt_tokens", "new_tokens", "chunk"):
         if getattr(args, option):
             flag = option.replace("_", "-")
             raise PlanError(f"--{flag} is for decoders; '{model.name}' has no cache of tokens.")
@@ -314,6 +321,8 @@ def _plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Outpu
         config["HETERO_PROMPT_TOKENS"] = args.prompt_tokens
     if args.new_tokens:
         config["HETERO_NEW_TOKENS"] = args.new_tokens
+    if args.chunk:
+        config["HETERO_CHUNK_TOKENS"] = args.chunk
     device = _several(args, core)
     if args.cache_type:  # caches that grow are given room for it, as they are where text is made
         model = prepare(model, 1, context, core, device, args.cache_type)

@@ -14,6 +14,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
+from partita.model.prompt_chunk import LARGEST_CHUNK
 from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed, device_speed
@@ -31,9 +32,6 @@ Phase = Literal["decode", "decode_at_start", "prefill"]
 PHASES: tuple[Phase, ...] = ("decode", "decode_at_start", "prefill")
 """One token when the cache is full, one when it is empty, and a chunk of a prompt."""
 
-CHUNK = 512
-"""Tokens of a prompt that are run at a time, at most."""
-
 
 @dataclass(frozen=True)
 class TokenRequest:
@@ -43,16 +41,18 @@ class TokenRequest:
         context: Tokens that the cache has room for.
         prompt: Tokens of a prompt.
         new: Tokens that are generated after it.
+        longest_run: Tokens of the prompt that one run reads at most.
     """
 
     context: int
     prompt: int = 512
     new: int = 128
+    longest_run: int = LARGEST_CHUNK
 
     @property
     def chunk(self) -> int:
         """Tokens of the prompt that are run at a time."""
-        return max(1, min(CHUNK, self.prompt, self.context))
+        return max(1, min(self.longest_run, self.prompt, self.context))
 
     @property
     def shares(self) -> dict[Phase, float]:

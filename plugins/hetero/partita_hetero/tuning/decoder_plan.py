@@ -13,11 +13,12 @@ from partita.contract.explanation import Candidate, Decision, DecoderRates
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.model import Model
+from partita.model.prompt_chunk import chunk_tokens
 from partita_hetero.compile.placer import Placer
 from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.token_work import DecoderWork
 from partita_hetero.options.byte_sizes import format_bytes
-from partita_hetero.partition.decoder_layers import decoder_layers
+from partita_hetero.partition.decoder_layers import cache_inputs, decoder_layers
 from partita_hetero.placement.decision import Choice, Elsewhere
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.placement.lock_file import Lock, graph_digest
@@ -309,14 +310,18 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
     if not decoder_layers(placer.model, placer.wiring):
         return None
     devices, properties = placer.devices, placer.devices.properties
+    work = DecoderWork(placer.model, placer.wiring, properties.HETERO_CONTEXT)
+    held = placer.model.weight_bytes + work.cache_bytes(cache_inputs(placer.model))
     request = TokenRequest(
-        properties.HETERO_CONTEXT, properties.HETERO_PROMPT_TOKENS, properties.HETERO_NEW_TOKENS
+        properties.HETERO_CONTEXT,
+        properties.HETERO_PROMPT_TOKENS,
+        properties.HETERO_NEW_TOKENS,
+        properties.HETERO_CHUNK_TOKENS or chunk_tokens(placer.model, held),
     )
     objective: ChainObjective = "LATENCY"
     if properties.PERFORMANCE_HINT.is_throughput:
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
-    work = DecoderWork(placer.model, placer.wiring, request.context)
     described = describe_devices(
         *(devices, names, formats_of(placer, work), placer.model.weight_bytes),
         AttentionShape.of(placer.model, placer.wiring),
