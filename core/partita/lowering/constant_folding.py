@@ -11,6 +11,7 @@ from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.loop_states import release_states
 from partita.lowering.node_proto import model_proto, node_proto
 from partita.lowering.program import Array, Operand, ProgramMaker, plain
 from partita.lowering.shapes.shape_rules import check_demands
@@ -20,17 +21,23 @@ from partita.lowering.target import Target
 def fold_constants(graph: Graph, target: Target) -> None:
     """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
 
-    Works on the graph in place, bodies included. Nodes that the target has no emitter for stay.
+    Works on the graph in place, bodies included, which read what is constant among their states.
+    Nodes that the target has no emitter for stay.
 
     Raises:
         CompileError: An If has a constant for its condition that is not of one element.
     """
+    release_states(graph)
+    _fold_nodes(graph, target)
+
+
+def _fold_nodes(graph: Graph, target: Target) -> None:
     kept: list[Node] = []
     queue = list(reversed(graph.nodes))
     while queue:
         node = queue.pop()
         for body in node.graphs():
-            fold_constants(body, target)
+            _fold_nodes(body, target)
         if any(value is not None and value.const is None for value in node.inputs):
             kept.append(node)
         elif node.kind == "If":

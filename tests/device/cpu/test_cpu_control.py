@@ -363,6 +363,40 @@ def test_a_body_reads_what_a_state_starts_from():
     check(model_of(text), *({**feeds, "k": np.array(count)} for count in (0, 3)))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_weights_that_a_loop_carries(nested):
+    """As recurrent networks come from TensorFlow and Paddle: all that a body reads is a state."""
+    inner = """h2, k2 = Loop (m, , h, k) <body =
+            q (int64 j, bool e, float[N, 5] p, float[5, 5] l) =>
+            (bool e2, float[N, 5] p2, float[5, 5] l2) {
+                e2 = Identity(e)  o = MatMul(p, l)  p2 = Tanh(o)  l2 = Identity(l)
+            }>"""
+    plain = "o = MatMul(h, k)  h2 = Tanh(o)  k2 = Identity(k)"
+    model = model_of(
+        f"""g (int64 n, int64 m, float[N, 5] x, float[5] v) =>
+            (float[N, 5] y, float[5, 5] z, float[5] u, float[T, N, 5] all)
+            <float[5, 5] w = {{{", ".join(map(str, floats(25)))}}}> {{
+            y, z, u, all = Loop (n, , x, w, v) <body =
+                b (int64 i, bool c, float[N, 5] h, float[5, 5] k, float[5] b0) =>
+                (bool d, float[N, 5] h3, float[5, 5] k2, float[5] b2, float[N, 5] seen) {{
+                d = Identity(c)
+                {inner if nested else plain}
+                h3 = Add(h2, b0)
+                b2 = Identity(b0)
+                seen = Neg(h3)
+            }}>
+        }}"""
+    )
+    steps = ((3, 2, 1), (0, 1, 1), (4, 0, 2))
+    check(
+        model,
+        *(
+            {"n": np.array(n), "m": np.array(m), "x": floats(rows, 5), "v": floats(5)}
+            for n, m, rows in steps
+        ),
+    )
+
+
 def test_a_sequence_that_is_handed_on_holds_tensors_of_its_own():
     model = model_of("g (seq(float[2]) s) => (seq(float[2]) t) { t = Identity(s) }")
     runner = partita.Core().compile_model(model, "CPU").device_model.create_runner()

@@ -1,0 +1,115 @@
+"""States of loops that no iteration changes are no states: bodies read the values themselves.
+
+Exporters of TensorFlow and Paddle hand all that a body reads to it as states, weights among them.
+What is carried is copied, and what is no constant is neither folded nor packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from partita.lowering.graph import Graph, Node, Value
+
+T = TypeVar("T")
+
+
+def release_states(graph: Graph) -> None:
+    """Lets the bodies of Loop and Scan read what their states would hold throughout, in place.
+
+    Inner loops first, so that what they leave alone may be no state of an outer one either.
+    """
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        for body in node.graphs():
+            release_states(body)
+        nodes.append(node)
+        nodes += _release(node)
+    graph.nodes = nodes
+
+
+def _release(node: Node) -> list[Node]:
+    """Takes away the states of a node that stay as they are; returns names for what they end as."""
+    counts = _counts(node)
+    if counts is None:
+        return []
+    states, inputs, inner, outer = counts
+    body: Graph = node.attrs["body"]
+    sources = _sources(body)
+    kept: list[int] = []
+    known: dict[Value, Value] = {}
+    for state in range(states):
+        given, held = node.inputs[inputs + state], body.inputs[inner + state]
+        left = body.outputs[outer + state]
+        if given is not None and sources.get(left, left) is held:
+            known[held] = given
+        else:
+            kept.append(state)
+    if not known:
+        return []
+    links = [
+        Node("Identity", [known[body.inputs[inner + state]]], [target], name=node.name, origins=())
+        for state, target in enumerate(node.outputs[:states])
+        if target is not None and state not in kept
+    ]
+    _replace(body, known)
+    node.inputs = _without(node.inputs, inputs, states, kept)
+    node.outputs = _without(node.outputs, 0, states, kept)
+    body.inputs = _without(body.inputs, inner, states, kept)
+    body.outputs = _without(body.outputs, outer, states, kept)
+    return links
+
+
+def _counts(node: Node) -> tuple[int, int, int, int] | None:
+    """How many states a loop has; where they begin among its inputs, the body's, its outputs.
+
+    ``None`` for what is no loop, or has other inputs or outputs than its body: whoever compiles it
+    says what is wrong.
+    """
+    if node.domain or not isinstance(node.attrs.get("body"), Graph):
+        return None
+    body: Graph = node.attrs["body"]
+    if node.op_type == "Loop":
+        states = len(node.inputs) - 2
+        if states < 1 or len(body.inputs) != 2 + states or len(body.outputs) < 1 + states:
+            return None
+        fits = len(node.outputs) <= len(body.outputs) - 1
+        return (states, 2, 2, 1) if fits else None
+    if node.op_type == "Scan" and node.version >= 9:  # before it had an axis of batches
+        states = len(node.inputs) - int(node.attrs.get("num_scan_inputs", 0))
+        if not 0 < states < len(node.inputs) or len(body.inputs) != len(node.inputs):
+            return None
+        fits = states <= len(body.outputs) and len(node.outputs) <= len(body.outputs)
+        return (states, 0, 0, 0) if fits else None
+    return None
+
+
+def _sources(body: Graph) -> dict[Value, Value]:
+    """For the results of Identity nodes what they are names of."""
+    sources: dict[Value, Value] = {}
+    for node in body.nodes:
+        if node.kind == "Identity" and len(node.inputs) == len(node.outputs) == 1:
+            source, target = node.inputs[0], node.outputs[0]
+            if source is not None and target is not None:
+                sources[target] = sources.get(source, source)
+    return sources
+
+
+def _replace(graph: Graph, known: Mapping[Value, Value]) -> None:
+    """Lets everything in a graph read other values, bodies included."""
+    for node in graph.nodes:
+        node.inputs = [value if value is None else known.get(value, value) for value in node.inputs]
+        for body in node.graphs():
+            _replace(body, known)
+    graph.outputs = [known.get(value, value) for value in graph.outputs]
+
+
+def _without(values: list[T], start: int, states: int, kept: list[int]) -> list[T]:
+    """Values without those of the states that are not kept; outputs may end among them."""
+    end = start + states
+    states_of = values[start:end]
+    return [
+        *values[:start],
+        *(states_of[state] for state in kept if state < len(states_of)),
+        *values[end:],
+    ]
