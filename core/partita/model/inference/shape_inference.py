@@ -12,6 +12,7 @@ from partita.errors import ModelFormatError
 from partita.model.inference.contrib_shapes import add_node
 from partita.model.inference.followed_values import MADE_UP, infer_following
 from partita.model.inference.inference_process import inferred_apart
+from partita.model.inference.known_ranks import tell_ranks
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import is_of_onnx
@@ -25,6 +26,9 @@ _log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 1024
 """Weights up to this size take part in inference, since shapes are computed from them."""
+
+_MOST_ROUNDS = 8
+"""How often ranks that are told may show others."""
 
 _FREE_INITIALIZERS = 4
 """In models of older IR versions onnx's inference sees only initializers that are inputs too."""
@@ -138,14 +142,37 @@ def _told_by_own(node: ir.Node) -> set[str]:
 
 def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> None:
     """Infers what follows from inputs, weights, and what was told of values by their names."""
-    from onnx_ir import serde
-
     proto = _for_inference(ir_model)
     inferred = _infer(proto, isolate)
     if inferred is None:
         return
+    claims = _claims_of_the_lost(ir_model, inferred)
+    for _ in range(_MOST_ROUNDS if claims else 0):
+        if not tell_ranks(proto.graph, inferred.graph):
+            break
+        inferred = _infer(proto, isolate) or inferred
     found = _types_of(inferred.graph)
-    lost = {
+    claims = {name: info for name, info in claims.items() if _fits(info.type, found.get(name))}
+    if not all(
+        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
+    ):
+        for name, info in claims.items():
+            if name not in told:
+                _doubt(info)
+    if claims:
+        _add_claims(proto.graph, claims)
+        inferred = _infer(proto, isolate) or inferred
+    _take_over(ir_model, inferred)
+
+
+def _claims_of_the_lost(
+    ir_model: ir.Model, inferred: onnx.ModelProto
+) -> dict[str, onnx.ValueInfoProto]:
+    """What the model claims of the values of which inference found no rank, by name."""
+    from onnx_ir import serde
+
+    found = _types_of(inferred.graph)
+    return {
         value.name: serde.serialize_value(value)
         for node in ir_model.graph
         for value in node.outputs
@@ -153,19 +180,29 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
         and value.name
         and not _tells_rank(found.get(value.name))
     }
-    if not all(
-        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
-    ):
-        for name, info in lost.items():
-            if name not in told:
-                _doubt(info)
-    if lost:
-        for output in proto.graph.output:
-            if output.name in lost:
-                output.CopyFrom(lost.pop(output.name))
-        proto.graph.value_info.extend(lost.values())
-        inferred = _infer(proto, isolate) or inferred
-    _take_over(ir_model, inferred)
+
+
+def _fits(claim: onnx.TypeProto, found: onnx.TypeProto | None) -> bool:
+    """Whether a claim contradicts nothing that was found of the same value."""
+    if found is None or not found.tensor_type.HasField("shape"):
+        return True
+    claimed, known = claim.tensor_type.shape.dim, found.tensor_type.shape.dim
+    if not claim.tensor_type.HasField("shape") or len(claimed) != len(known):
+        return False
+    pairs = zip(claimed, known, strict=True)
+    return all(a.dim_value == b.dim_value for a, b in pairs if a.dim_value and b.dim_value)
+
+
+def _add_claims(graph: onnx.GraphProto, claims: dict[str, onnx.ValueInfoProto]) -> None:
+    """Lets inference start from claims too, in the place of what is known of these values."""
+    rest = [info for info in graph.value_info if info.name not in claims]
+    outputs = {output.name for output in graph.output}
+    for output in graph.output:
+        if output.name in claims:
+            output.CopyFrom(claims[output.name])
+    rest += [info for name, info in claims.items() if name not in outputs]
+    del graph.value_info[:]
+    graph.value_info.extend(rest)
 
 
 def _types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
