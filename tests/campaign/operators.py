@@ -73,6 +73,10 @@ class Draw:
     def maybe(self, array, share=0.6):
         return array if self.chance(share) else None
 
+    def integer(self):
+        """One that few operators take."""
+        return int(self.rng.choice(numbers.INTEGERS))
+
     def float_type(self):
         return self.one_of(np.float32, np.float32, np.float32, np.float16, np.float64)
 
@@ -544,6 +548,23 @@ def along_an_axis(d):
     return name, [x], attrs
 
 
+def transform(d):
+    """Frames, or lines along any axis; steps, lengths and axes may be anything."""
+    kind, parts, onesided = d.float_type(), d.one_of(1, 1, 2), int(d.chance())
+    if d.chance():
+        x = d.tensor((*d.shape(3), d.size(), parts), kind)
+        length = d.maybe(np.array(d.one_of(d.size(), d.size(), d.integer())))
+        axis = d.maybe(np.array(d.rng.integers(-x.ndim, x.ndim - 1)))
+        attrs = {"onesided": onesided, "inverse": int(d.chance())}
+        return "DFT", [x, length, axis], attrs, "", 1, 20
+    length = d.size(33)
+    signal = d.tensor((d.size(5), d.size() + length, parts), kind)
+    step = np.array(d.one_of(d.size(9), d.size(9), d.integer()))
+    window = d.maybe(d.tensor((length,), kind))
+    given = [signal, step, window, d.maybe(np.array(length)) if window is not None else None]
+    return "STFT", given, {"onesided": onesided}, "", 1, 17
+
+
 def pair(d):
     shape = d.shape()
     names = ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Mean", "Equal", "Less")
@@ -658,6 +679,6 @@ MAKERS = (
     *(quantized_elements,) * 2,
     *(quantizing,) * 2,
     *(reduction,) * 2,
-    *(along_an_axis, pair, pair, single, attention, normalized),
+    *(along_an_axis, transform, pair, pair, single, attention, normalized),
 )
 """What makes a node: as often as its kernels differ."""

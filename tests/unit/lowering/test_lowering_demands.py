@@ -72,6 +72,9 @@ FITS = [
     ("com.microsoft::DynamicQuantizeLSTM", QUANTIZED_LSTM, {}),
     ("com.microsoft::EmbedLayerNormalization", EMBEDDING, {}),
     ("GridSample", [(1, 2, 8, 8), (1, 3, 3, 2)], {}),
+    ("DFT", [(2, 9, 1), (1,), ()], {}),
+    ("STFT", [(2, 30), (), (8,), (1,)], {}),
+    ("STFT", [(2, 30, 2), (1,), None, None], {}),
     ("Relu", [(2, 3)], {}),
 ]
 FAULTS = [
@@ -168,6 +171,15 @@ FAULTS = [
     ("NonMaxSuppression", [(1, 6, 4), (1, 2, 7)], {}, "boxes is to be of shape \\[1, 7, 4\\]"),
     ("RoiAlign", [(1, 2, 8, 8), (3, 4), (2,)], {}, "batch_indices is to be of shape"),
     ("GridSample", [(1, 2, 8, 8), (2, 3, 3, 2)], {}, "as many dimensions and images"),
+    ("DFT", [(2, 9, 3)], {}, "1 of a real one, 2 of a complex one"),
+    ("DFT", [(2,)], {}, "1 of a real one, 2 of a complex one"),
+    ("DFT", [(2, 9, 1), (2,)], {}, "dft_length is to hold 1 element"),
+    ("DFT", [(2, 9, 1), (), (0,)], {}, "axis is to hold 1 element"),
+    ("STFT", [(30,), ()], {}, "the signal is batch by samples"),
+    ("STFT", [(2, 30, 3), ()], {}, "the signal is batch by samples"),
+    ("STFT", [(2, 30), (2,)], {}, "frame_step is to hold 1 element"),
+    ("STFT", [(2, 30), (), (8, 1)], {}, "the window is to have one dimension"),
+    ("STFT", [(2, 30), (), None, (2,)], {}, "frame_length is to hold 1 element"),
 ]
 
 

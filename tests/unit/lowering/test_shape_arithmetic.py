@@ -146,6 +146,11 @@ RESULTS = [
     ("GatherND", [arr(2, 4, 5), np.zeros((2, 1), np.int64)], {"batch_dims": 1}),
     ("CumSum", [arr(2, 3), np.array(1)], {}),
     ("IsNaN", [arr(2, 3)], {}),
+    ("DFT", [arr(2, 9, 1)], {"onesided": 1}),
+    ("DFT", [arr(2, 9, 5, 2), np.array(7)], {"axis": -2, "inverse": 1}),
+    ("DFT", [arr(2, 9, 2)], {"inverse": 1, "onesided": 1}),
+    ("STFT", [arr(2, 30, 1), np.array(4), arr(8)], {}),
+    ("STFT", [arr(2, 30, 2), np.array(4), arr(9), np.array(9)], {"onesided": 0}),
 ]
 
 RESULTS_OF_SEVERAL = [

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
+from partita.lowering.geometry.fourier import dft_axis, resolve_dft, resolve_stft
 from partita.lowering.geometry.resampling import scaled
 from partita.lowering.geometry.windows import resolve, resolve_transposed
 from partita.lowering.graph import Node
@@ -107,6 +108,15 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 def _constant(operand: Operand | None) -> list[int] | None:
     return None if operand is None or operand.const is None else operand.const.reshape(-1).tolist()
+
+
+def _unknown(*operands: Operand | None) -> bool:
+    return any(operand is not None and operand.const is None for operand in operands)
+
+
+def _number(operand: Operand | None) -> Any:
+    """The one element of an operand that is known; of one that is left out ``None``."""
+    return None if operand is None or operand.const is None else operand.const.item()
 
 
 @_rule(
@@ -409,6 +419,23 @@ def _gather_nd(node: Node, operands: Any) -> Sequence[int] | None:
     x, index = operands[0].shape, operands[1].shape
     depth = node.attrs.get("batch_dims", 0) + index[-1]
     return (*index[:-1], *x[depth:]) if type(depth) is int else None
+
+
+@_rule("DFT")
+def _dft(node: Node, operands: Any) -> Sequence[int] | None:
+    x, length, axis = [*operands, None, None][:3]
+    if _unknown(length, axis):
+        return None
+    return resolve_dft(node, x.shape, _number(length), dft_axis(node, _number(axis))).shape
+
+
+@_rule("STFT")
+def _stft(node: Node, operands: Any) -> Sequence[int] | None:
+    signal, step, window, length = [*operands, None, None][:4]
+    if _unknown(step, length):
+        return None
+    size = None if window is None else window.size
+    return resolve_stft(node, signal.shape, step.const.item(), size, _number(length)).shape
 
 
 @_rule_of_several("Split")

@@ -503,3 +503,23 @@ def _grid_sample(node: Node, shapes: Shapes) -> Iterable[str]:
     x, grid = _pair(shapes)
     if len(x) != len(grid) or x[0] != grid[0]:
         yield "input and grid are to have as many dimensions and images"
+
+
+@_demand("DFT")
+def _dft(node: Node, shapes: Shapes) -> Iterable[str]:
+    x = _first(shapes)
+    if len(x) < 2 or x[-1] not in (1, 2):
+        yield "its input ends with the parts of a number: 1 of a real one, 2 of a complex one"
+    yield from _holds("dft_length", shapes[1], 1)
+    yield from _holds("axis", shapes[2], 1)
+
+
+@_demand("STFT")
+def _stft(node: Node, shapes: Shapes) -> Iterable[str]:
+    signal, window = _first(shapes), shapes[2]
+    if len(signal) not in (2, 3) or (len(signal) == 3 and signal[2] not in (1, 2)):
+        yield "the signal is batch by samples, perhaps by the parts of a sample, 1 or 2"
+    if window is not None and len(window) != 1:
+        yield "the window is to have one dimension"
+    yield from _holds("frame_step", shapes[1], 1)
+    yield from _holds("frame_length", shapes[3], 1)
