@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
+from partita.lowering.builder import Builder, Emitter, NeedsValue, OtherSizes, Subgraph
 from partita.lowering.constant_folding import fold_constants, reference_fold
 from partita.lowering.function_expansion import expand_functions
 from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
@@ -28,6 +28,7 @@ __all__ = [
     "Node",
     "OpRecord",
     "Operand",
+    "OtherSizes",
     "Prepacked",
     "Program",
     "ProgramMaker",

@@ -88,6 +88,14 @@ class NeedsValue(Exception):  # noqa: N818 - a signal to the specializer, not an
         self.operand = operand
 
 
+class OtherSizes(Exception):  # noqa: N818 - a signal to the engine, not an error
+    """A step finds that a result has another size than its program was made for.
+
+    Programs of bodies may expect what the first iteration told (:attr:`Target.expect`); the run is
+    repeated with one of :attr:`ProgramMaker.plain`.
+    """
+
+
 @dataclass(frozen=True)
 class Subgraph:
     """A body (of Loop or Scan) that a step runs again and again.

@@ -142,6 +142,10 @@ class ProgramMaker(Protocol):
     def value_inputs(self) -> tuple[int, ...]:
         """Indices of inputs whose elements belong to the key of a program."""
 
+    @property
+    def plain(self) -> ProgramMaker | None:
+        """For programs that may find sizes other than expected, what makes some that do not."""
+
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         """The program for inputs of these shapes and types."""
 

@@ -25,7 +25,7 @@ from partita.lowering.recording.class_programs import ClassPrograms
 from partita.lowering.shapes.shape_class import Refine, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Outlook, Sketch, Walk
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
 from partita.tensors.layout import MemoryLayout
@@ -51,6 +51,8 @@ class Specializer:
         known: Constants beyond those in the graph, for values that the graph reads.
         value_inputs: Indices of inputs whose elements belong to the key from the start.
         derive_value_inputs: Whether more inputs may become value inputs.
+        repeated: Whether it is run again and again with other elements, as the body of a loop:
+            shapes that depend on them are then expected to stay as they first were.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Specializer:
         known: Mapping[Value, Array] | None = None,
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = True,
+        repeated: bool = False,
     ) -> None:
         self.graph = graph
         self.target = target
@@ -68,6 +71,8 @@ class Specializer:
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
         self.derives = derive_value_inputs
+        self.repeated = repeated and target.expect is not None and target.allow_split
+        self._plain: Specializer | None = None
         self.computed = frozenset(v for node in graph.nodes for v in node.outputs if v is not None)
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
@@ -83,6 +88,22 @@ class Specializer:
             for value in node.inputs
             if value is not None and value.const is not None
         }
+
+    @property
+    def plain(self) -> Specializer | None:
+        """For the same graph one that expects no shapes; ``None`` if this one does not either."""
+        if not self.repeated:
+            return None
+        with self._lock:
+            if self._plain is None:
+                self._plain = Specializer(
+                    self.graph,
+                    self.target,
+                    known=self.known,
+                    value_inputs=self._fixed_value_inputs,
+                    derive_value_inputs=self.derives,
+                )
+            return self._plain
 
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         """The program for inputs of these shapes and types.
@@ -134,6 +155,7 @@ class Specializer:
         known: Mapping[Value, Array],
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
+        repeated: bool = False,
     ) -> Specializer:
         """A specializer for a body of this graph, or for the rest of it."""
         return Specializer(
@@ -142,6 +164,7 @@ class Specializer:
             known=known,
             value_inputs=value_inputs,
             derive_value_inputs=derive_value_inputs,
+            repeated=repeated,
         )
 
     def key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
@@ -165,9 +188,36 @@ class Specializer:
         while True:
             values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
             try:
-                return self._refined(specs, values)
+                made = self._as_expected(specs, values, value_of) if self.repeated else None
+                return made or self._refined(specs, values)
             except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
+
+    def _as_expected(
+        self,
+        specs: Sequence[Spec],
+        values: Mapping[int, Array],
+        value_of: Callable[[int], Array],
+    ) -> Program | None:
+        """A program for the shapes that follow from the present elements of small inputs.
+
+        ``None`` if no shape does.
+        """
+        given = dict(values)
+        try:
+            while True:
+                outlook = Outlook(self, self.graph, specs, given)
+                try:
+                    outlook.emit()
+                    break
+                except MoreValueInputs as more:
+                    given |= {index: plain(np.array(value_of(index))) for index in more.indices}
+            if len(given) == len(values):
+                return None
+            return self._sketched(self.target.refine or _as_it_is, specs, values, outlook.shapes())
+        except (OtherShapes, CompileError) as error:
+            _log.debug("nothing is expected of '%s': %s", self.graph.name, error)
+            return None
 
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
@@ -204,14 +254,18 @@ class Specializer:
             return Walk(self, graph, specs, values).run() if changed else first.finish()
 
     def _sketched(
-        self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
+        self,
+        refine: Refine,
+        specs: Sequence[Spec],
+        values: Mapping[int, Array],
+        expected: Mapping[Value, tuple[int, ...]] | None = None,
     ) -> Program:
         """The program of the graph without what folds, rewritten by the shapes of a sketch.
 
         Raises:
             OtherShapes: Emitters make other shapes than the sketch has.
         """
-        sketch = Sketch(self, self.graph, specs, values)
+        sketch = Sketch(self, self.graph, specs, values, expected=expected)
         sketch.emit()
         if not sketch.as_typed:
             raise OtherShapes("types are not as the model says")
@@ -219,7 +273,7 @@ class Specializer:
         with _producers_kept(sketch.walked):
             graph = self._graph_of(sketch.unfolded)
             refine(graph, known.shapes)
-            return Walk(self, graph, specs, values, before=known).run()
+            return Walk(self, graph, specs, values, before=known, expected=expected).run()
 
     def _by_class(
         self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.lowering.builder import Builder, Emitter
+from partita.lowering.builder import Builder, Emitted, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Step
 from partita.lowering.transformed_weights import Prepacked
+
+Shape = tuple[int, ...]
 
 MOST_KEPT_BYTES = 1 << 27
 """What programs of shapes seen before may take, unless a back-end says otherwise."""
@@ -47,6 +49,11 @@ class Target:
             the operands that outputs lie in. ``None``: they are.
         settle: Called when all steps of a program are there, before it is handed out: does what
             transformations of weights have put off. ``None``: they put off nothing.
+        expect: Records a node of a body, whose sizes follow from values that only the run tells,
+            for the sizes that they had in the first iteration: called with these, by output. Its
+            steps raise :class:`~partita.lowering.OtherSizes` where a run has others. Returns the
+            outputs, or ``None`` for an operator that it does not know. ``None``: programs are
+            always split at such nodes, and the rest is made anew for each value.
         arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
             :attr:`Program.offsets` is empty.
     """
@@ -63,3 +70,6 @@ class Target:
     complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
     settle: Callable[[], None] | None = None
     arena: bool = True
+    expect: Callable[[Builder, Node, Sequence[Operand | None], Sequence[Shape]], Emitted] | None = (
+        None
+    )

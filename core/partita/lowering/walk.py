@@ -62,12 +62,14 @@ class Owner(Protocol):
         target: The back-end's part.
         known: Constants beyond those in the graph.
         derives: Whether more inputs may become value inputs.
+        repeated: Whether the graph is run again and again with other elements, as a loop's body.
         computed: The values that the graph's own operations compute.
     """
 
     target: Target
     known: dict[Value, Array]
     derives: bool
+    repeated: bool
     computed: frozenset[Value]
 
     def weight(self, value: Value) -> Operand:
@@ -79,6 +81,7 @@ class Owner(Protocol):
         known: Mapping[Value, Array],
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
+        repeated: bool = False,
     ) -> ProgramMaker:
         """What makes the programs of a body of this graph, or of the rest of it."""
 
@@ -118,6 +121,7 @@ class _Scope:
             Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
             known,
             derive_value_inputs=not self._owner.target.allow_split,
+            repeated=True,
         )
 
 
@@ -132,6 +136,8 @@ class Walk:
         as_declared: Whether values must have the shapes that they are said to have.
         before: What is known of the graph for these inputs: constants, and shapes that values
             must have.
+        expected: Shapes that values are expected to have where elements known to the run alone
+            decide that.
 
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
@@ -147,7 +153,10 @@ class Walk:
         values: Mapping[int, Array],
         as_declared: bool = False,
         before: KnownShapes | None = None,
+        expected: Mapping[Value, tuple[int, ...]] | None = None,
     ) -> None:
+        self._derives = owner.derives
+        self._expected = expected or {}
         self._predicted = {} if before is None else before.shapes
         self._as_declared = as_declared
         self._rewritten = as_declared or before is not None
@@ -205,7 +214,8 @@ class Walk:
             except NeedsValue as need:
                 del self._builder.steps[marks[0] :]
                 del self._builder.ops[marks[1] :]
-                self._split_before(node, need.operand)
+                if not self._emit_expected(node):
+                    self._split_before(node, need.operand)
 
     def shapes(self) -> dict[Value, tuple[int, ...]]:
         """The shapes of all values that the program computes."""
@@ -250,6 +260,23 @@ class Walk:
             else:
                 results = emitter.emit(self._builder, node, *operands)
         self._bind(node, results)
+
+    def _emit_expected(self, node: Node) -> bool:
+        """Emits a node for the shapes that its outputs are expected to have; whether it did."""
+        expect = self._target.expect
+        shapes = [self._expected.get(value) for value in node.outputs if value is not None]
+        told = [shape for shape in shapes if shape is not None]
+        if expect is None or len(told) < len(shapes):
+            return False
+        operands = [None if value is None else self._operand(value) for value in node.inputs]
+        self._builder.begin(node, False)
+        with blamed_on(node):
+            results = expect(self._builder, node, operands, told)
+        if results is None:
+            self._builder.ops.pop()
+            return False
+        self._bind(node, results)
+        return True
 
     def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
         """Whether nothing is to be emitted for a node; a walk that makes a program skips none."""
@@ -316,7 +343,7 @@ class Walk:
             raise CompileError(f"{node} may need constants that are computed of symbolic sizes.")
         values = [v for v in node.reads() if self._operand(v).root is operand.root]
         values = values or [v for v in node.reads() if self._operand(v).const is None]
-        if self._owner.derives:
+        if self._derives:
             indices = self._sources(values)
             if indices:
                 raise MoreValueInputs(indices)
@@ -422,7 +449,9 @@ class Walk:
             inputs, [self._graph.outputs[i] for i in positions], self._waiting, self._graph.name
         )
         values = [index for index, value in enumerate(inputs) if value in self._needed]
-        specializer = self._owner.nested(graph, known, value_inputs=values)
+        specializer = self._owner.nested(
+            graph, known, value_inputs=values, repeated=self._owner.repeated
+        )
         return Rest(specializer, tuple(inputs.values()), tuple(positions))
 
 
@@ -468,6 +497,19 @@ class Sketch(Walk):
                 self._compare_type(value, result.dtype)
                 self._env[value] = result
         return True
+
+
+class Outlook(Sketch):
+    """A sketch for present elements of inputs, whichever are asked for.
+
+    Raises :class:`MoreValueInputs` until it is given all of them.
+    """
+
+    def __init__(
+        self, owner: Owner, graph: Graph, specs: Sequence[Spec], values: Mapping[int, Array]
+    ) -> None:
+        super().__init__(owner, graph, specs, values)
+        self._derives = True
 
 
 def _is_symbolic(operand: Operand) -> bool:

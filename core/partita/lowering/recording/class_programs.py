@@ -104,6 +104,7 @@ class _Recorder:
         self.target = owner.target
         self.known = owner.known
         self.derives = owner.derives
+        self.repeated = owner.repeated
         self.computed = owner.computed
         self.weight = owner.weight
 
@@ -113,6 +114,7 @@ class _Recorder:
         known: Mapping[Value, Array],
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
+        repeated: bool = False,
     ) -> ProgramMaker:
         """What makes the programs of a body, for all sizes.
 
@@ -121,4 +123,4 @@ class _Recorder:
         """
         if holds_sizes(known):
             raise CompileError(f"A part of graph '{graph.name}' has constants made of sizes.")
-        return self._owner.nested(graph, known, value_inputs, derive_value_inputs)
+        return self._owner.nested(graph, known, value_inputs, derive_value_inputs, repeated)

@@ -72,9 +72,19 @@ def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operan
         shape = (evaluated(count_of_range, *ends),)
         return _brought(b, b.computed(shape, kind, np.arange, *ends))
     first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
-    count = max(math.ceil((stop - first) / step), 0) if step else 0
+    return b.constant(numbers_of_range(first, length_of_range(first, stop, step), step, kind))
+
+
+def length_of_range(first: float, stop: float, step: float) -> int:
+    """How many numbers there are from one to before another; none in steps of 0."""
+    return max(math.ceil((stop - first) / step), 0) if step else 0
+
+
+def numbers_of_range(first: float, count: int, step: float, kind: np.dtype[Any]) -> Array:
+    """So many numbers, each a multiple of the step from the first."""
     wide: Any = np.int64 if kind.kind in "iu" else np.float64 if kind == np.float64 else np.float32
-    return b.constant((wide(first) + np.arange(count, dtype=wide) * wide(step)).astype(kind))
+    numbers: Array = (wide(first) + np.arange(count, dtype=wide) * wide(step)).astype(kind)
+    return numbers
 
 
 def _brought(b: Builder, x: Operand) -> Operand:

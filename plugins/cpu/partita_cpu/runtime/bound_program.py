@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.contract.execution import ExecutedStep
 from partita.errors import InferCancelledError
-from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
+from partita.lowering import Array, Operand, OpRecord, OtherSizes, Program, ProgramMaker, Subgraph
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
 from partita.lowering.recently_used import RecentlyUsed
@@ -29,6 +29,9 @@ Times = list[tuple[OpRecord, int, int]]
 """Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
 
 _BYTE = np.dtype(np.uint8)
+
+_FEW_SURPRISES = 4
+"""A runner expects sizes as long as they are others at most so often, or in one of so many runs."""
 
 _ARGUMENT_BYTES = 400
 """About what Python keeps for an argument of a bound call."""
@@ -72,6 +75,8 @@ class GraphRunner:
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
         self._explained: tuple[ExecutedStep, ...] = ()  # of what is not held here any more
+        self._plain: GraphRunner | None = None
+        self._runs = self._surprises = 0
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
@@ -91,6 +96,8 @@ class GraphRunner:
         """
         if self._cancelled.is_set():
             raise InferCancelledError("The request was cancelled.")
+        if self._plain is not None and _too_many(self._surprises, self._runs):
+            return self._plain.run(inputs, outputs)
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specializer.value_inputs]
@@ -99,7 +106,23 @@ class GraphRunner:
         else:
             bound = self._last = self._bind(arrays)
             self._last_specs, self._last_values = specs, values
-        return bound.run(arrays, outputs)
+        self._runs += 1
+        try:
+            return bound.run(arrays, outputs)
+        except OtherSizes:
+            return self._surprised().run(arrays, outputs)
+
+    def _surprised(self) -> GraphRunner:
+        """What runs the graph where a size is not as expected."""
+        self._surprises += 1
+        if self._plain is None:
+            plain = self._specializer.plain
+            if plain is None:
+                raise RuntimeError("a program expects sizes that nobody told")
+            self._plain = GraphRunner(
+                plain, self._team, self._times, self.bound_programs.most_bytes, self._cancelled
+            )
+        return self._plain
 
     def bind(
         self,
@@ -158,12 +181,13 @@ class GraphRunner:
     @property
     def kept_bytes(self) -> int:
         """What is kept for all shapes seen before, and the arena."""
-        return self.bound_programs.nbytes + self._arena.nbytes
+        plain = 0 if self._plain is None else self._plain.kept_bytes
+        return self.bound_programs.nbytes + self._arena.nbytes + plain
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
         self.bound_programs.clear()
-        self._last = None
+        self._last = self._plain = None
         self._arena = aligned_empty((0,), _BYTE)
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
@@ -511,6 +535,11 @@ class BoundProgram:
             else:
                 self._walker.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+def _too_many(surprises: int, runs: int) -> bool:
+    """Whether expecting sizes costs more runs than it saves."""
+    return surprises > _FEW_SURPRISES and surprises * _FEW_SURPRISES > runs
 
 
 def _layout_of(program: Program, team: Team) -> CallLayout:

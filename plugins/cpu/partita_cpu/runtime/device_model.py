@@ -52,6 +52,7 @@ from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.jit.dispatch import available
+from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
@@ -118,6 +119,7 @@ class CpuModel(DeviceModel):
             arrange=_arrange if available() else None,
             copy=copied,
             settle=choice.waiting.finish,
+            expect=emit_expected,
         )
         fuse_levels(graph, takes)
         fold_constants(graph, target)

@@ -198,7 +198,7 @@ def slice_(
     begins, moves, shape = [0] * x.ndim, strides_of(x.shape), list(x.shape)
     strides = list(moves)
     for axis, start, end, step in zip(along, first, last, by, strict=True):
-        begins[axis], shape[axis] = _clamped(start, end, step, x.shape[axis])
+        begins[axis], shape[axis] = clamped(start, end, step, x.shape[axis])
         moves[axis] = step * strides[axis]
     if tuple(shape) == x.shape and moves == strides:
         return b.view(x, x.shape)
@@ -208,7 +208,7 @@ def slice_(
     return y
 
 
-def _clamped(start: int, end: int, step: int, n: int) -> tuple[int, int]:
+def clamped(start: int, end: int, step: int, n: int) -> tuple[int, int]:
     """First index and number of a slice.
 
     Bounds below 0 count from the end, and what is beyond is clamped. Unlike Python's, a start
