@@ -22,6 +22,7 @@ from partita.lowering.program import (
     flattened,
     plain,
 )
+from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, present, whole
 from partita.lowering.transformed_weights import Form, Prepacked
 from partita.tensors.allocation import host_zeros
@@ -125,6 +126,7 @@ class Builder:
     Attributes:
         node: The node being emitted.
         options: What the back-end gave its emitters with :class:`~partita.lowering.Target`.
+        allowance: What nodes of constants may make that are computed at once.
     """
 
     def __init__(
@@ -133,11 +135,13 @@ class Builder:
         prepacked: Prepacked,
         body: Callable[[Graph, Sequence[Value]], ProgramMaker],
         options: Any = None,
+        allowance: FoldAllowance | None = None,
     ) -> None:
         self.steps: list[Step] = []
         self.ops: list[OpRecord] = []
         self.node: Node = Node("", (), ())
         self.options = options
+        self.allowance = FoldAllowance() if allowance is None else allowance
         self._operand_of = operand_of
         self._prepacked = prepacked
         self._body = body
@@ -172,7 +176,10 @@ class Builder:
                 f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
                 f"{list(dims)}, more than any memory; check the shapes that lead to it."
             )
-        return Operand(dims, kind, new_array(dims, kind) if self._folding else None)
+        if not self._folding:
+            return Operand(dims, kind)
+        self.allowance.take(math.prod(dims) * kind.itemsize)
+        return Operand(dims, kind, new_array(dims, kind))
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
@@ -209,6 +216,8 @@ class Builder:
 
         Of a small array that is given again, such as a table of kernels, it is the same one.
         """
+        if self._folding:
+            self.allowance.take(np.asarray(array).nbytes)
         if isinstance(array, np.ndarray) and array.nbytes <= _SMALL_BYTES:
             return self._constant_of(array)
         return _constant(array)

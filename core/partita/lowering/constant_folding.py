@@ -9,11 +9,12 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
-from partita.lowering.builder import Builder
+from partita.lowering.builder import Builder, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.loop_states import release_states
 from partita.lowering.node_proto import model_proto, node_proto
 from partita.lowering.program import Array, Operand, ProgramMaker, plain
+from partita.lowering.shapes.fold_allowance import FoldAllowance, TooMuchToFold
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 
@@ -22,27 +23,30 @@ def fold_constants(graph: Graph, target: Target) -> None:
     """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
 
     Works on the graph in place, bodies included, which read what is constant among their states.
-    Nodes that the target has no emitter for stay.
+    Nodes that the target has no emitter for stay, and so do those whose results would be more than
+    may be made; what is left of that is for programs.
 
     Raises:
         CompileError: An If has a constant for its condition that is not of one element.
     """
     release_states(graph)
-    _fold_nodes(graph, target)
+    allowance = target.allowance(graph)
+    _fold_nodes(graph, target, allowance)
+    target.fold_bytes = allowance.left
 
 
-def _fold_nodes(graph: Graph, target: Target) -> None:
+def _fold_nodes(graph: Graph, target: Target, allowance: FoldAllowance) -> None:
     kept: list[Node] = []
     queue = list(reversed(graph.nodes))
     while queue:
         node = queue.pop()
         for body in node.graphs():
-            _fold_nodes(body, target)
+            _fold_nodes(body, target, allowance)
         if any(value is not None and value.const is None for value in node.inputs):
             kept.append(node)
         elif node.kind == "If":
             queue.extend(reversed(_taken(node)))
-        elif not _fold(node, target):
+        elif not _fold(node, target, allowance):
             kept.append(node)
     graph.nodes = kept
 
@@ -72,7 +76,7 @@ def _taken(node: Node) -> list[Node]:
     return [*branch.nodes, *names]
 
 
-def _fold(node: Node, target: Target) -> bool:
+def _fold(node: Node, target: Target, allowance: FoldAllowance) -> bool:
     """Computes a node of constants into its output values; false if that is not possible."""
     if node.kind == "Identity":
         results: Sequence[Any] = [node.inputs[0]]
@@ -86,24 +90,59 @@ def _fold(node: Node, target: Target) -> bool:
             return False
         if not emitter.folds:
             return False
-        with blamed_on(node):
-            if target.fold is not None:
-                computed = target.fold(node, [None if o is None else o.const for o in operands])
-                results = [plain(np.asarray(array)) for array in computed]
-            else:
-                builder = Builder(_operand, target.prepacked, _no_body)
-                builder.begin(node, True)
-                emitted = emitter.emit(builder, node, *operands)
-                results = emitted if isinstance(emitted, (tuple, list)) else (emitted,)
+        builder = Builder(_operand, target.prepacked, _no_body, allowance=allowance)
+        computed = computed_now(builder, node, operands, emitter, target)
+        if computed is None:
+            return False
+        results = computed
     for position, value in enumerate(node.outputs):
         if value is None:
             continue
         result = results[position] if position < len(results) else None
         if result is None:
             return False
-        value.const = result if isinstance(result, np.ndarray) else result.const
+        value.const = result.const
         value.dtype, value.shape = value.const.dtype, value.const.shape
     return True
+
+
+def computed_now(
+    builder: Builder,
+    node: Node,
+    operands: Sequence[Operand | None],
+    emitter: Emitter,
+    target: Target,
+) -> Sequence[Any] | None:
+    """What a node of constants computes, begun as folding.
+
+    Args:
+        builder: Of the program; its allowance is what may be made.
+        node: The node.
+        operands: Its inputs.
+        emitter: The target's for it.
+        target: Which folds it itself, or whose emitter does.
+
+    Returns:
+        Operands; ``None`` if they would be more than may be made, and nothing was begun.
+
+    Raises:
+        CompileError: It cannot be computed.
+    """
+    left = builder.allowance.left
+    if not builder.allowance.covers(node, operands):
+        return None
+    builder.begin(node, True)
+    try:
+        with blamed_on(node):
+            if target.fold is not None:
+                arrays = target.fold(node, [None if o is None else o.const for o in operands])
+                return [builder.constant(array) for array in arrays]
+            emitted = emitter.emit(builder, node, *operands)
+    except TooMuchToFold:
+        builder.allowance.left = left
+        builder.ops.pop()
+        return None
+    return emitted if isinstance(emitted, (tuple, list)) else (emitted,)
 
 
 def _operand(value: Value) -> Operand:

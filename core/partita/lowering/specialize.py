@@ -22,10 +22,11 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.recording.class_programs import ClassPrograms
+from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.shape_class import Refine, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Outlook, Sketch, Walk
+from partita.lowering.walk import MoreValueInputs, MustFoldAll, OtherShapes, Outlook, Sketch, Walk
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
 from partita.tensors.layout import MemoryLayout
@@ -70,6 +71,7 @@ class Specializer:
         self.known = dict(known or {})
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
+        self._folds_all = False
         self.derives = derive_value_inputs
         self.repeated = repeated and target.expect is not None and target.allow_split
         self._plain: Specializer | None = None
@@ -149,6 +151,10 @@ class Specializer:
                 self._weights[value] = found
         return found
 
+    def allowance(self) -> FoldAllowance:
+        """What each program may fold."""
+        return FoldAllowance() if self._folds_all else self.target.allowance(self.graph)
+
     def nested(
         self,
         graph: Graph,
@@ -192,6 +198,8 @@ class Specializer:
                 return made or self._refined(specs, values)
             except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
+            except MustFoldAll:
+                self._folds_all = True
 
     def _as_expected(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from partita.lowering.builder import Builder, Emitted, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Step
+from partita.lowering.shapes.fold_allowance import FoldAllowance, allowed_bytes
 from partita.lowering.transformed_weights import Prepacked
 
 Shape = tuple[int, ...]
@@ -54,6 +55,9 @@ class Target:
             steps raise :class:`~partita.lowering.OtherSizes` where a run has others. Returns the
             outputs, or ``None`` for an operator that it does not know. ``None``: programs are
             always split at such nodes, and the rest is made anew for each value.
+        fold_bytes: What folding may make before shapes are known, and what is left of that for each
+            program; more is computed by the run. ``None``: by the weights of the graph that is
+            compiled first, see :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
         arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
             :attr:`Program.offsets` is empty.
     """
@@ -69,7 +73,14 @@ class Target:
     copy: Callable[[Builder, Operand], Operand | None] | None = None
     complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
     settle: Callable[[], None] | None = None
+    fold_bytes: float | None = None
     arena: bool = True
     expect: Callable[[Builder, Node, Sequence[Operand | None], Sequence[Shape]], Emitted] | None = (
         None
     )
+
+    def allowance(self, graph: Graph) -> FoldAllowance:
+        """What may be folded of a graph that this compiles."""
+        if self.fold_bytes is None:  # once, before weights are joined by what is made of them
+            self.fold_bytes = allowed_bytes(graph)
+        return FoldAllowance(self.fold_bytes)

@@ -11,7 +11,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
-from partita.lowering.constant_folding import taken_branch
+from partita.lowering.constant_folding import computed_now, taken_branch
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import (
@@ -27,6 +27,7 @@ from partita.lowering.program import (
     bytes_of_constants,
     plain,
 )
+from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.result_shapes import predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_class import KnownShapes
@@ -49,6 +50,10 @@ class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
     def __init__(self, indices: set[int]) -> None:
         super().__init__()
         self.indices = indices
+
+
+class MustFoldAll(Exception):  # noqa: N818 - a signal, not an error
+    """Specialize again, and fold all constants: a node cannot do with what the run computes."""
 
 
 class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
@@ -74,6 +79,9 @@ class Owner(Protocol):
 
     def weight(self, value: Value) -> Operand:
         """The operand of a constant of the graph."""
+
+    def allowance(self) -> FoldAllowance:
+        """What a program may fold."""
 
     def nested(
         self,
@@ -178,7 +186,11 @@ class Walk:
         for value, array in owner.known.items():
             self._env[value] = Operand(array.shape, array.dtype, array)
         self._builder = Builder(
-            self._scope.operand, self._target.prepacked, self._scope.body, self._target.options
+            self._scope.operand,
+            self._target.prepacked,
+            self._scope.body,
+            self._target.options,
+            owner.allowance(),
         )
         if before is not None:
             self._env.update(before.folded)
@@ -188,6 +200,7 @@ class Walk:
         self._blocked: set[Value] = set()
         self._needed: set[Value] = set()
         self._unfolded: set[Node] = set()
+        self._folds_all = True
 
     def run(self) -> Program:
         """The program; :meth:`emit`, then :meth:`finish`."""
@@ -199,6 +212,7 @@ class Walk:
 
         Raises:
             MoreValueInputs: It is to be walked again with the elements of more inputs.
+            MustFoldAll: It is to be walked again without a limit to what is folded.
             CompileError: A node cannot be computed for these shapes.
         """
         work = deque(self._graph.nodes)
@@ -216,6 +230,10 @@ class Walk:
                 del self._builder.ops[marks[1] :]
                 if not self._emit_expected(node):
                     self._split_before(node, need.operand)
+            except CompileError as error:
+                if self._folds_all:
+                    raise
+                raise MustFoldAll from error
 
     def shapes(self) -> dict[Value, tuple[int, ...]]:
         """The shapes of all values that the program computes."""
@@ -252,12 +270,13 @@ class Walk:
         if folding and any(o is not None and _is_symbolic(o) for o in operands):
             folding = False  # the run computes it, from numbers
             self._unfolded.add(node)
-        self._builder.begin(node, folding)
-        with blamed_on(node):
-            if folding and self._target.fold is not None:
-                arrays = self._target.fold(node, [None if o is None else o.const for o in operands])
-                results: Any = tuple(self._builder.constant(array) for array in arrays)
-            else:
+        results: Any = None
+        if folding:
+            results = computed_now(self._builder, node, operands, emitter, self._target)
+            self._folds_all &= results is not None
+        if results is None:
+            self._builder.begin(node, False)
+            with blamed_on(node):
                 results = emitter.emit(self._builder, node, *operands)
         self._bind(node, results)
 
@@ -348,6 +367,8 @@ class Walk:
             if indices:
                 raise MoreValueInputs(indices)
         if not self._target.allow_split:
+            if not self._folds_all:
+                raise MustFoldAll
             names = ", ".join(f"'{value.name}'" for value in values)
             raise CompileError(
                 f"Operation '{node.name}' ({node.told}) needs the value of {names}, which is only "

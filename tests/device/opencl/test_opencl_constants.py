@@ -1,8 +1,12 @@
 """Operators of constants alone, which device OPENCL computes on the host when it compiles."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper, parser
+
+from partita.lowering.shapes import fold_allowance
 
 from .comparison import build, check, check_single, compiled, core, floats, int64s, single
 
@@ -81,3 +85,51 @@ def test_groups_far_from_zero_keep_their_digits(offset):
     attrs = {"num_groups": 2, "epsilon": 0.3}
     found = result_of_constants("GroupNormalization", [x, scale, bias], attrs, opset=21)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def nothing_may_be_folded(monkeypatch):
+    monkeypatch.setattr(fold_allowance, "FLOOR_BYTES", 0)
+    monkeypatch.setattr(fold_allowance, "BYTES_PER_WEIGHT_BYTE", 0)
+
+
+@pytest.mark.usefixtures("nothing_may_be_folded")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int16, np.float32])
+@pytest.mark.parametrize("ends", [(0, 30_000, 1), (17, -40, -3), (5, 5, 1), (1, 9, -1)])
+def test_ranges_of_more_than_may_be_folded(dtype, ends):
+    check_constants("Range", [np.array(n, dtype) for n in ends])
+
+
+@pytest.mark.usefixtures("nothing_may_be_folded")
+@pytest.mark.parametrize("value", [np.float32(2.5), np.int64(7), np.int32(-3), np.bool_(1)])
+@pytest.mark.parametrize("shape", [(2, 3, 1, 5), (7,), (0, 4)])
+def test_tensors_of_one_value_of_more_than_may_be_folded(value, shape):
+    attrs = {"value": numpy_helper.from_array(value.reshape(1))}
+    check_constants("ConstantOfShape", [int64s(*shape)], attrs)
+
+
+@pytest.mark.usefixtures("nothing_may_be_folded")
+@pytest.mark.parametrize("op_type", ["Expand", "Tile"])
+def test_repetitions_of_more_than_may_be_folded(op_type):
+    check_constants(op_type, [floats(1, 3), int64s(4, 1)])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "<int64[1] s = {268435456}, AT> { t = ConstantOfShape(s)",
+        "<float z = {0}, float n = {268435456}, float d = {1}, AT> { t = Range(z, n, d)",
+        "<float[1] one = {1}, int64[1] s = {268435456}, AT> { t = Expand(one, s)",
+    ],
+)
+def test_a_gigabyte_that_a_number_asks_for_is_not_made_by_compiling(made):
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[1] x) => (float[1] y)'
+    made = made.replace("AT", "int64[1] a = {0}, int64[1] b = {1}")
+    model = parser.parse_model(f"{text} {made} u = Slice(t, a, b) y = Add(x, u) }}")
+    tracemalloc.start()
+    try:
+        compiled(model)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**26

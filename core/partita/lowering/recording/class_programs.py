@@ -107,6 +107,7 @@ class _Recorder:
         self.repeated = owner.repeated
         self.computed = owner.computed
         self.weight = owner.weight
+        self.allowance = owner.allowance
 
     def nested(
         self,

@@ -15,6 +15,9 @@ from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
 
+_AT_ONCE = 1 << 14
+"""Numbers that lie in the first-level cache while they are made."""
+
 _VALUES = {
     "value": None,
     "value_float": np.float32,
@@ -44,7 +47,7 @@ def constant_of_shape(b: Builder, node: Node, shape: Operand) -> Operand:
     """A tensor full of one value, 0 of float32 by default."""
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
     sizes = b.value(shape).reshape(-1)
-    if holds_sizes(sizes):
+    if not b.folding:  # of sizes that stand for others, or of more than may be folded
         dims = [whole(n) for n in sizes]
         return expanded(b, b.constant(value.reshape((1,) * len(dims))), dims)
     return b.constant(np.full(tuple(map(int, sizes)), value.ravel()[0], value.dtype))
@@ -72,7 +75,9 @@ def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operan
         shape = (evaluated(count_of_range, *ends),)
         return _brought(b, b.computed(shape, kind, np.arange, *ends))
     first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
-    return b.constant(numbers_of_range(first, length_of_range(first, stop, step), step, kind))
+    y = b.empty((length_of_range(first, stop, step),), kind)
+    b.call_numpy(count_up, first, step, y)
+    return y
 
 
 def length_of_range(first: float, stop: float, step: float) -> int:
@@ -80,11 +85,13 @@ def length_of_range(first: float, stop: float, step: float) -> int:
     return max(math.ceil((stop - first) / step), 0) if step else 0
 
 
-def numbers_of_range(first: float, count: int, step: float, kind: np.dtype[Any]) -> Array:
-    """So many numbers, each a multiple of the step from the first."""
-    wide: Any = np.int64 if kind.kind in "iu" else np.float64 if kind == np.float64 else np.float32
-    numbers: Array = (wide(first) + np.arange(count, dtype=wide) * wide(step)).astype(kind)
-    return numbers
+def count_up(first: float, step: float, y: Array) -> None:
+    """Writes numbers in equal steps, in whole numbers or in the floats that they are of."""
+    floats = np.float64 if y.dtype == np.float64 else np.float32
+    wide: Any = np.int64 if y.dtype.kind in "iu" else floats
+    for place in range(0, y.size, _AT_ONCE):
+        numbers = np.arange(place, min(place + _AT_ONCE, y.size)).astype(wide)
+        y[place : place + _AT_ONCE] = wide(first) + numbers * wide(step)
 
 
 def _brought(b: Builder, x: Operand) -> Operand:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
+from partita.lowering.shapes.result_shapes import count_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integers, whole
 from partita_opencl.emitters.movement import expand, one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
-from partita_opencl.launches.emitter_kit import Kit
+from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
 
 
 @operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)
@@ -104,30 +104,37 @@ def size_of(k: Kit, node: Node, x: Operand) -> Operand:
     return k.view(k.constant(integers([x.size])), ())
 
 
-@operator("ConstantOfShape", "Range", types=COMPUTED, values=(0, 1, 2))
-def computed_on_host(
-    k: Kit, node: Node, a: Operand, b: Operand | None = None, c: Operand | None = None
-) -> Operand:
-    """What follows from shapes and constants alone is computed by the host, once per shape."""
-    operands = [x for x in (a, b, c) if x is not None]
-    if any(holds_sizes(x.const) for x in operands):
-        return _computed_by_sizes(k, node, operands)
-    return k.constant(reference_fold(node, [k.value(x) for x in operands])[0])
+@operator("ConstantOfShape", types=COMPUTED, values=(0,))
+def constant_of_shape(k: Kit, node: Node, shape: Operand) -> Operand:
+    """One value everywhere; the host makes it if it is small enough to be folded."""
+    dims = [whole(n) for n in k.value(shape).reshape(-1)]
+    value = np.asarray(node.attrs.get("value", np.float32(0))).reshape(-1)[:1]
+    return expand(k, k.constant(value.reshape((1,) * len(dims))), dims)
 
 
-def _computed_by_sizes(k: Kit, node: Node, operands: Sequence[Operand]) -> Operand:
-    """The same for sizes that stand for others."""
-    if node.op_type == "ConstantOfShape":
-        shape = [whole(n) for n in k.value(operands[0]).reshape(-1)]
-        value = np.asarray(node.attrs.get("value", np.float32(0))).reshape(-1)[:1]
-        return expand(k, k.constant(value.reshape((1,) * len(shape))), shape)
-    first, last, step = (k.value(x).item() for x in operands)
-    count = evaluated(_count, first, last, step)
-    return k.builder.computed((count,), operands[0].dtype, np.arange, first, last, step)
-
-
-def _count(first: int, last: int, step: int) -> int:
-    return len(range(first, last, step))
+@operator("Range", types=COMPUTED, values=(0, 1, 2))
+def range_of(k: Kit, node: Node, start: Operand, limit: Operand, delta: Operand) -> Operand:
+    """Numbers from the first to before the last; the host makes them if they are few."""
+    first, last, step = (k.value(x).item() for x in (start, limit, delta))
+    kind = start.dtype
+    if any(holds_sizes(x.const) for x in (start, limit, delta)):
+        count = evaluated(count_of_range, first, last, step)
+        return k.builder.computed((count,), kind, np.arange, first, last, step)
+    count = max(math.ceil((last - first) / step), 0) if step else 0
+    y, whole_numbers = k.empty((count,), kind), kind.kind in "iu"
+    of_wide = i64 if whole_numbers else f32
+    k.launch(
+        "range.cl",
+        "count_up",
+        k.tuning.flat(count),
+        y,
+        of_wide(first),
+        of_wide(step),
+        i64(count),
+        T=ctype_of(kind),
+        WIDE="long" if whole_numbers else "float",
+    )
+    return y
 
 
 @operator("EyeLike", types={})

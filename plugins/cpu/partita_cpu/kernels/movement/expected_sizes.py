@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
-from partita_cpu.kernels.constant import length_of_range, numbers_of_range
+from partita_cpu.kernels.constant import count_up, length_of_range
 from partita_cpu.kernels.movement.rearrange import clamped
 
 
@@ -85,4 +85,4 @@ def range_expected(start: Array, limit: Array, delta: Array, y: Array) -> None:
     count = length_of_range(first, stop, step)
     if count != y.size:
         raise OtherSizes
-    y[...] = numbers_of_range(first, count, step, y.dtype)
+    count_up(first, step, y)
