@@ -15,6 +15,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.geometry.fourier import dft_axis, resolve_dft, resolve_stft
 from partita.lowering.geometry.resampling import scaled
+from partita.lowering.geometry.slices import taken
 from partita.lowering.geometry.windows import resolve, resolve_transposed
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
@@ -254,10 +255,12 @@ def _unsqueeze(node: Node, operands: Any) -> Sequence[int] | None:
 
 @_rule("Squeeze")
 def _squeeze(node: Node, operands: Any) -> Sequence[int] | None:
-    axes = node.attrs.get("axes") if node.version < 13 else _constant(operands[1])
-    shape = operands[0].shape
-    if axes is None:
+    shape, given = operands[0].shape, operands[1] if len(operands) > 1 else None
+    if _unknown(given):
         return None
+    axes = node.attrs.get("axes") if node.version < 13 else _constant(given)
+    if axes is None:
+        return [size for size in shape if size != 1]
     gone = {axis % len(shape) for axis in axes}
     return [size for axis, size in enumerate(shape) if axis not in gone]
 
@@ -271,20 +274,19 @@ def _gather(node: Node, operands: Any) -> Sequence[int]:
 
 @_rule("Slice")
 def _slice(node: Node, operands: Any) -> Sequence[int] | None:
-    if node.version < 10 or len(operands) < 3:
+    if _unknown(*operands[1:]):
         return None
-    starts, ends, axes, steps = (_constant(x) for x in [*operands[1:], None, None][:4])
-    if starts is None or ends is None or (len(operands) > 4 and steps != [1] * len(starts)):
+    if node.version < 10:
+        starts, ends, axes = (node.attrs.get(name) for name in ("starts", "ends", "axes"))
+        steps: Sequence[int] | None = None
+    else:
+        starts, ends, axes, steps = (_constant(x) for x in [*operands[1:], None, None][:4])
+    if starts is None or ends is None:
         return None
     shape = list(operands[0].shape)
-    if axes is None:
-        if len(operands) > 3 and operands[3] is not None:
-            return None
-        axes = list(range(len(starts)))
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        size = operands[0].shape[axis]
-        first, last = (place + size if place < 0 else place for place in (start, end))
-        shape[axis] = max(min(max(last, 0), size) - min(max(first, 0), size), 0)
+    axes, steps = axes or range(len(starts)), steps or [1] * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        _, shape[axis] = taken(operands[0].shape[axis], start, end, step)
     return shape
 
 
@@ -312,14 +314,19 @@ def _expand(node: Node, operands: Any) -> Sequence[int] | None:
     return None if dims is None else broadcast(operands[0].shape, tuple(dims))
 
 
-@_rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2")
+@_rule(
+    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
+    *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+)
 def _reduce(node: Node, operands: Any) -> Sequence[int] | None:
-    shape = operands[0].shape
-    axes = node.attrs.get("axes")
-    if axes is None:
-        axes = _constant(operands[1])
-    if not axes:
+    shape, given = operands[0].shape, operands[1] if len(operands) > 1 else None
+    if _unknown(given):
         return None
+    axes = node.attrs.get("axes") if given is None else _constant(given)
+    if not axes:
+        if node.attrs.get("noop_with_empty_axes", 0):
+            return shape  # type: ignore[no-any-return]  # of an operand
+        axes = range(len(shape))
     gone = {axis % len(shape) for axis in axes}
     if node.attrs.get("keepdims", 1):
         return [1 if axis in gone else size for axis, size in enumerate(shape)]

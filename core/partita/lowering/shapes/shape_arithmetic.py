@@ -28,7 +28,7 @@ Rule = Callable[[Node, Sequence[Any]], Array | None]
 
 _RULES: dict[str, Rule] = {}
 
-_MIXED = frozenset({"Concat", "Add", "Sub", "Mul", "Div", "Equal", "Where"})
+_MIXED = frozenset({"Concat", "Add", "Sub", "Mul", "Div", "Mod", "Equal", "Where"})
 """Operators whose inputs are of one type; symbolic ones may be among them."""
 
 
@@ -114,8 +114,8 @@ def _unsqueeze(node: Node, arrays: Sequence[Any]) -> Array | None:
 @_rule("Squeeze")
 def _squeeze(node: Node, arrays: Sequence[Any]) -> Array | None:
     axes, shape = _axes(node, arrays), arrays[0].shape
-    if axes is None:
-        return None
+    if axes is None:  # none are given
+        axes = [axis for axis, n in enumerate(shape) if n == 1]
     places = {axis + len(shape) if axis < 0 else axis for axis in axes}
     if not all(0 <= place < len(shape) and shape[place] == 1 for place in places):
         return None
@@ -177,13 +177,14 @@ def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
         return np.asarray(_BINARY[node.op_type](x, z))
 
 
-@_rule("Div")
+@_rule("Div", "Mod")
 def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
     if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
         return None
-    # Below zero ONNX rounds towards it, and numpy away from it.
-    return np.asarray(x // z) if (x >= 0).all() and (z > 0).all() else None
+    if not ((x >= 0).all() and (z > 0).all()):
+        return None  # below zero ONNX rounds towards it, and numpy away from it
+    return np.asarray(x % z if node.op_type == "Mod" else x // z)
 
 
 @_rule("Equal")

@@ -10,9 +10,10 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.shapes.shape_rules import check_box
-from partita.lowering.shapes.symbolic_size import holds_sizes, whole
+from partita.lowering.shapes.symbolic_size import whole
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 
@@ -333,7 +334,7 @@ def _slice(
     shape, x_steps, x_start = list(x.shape), row_major(x.shape), 0
     for start, end, axis, stride in zip(starts, ends, axes, strides, strict=True):
         dim = axis % x.ndim
-        first, shape[dim] = _chosen(x.shape[dim], start, end, stride)
+        first, shape[dim] = taken(x.shape[dim], start, end, stride)
         x_start += first * x_steps[dim]
         x_steps[dim] *= stride
     if tuple(shape) == x.shape and all(stride == 1 for stride in strides):
@@ -341,23 +342,6 @@ def _slice(
     y = k.empty(shape, x.dtype)
     copy_box(k, x, y, shape, x_steps, row_major(shape), x_start=x_start)
     return y
-
-
-def _chosen(size: int, start: int, end: int, stride: int) -> tuple[int, int]:
-    """The first element that a slice takes of a dimension, and how many it takes."""
-    if stride == 1 and holds_sizes((size, start, end)):
-        first, last = (n + size if n < 0 else n for n in (start, end))
-        first, last = (min(max(n, 0), size) for n in (first, last))
-        return (first, last - first) if last > first else (0, 0)
-    if stride < 0:  # Python begins before the first element there, and takes none
-        start = max(start, -size)
-    chosen = range(size)[slice(start, _end(end, stride, size), stride)]
-    return (chosen.start if len(chosen) else 0), len(chosen)
-
-
-def _end(end: int, stride: int, size: int) -> int | None:
-    """ONNX's end for a step to the left may lie before the first element; Python says None."""
-    return None if stride < 0 and end < -size else end
 
 
 @operator("Expand", types={0: MOVED, 1: INDICES}, values=(1,))

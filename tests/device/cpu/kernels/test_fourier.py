@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from campaign.guard import guarded
+from judge import onnxruntime_results
 from models import model_of as graph_of
 from models import node, value, weight
 from onnx import TensorProto
@@ -186,6 +187,49 @@ def test_signals_of_all_lengths_and_batches(core):
     programs = compiled.device_model.specializer.programs.values()
     filled = [program for program in programs if program.recorded is not None]
     assert len(filled) >= (len(sizes) - 2 if isa().native else 0)
+
+
+def front_end():
+    """What speech models do first: mirrored ends, power of frames in bands, how many count."""
+    nodes = [
+        node("Slice", ["x", "last", "least", "one", "back"], "mirrored"),
+        node("Concat", ["mirrored", "x"], "padded", axis=1),
+        node("STFT", ["padded", "step", "window"], "frames"),
+        node("ReduceSumSquare", ["frames"], "power", axes=[-1], keepdims=0),
+        node("MatMul", ["power", "bands"], "mel"),
+        node("Clip", ["mel", "floor"], "kept"),
+        node("Log", ["kept"], "features"),
+        node("Shape", ["x"], "size", start=1),
+        node("Squeeze", ["size"], "samples"),
+        node("Mod", ["samples", "step"], "left"),
+        node("Sub", ["samples", "left"], "whole"),
+        node("Div", ["whole", "step"], "count"),
+        node("Range", ["zero", "count", "unit"], "places"),
+    ]
+    ints = {"last": [-1], "least": [-(2**63)], "one": [1], "back": [-1], "step": 5}
+    ints |= {"zero": 0, "unit": 1}
+    rng = np.random.default_rng(0)
+    weights = [weight(name, np.array(given)) for name, given in ints.items()]
+    weights += [weight("window", np.linspace(0.5, 1, 12, dtype=np.float32))]
+    weights += [weight("bands", rng.random((7, 4), np.float32))]
+    weights += [weight("floor", np.array(1e-6, np.float32))]
+    outputs = ["features", value("places", ["F"], TensorProto.INT64)]
+    return graph_of(nodes, [value("x", ["B", "N"])], outputs, weights, opset=17)
+
+
+def test_front_ends_of_speech_models(core):
+    """Each utterance has a length of its own; a program is recorded once for all of them."""
+    model = front_end()
+    compiled = core.compile_model(model.SerializeToString(), "CPU")
+    request = compiled.create_infer_request()
+    for batch, samples in [(2, 40), (3, 41), (3, 17), (2, 100), (5, 77), (2, 18), (4, 63)]:
+        x = normal(samples, batch, samples)
+        expected = onnxruntime_results(model, {"x": x})
+        for found, wanted in zip(request.infer([x]).to_tuple(), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    programs = compiled.device_model.specializer.programs.values()
+    filled = [program for program in programs if program.recorded is not None]
+    assert len(filled) >= (5 if isa().native else 0)
 
 
 def test_nothing_beside_a_signal_is_read():

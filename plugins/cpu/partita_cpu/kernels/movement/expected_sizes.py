@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
+from partita.lowering.geometry.slices import taken
 from partita_cpu.kernels.constant import count_up, length_of_range
-from partita_cpu.kernels.movement.rearrange import clamped
 
 
 def emit_expected(
@@ -66,7 +66,7 @@ def slice_expected(
                 f"Operation '{name}' (Slice) goes in steps of {step} along axis {axis} of a tensor "
                 f"of {x.ndim} dimensions; axes are from {-x.ndim} to {x.ndim - 1}, steps not 0."
             )
-        first, count = clamped(start, end, step, x.shape[axis])
+        first, count = taken(x.shape[axis], start, end, step)
         last = first + count * step
         places[axis] = slice(first, last if last >= 0 else None, step)
     found = x[tuple(places)]

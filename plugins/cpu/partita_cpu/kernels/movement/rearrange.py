@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
@@ -198,7 +199,7 @@ def slice_(
     begins, moves, shape = [0] * x.ndim, strides_of(x.shape), list(x.shape)
     strides = list(moves)
     for axis, start, end, step in zip(along, first, last, by, strict=True):
-        begins[axis], shape[axis] = clamped(start, end, step, x.shape[axis])
+        begins[axis], shape[axis] = taken(x.shape[axis], start, end, step)
         moves[axis] = step * strides[axis]
     if tuple(shape) == x.shape and moves == strides:
         return b.view(x, x.shape)
@@ -206,20 +207,6 @@ def slice_(
     offset = sum(begin * s for begin, s in zip(begins, strides, strict=True))
     copy_box(b, x, y, shape, moves, strides_of(shape), offset)
     return y
-
-
-def clamped(start: int, end: int, step: int, n: int) -> tuple[int, int]:
-    """First index and number of a slice.
-
-    Bounds below 0 count from the end, and what is beyond is clamped. Unlike Python's, a start
-    before the first element is the first one if the step is negative.
-    """
-    start, end = start + n * (start < 0), end + n * (end < 0)
-    if step > 0:
-        first, last = min(max(start, 0), n), min(max(end, 0), n)
-    else:
-        first, last = min(max(start, 0), n - 1), min(max(end, -1), n - 1)
-    return first, max(last - first if step == 1 else -((first - last) // step), 0)
 
 
 @kernel("Expand", dtypes={0: MOVABLE, 1: INT64})

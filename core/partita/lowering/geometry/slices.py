@@ -1,0 +1,21 @@
+"""Which elements of a dimension a slice takes."""
+
+from __future__ import annotations
+
+
+def taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """The first element that a slice takes of a dimension, and how many it takes.
+
+    Bounds below 0 count from the end, and what is beyond is clamped. Unlike Python's, a start
+    before the first element is the first one if the step is negative, and an end there takes it.
+
+    Raises:
+        ZeroDivisionError: The step is 0.
+    """
+    start, end = start + size * (start < 0), end + size * (end < 0)
+    if step > 0:
+        first, last = min(max(start, 0), size), min(max(end, 0), size)
+    else:
+        first, last = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    count = last - first if step == 1 else -((first - last) // step)
+    return (first, count) if count > 0 else (0, 0)
