@@ -40,7 +40,7 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
     """
     from onnx.defs import onnx_opset_version
 
-    function = None if depth == 0 or any(node.graphs()) else _definition(node)
+    function = None if depth == 0 or any(node.graphs()) else definition_of(node)
     if function is None:
         return []
     proto = _with_defaults(node)
@@ -97,7 +97,7 @@ def _lowered(model: onnx.ModelProto) -> Graph:
     return lower_ir(inlined)
 
 
-def _definition(node: Node) -> onnx.FunctionProto | None:
+def definition_of(node: Node) -> onnx.FunctionProto | None:
     """ONNX's definition of the operator for these attributes and input types."""
     import onnx
     from onnx.defs import SchemaError, get_schema

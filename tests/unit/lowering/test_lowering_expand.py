@@ -144,7 +144,7 @@ def test_an_operator_whose_definition_needs_an_input_that_is_left_out_stays(monk
             y = Min(x, all)
         }"""
     )
-    monkeypatch.setattr(function_expansion, "_definition", lambda node: definition)
+    monkeypatch.setattr(function_expansion, "definition_of", lambda node: definition)
     _, graph = single("Clip", [floats(3)])
     assert [node.op_type for node in graph.nodes] == ["Clip"]
 
