@@ -359,6 +359,32 @@ def mlp_float16_cast() -> tuple[bytes, Feeds]:
     return mlp_float16(whole=False)
 
 
+def in_float16(network: Callable[[], tuple[bytes, Feeds]]) -> tuple[bytes, Feeds]:
+    """A network whose weights and numbers are float16; what goes in and comes out is float32."""
+    content, feeds = network()
+    model = onnx.load_from_string(content)
+    graph = model.graph
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            halves = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(halves, tensor.name))
+    given, made = graph.input[0].name, graph.output[0].name
+    for node in graph.node:
+        node.input[:] = ["halves in" if name == given else name for name in node.input]
+        node.output[:] = ["halves out" if name == made else name for name in node.output]
+    first = helper.make_node("Cast", [given], ["halves in"], to=TensorProto.FLOAT16)
+    last = helper.make_node("Cast", ["halves out"], [made], to=TensorProto.FLOAT)
+    nodes = [first, *graph.node, last]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    return model.SerializeToString(), feeds
+
+
+def mobilenetv2_float16() -> tuple[bytes, Feeds]:
+    """MobileNetV2 in float16."""
+    return in_float16(mobilenetv2)
+
+
 def detector(size: int = 640, symbols: Sequence[str] = ()) -> tuple[bytes, Feeds]:
     """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins.
 
@@ -432,6 +458,7 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "densenet121": densenet121,
     "squeezenet": squeezenet,
     "mobilenetv2": mobilenetv2,
+    "mobilenetv2_float16": mobilenetv2_float16,
     "pp_lcnet": pp_lcnet,
     "encoder": encoder,
     "detector": detector,

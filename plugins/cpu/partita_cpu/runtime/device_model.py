@@ -63,6 +63,7 @@ from partita_cpu.passes.input_scale import scale_on_the_way
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.tiled_activations import keep_tiles
+from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
@@ -123,6 +124,7 @@ class CpuModel(DeviceModel):
         )
         fuse_levels(graph, takes)
         fold_constants(graph, target)
+        widen_convolutions(graph)
         fuse(graph, accepts=takes)
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
@@ -359,7 +361,8 @@ class CpuRunner(Runner):
             cpu[name] = cpu.get(name, 0) + cpu_ns
             others = (n for n in op.origins if n in known and n != name)
             covers.setdefault(name, {}).update(dict.fromkeys(others))
-            if op.exec_type != "constant" and kinds.get(name, "view") == "view":
+            own = op.name == name and op.exec_type != "view"
+            if op.exec_type != "constant" and (own or kinds.get(name, "view") == "view"):
                 kinds[name] = op.exec_type
         return [
             ProfilingInfo(
