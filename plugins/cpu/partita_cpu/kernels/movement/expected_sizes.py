@@ -7,29 +7,133 @@ program does for all iterations; each looks whether the size is as it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
 
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
 from partita.lowering.geometry.slices import taken
+from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.kernels.constant import count_up, length_of_range
+from partita_cpu.kernels.movement.rearrange import axis_of
+
+_FAR = 1 << 62
+"""Ends of ranges beyond are left to Python, whose integers do not overflow."""
 
 
 def emit_expected(
     b: Builder, node: Node, operands: Sequence[Operand | None], shapes: Sequence[tuple[int, ...]]
 ) -> Emitted:
     """A Slice or Range whose result has the given shape; ``None`` for other operators."""
-    if node.kind not in ("Slice", "Range") or operands[0] is None:
+    x = operands[0] if operands else None
+    if x is None or node.kind not in ("Slice", "Range"):
         return None
-    x = operands[0]
     y = b.empty(shapes[0], x.dtype)
     if node.kind == "Slice":
-        given = [*operands[1:], None, None][:4]
-        b.call_numpy(slice_expected, node.name, x, *given, y)
+        starts, ends, axes, steps = [*operands[1:], None, None][:4]
+        axis = _only_axis(node, x, starts, ends, axes, steps)
+        if axis is not None and _differ_in(axis, x.shape, y.shape):
+            sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+            flat = [b.flat(t) for t in (x, y, starts, ends) if t is not None]
+            b.call(_slice_rows, *flat, *sizes, y.shape[axis])
+        else:
+            b.call_numpy(slice_expected, node.name, x, starts, ends, axes, steps, y)
+    elif x.dtype.kind == "i" and all(o is not None and o.size == 1 for o in operands):
+        b.call(_whole_numbers, b.flat(y), *(b.flat(o) for o in operands if o is not None))
     else:
         b.call_numpy(range_expected, *operands, y)
     return y
+
+
+def _only_axis(
+    node: Node,
+    x: Operand,
+    starts: Operand | None,
+    ends: Operand | None,
+    axes: Operand | None,
+    steps: Operand | None,
+) -> int | None:
+    """The axis of a slice along one axis that is known, in steps of 1."""
+    if starts is None or ends is None or not starts.size == ends.size == 1:
+        return None
+    if steps is not None and (steps.const is None or steps.const.reshape(-1).tolist() != [1]):
+        return None
+    if axes is None:
+        return 0 if x.ndim else None
+    if axes.const is None or axes.size != 1:
+        return None
+    return axis_of(node, int(axes.const.reshape(-1)[0]), x.ndim)
+
+
+def _differ_in(axis: int, shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether shapes are alike but for the size of one axis."""
+    return len(shape) == len(other) and all(
+        n == m or place == axis for place, (n, m) in enumerate(zip(shape, other, strict=True))
+    )
+
+
+@jit
+def slice_rows(
+    x: Array,
+    y: Array,
+    starts: Array,
+    ends: Array,
+    outer: int,
+    size: int,
+    inner: int,
+    count: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = x[:, start:end, :]`` for x of (outer, size, inner), if that is `count` of the size."""
+    start: Any = np.int64(starts[0])
+    end: Any = np.int64(ends[0])
+    if start < 0:
+        start += size
+    if end < 0:
+        end += size
+    first = min(max(start, 0), size)
+    last = min(max(end, 0), size)
+    if max(last - first, 0) != count:
+        raise ValueError("the slice has another size")
+    line = count * inner
+    for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+        source = (o * size + first) * inner
+        target = o * line
+        for i in range(line):
+            y[np.uint64(target + i)] = x[np.uint64(source + i)]
+
+
+@jit
+def whole_numbers(y: Array, start: Array, limit: Array, delta: Array, tid: int, nt: int) -> None:
+    """Writes the whole numbers from `start` to before `limit`, if they are as many as `y` takes."""
+    first: Any = np.int64(start[0])
+    stop: Any = np.int64(limit[0])
+    step: Any = np.int64(delta[0])
+    if max(max(first, stop), step) > _FAR or min(min(first, stop), step) < -_FAR:
+        raise ValueError("the numbers are large")
+    count: Any = 0
+    if step > 0 and stop > first:
+        count = (stop - first + step - 1) // step
+    elif step < 0 and stop < first:
+        count = (first - stop - step - 1) // -step
+    if count != y.size:
+        raise ValueError("the range has another size")
+    for i in range(y.size * tid // nt, y.size * (tid + 1) // nt):
+        y[i] = first + i * step
+
+
+def _other(*arguments: Any) -> NoReturn:
+    raise OtherSizes
+
+
+_slice_rows = Checked(slice_rows, _other, 2)
+_whole_numbers = Checked(whole_numbers, _other)
 
 
 def slice_expected(
@@ -41,7 +145,7 @@ def slice_expected(
     steps: Array | None,
     y: Array,
 ) -> None:
-    """Copies a slice.
+    """Copies a slice along any axes, in any steps.
 
     Args:
         name: Of the operation.

@@ -21,7 +21,7 @@ from partita.lowering.shapes.symbolic_size import Number, Size, holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.rearrange import axis_of
-from partita_cpu.kernels.movement.strided_copy import MOVABLE, strides_of
+from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel
 
 _REDUCTIONS = {
@@ -317,10 +317,8 @@ def _scatter(
     b: Builder, node: Node, x: Operand, places: Operand, updates: Operand, inner: int
 ) -> Operand:
     y = b.empty(x.shape, x.dtype)
-    if y.size == 0:
-        return y
-    b.call_numpy(np.copyto, y, x)
-    if updates.size == 0:
+    copy_box(b, x, y, [x.size], [1], [1])
+    if not y.size or not updates.size:
         return y
     rows = y.size // inner
     reduction = node.attrs.get("reduction", "none")
@@ -343,12 +341,28 @@ def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
         if other != axis:
             along = [size if k == other else 1 for k in range(x.ndim)]
             base = base + (np.arange(size) * steps[other]).reshape(along)
-    return _computed(b, _places_along_axis, checked, b.constant(base), steps[axis], index.shape)
+    if checked.const is not None and not b.folding:
+        known = np.multiply(checked.const, steps[axis], out=np.empty(index.shape, np.int64))
+        return b.constant(np.add(known, base, out=known))
+    places = b.empty(index.shape, np.int64)
+    if places.size:
+        sizes = index.shape[axis], math.prod(index.shape[axis + 1 :]), steps[axis]
+        b.call(
+            places_along_axis, b.flat(checked), b.constant(base.reshape(-1)), b.flat(places), *sizes
+        )
+    return places
 
 
-def _places_along_axis(index: Array, base: Array, out: Array, step: int) -> None:
-    np.multiply(index, step, out=out)
-    np.add(out, base, out=out)
+@jit
+def places_along_axis(
+    index: Array, base: Array, places: Array, size: int, inner: int, step: int, tid: int, nt: int
+) -> None:
+    """``places[o, j, i] = index[o, j, i] * step + base[o, i]`` for (outer, size, inner) of them."""
+    rows = index.size // inner
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        start, under = row * inner, row // size * inner
+        for i in range(inner):
+            places[start + i] = index[start + i] * step + base[under + i]
 
 
 def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand:
@@ -373,17 +387,6 @@ def _flatten_tuples(
         np.add(out, part, out=out)
 
 
-def _computed(b: Builder, fn: Any, index: Operand, base: Operand, step: int, shape: Any) -> Operand:
-    """The step `fn`, or its result at once where the indices are constant."""
-    if index.const is not None and not b.folding:
-        out = np.empty(shape, np.int64)
-        fn(index.const, b.value(base), out, step)
-        return b.constant(out)
-    places = b.empty(shape, np.int64)
-    b.call_numpy(fn, index, base, places, step)
-    return places
-
-
 @kernel("OneHot", dtypes={0: NUMBERS, 1: NUMBERS, 2: ANY})
 def one_hot(b: Builder, node: Node, index: Operand, depth: Operand, values: Operand) -> Operand:
     """A new axis that is "on" at each index and "off" elsewhere; all off for indices beyond."""
@@ -391,8 +394,30 @@ def one_hot(b: Builder, node: Node, index: Operand, depth: Operand, values: Oper
     axis = axis_of(node, node.attrs.get("axis", -1), index.ndim + 1)
     y = b.empty([*index.shape[:axis], size, *index.shape[axis:]], values.dtype)
     outer, inner = math.prod(index.shape[:axis]), math.prod(index.shape[axis:])
-    b.call_numpy(_mark, b.view(index, (outer, 1, inner)), values, b.view(y, (outer, size, inner)))
+    if index.dtype.kind in "iu" and values.shape == (2,) and y.size:
+        b.call(_mark_bits, values, b.flat(y), b.flat(index), size, inner)
+    else:
+        whole = b.view(index, (outer, 1, inner)), values, b.view(y, (outer, size, inner))
+        b.call_numpy(_mark, *whole)
     return y
+
+
+@jit
+def mark_rows(
+    values: Array, y: Array, index: Array, depth: int, inner: int, tid: int, nt: int
+) -> None:
+    """``y[o, d, i]`` is the second value where ``index[o, i]`` is d, elsewhere the first one."""
+    rows = y.size // inner
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        o = row // depth
+        for i in range(inner):
+            place = np.int64(index[o * inner + i])
+            if place < 0:
+                place += depth
+            y[row * inner + i] = values[1] if place == row - o * depth else values[0]
+
+
+_mark_bits = ItemSized(mark_rows, 2)
 
 
 def _mark(index: Array, values: Array, y: Array) -> None:
