@@ -102,7 +102,8 @@ class Subgraph:
     """A body (of Loop or Scan) that a step runs again and again.
 
     As an argument of a step it stands for a runner: the engine replaces it, for each request, by
-    a callable that takes arrays (the body's inputs, then ``captures``) and returns arrays.
+    a callable that takes arrays (the body's inputs, then ``captures``) and returns arrays. What
+    more it can do is between a device's engine and its kernels.
 
     Attributes:
         specializer: Makes the body's programs.

@@ -210,6 +210,14 @@ class Program:
     kept_bytes: int
     recorded: Recorded | None = None
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the steps leave every output in its own memory: there is nothing to collect."""
+        late = {operand for step in self.steps for operand in step.results}
+        return self.rest is None and all(
+            owner is not None and owner not in late for owner in self.owned
+        )
+
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:
     """What keeping the calls of a program costs, roughly, without its constants."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from partita.lowering import Array, Builder, Graph, Node, Operand, Value
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
 
-Body = Callable[[Sequence[Array]], list[Array]]
+
+class Body(Protocol):
+    """A body as the engine hands it to loops: :class:`partita_cpu.runtime.loop_body.LoopBody`."""
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The body's results, valid until its next run."""
+
+    def bound(self, arrays: Sequence[Array]) -> Callable[[], list[Array]] | None:
+        """A call on arrays that stay where they are until :meth:`release`, if there is one."""
+
+    def release(self) -> None:
+        """Holds the arrays no longer."""
 
 
 @kernel("Loop", dtypes={0: INT64, 1: BOOL}, folds=False)
@@ -74,20 +85,27 @@ def run_loop(
     """
     limit = None if trips is None else int(_one_of(trips, "number of trips"))
     go = condition is None or bool(_one_of(condition, "condition"))
-    # Copies that stay in place, so that the body's steps need not be bound anew each time.
+    # Copies that stay in place, so that the body is bound to them once for all iterations.
     state = [array.copy() for array in arrays[:carried]]
     number, flag = np.zeros(scalar_shapes[0], np.int64), np.ones(scalar_shapes[1], np.bool_)
     scans: list[list[Array]] = [[] for _ in empty_scans]
-    iteration = 0
-    while go and (limit is None or iteration < limit):
-        number[...] = iteration
-        flag[...] = go
-        results = body([number, flag, *state, *arrays[carried:]])
-        go = bool(_one_of(results[0], "next condition"))
-        _carry(state, results[1 : 1 + carried])
-        for scan, result in zip(scans, results[1 + carried :], strict=True):
-            scan.append(result.copy())
-        iteration += 1
+    iteration, call = 0, None
+    try:
+        while go and (limit is None or iteration < limit):
+            number[...] = iteration
+            flag[...] = go
+            given = [number, flag, *state, *arrays[carried:]]
+            if not iteration:
+                call = body.bound(given)
+            results = body(given) if call is None else call()
+            go = bool(_one_of(results[0], "next condition"))
+            if not _carry(state, results[1 : 1 + carried]):
+                call = None
+            for scan, result in zip(scans, results[1 + carried :], strict=True):
+                scan.append(result.copy())
+            iteration += 1
+    finally:
+        body.release()
     return state + [
         np.stack(scan) if scan else empty for scan, empty in zip(scans, empty_scans, strict=True)
     ]
@@ -160,14 +178,25 @@ def run_scan(
     ]
     captures = arrays[states + len(inputs) :]
     length = sliced[0].shape[0]
+    slices = [np.empty(array.shape[1:], array.dtype) for array in sliced]
     collected: list[Array] = []
-    for index in range(length):
-        results = body([*state, *(array[index, ...] for array in sliced), *captures])
-        _carry(state, results[:states])
-        if not collected:
-            collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
-        for target, result in zip(collected, results[states:], strict=True):
-            target[index] = result
+    call = None
+    try:
+        for index in range(length):
+            for target, array in zip(slices, sliced, strict=True):
+                target[...] = array[index, ...]
+            given = [*state, *slices, *captures]
+            if not index:
+                call = body.bound(given)
+            results = body(given) if call is None else call()
+            if not _carry(state, results[:states]):
+                call = None
+            if not collected:
+                collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
+            for target, result in zip(collected, results[states:], strict=True):
+                target[index] = result
+    finally:
+        body.release()
     if length == 0:
         return state + list(empty_scans)
     return state + [
@@ -176,13 +205,16 @@ def run_scan(
     ]
 
 
-def _carry(state: list[Array], results: Sequence[Array]) -> None:
-    """Takes over new state; in place where the shape stays, as the body's steps point there."""
+def _carry(state: list[Array], results: Sequence[Array]) -> bool:
+    """Takes over new state, in place where the shape stays; whether all of it does."""
+    in_place = True
     for index, result in enumerate(results):
         if result.shape == state[index].shape:
             np.copyto(state[index], result)
         else:
             state[index] = result.copy()
+            in_place = False
+    return in_place
 
 
 def _scalar_shapes(graph: Graph) -> tuple[tuple[int, ...], tuple[int, ...]]:

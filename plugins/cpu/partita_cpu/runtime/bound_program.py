@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import time
@@ -22,6 +23,7 @@ from partita.tensors.sequence_values import boxed, copied, unboxed
 from partita_cpu.runtime.call_layout import CallLayout, Place, address_of
 from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of
+from partita_cpu.runtime.loop_body import LoopBody
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -94,9 +96,7 @@ class GraphRunner:
         Raises:
             InferCancelledError: The run is to end early.
         """
-        if self._cancelled.is_set():
-            raise InferCancelledError("The request was cancelled.")
-        if self._plain is not None and _too_many(self._surprises, self._runs):
+        if self._plain is not None and self._gave_up():
             return self._plain.run(inputs, outputs)
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
@@ -106,23 +106,55 @@ class GraphRunner:
         else:
             bound = self._last = self._bind(arrays)
             self._last_specs, self._last_values = specs, values
-        self._runs += 1
-        try:
-            return bound.run(arrays, outputs)
-        except OtherSizes:
-            return self._surprised().run(arrays, outputs)
+        return self.expecting(functools.partial(bound.run, arrays, outputs), arrays, outputs)
 
-    def _surprised(self) -> GraphRunner:
-        """What runs the graph where a size is not as expected."""
-        self._surprises += 1
-        if self._plain is None:
-            plain = self._specializer.plain
-            if plain is None:
-                raise RuntimeError("a program expects sizes that nobody told")
-            self._plain = GraphRunner(
-                plain, self._team, self._times, self.bound_programs.most_bytes, self._cancelled
-            )
-        return self._plain
+    def expecting(
+        self,
+        call: Callable[[], list[Array]],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None] | None = None,
+    ) -> list[Array]:
+        """Makes a call for the graph; where a size is not as expected, a program for any does it.
+
+        Args:
+            call: Computes the graph of the inputs.
+            inputs: As :meth:`run` takes them.
+            outputs: The same.
+
+        Raises:
+            InferCancelledError: The run is to end early.
+        """
+        if self._cancelled.is_set():
+            raise InferCancelledError("The request was cancelled.")
+        self._runs += 1
+        if self._plain is None or not self._gave_up():
+            try:
+                return call()
+            except OtherSizes:
+                self._surprises += 1
+                self._plain = self._plain or self._without_expectations()
+        return self._plain.run(inputs, outputs)
+
+    def program_for(self, arrays: Sequence[Array]) -> Program:
+        """The program that a run on these arrays would be."""
+        return self._specializer.program_for(arrays)
+
+    def new_outputs(self, program: Program) -> list[Array]:
+        """Memory for what a program computes, with arbitrary content."""
+        made = [operand for operand in program.outputs if operand is not None]
+        return [aligned_empty(operand.shape, operand.dtype) for operand in made]
+
+    def _without_expectations(self) -> GraphRunner:
+        plain = self._specializer.plain
+        if plain is None:
+            raise RuntimeError("a program expects sizes that nobody told")
+        most = self.bound_programs.most_bytes
+        return GraphRunner(plain, self._team, self._times, most, self._cancelled)
+
+    def _gave_up(self) -> bool:
+        """Whether expecting sizes costs more runs than it saves."""
+        few, surprises = _FEW_SURPRISES, self._surprises
+        return surprises > few and surprises * few > self._runs
 
     def bind(
         self,
@@ -305,7 +337,7 @@ class BoundProgram:
         self._most_bytes = most_bytes
         self._results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
-        self._late = late = {operand for step in program.steps for operand in step.results}
+        self._late = {operand for step in program.steps for operand in step.results}
         self._buffers: list[Array | None] = [None] * len(program.outputs)  # made when they serve
         self._outputs: list[Array | None] = list(self._buffers)
         self._memory = Memory(program, arena, self._buffers)
@@ -326,10 +358,7 @@ class BoundProgram:
         arguments = sum(len(step.args) for step in program.steps)
         self._own_bytes = _ARGUMENT_BYTES * arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
-        # Whether the steps leave every output in its buffer, so that there is nothing to collect.
-        self._direct = rest is None and all(
-            owner is not None and owner not in late for owner in program.owned
-        )
+        self._direct = program.is_direct
 
     @property
     def kept_bytes(self) -> int:
@@ -346,7 +375,7 @@ class BoundProgram:
         try:
             return self._run(inputs, outputs)
         finally:
-            self._let_go()
+            self.let_go()
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         if outputs is not None or not self._to_buffers:
@@ -368,7 +397,7 @@ class BoundProgram:
             self._inputs[index] = array
             self._patch(self._input_places[index], array)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Keeps no input after a run: their addresses stay, and are used if they come again."""
         self._inputs = [None] * len(self._inputs)
         for _, places in self._held:
@@ -437,7 +466,10 @@ class BoundProgram:
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
-        args = [self._runner(a.specializer).run if isinstance(a, Subgraph) else a for a in args]
+        args = [
+            LoopBody(self._runner(arg.specializer)) if isinstance(arg, Subgraph) else arg
+            for arg in args
+        ]
         if step.results:
             return self._keep, (step, *args)
         if not step.shares:
@@ -535,11 +567,6 @@ class BoundProgram:
             else:
                 self._walker.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
-
-
-def _too_many(surprises: int, runs: int) -> bool:
-    """Whether expecting sizes costs more runs than it saves."""
-    return surprises > _FEW_SURPRISES and surprises * _FEW_SURPRISES > runs
 
 
 def _layout_of(program: Program, team: Team) -> CallLayout:
