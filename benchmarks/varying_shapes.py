@@ -1,7 +1,7 @@
 """Networks whose inputs change their shapes from call to call, beside onnxruntime and OpenVINO.
 
     python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--pin] [--json F]
-        [--opencl] [sequence] [batch] [lines] [pictures] [encoder] [detector]
+        [--opencl] [sequence] [batch] [lines] [pictures] [encoder] [detector] [speech]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
 order that it has not seen (`new`), the same in two other orders (`seen`), and some of them again
@@ -13,7 +13,8 @@ float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings a
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
 output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
 the network pinned to device REFERENCE; with --opencl it is device OPENCL. A peer that is not
-installed is left out. All networks but ``encoder`` and ``detector`` come from the zoo.
+installed is left out. Networks come from the zoo, but for ``encoder``, ``detector`` and
+``front_end``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audio_networks import RATE, front_end
 from cpu_networks import detector, encoder
 from cpu_peers import largest_error
 from models import cases
@@ -179,6 +181,12 @@ def embeddings(count: int, rng: np.random.Generator) -> Iterator[Feeds]:
         yield {"x": rng.standard_normal((1, int(length), 768), dtype=np.float32)}
 
 
+def utterances(count: int, rng: np.random.Generator) -> Iterator[Feeds]:
+    """One to 30 seconds of audio."""
+    for length in rng.permutation(np.linspace(RATE, 30 * RATE, count, dtype=int)):
+        yield {"x": rng.standard_normal((1, int(length)), dtype=np.float32)}
+
+
 WORK: dict[str, tuple[str, Callable[[int, np.random.Generator], Iterator[Feeds]]]] = {
     "sequence": ("zoo:minilm-l3", sequences),
     "batch": ("zoo:minilm-l3", batches),
@@ -186,10 +194,12 @@ WORK: dict[str, tuple[str, Callable[[int, np.random.Generator], Iterator[Feeds]]
     "pictures": ("zoo:ppocr-det", pictures),
     "encoder": ("encoder", embeddings),
     "detector": ("detector", pictures),
+    "speech": ("front_end", utterances),
 }
 BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "encoder": functools.partial(encoder, symbol="tokens"),
     "detector": functools.partial(detector, symbols=("height", "width")),
+    "front_end": front_end,
 }
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
-from single_op import assert_same, check, normal, run_ours
+from single_op import assert_same, check, model_of, normal, run_ours, run_shared
 
 from partita.errors import CompileError
+from partita.lowering import lower_proto
 from partita_cpu.kernels.movement.strided_copy import copy_nd, plan_copy, strides_of
 
 
@@ -197,6 +198,23 @@ def test_pad_crops():
     x = np.arange(6, dtype=np.float32)
     (y,) = run_ours("Pad", [x, int64(-1, 2)], mode="reflect")
     np.testing.assert_array_equal(y, [1, 2, 3, 4, 5, 4, 3])
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_borders_that_repeat_elements(mode):
+    """Few of them, which are copied as boxes, and so many that the border folds again."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        shape = rng.integers(1, 7, rng.integers(1, 4))
+        pads = rng.integers(-2, 9, (2, shape.size))
+        pads = np.where(pads.clip(max=0).sum(0) + shape < 1, 1, pads)
+        x = rng.standard_normal(shape).astype(np.float32)
+        cut = tuple(slice(max(-low, 0), min(high, 0) or None) for low, high in pads.T)
+        expected = np.pad(x[cut], pads.clip(0).T, mode)
+        model = model_of("Pad", [x, pads.ravel()], mode=mode)
+        np.testing.assert_array_equal(
+            run_shared(lower_proto(model), [x, pads.ravel()])[0], expected
+        )
 
 
 def test_pad_by_attributes():

@@ -1,4 +1,4 @@
-"""Operators that pad or crop: constants round a copied box, or indices that fold at the border."""
+"""Operators that pad or crop: boxes that are copied, or indices that fold again and again."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def pad(
     y = x
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if low or high:
-            size = x.shape[axis]
-            y = taken(b, y, axis, size + low + high, _folded_index, mode, size, low, high)
+            y = _folded(b, y, axis, mode, low, high)
     return y
 
 
@@ -66,6 +65,38 @@ def padded(
         start = sum(-min(lo, 0) * s for lo, s in zip(before, source, strict=True))
         place = sum(max(lo, 0) * s for lo, s in zip(before, target, strict=True))
         copy_box(b, x, y, kept, source, target, start, place)
+    return y
+
+
+def _folded(b: Builder, x: Operand, axis: int, mode: str, low: int, high: int) -> Operand:
+    """`x` with borders along one axis that repeat elements of it; negative borders cut off."""
+    size = x.shape[axis]
+    kept, left, right = size + min(low, 0) + min(high, 0), max(low, 0), max(high, 0)
+    longest = kept - 1 if mode == "reflect" else kept
+    if kept < 1 or (mode != "edge" and max(left, right) > longest):  # the border folds again
+        return taken(b, x, axis, size + low + high, _folded_index, mode, size, low, high)
+    y = b.empty((*x.shape[:axis], left + kept + right, *x.shape[axis + 1 :]), x.dtype)
+    first = max(-low, 0)
+    begins, step = {
+        "edge": ((first, first + kept - 1), 0),
+        "wrap": ((first + kept - left, first), 1),
+        "reflect": ((first + left, first + kept - 2), -1),
+    }[mode]
+    runs = ((begins[0], step, left), (first, 1, kept), (begins[1], step, right))
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    place = 0
+    for begin, by, count in runs:
+        copy_box(
+            b,
+            x,
+            y,
+            (outer, count, inner),
+            (size * inner, by * inner, 1),
+            (y.shape[axis] * inner, inner, 1),
+            begin * inner,
+            place * inner,
+        )
+        place += count
     return y
 
 
