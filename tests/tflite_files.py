@@ -17,6 +17,7 @@ TYPES = {
     "uint8": schema.TensorType.UINT8,
     "int4": schema.TensorType.INT4,
     "bool": schema.TensorType.BOOL,
+    "complex64": schema.TensorType.COMPLEX64,
     "resource": schema.TensorType.RESOURCE,
 }
 

@@ -13,8 +13,8 @@ from partita.frontends.tflite import translators
 from partita.frontends.tflite.document import Document, Operator, Signature, Subgraph, Tensor
 from partita.frontends.tflite.layout import cancel_transposes
 from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
-from partita.frontends.tflite.translator import TRANSLATORS, Site
-from partita.frontends.tflite.weights import constant, element_type
+from partita.frontends.tflite.translator import Site, has_complex, translator_of
+from partita.frontends.tflite.weights import COMPLEX64, constant, element_type
 from partita.frontends.value_names import TakenNames
 from partita.model.port import Port
 from partita.model.value_uses import values_read
@@ -124,9 +124,10 @@ def _refuse_unknown(document: Document) -> None:
     unknown: dict[str, str] = {}
     for graph in document.subgraphs:
         for operator in graph.operators:
-            if operator.code not in TRANSLATORS:
+            if translator_of(operator, graph.tensors) is None:
                 kind = "custom operator " if operator.is_custom else ""
-                unknown.setdefault(operator.code, f"{kind}{operator.label}")
+                what = " of complex numbers" if has_complex(operator, graph.tensors) else ""
+                unknown.setdefault(operator.code + what, f"{kind}{operator.label}{what}")
     if unknown:
         raise ModelFormatError(
             f"{document.origin} has operators that are not known: " + "; ".join(unknown.values())
@@ -181,6 +182,9 @@ class GraphScope:
     def model_graph(self, signature: Signature) -> ir.Graph:
         """The graph of a whole model."""
         graph = self.document.subgraphs[signature.subgraph]
+        for tensor in (graph.tensors[place] for place in graph.outputs):
+            if tensor.type == COMPLEX64:
+                raise ModelFormatError(f"it returns {tensor}, which holds complex numbers")
         names = {place: name for name, place in signature.inputs.items()}
         places = dict.fromkeys(graph.inputs)
         inputs = {place: self._input(graph.tensors[place], names.get(place)) for place in places}
@@ -278,7 +282,10 @@ class GraphScope:
         targets = [None if place < 0 else graph.tensors[place] for place in operator.outputs]
         self._site = site = targets[0].label if targets and targets[0] else operator.code
         start = len(self._nodes)
-        found = TRANSLATORS[operator.code](Site(operator, graph.tensors, inputs, self))
+        translate = translator_of(operator, graph.tensors)
+        if translate is None:
+            raise ModelFormatError("it is not known")
+        found = translate(Site(operator, graph.tensors, inputs, self))
         outputs = [found] if isinstance(found, ir.Value) else list(found)
         fresh = self._nodes[start:]
         self._name_fresh(operator, site, fresh)
@@ -286,10 +293,13 @@ class GraphScope:
         for place, tensor, value in zip(operator.outputs, targets, outputs, strict=False):
             if tensor is None:
                 continue
+            is_complex = tensor.type == COMPLEX64
             if value in own and value.name is None:
                 value.name = kept.get(place) or self.fresh(tensor.label)
-                value.type = ir.TensorType(element_type(tensor.type, tensor))
-            self._dims.setdefault(value, tensor.dims)
+                value.type = ir.TensorType(
+                    ir.DataType.FLOAT if is_complex else element_type(tensor.type, tensor)
+                )
+            self._dims.setdefault(value, (*tensor.dims, 2) if is_complex else tensor.dims)
             values[place] = value
         for node in fresh:
             for value in node.outputs:

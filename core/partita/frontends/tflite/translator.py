@@ -22,6 +22,12 @@ Translator = Callable[["Site"], "ir.Value | Sequence[ir.Value]"]
 TRANSLATORS: dict[str, Translator] = {}
 """Operator code, or name of a custom operator, to what makes ONNX operations of it."""
 
+COMPLEX_TRANSLATORS: dict[str, Translator] = {}
+"""The same of operators that read or make complex numbers.
+
+ONNX has none: their values are floats with one more axis of two, real and imaginary parts.
+"""
+
 FULL = np.iinfo(np.int64).max
 """As the end of a slice: up to the end of the axis."""
 
@@ -46,6 +52,33 @@ def translates(*codes: str) -> Callable[[Translator], Translator]:
         return translator
 
     return enter
+
+
+def translates_complex(*codes: str) -> Callable[[Translator], Translator]:
+    """The same, of operators that read or make complex numbers."""
+
+    def enter(translator: Translator) -> Translator:
+        COMPLEX_TRANSLATORS.update(dict.fromkeys(codes, translator))
+        return translator
+
+    return enter
+
+
+def has_complex(operator: Operator, tensors: Sequence[Tensor]) -> bool:
+    """Whether an operator reads or makes complex numbers."""
+    places = (*operator.inputs, *operator.outputs)
+    return any(place >= 0 and tensors[place].type == weights.COMPLEX64 for place in places)
+
+
+def translator_of(operator: Operator, tensors: Sequence[Tensor]) -> Translator | None:
+    """What translates an operator; ``None`` if nothing does.
+
+    Args:
+        operator: The operator.
+        tensors: All tensors of its subgraph.
+    """
+    is_complex = has_complex(operator, tensors)
+    return (COMPLEX_TRANSLATORS if is_complex else TRANSLATORS).get(operator.code)
 
 
 class Scope(Protocol):

@@ -48,6 +48,7 @@ _OTHERS = {
 }
 """Types that no operator here takes, by the schema's names."""
 
+COMPLEX64 = 8
 INT4 = 17
 RESOURCE = 13
 
