@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from partita.errors import InputError
 from partita_opencl.device.device import find_device
 from partita_opencl.runtime import device_model
 from partita_opencl.trials.matrix_unit_checks import Units, fault, parts
@@ -36,6 +37,16 @@ def test_layers_of_a_token(tmp_path, kind):
     run, head = ["cache_attention", "block_run"], kernels[-1:]
     # Queries, keys and values of the first layer, then a run for each, the last one with the head.
     assert kernels == ["block_product", *run * 2] or kernels == ["block_product", *run * 2, *head]
+
+
+def test_what_kernels_report_beside_groups_that_wait(tmp_path):
+    decoder = Decoder(tmp_path, "Q4_0", **F16)
+    assert decoder.logits([1]).size and "block_run" in decoder.kernels()
+    decoder.length = 1000  # more than the cache holds
+    with pytest.raises(InputError, match="out of bounds"):
+        decoder.logits([1])
+    decoder.length = 0
+    decoder.check(4e-3)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma2"])

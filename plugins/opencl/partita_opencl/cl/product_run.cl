@@ -4,7 +4,7 @@
 // by counters in memory; weights are copied before the wait. Sums are cut in parts as there.
 //
 // All groups must be on the device at a time. Waiting is bounded: a group that waits too long leaves
-// a mark in `stall` and ends, and so do the others; then counters and results mean nothing.
+// a mark in stall[1] and ends, and so do the others; then counters and results mean nothing.
 //
 // Options: BM BN WM WN STAGES  as in product_stream.cl, ACTIVATION  of the products that have one
 
@@ -114,7 +114,7 @@ void product_run(
           if (record[WAIT_B] >= 0)
             do LOOK(count, counters + record[WAIT_B] * LINE)
             while (count < record[TILES_B] && ++looks < MOST_LOOKS);
-          if (looks >= MOST_LOOKS) word = *stall = 1;
+          if (looks >= MOST_LOOKS) word = stall[1] = 1;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         ORDER();

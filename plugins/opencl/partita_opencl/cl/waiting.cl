@@ -1,5 +1,5 @@
 // How work-groups of one launch, all of which are on the device, wait for one another: by counters in
-// memory. Waiting is bounded: a group that looks too often leaves a mark and ends.
+// memory. Waiting is bounded: a group that looks too often leaves a mark in stall[1] and ends.
 
 #define LINE 32  // counters for which groups wait have a cache line each
 #define MOST_LOOKS 200000  // takes a GPU more than a millisecond, on which bound_plan.py counts
@@ -55,7 +55,7 @@ bool all_came(
     do LOOK(count, counter)
     while (count < groups && ++looks < MOST_LOOKS);
     *word = looks >= MOST_LOOKS;
-    if (*word) *stall = 1;
+    if (*word) stall[1] = 1;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   ORDER();

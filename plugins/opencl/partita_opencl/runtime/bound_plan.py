@@ -16,7 +16,7 @@ from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
 from partita_opencl.device.host_buffers import HostBuffers
-from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined
+from partita_opencl.launches.steps import FAULT, REPORTS, STALL, Counters, Described, Joined
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence
 from partita_opencl.runtime.request_buffers import RequestBuffers
@@ -82,8 +82,11 @@ class BoundPlan:
         self._described_by: dict[Operand, list[Any]] = {}
         self._descriptions: list[Any] = []
         self._untold: list[Any] = []  # describers whose matrices are elsewhere now
-        self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
-        self._stall = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.needs_device else None
+        self._reported = (
+            device.pool.allocate(4 * REPORTS, np.zeros(REPORTS, np.int32))
+            if plan.may_fault or plan.needs_device
+            else None
+        )
         self._counters = (
             device.pool.allocate(4 * plan.counters, np.zeros(plan.counters, np.int32))
             if plan.counters
@@ -245,9 +248,9 @@ class BoundPlan:
             launch()
         queue.finish()
         fault, stalled = self._reports.tolist()
-        if self._stall is not None and stalled:
+        if self.plan.needs_device and stalled:
             raise StalledError
-        if self._fault is not None and fault:
+        if self.plan.may_fault and fault:
             self._raise_fault(queue, fault)
         return results
 
@@ -310,10 +313,8 @@ class BoundPlan:
 
     def _shared(self, arg: Any) -> Any:
         """The argument itself, or the request's buffer that it stands for."""
-        if arg is FAULT:
-            return self._fault
-        if arg is STALL:
-            return self._stall
+        if arg is FAULT or arg is STALL:
+            return self._reported
         if isinstance(arg, Joined):
             return self.plan.constants.joined(arg)
         return self._counters if isinstance(arg, Counters) else arg
@@ -472,19 +473,17 @@ class BoundPlan:
     # ------------------------------------------------------------------------ faults
 
     def _read_reports(self, queue: Any, copies: list[Any]) -> None:
-        """Enqueues that both flags come to the host; one that no kernel raises is not read."""
+        """Enqueues that what kernels report comes to the host."""
         import pyopencl as cl
 
-        for place, flag in enumerate((self._fault, self._stall)):
-            if flag is not None:
-                target = self._reports[place : place + 1]
-                copies.append(cl.enqueue_copy(queue, target, flag, is_blocking=False))
+        if self._reported is not None:
+            copies.append(cl.enqueue_copy(queue, self._reports, self._reported, is_blocking=False))
 
     def _raise_fault(self, queue: Any, number: int) -> None:
         import pyopencl as cl
 
-        fault: Any = self._fault
-        cl.enqueue_copy(queue, fault, np.zeros(1, np.int32), is_blocking=True)
+        reported: Any = self._reported
+        cl.enqueue_copy(queue, reported, np.zeros(1, np.int32), is_blocking=True)
         op = self.plan.program.ops[number - 1]
         raise InputError(
             f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "

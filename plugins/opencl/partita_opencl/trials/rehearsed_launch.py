@@ -14,13 +14,21 @@ from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.drivers.trial_process import Answer, Json
-from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
+from partita_opencl.launches.steps import (
+    FAULT,
+    REPORTS,
+    STALL,
+    Counters,
+    Described,
+    Joined,
+    Launch,
+)
 
 _TABLE_BYTES = 1 << 16
 """Constants of integers up to this size are told: kernels may read from them what to do."""
 
 _NUMBER_BYTES = 4
-"""Size of a counter, and of the numbers in which kernels leave that something failed."""
+"""Size of a counter, and of a number in which kernels leave that something failed."""
 
 
 # ------------------------------------------------------------------------- a launch as JSON
@@ -63,7 +71,7 @@ def _buffer(owner: Any) -> Json:
             return {"content": np.ascontiguousarray(table).tobytes().hex()}
         return {"bytes": owner.nbytes}
     if owner is FAULT or owner is STALL:
-        return {"bytes": _NUMBER_BYTES}
+        return {"bytes": _NUMBER_BYTES * REPORTS}
     if isinstance(owner, Counters):
         return {"bytes": _NUMBER_BYTES * owner.count}
     if isinstance(owner, Joined):
