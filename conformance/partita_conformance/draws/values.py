@@ -308,6 +308,20 @@ def _two_factors(rng: np.random.Generator, array: Array) -> Array:
     return result
 
 
+def quotients(op_type: str, element: str) -> list[tuple[str, Draw]]:
+    """Multiples of whole numbers by these, which rounded reciprocals divide to a little less."""
+    if op_type not in ("Div", "Mod") or "int" not in element:
+        return []
+    limits = np.iinfo(element)
+    by = np.arange(1, min(127, limits.max) + 1)
+    multiples = (by[None] * np.array([1, 2, 3, 5, 7, 41])[:, None]).clip(0, limits.max)
+    sides = [multiples, np.broadcast_to(by, multiples.shape)]
+    signs = (1, -1) if limits.min else (1,)
+    arrays = [np.concatenate([s * side for s in signs]).astype(element) for side in sides[:1]]
+    arrays.append(np.concatenate([sides[1]] * len(signs)).astype(element))
+    return [("whole quotients", Draw([*arrays]))]
+
+
 def _powers(base: Array, exponent: Array) -> list[Array | None]:
     """Each of some bases with each exponent; powers beyond float32 that a float64 still holds."""
     bits = min(52, np.iinfo(base.dtype).bits - 1)

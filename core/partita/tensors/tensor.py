@@ -185,11 +185,25 @@ class Tensor(abc.ABC):
         return f"<Tensor {self.dtype}[{dims}] on {self.device}>"
 
 
+def _an_array(given: Any) -> np.ndarray[Any, Any]:
+    """What a host tensor may hold, which numpy's own functions return as numbers at times."""
+    if isinstance(given, np.ndarray):
+        return given
+    if isinstance(given, np.generic):
+        return np.asarray(given)
+    kind = type(given).__name__
+    raise TypeError(f"A HostTensor holds a numpy array, not {kind}: see numpy.asarray().")
+
+
 class HostTensor(Tensor):
     """A tensor in host memory: a numpy array, not copied.
 
     Args:
-        array: The elements; kept as it is, so writing to it changes the tensor.
+        array: The elements; kept as it is, so writing to it changes the tensor. A number of numpy's
+            becomes an array.
+
+    Raises:
+        TypeError: It is no array.
     """
 
     __slots__ = ("_array", "_shape", "device", "dtype", "memory")
@@ -197,6 +211,8 @@ class HostTensor(Tensor):
     _shape: tuple[int, ...]
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        if type(array) is not np.ndarray:
+            array = _an_array(array)
         self._array = array
         self._shape = array.shape
         self.dtype = array.dtype

@@ -126,3 +126,11 @@ def test_a_tensor_class_without_numpy_is_abstract():
 
     with pytest.raises(TypeError, match="abstract"):
         Half()
+
+
+def test_a_host_tensor_holds_an_array():
+    number = HostTensor(np.float32(3) - np.float32(1))
+    assert type(number.numpy()) is np.ndarray
+    assert (number.shape, number.numpy().item()) == ((), 2)
+    with pytest.raises(TypeError, match=r"holds a numpy array, not list"):
+        HostTensor([1.0, 2.0])

@@ -16,6 +16,7 @@ from partita_conformance.draws.choices.attention import ATTENTION
 from partita_conformance.draws.choices.codes import CODES
 from partita_conformance.draws.choices.elements import ELEMENTS
 from partita_conformance.draws.choices.images import IMAGES
+from partita_conformance.draws.choices.loops import LOOPS
 from partita_conformance.draws.choices.meet import meetings
 from partita_conformance.draws.choices.norms import NORMS
 from partita_conformance.draws.choices.numbers import numbers, places, whole
@@ -100,7 +101,7 @@ def scatter_nd() -> Iterator[Draw]:
                 updates = numbers(*rows, *x.shape[depth:])
                 for turn in (0, 1):
                     how = ("add", "max", "mul", "min")[(number + depth + rank + turn) % 4]
-                    drawn = [x - 1.2, indices, updates - 1]
+                    drawn = [x - 1.2, indices, np.asarray(updates - 1)]
                     yield Draw(drawn, {"reduction": how}, ((), (1,))[turn], opset=18)
 
 
@@ -297,6 +298,7 @@ CHOICES: Mapping[str, Callable[[], Iterator[Draw]]] = {
     **ELEMENTS,
     **NORMS,
     **SIGNALS,
+    **LOOPS,
     **TEXTS,
     **IMAGES,
 }

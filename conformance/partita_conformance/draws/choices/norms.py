@@ -54,6 +54,16 @@ def of_channels(count: int, low: int) -> Iterator[Draw]:
             yield Draw([numbers(*shape), *rest], {"epsilon": epsilon}, known)
 
 
+def batch_norm() -> Iterator[Draw]:
+    """Those of channels, and some that compute the statistics, and new running ones."""
+    yield from of_channels(4, 2)
+    for momentum, rank in ((0.9, 4), (0.25, 3), (0.0, 2)):
+        x = numbers(3, 4, *(3, 2)[: rank - 2]) - 1.2
+        rows = [numbers(4) - shift for shift in (0.2, 1.1, 0.5)]
+        given = {"training_mode": 1, "momentum": momentum}
+        yield Draw([x, *rows, numbers(4) + 0.5], given, (), 3, 15)
+
+
 def group_norm() -> Iterator[Draw]:
     """Groups of one channel, of some and of all, of images of each rank."""
     for row in meetings_of_three(
@@ -112,7 +122,7 @@ def loss(op_type: str) -> Iterator[Draw]:
 NORMS: Mapping[str, Callable[[], Iterator[Draw]]] = {
     "LayerNormalization": layer_norm,
     "RMSNormalization": rms_norm,
-    "BatchNormalization": lambda: of_channels(4, 2),
+    "BatchNormalization": batch_norm,
     "InstanceNormalization": lambda: of_channels(2, 3),
     "GroupNormalization": group_norm,
     "LpNormalization": lp_norm,

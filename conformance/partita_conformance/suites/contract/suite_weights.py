@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from partita_conformance.bench.bench import Bench
@@ -126,6 +127,40 @@ def _all_but(count: int, place: int) -> Array:
     weight = np.ones((count, count), np.float32)
     weight.reshape(-1)[place] = 7
     return weight
+
+
+_LAID: dict[str, Callable[[Array], Array]] = {
+    "by columns": np.asfortranarray,
+    "as every other one": lambda a: np.repeat(a, 2, -1)[..., ::2],
+    "backwards": lambda a: np.ascontiguousarray(a[::-1, ::-1])[::-1, ::-1],
+    "turned": lambda a: np.ascontiguousarray(a.T).T,
+    "as one number": lambda a: np.broadcast_to(a[:1, :1], a.shape),
+}
+
+
+@check("ports", values=True)
+def weights_may_lie_in_any_order(bench: Bench) -> None:
+    """Weights of a model that was built in memory are arrays, which may lie in any way."""
+
+    def made(op: str) -> onnx.ModelProto:
+        node = helper.make_node(op, ["x", "w"], ["y"])
+        weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+        ports = [value_of(name, (3, 4)) for name in "xy"]
+        return model([node], ports[:1], ports[1:], {"w": weight})
+
+    proto = first_taken(bench, map(made, BINARY), "an input and a weight")
+    x = np.full((3, 4), 2, np.float32)
+    for what, lay in _LAID.items():
+        weight = lay(numpy_helper.to_array(proto.graph.initializer[0]))
+        built = bench.read(proto)
+        built.ir.graph.initializers["w"].const_value = ir.tensor(weight, name="w")
+        due_of = onnx.ModelProto()
+        due_of.CopyFrom(proto)
+        held = numpy_helper.from_array(np.ascontiguousarray(weight, np.float32), "w")
+        due_of.graph.initializer[0].CopyFrom(held)
+        due = bench.expected(due_of, {"x": x})
+        have = bench.core.compile_model(built, bench.device, bench.target.config)({"x": x})
+        compare(have.to_tuple(), due, f"a weight that lies {what}", 0, 0)
 
 
 _ALIKE: dict[str, Sequence[Array]] = {

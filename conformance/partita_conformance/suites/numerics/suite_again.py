@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import partita
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
+from partita_conformance.draws.choices.every import CHOICES
 from partita_conformance.draws.cover import nth, order
 from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
@@ -30,6 +31,9 @@ from partita_conformance.suites.numerics.suite_kinds import CHANCE
 from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 from partita_conformance.suites.numerics.suite_sweep import valued
 
+_KEPT = frozenset(("BatchNormalization", "ScatterElements", "ScatterND", "TensorScatter"))
+"""Operators that update what they are given, if an engine lets them."""
+_KEPT_DRAWS = 10
 _KNOWN = ("float", "int64")
 """Element types of constants: those of weights, and of sizes and places."""
 
@@ -85,6 +89,21 @@ def _run(op: str, bench: Bench) -> None:
     fewest = min((draw(op, 0, attempt) for attempt in order(op)), key=_given)
     for one in (first, fewest) if _given(fewest) < _given(first) else (first,):
         _repeat(op, one, bench)
+    for one in _with_weights(op, first):
+        _repeat(op, one, bench, (False,))
+
+
+def _with_weights(op: str, first: Draw) -> Iterator[Draw]:
+    """Draws of which one half is part of the model, where a run might leave what it makes."""
+    drawn = [first]
+    if op in _KEPT:
+        every = list(CHOICES[op]()) if op in CHOICES else []
+        drawn += every[:: -(-len(every) // _KEPT_DRAWS)] if every else []
+    for one in drawn:
+        places = [place for place, array in enumerate(one.inputs) if array is not None]
+        if len(places) > 1:
+            yield dataclasses.replace(one, constant=places[1:])
+            yield dataclasses.replace(one, constant=places[:1])
 
 
 def _given(one: Draw) -> int:
@@ -92,7 +111,7 @@ def _given(one: Draw) -> int:
     return sum(array is not None for array in one.inputs)
 
 
-def _repeat(op: str, one: Draw, bench: Bench) -> None:
+def _repeat(op: str, one: Draw, bench: Bench, ways: Sequence[bool] = (False, True)) -> None:
     proto, feeds = model_of(op, one)
     turns = [feeds]
     other = {name: _changed(array) for name, array in feeds.items()}
@@ -100,7 +119,7 @@ def _repeat(op: str, one: Draw, bench: Bench) -> None:
         turns += [other, feeds]
     compiled = claimed_compiles(bench, proto)
     runner = compiled.device_model.create_runner()
-    for given in (False, True):
+    for given in ways:
         for numbers in turns:
             expected = _expected(bench, proto, numbers)
             if expected is None:

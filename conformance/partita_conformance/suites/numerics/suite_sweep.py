@@ -32,7 +32,14 @@ from partita_conformance.draws.large.tails import TAILS
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.quantized import quantized
 from partita_conformance.draws.shapes import broadcast, without_dimensions
-from partita_conformance.draws.values import HALVES, SUBNORMAL, groups_of, revalued, subnormal
+from partita_conformance.draws.values import (
+    HALVES,
+    SUBNORMAL,
+    groups_of,
+    quotients,
+    revalued,
+    subnormal,
+)
 from partita_conformance.draws.vary import (
     TYPES,
     aged,
@@ -344,7 +351,7 @@ def _own(op: str, element: str) -> list[tuple[str, Draw]]:
     if op in SQUARES and element in HALVES:
         like = typed(op, draw(op, 0), element).inputs[0]
         return [("squares", one) for one in squares(op, like)]
-    return quantized(op, element)
+    return quantized(op, element) + quotients(op, element)
 
 
 def _roomy(op: str) -> Draw:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,20 @@ from partita.errors import PartitaError
 from partita.tensors.tensor import HostTensor
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Array, networks, parse
+from partita_conformance.inputs.models import Array, Sample, networks, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.feeding import host_tensors, sums_of_any_sizes
-from partita_conformance.suites.resources.process_state import arithmetic
+from partita_conformance.suites.resources.process_state import (
+    arithmetic,
+    state_at_hand,
+    unusual_state,
+)
+
+_OFTEN_S = 1e-5
+"""After so long another of Python's threads goes on: runs overlap, however short they are."""
+_LONG = 100
+"""Operations of a model whose runs overlap."""
 
 
 def _together(count: int, task: Callable[[int], None]) -> None:
@@ -131,6 +141,39 @@ def transfers_are_made_together(bench: Bench) -> None:
             compare(have, arrays, f"tensors of thread {index}, turn {turn + 1}", 0, 0)
 
     _together(4, task)
+
+
+@check("threads", values=True)
+def the_process_is_left_alone_together(bench: Bench) -> None:
+    """What the process shares is as before when several threads have run long models at once.
+
+    What is changed for the time of a run, and put back, stays changed where two runs overlap.
+    """
+    steps = " ".join(f"v{n + 1} = Add(v{n}, w)" for n in range(_LONG))
+    text = f"g (float[4,4] v0) => (float[4,4] v{_LONG}) {{ {steps} }}"
+    proto = parse(text, {"w": np.ones((4, 4), np.float32)})
+    if bench.refusals(proto):
+        proto = bench.sample("plain").proto
+    compiled = bench.compile(proto)
+    feeds = Sample("", proto).feeds(3)
+    requests = [compiled.create_infer_request() for _ in range(4)]
+
+    def task(index: int) -> None:
+        for _ in range(3 + index):
+            requests[index].infer(feeds)
+
+    _together(1, task)  # what is imported now may set up its things
+    with unusual_state():
+        before, interval = state_at_hand(), sys.getswitchinterval()
+        try:
+            sys.setswitchinterval(_OFTEN_S)
+            for _ in range(5):
+                _together(4, task)
+        finally:
+            sys.setswitchinterval(interval)
+        after = state_at_hand()
+    changed = [what for what, value in before.items() if after[what] != value]
+    require(not changed, f"Runs on several threads at once change {', '.join(changed)}.")
 
 
 @check("threads", values=True)

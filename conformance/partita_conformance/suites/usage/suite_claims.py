@@ -71,9 +71,11 @@ def _compiles_alone(
 def what_is_taken_compiles_alone(bench: Bench) -> None:
     """What is taken in a model compiles cut out of it: each operation, and each with its reader.
 
-    Also where what is around it would let a compiler make one operation of them.
+    Also where what is around it would let a compiler make one operation of them, and where values
+    are of a type inside of the model that its inputs and outputs are not of.
     """
-    for sample in (*networks(), *samples("plain"), *samples("dynamic"), *chains()[:-_MANY]):
+    plain = (*samples("plain"), *samples("dynamic"), *_of_types_inside())
+    for sample in (*networks(), *plain, *chains()[:-_MANY]):
         model = bench.read(sample.proto)
         answer = bench.core.query_model(model, bench.device, bench.target.config)
         ops = [op for op in model.ops if op.name in answer]
@@ -83,6 +85,29 @@ def what_is_taken_compiles_alone(bench: Bench) -> None:
             if len(part) < len(model.ops):
                 what = " with ".join(f"'{op.name}' ({op.op_type})" for op in part)
                 _compiles_alone(bench, model, part, f"{what} of '{sample.name}'")
+
+
+_INSIDE = (
+    *("double", "float16", "bfloat16", "bool", "int64", "int32", "int16", "int8"),
+    *("uint64", "uint32", "uint16", "uint8"),
+)
+
+
+def _of_types_inside() -> Iterator[Sample]:
+    """Models of float32 that compute in another type."""
+    for name in _INSIDE:
+        element = onnx.TensorProto.DataType.Value(name.upper())
+        op = "Not(a)" if name == "bool" else "Add(a, a)"
+        text = f"""g (float[2,3] x) => (float[2,3] y) {{
+            a = Cast <to = {element}> (x)
+            b = {op}
+            c = Reshape(b, s)
+            d = Concat <axis = 1> (c, c)
+            y = Cast <to = 1> (d)
+        }}"""
+        proto = parse(text.replace("float[2,3] y", "float y"), {"s": np.array([3, 2])})
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
+        yield Sample(f"{name} inside", proto)
 
 
 _MANY = 2
@@ -141,12 +166,14 @@ def _content(model: partita.Model) -> tuple[object, ...]:
 
 def _many() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Models that hold much: weights, values, operations."""
-    side, count = 512, 12
-    for op in ("Add", "Mul", "MatMul"):
+    for (side, count), op in itertools.product(
+        ((512, 12), (128, 96), (32, 384)), ("Add", "Mul", "MatMul")
+    ):
         weights = {f"w{n}": np.full((side, side), n / 9, np.float32) for n in range(count)}
         steps = " ".join(f"v{n + 1} = {op}(v{n}, w{n})" for n in range(count))
         ports = f"(float[{side},{side}] v0) => (float[{side},{side}] v{count})"
-        yield f"{count} weights of a mebibyte by {op}", parse(f"g {ports} {{ {steps} }}", weights)
+        what = f"{count} weights of {side * side * 4 >> 10} kibibytes by {op}"
+        yield what, parse(f"g {ports} {{ {steps} }}", weights)
     one = {"w": np.ones((2048, 2048), np.float32)}
     yield "a weight of 16 mebibytes", parse("g (float x) => (float[A,B] y) { y = Mul(x, w) }", one)
     for op in ("Neg", "Relu", "Exp"):

@@ -269,7 +269,10 @@ def allocated_tensors_take_copies(bench: Bench) -> None:
 
 @check("request", values=True)
 def results_that_are_left_stay(bench: Bench) -> None:
-    """Results that a runner has given up are written no more, whatever it runs next."""
+    """Results that a runner has given up are written no more, whatever it runs next.
+
+    Nor are they by others of its model, when it has been closed.
+    """
     tried = 0
     for kind in ("dynamic", "outputs", "large"):
         sample = bench.sample(kind)
@@ -289,5 +292,12 @@ def results_that_are_left_stay(bench: Bench) -> None:
                 tried += 1
                 left.append((arrays, due))
         runner.close()
+        after = compiled.device_model.create_runner()
+        for turn, rows in enumerate((3, 5, 2, 0)):
+            feeds = sample.feeds(turn + 9, **({"N": rows} if sample.sizes else {}))
+            after.run(host_tensors(compiled, feeds), None)
+            for before, expected in left:
+                compare(before, expected, f"{sample.name}, results of a runner that was closed")
+        after.close()
     if not tried:
         raise NotApplicableError("the device leaves no results")
