@@ -1,7 +1,8 @@
-"""States of loops that no iteration changes are no states: bodies read the values themselves.
+"""What no iteration of a loop changes is no state of it, and what follows from it is computed once.
 
 Exporters of TensorFlow and Paddle hand all that a body reads to it as states, weights among them.
-What is carried is copied, and what is no constant is neither folded nor packed.
+What is carried is copied, and what is no constant is neither folded nor packed. Bodies then compute
+the same in each iteration, such as the keys of what a decoder attends to.
 """
 
 from __future__ import annotations
@@ -14,18 +15,66 @@ from partita.lowering.graph import Graph, Node, Value
 T = TypeVar("T")
 
 
+_OF_ANY = frozenset(
+    {"Abs", "Cast", "Erf", "Exp", "Identity", "Neg", "Not", "Relu", "Sigmoid", "Sqrt", "Tanh"}
+)
+"""Operators of one input that take whatever shape it has."""
+
+
 def release_states(graph: Graph) -> None:
     """Lets the bodies of Loop and Scan read what their states would hold throughout, in place.
 
-    Inner loops first, so that what they leave alone may be no state of an outer one either.
+    What they compute of it alone is computed before the loop, if it cannot fail: a loop may have no
+    iteration. Inner loops first, so that what they leave alone may be no state of an outer one
+    either.
     """
     nodes: list[Node] = []
     for node in graph.nodes:
         for body in node.graphs():
             release_states(body)
-        nodes.append(node)
-        nodes += _release(node)
+        links = _release(node)
+        nodes += [*_lifted(node), node, *links]
     graph.nodes = nodes
+
+
+def _lifted(node: Node) -> list[Node]:
+    """The nodes of a loop's body that compute the same each time, taken out of it."""
+    if node.kind not in ("Loop", "Scan") or not isinstance(node.attrs.get("body"), Graph):
+        return []
+    body: Graph = node.attrs["body"]
+    changing = {*body.inputs, *(value for inner in body.nodes for value in inner.outputs)}
+    lifted: list[Node] = []
+    for inner in body.nodes:
+        reads = [value for value in inner.inputs if value is not None]
+        if reads and changing.isdisjoint(reads) and _cannot_fail(inner):
+            lifted.append(inner)
+            changing.difference_update(inner.outputs)
+    if lifted:
+        gone = set(lifted)
+        body.nodes = [inner for inner in body.nodes if inner not in gone]
+    return lifted
+
+
+def _cannot_fail(node: Node) -> bool:
+    """Whether a node computes something of any tensors that its inputs may be."""
+    if node.domain or None in node.inputs:
+        return False
+    values = [value for value in node.inputs if value is not None]
+    x, *others = [value.shape for value in values]
+    if any(value.dtype is None or value.dtype.hasobject for value in values):
+        return False
+    if node.op_type in _OF_ANY:
+        return not others
+    if x is None:
+        return False
+    if node.op_type == "Transpose":
+        return sorted(node.attrs.get("perm") or range(len(x))) == list(range(len(x)))
+    w = others[0] if len(others) == 1 else None
+    if w is None or not x or not isinstance(x[-1], int):
+        return False
+    if node.op_type == "MatMul":
+        return len(x) > 1 and len(w) == 2 and w[0] == x[-1]
+    return node.op_type in ("Add", "Mul", "Sub") and w in ((x[-1],), (1,))
 
 
 def _release(node: Node) -> list[Node]:

@@ -397,6 +397,23 @@ def test_weights_that_a_loop_carries(nested):
     )
 
 
+def test_keys_that_are_the_same_in_each_iteration():
+    """As a decoder with attention has them: a product of what it attends to, in its body."""
+    model = model_of(
+        f"""g (int64 n, float[M, 4] seen, float[4] x) => (float[4] y)
+            <float[4, 4] w = {{{", ".join(map(str, floats(16)))}}}> {{
+            y = Loop (n, , x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {{
+                d = Identity(c)
+                keys = MatMul(seen, w)  bent = Tanh(keys)
+                scores = MatMul(bent, s)  shares = Softmax <axis = 0> (scores)
+                t = MatMul(shares, seen)
+            }}>
+        }}"""
+    )
+    steps = ((3, 5), (0, 5), (2, 1))
+    check(model, *({"n": np.array(n), "seen": floats(m, 4), "x": floats(4)} for n, m in steps))
+
+
 def test_a_sequence_that_is_handed_on_holds_tensors_of_its_own():
     model = model_of("g (seq(float[2]) s) => (seq(float[2]) t) { t = Identity(s) }")
     runner = partita.Core().compile_model(model, "CPU").device_model.create_runner()

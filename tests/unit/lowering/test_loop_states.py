@@ -2,6 +2,7 @@
 
 import pytest
 from onnx import parser
+from onnx.shape_inference import infer_shapes
 
 from partita.lowering import lower_proto
 from partita.lowering.loop_states import release_states
@@ -15,7 +16,9 @@ g (int64 n, float[2] x, float[2] w) => (float[2] y) {{
 
 
 def released(outs="a, z", body="", end="y = Sub(a, z)"):
-    graph = lower_proto(parser.parse_model(LOOP.format(outs=outs, body=body, end=end)))
+    graph = lower_proto(
+        infer_shapes(parser.parse_model(LOOP.format(outs=outs, body=body, end=end)))
+    )
     release_states(graph)
     (loop,) = (node for node in graph.nodes if node.op_type == "Loop")
     return graph, loop, loop.attrs["body"]
@@ -64,6 +67,52 @@ def test_what_an_inner_loop_hands_on_is_no_state_of_the_outer_one_either():
     assert add.inputs[1] is graph.inputs[2]
 
 
+def kinds(nodes):
+    return [node.op_type for node in nodes if node.op_type != "Identity"]
+
+
+def test_what_is_the_same_in_each_iteration_is_computed_before():
+    body = """v = Identity(u)  h = Tanh(u)  p = Mul(h, w)  q = Add(s, p)  k = Neg(w)
+        t = Sub(q, k)"""
+    graph, loop, inner = released(body=body)
+    before = graph.nodes[: graph.nodes.index(loop)]
+    assert kinds(before) == ["Tanh", "Mul", "Neg"]
+    assert kinds(inner.nodes) == ["Add", "Sub"]
+    assert names(inner.captures()) == ["p", "k"]
+
+
+def test_what_is_the_same_in_loops_of_loops_goes_all_the_way_out():
+    nested = """v = Identity(u)
+        t = Loop (n, , s) <body = k (int64 j, bool e, float[2] p) => (bool f, float[2] r) {
+            f = Identity(e)  a = Neg(w)  b = Exp(s)  c = Add(a, b)  r = Add(p, c) }>"""
+    graph, loop, body = released(body=nested)
+    assert kinds(graph.nodes[: graph.nodes.index(loop)]) == ["Neg"]
+    (inner,) = (node for node in body.nodes if node.op_type == "Loop")
+    assert kinds(body.nodes[: body.nodes.index(inner)]) == ["Exp", "Add"]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "h = Div(u, w)",
+        "h = RandomNormalLike(u)",
+        "h = Gather(u, n)",
+        "h = MatMul(u, w)",
+        "h = Add(u, wide)",
+        "h = Neg(s)",
+    ],
+)
+def test_what_could_fail_or_differ_stays_where_it_is(node):
+    """A loop of no iteration does not compute it."""
+    text = LOOP.format(
+        outs="a, z", body=f"v = Identity(u)  {node}  t = Add(s, h)", end="y = Neg(a)"
+    )
+    text = text.replace("float[2] w)", "float[2] w, float[M] wide)")
+    graph = lower_proto(infer_shapes(parser.parse_model(text)))
+    release_states(graph)
+    assert kinds(graph.nodes)[0] == "Loop"
+
+
 def test_a_scan_keeps_what_it_walks():
     graph = lower_proto(
         parser.parse_model(
@@ -76,7 +125,7 @@ def test_a_scan_keeps_what_it_walks():
         )
     )
     release_states(graph)
-    scan, link = graph.nodes
+    *_, scan, link = graph.nodes
     assert names(scan.inputs) == ["x", "z"]
     assert names(scan.outputs) == ["y", "m"]
     assert names(scan.attrs["body"].inputs) == ["s", "e"]
