@@ -30,8 +30,15 @@ from partita.tensors.allocation import host_zeros
 _MOST_BYTES = 1 << 42
 """No tensor is larger; emitters that cut their work in pieces would never come to an end."""
 
-_MOST_STEPS = 1 << 18
-"""No operation takes more steps: a weight that claims 2**31 channels is cut in as many pieces."""
+_MOST_STEPS = 1 << 15
+"""No operation takes more steps, beside some for each input and output, which a file has to name.
+
+One that claims 2**31 channels is cut in as many pieces.
+"""
+
+_MOST_TABLE_BYTES = 1 << 26
+"""Tables of more are not kept: they take longer than 0.1 s, and more than the tensors of most runs.
+"""
 
 _SMALL_BYTES = 1 << 12
 """Constants of fewer are known by their arrays; others would be kept longer than they serve."""
@@ -49,6 +56,10 @@ Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
     """What a function computes, as kernels take it."""
     return plain(np.asarray(fn(*args), dtype))
+
+
+def _write(fn: Callable[..., Array], args: tuple[Any, ...], y: Array) -> None:
+    y[...] = fn(*args)
 
 
 def _constant(array: Any) -> Operand:
@@ -252,6 +263,22 @@ class Builder:
             elements = np.array(elements, object)
         return Operand(tuple(shape), kind, elements)
 
+    def table(
+        self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
+    ) -> Operand:
+        """What a kernel reads beside its inputs, as :meth:`computed` takes it.
+
+        Each run makes it anew where it is large: sizes that a model claims cost no memory before.
+        For engines that run steps on numpy arrays.
+        """
+        dims, kind = tuple(shape), np.dtype(dtype)
+        small = holds_sizes((dims, args)) or math.prod(dims) * kind.itemsize <= _MOST_TABLE_BYTES
+        if small or self._folding:
+            return self.computed(dims, kind, fn, *args)
+        y = self.empty(dims, kind)
+        self.call_numpy(_write, fn, args, y)
+        return y
+
     def value(self, x: Operand, anywhere: bool = False) -> Array:
         """The elements of ``x``; never write to them.
 
@@ -387,7 +414,8 @@ class Builder:
         self.node = node
         self._folding = folding
         self._most = 0
-        self._steps_end = len(self.steps) + _MOST_STEPS
+        named = len(node.inputs) + len(node.outputs)
+        self._steps_end = len(self.steps) + _MOST_STEPS + 8 * named
         self.ops.append(OpRecord(node.name, node.op_type, node.origins))
         if folding:
             self.ops[-1].exec_type = "constant"

@@ -107,7 +107,11 @@ def eye_like(b: Builder, node: Node, x: Operand) -> Operand:
     """Ones on a diagonal of a matrix of the input's shape."""
     kind = onnx_dtype(node.attrs["dtype"]) if "dtype" in node.attrs else x.dtype
     rows, columns = x.shape
-    return b.constant(np.eye(rows, columns, node.attrs.get("k", 0)).astype(kind))
+    return b.table((rows, columns), kind, _eye, rows, columns, node.attrs.get("k", 0), kind)
+
+
+def _eye(rows: int, columns: int, diagonal: int, dtype: np.dtype[Any]) -> Array:
+    return np.eye(rows, columns, diagonal, dtype)
 
 
 @kernel("Trilu", dtypes={0: ANY, 1: INT64})
@@ -116,7 +120,7 @@ def trilu(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> Opera
     diagonal = 0 if k is None else int(b.value(k).ravel()[0])
     rows, columns = x.shape[-2:]
     upper = bool(node.attrs.get("upper", 1))
-    cleared = b.computed((rows, columns), np.bool_, _cleared, rows, columns, diagonal, upper)
+    cleared = b.table((rows, columns), np.bool_, _cleared, rows, columns, diagonal, upper)
     y = b.empty(x.shape, x.dtype)
     b.call_numpy(_copy_and_clear, x, cleared, y)
     return y

@@ -158,8 +158,9 @@ def _is_joined(window: Window) -> bool:
 def _is_summed(window: Window, shape: tuple[int, ...]) -> bool:
     """Whether output slices are sums of convolutions of single slices."""
     few = window.out[0] * window.kernel[0] <= _SUMMED_SLICES
-    covered = settled(evaluated(_covers, *window.along(0)))
-    return window.kernel[0] > 1 and shape[0] == 1 and few and bool(covered)
+    if not (window.kernel[0] > 1 and shape[0] == 1 and few):
+        return False
+    return bool(settled(evaluated(_covers, *window.along(0))))
 
 
 def _covers(*along: int) -> bool:

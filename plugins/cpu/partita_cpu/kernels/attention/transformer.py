@@ -68,7 +68,7 @@ def embed_layer_normalization(
     batch, length = words.shape
     width = word_table.shape[1]
     if positions is None:
-        positions = b.constant(np.tile(np.arange(length, dtype=np.int32), (batch, 1)))
+        positions = b.table((batch, length), np.int32, _counted, batch, length)
     elif positions.shape[0] != batch:
         positions = b.constant(np.tile(b.value(positions), (batch, 1)))
     total = b.empty((batch, length, width), word_table.dtype)
@@ -90,6 +90,11 @@ def embed_layer_normalization(
     counts = b.empty((batch,), np.int32)
     b.call_numpy(_count_words, mask, counts)
     return y, counts, total
+
+
+def _counted(batch: int, length: int) -> Array:
+    """Numbers from 0 on, for each sentence."""
+    return np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
 
 
 def _count_words(mask: Array | None, counts: Array) -> None:

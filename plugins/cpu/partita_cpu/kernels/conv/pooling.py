@@ -85,7 +85,7 @@ def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
         b.call(power_windows(0), b.flat(x), b.flat(y), b.constant(seen.table), 0.0, 0, work=work)
         include = bool(node.attrs.get("count_include_pad", 0))
         counts = [
-            b.computed((window.out[axis],), np.int64, count_places, include, *window.along(axis))
+            b.table((window.out[axis],), np.int64, count_places, include, *window.along(axis))
             for axis in range(3)
         ]
         b.call(divide_windows, b.flat(y), *counts)

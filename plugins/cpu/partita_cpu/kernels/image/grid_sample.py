@@ -176,12 +176,19 @@ def affine_grid(b: Builder, node: Node, theta: Operand, size: Operand) -> Operan
     """The grid that GridSample reads for an affine map."""
     n, _, *spatial = ints(b, size)
     aligned = bool(node.attrs.get("align_corners", 0))
-    axes = [_centres(count, aligned, theta.dtype) for count in spatial]
-    places = np.meshgrid(*axes, indexing="ij")
-    ones = np.ones(math.prod(spatial), theta.dtype)
-    base = np.stack([*(place.ravel() for place in reversed(places)), ones], axis=1)
-    y = product(b, b.constant(base), theta, False, True)
+    shape = math.prod(spatial), len(spatial) + 1
+    base = b.table(shape, theta.dtype, _pixels, tuple(spatial), aligned, theta.dtype)
+    y = product(b, base, theta, False, True)
     return b.view(y, (n, *spatial, len(spatial)))
+
+
+def _pixels(spatial: tuple[int, ...], aligned: bool, dtype: np.dtype[Any]) -> Array:
+    """Coordinates of all pixels, the last axis first, and 1 behind them."""
+    result: Array = np.ones((*spatial, len(spatial) + 1), dtype)
+    for axis, count in enumerate(spatial):
+        along = [count if axis == other else 1 for other in range(len(spatial))]
+        result[..., len(spatial) - 1 - axis] = _centres(count, aligned, dtype).reshape(along)
+    return result.reshape(-1, len(spatial) + 1)
 
 
 def _centres(count: int, aligned: bool, dtype: np.dtype[Any]) -> Array:

@@ -217,7 +217,7 @@ def _indices(
 ) -> Operand:
     """As many indices along an axis, which a function computes of sizes."""
     where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.told})"
-    return b.computed((count,), np.int64, _within, *where, index_of, *args)
+    return b.table((count,), np.int64, _within, *where, index_of, *args)
 
 
 def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *args: Any) -> Array:
@@ -335,22 +335,26 @@ def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
     """For each index the place in flat `x` whose coordinate along the axis is the index."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
     checked = checked_index(b, index, x.shape[axis])
-    steps = strides_of(x.shape)
-    base = np.zeros([1] * x.ndim, np.int64)
-    for other, size in enumerate(index.shape):
-        if other != axis:
-            along = [size if k == other else 1 for k in range(x.ndim)]
-            base = base + (np.arange(size) * steps[other]).reshape(along)
-    if checked.const is not None and not b.folding:
+    steps = tuple(strides_of(x.shape))
+    rows = tuple(1 if k == axis else size for k, size in enumerate(index.shape))
+    base = b.table(rows, np.int64, _beginnings, rows, steps)
+    if checked.const is not None and base.const is not None and not b.folding:
         known = np.multiply(checked.const, steps[axis], out=np.empty(index.shape, np.int64))
-        return b.constant(np.add(known, base, out=known))
+        return b.constant(np.add(known, base.const, out=known))
     places = b.empty(index.shape, np.int64)
     if places.size:
         sizes = index.shape[axis], math.prod(index.shape[axis + 1 :]), steps[axis]
-        b.call(
-            places_along_axis, b.flat(checked), b.constant(base.reshape(-1)), b.flat(places), *sizes
-        )
+        b.call(places_along_axis, b.flat(checked), b.flat(base), b.flat(places), *sizes)
     return places
+
+
+def _beginnings(shape: tuple[int, ...], steps: tuple[int, ...]) -> Array:
+    """Where elements lie whose coordinates count up to a shape."""
+    base = np.zeros([1] * len(shape), np.int64)
+    for axis, size in enumerate(shape):
+        along = [size if k == axis else 1 for k in range(len(shape))]
+        base = base + (np.arange(size) * steps[axis]).reshape(along)
+    return base
 
 
 @jit
@@ -370,10 +374,15 @@ def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand
     depth = index.shape[-1]
     limits = x.shape[batch : batch + depth]
     out = b.empty(index.shape[:-1], np.int64)
-    base = np.arange(math.prod(index.shape[:batch]), dtype=np.int64) * math.prod(limits)
-    base = base.reshape(index.shape[:batch] + (1,) * (index.ndim - 1 - batch))
-    b.call_numpy(_flatten_tuples, index, b.constant(base), out, limits, b.node.name)
+    rows = index.shape[:batch] + (1,) * (index.ndim - 1 - batch)
+    base = b.table(rows, np.int64, _multiples, rows, math.prod(limits))
+    b.call_numpy(_flatten_tuples, index, base, out, limits, b.node.name)
     return out
+
+
+def _multiples(shape: tuple[int, ...], step: int) -> Array:
+    """A number's multiples, from 0 on, in a shape."""
+    return (np.arange(math.prod(shape), dtype=np.int64) * step).reshape(shape)
 
 
 def _flatten_tuples(

@@ -175,7 +175,7 @@ def emit_slide(
 def counts_of(b: Builder, window: Window, include_pad: bool) -> tuple[Operand, Operand]:
     """How many places windows average over, at least 1: for each row of them, and each column."""
     down, across = (
-        b.computed((window.out[axis],), np.int64, _at_least_one, include_pad, *window.along(axis))
+        b.table((window.out[axis],), np.int64, _at_least_one, include_pad, *window.along(axis))
         for axis in (1, 2)
     )
     return down, across

@@ -162,7 +162,7 @@ def _emit_rows(
     if y.size == 0:
         return y, means, inverses
     fits = scale.size == n and (bias is None or bias.size == n)
-    factors = b.flat(scale) if fits else b.constant(np.ones(n, x.dtype))
+    factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
     b.call(
         normalize_rows,

@@ -204,8 +204,14 @@ def _final(b: Builder, c: Cells, state: Operand) -> Operand:
     return final
 
 
+def _multiples(count: int, step: int) -> Array:
+    return np.arange(count, dtype=np.int64) * step
+
+
 def _emit_lengths(b: Builder, c: Cells, lengths: Operand | None) -> Operand:
-    return b.constant(np.full(c.batch, c.steps, np.int32)) if lengths is None else lengths
+    if lengths is not None:
+        return lengths
+    return b.table((c.batch,), np.int32, np.full, c.batch, c.steps)
 
 
 def _activations(
@@ -345,7 +351,7 @@ def gru(
     h = _emit_state(b, c, initial_h, x.dtype)
     rows, length = c.directions * c.batch, c.widths[1]
     rooms, y = b.empty((rows * length,), x.dtype), b.empty(c.y_shape, x.dtype)
-    room_places = b.constant(np.arange(rows, dtype=np.int64) * length)
+    room_places = b.table((rows,), np.int64, _multiples, rows, length)
     lasting = _emit_lengths(b, c, lengths)
     tensors = (products, recurrent, late, lasting, h, rooms, places, room_places, y)
     b.call(
