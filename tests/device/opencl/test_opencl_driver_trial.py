@@ -53,9 +53,9 @@ def test_a_driver_that_aborts_while_it_is_loaded(tmp_path):
 
 
 def test_a_driver_that_hangs_while_it_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_trial, "SECONDS", 10.0)
+    monkeypatch.setattr(driver_trial, "SECONDS", 4.0)
     verdict = driver_trial.driver_verdict(library_that(tmp_path, "hangs"))
-    assert verdict.reason == "it said nothing for 10 s, while it was loaded"
+    assert verdict.reason == "it said nothing for 4 s, while it was loaded"
 
 
 @needs_pocl_of_pypi
@@ -68,9 +68,9 @@ def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
 
 @needs_pocl_of_pypi
 def test_a_driver_that_hangs_while_it_builds_a_kernel(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_trial, "SECONDS", 15.0)
+    monkeypatch.setattr(driver_trial, "SECONDS", 8.0)
     verdict = driver_trial.driver_verdict(broken_pocl(tmp_path, hanging_include(tmp_path)))
-    assert verdict.reason.endswith("for 15 s, while its devices built and ran a small kernel")
+    assert verdict.reason.endswith("for 8 s, while its devices built and ran a small kernel")
 
 
 @needs_pocl_of_pypi
