@@ -9,6 +9,8 @@ from partita.cli.main import main
 from partita.frontends.gguf import GgufFile
 from partita.generate import Generator
 
+pytestmark = pytest.mark.timeout(900)  # they run beside others, which leave them part of a core
+
 # What llama.cpp (npm's node-llama-cpp 3.22.1) makes of texts, special tokens known by name.
 LLAMA_CPP = [
     ("The capital of France is", [504, 3575, 282, 4649, 314]),
