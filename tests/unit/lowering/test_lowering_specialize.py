@@ -446,7 +446,7 @@ def test_an_operation_of_endless_steps_is_refused():
         '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
     )
     maker = Specializer(lower_proto(model), Target(lambda node, operands: Emit(emit)))
-    with pytest.raises(CompileError, match=r"\(Relu\) would take more than 262144 steps"):
+    with pytest.raises(CompileError, match=r"\(Relu\) would take more than 32768 steps"):
         maker.program_for([floats(2)])
 
 
