@@ -30,6 +30,7 @@ WIDENED = (
     *("LpPool", "GlobalLpPool", "Sigmoid", "Softplus", "Elu", "Selu", "Celu", "HardSigmoid"),
     *("HardSwish", "Mish", "Gelu", "Softsign", "Tanh", "Erf", "Pow", "LSTM", "GRU", "RNN"),
     *("Resize", "GridSample", "RoiAlign", "Attention", "Det", "DeformConv", "AffineGrid"),
+    "MelWeightMatrix",
     *("Softmax", "LogSoftmax", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
     "QuantizeLinear",
 )

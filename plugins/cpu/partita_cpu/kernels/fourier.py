@@ -1,4 +1,4 @@
-"""DFT and STFT, transformed by scipy's pocketfft, which takes any length and releases the GIL."""
+"""DFT and STFT by scipy's pocketfft, which takes any length and releases the GIL; mel bands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.fourier import dft_axis, resolve_dft, resolve_stft
+from partita_cpu.kernels.elementwise.cast import emit_cast, onnx_dtype
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, kernel
 
@@ -77,6 +79,58 @@ def stft(
             exec_type="scipy",
         )
     return y
+
+
+@kernel(
+    "MelWeightMatrix", dtypes={0: INDICES, 1: INDICES, 2: INDICES, 3: ALL_FLOATS, 4: ALL_FLOATS}
+)
+def mel_weights(
+    b: Builder,
+    node: Node,
+    bands: Operand,
+    length: Operand,
+    rate: Operand,
+    lower: Operand,
+    upper: Operand,
+) -> Operand:
+    """Frequencies of a transform by bands of the mel scale, whatever type is asked for."""
+    count, points, samples = (b.value(x).item() for x in (bands, length, rate))
+    edges = [float(b.value(x).item()) for x in (lower, upper)]
+    if count < 0 or points < 0 or samples < 1 or not all(-700 < edge < math.inf for edge in edges):
+        raise CompileError(
+            f"Operation '{node.name}' (MelWeightMatrix) makes {count} bands from {edges[0]} to "
+            f"{edges[1]} Hz of {points} points at {samples} samples a second; numbers are not to "
+            "be negative, the rate at least 1, edges above -700 and finite."
+        )
+    y = b.empty((points // 2 + 1, count), np.float64)
+    if y.size:
+        b.call_numpy(fill_mel_weights, y, points, samples, *edges)
+    return emit_cast(b, y, onnx_dtype(node.attrs.get("output_datatype", 1)))
+
+
+def fill_mel_weights(y: Array, length: int, rate: int, lower: float, upper: float) -> None:
+    """Writes triangles of height 1, one in each column, which meet at steps of the mel scale.
+
+    Args:
+        y: Frequencies by bands.
+        length: Points of the transform.
+        rate: Samples a second.
+        lower: Where the first triangle begins, in Hertz.
+        upper: Near where the last one ends.
+    """
+    low, high = (2595 * np.log1p(edge / 700) / np.log(10) for edge in (lower, upper))
+    places = np.arange(y.shape[1] + 2)
+    mels = places * ((high - low) / places.size) + low
+    hertz = 700 * np.expm1(mels / 2595 * np.log(10))
+    ends = (length + 1) * hertz // rate
+    left, peak, right = ends[:-2], ends[1:-1], ends[2:]
+    up, down = np.maximum(peak - left, 1), np.maximum(right - peak, 1)
+    rows = max(1, _PIECE // y.shape[1])
+    for first in range(0, y.shape[0], rows):
+        block = y[first : first + rows]
+        row = np.arange(first, first + block.shape[0])[:, None]
+        sides = np.where(row < peak, (row - left) / up, (right - row) / down)
+        block[...] = np.where(row == peak, 1, np.maximum(sides, 0))
 
 
 def _number(b: Builder, x: Operand | None) -> int | None:

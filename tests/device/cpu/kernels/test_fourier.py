@@ -8,11 +8,13 @@ from judge import onnxruntime_results
 from models import model_of as graph_of
 from models import node, value, weight
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 from single_op import check, model_of, normal, run_ours, run_shared
 
 from partita.errors import CompileError, PartitaError
-from partita.lowering import lower_proto
+from partita.lowering import lower_proto, reference_fold
 from partita_cpu.jit.isa import isa
+from partita_cpu.runtime.device_model import run_graph
 
 CLOSE = {np.float64: 1e-13, np.float32: 3e-6, np.float16: 2e-3, ml_dtypes.bfloat16: 2e-2}
 
@@ -152,6 +154,63 @@ def test_onnxruntime_agrees(kind, real):
     check("DFT", [normal(1, 3, 33, 2, dtype=real)], opset=20, onesided=1, inverse=1)
     check("STFT", [x, step, normal(2, 64, dtype=real)], opset=17)
     check("STFT", [x, step, None, length.reshape(())], opset=17, onesided=0)
+
+
+MEL = [(8, 64, 16000, 0, 8000), (80, 400, 16000, 20.5, 7600), (40, 16, 8000, 0, 3000)]
+MEL += [(3, 5, 100, 7, 7.5), (0, 64, 16000, 0, 8000), (1, 1, 10, 0, 4), (128, 512, 16000, 0, 7999)]
+
+
+def mel_inputs(bands, length, rate, lower, upper, edges=np.float32):
+    numbers = [np.array(n) for n in (bands, length, rate)]
+    return [*numbers, *(np.array(edge, edges) for edge in (lower, upper))]
+
+
+@pytest.mark.parametrize("given", MEL)
+@pytest.mark.parametrize("kind", [None, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32])
+def test_mel_bands_are_those_of_the_reference(given, kind):
+    inputs = mel_inputs(*given, np.float64)
+    attributes = {} if kind is None else {"output_datatype": kind}
+    model = model_of("MelWeightMatrix", inputs, **attributes)
+    feeds = {f"x{k}": x for k, x in enumerate(inputs)}
+    expected = ReferenceEvaluator(model).run(None, feeds)[0]
+    for constants in ((), range(5)):
+        found = run_ours("MelWeightMatrix", inputs, constants=constants, **attributes)[0]
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *((-1, 64, 16000, 0, 8000), (8, -(2**63), 16000, 0, 8000), (8, 64, 0, 0, 8000)),
+        *((8, 64, -1, 0, 8000), (8, 64, 16000, np.nan, 8000), (8, 64, 16000, 0, np.inf)),
+        *((8, 64, 16000, -701, 8000), (2**62, 64, 16000, 0, 8000), (8, 2**62, 16000, 0, 8000)),
+    ],
+)
+def test_mel_bands_that_cannot_be(given):
+    with pytest.raises(CompileError, match=r"\(MelWeightMatrix\) (makes|would make)"):
+        run_ours("MelWeightMatrix", mel_inputs(*given))
+
+
+@pytest.mark.parametrize("edges", [np.float16, ml_dtypes.bfloat16])
+def test_mel_bands_of_edges_of_16_bits(edges):
+    """Both ours and the corrected reference take the edge, and round nothing behind it."""
+    inputs = mel_inputs(3, 16, 1000, 20, 300, edges)
+    wide = [x.astype(np.float64) if x.dtype == edges else x for x in inputs]
+    model = model_of("MelWeightMatrix", wide)
+    expected = ReferenceEvaluator(model).run(None, {f"x{k}": x for k, x in enumerate(wide)})[0]
+    graph = lower_proto(model_of("MelWeightMatrix", inputs))
+    for found in (run_graph(graph, inputs)[0], reference_fold(graph.nodes[0], inputs)[0]):
+        assert_close(found, expected, np.float32)
+
+
+def test_mel_bands_beyond_the_frequencies():
+    """Triangles are cut off there, and ones of no width are still a peak."""
+    found = run_ours("MelWeightMatrix", mel_inputs(6, 16, 1000, 100, 5e8))[0]
+    assert found.shape == (9, 6)
+    assert ((found >= 0) & (found <= 1)).all()
+    backwards = run_ours("MelWeightMatrix", mel_inputs(6, 16, 1000, 400, 1))[0]
+    assert np.isfinite(backwards).all()
 
 
 def spectra(samples):
