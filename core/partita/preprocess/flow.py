@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.frontends.reader import read_model
 from partita.frontends.value_names import TakenNames
+from partita.model.port import value_shape
 from partita.preprocess.axes import Axes, permutation
 from partita.preprocess.formats import ColorFormat
 
@@ -27,6 +29,7 @@ class Flow:
         rank: The number of axes.
         name: What operations are called after.
         taken: Names that are taken; those made here are added.
+        opset: The model's.
 
     Attributes:
         value: What the steps so far have made.
@@ -44,13 +47,16 @@ class Flow:
         rank: int,
         name: str,
         taken: TakenNames,
+        opset: int,
     ) -> None:
         self.value = value
+        self._start = [value, *planes]
         self.planes = list(planes)
         self.dtype = dtype
         self.axes = axes
         self.color = color
         self.rank = rank
+        self.opset = opset
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self._name = name
@@ -87,6 +93,50 @@ class Flow:
         )
         self.constants.append(value)
         return value
+
+    def dims(self) -> list[int | None]:
+        """The dimensions of the value, as far as they follow from where it begins."""
+        import onnx
+        import onnx_ir as ir
+
+        if not self.nodes:
+            shape = value_shape(self._start[0])
+        else:
+            proto = onnx.GraphProto(name="steps", node=map(ir.serde.serialize_node, self.nodes))
+            proto.input.extend(map(ir.serde.serialize_value, self._start))
+            held = (value.const_value for value in self.constants)
+            proto.initializer.extend(
+                ir.serde.serialize_tensor(one) for one in held if one is not None
+            )
+            proto.output.add(name=self.value.name)
+            imports = [onnx.helper.make_opsetid("", self.opset)]
+            model = onnx.helper.make_model(proto, opset_imports=imports)
+            shape = value_shape(read_model(model).ir.graph.outputs[0])
+        if shape is None:
+            return [None] * self.rank
+        return [dim if isinstance(dim, int) else None for dim in shape]
+
+    def take_over(self, graph: ir.Graph) -> None:
+        """Goes on with what a graph of one input and one output computes.
+
+        Args:
+            graph: Whose operations and constants become those of the flow.
+        """
+        (given,), (made,) = graph.inputs, graph.outputs
+        given.replace_all_uses_with(self.value)
+        nodes = list(graph)
+        graph.outputs.clear()
+        graph.remove(nodes)
+        for node in nodes:
+            node.name = self._fresh(node.op_type)
+            for place, value in enumerate(node.outputs):
+                value.name = node.name if not place else f"{node.name}/{place}"
+        for name in list(graph.initializers):
+            value = graph.initializers.pop(name)
+            value.name = self._fresh("constant")
+            self.constants.append(value)
+        self.nodes += nodes
+        self.value = self.value if made is given else made
 
     def ints(self, *numbers: int) -> ir.Value:
         """A constant row of int64."""

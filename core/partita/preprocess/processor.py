@@ -68,7 +68,8 @@ class PrePostProcessor:
         """Folds all steps into the model, and returns it.
 
         Conversions to the model's element type and layout that no step does are put at the end. A
-        model of an ONNX opset before 18 is converted to that.
+        model of an ONNX opset before 18 is converted to that, and before 23 where there are custom
+        steps.
 
         Raises:
             ModelError: A step does not fit the tensor, or what comes of all steps not the model;
@@ -76,7 +77,9 @@ class PrePostProcessor:
         """
         from partita.model.inference.shape_inference import infer_shapes
 
-        work = with_opset(self._model.clone(), _OPSET)
+        opsets = [way.preprocess().opset for way in self._inputs.values()]
+        opsets += [back.postprocess().opset for back in self._outputs.values()]
+        work = with_opset(self._model.clone(), max([_OPSET, *opsets]))
         graph = work.ir.graph
         taken = TakenNames(str(node.name) for node in graph.all_nodes())
         taken.take(str(value.name) for node in graph.all_nodes() for value in node.outputs)
@@ -106,7 +109,15 @@ def _fold_input(graph: ir.Graph, port: ModelPort, way: InputInfo, taken: TakenNa
     inside.name = taken.fresh(f"{port.name}/preprocessed")
     values = [_input_value(name, dtype, dims) for name, dims in _planes_of(port.name, info, shape)]
     flow = Flow(
-        values[0], values[1:], dtype, own, info.color, len(shape), f"{port.name}/preprocess", taken
+        values[0],
+        values[1:],
+        dtype,
+        own,
+        info.color,
+        len(shape),
+        f"{port.name}/preprocess",
+        taken,
+        graph.opset_imports[""],
     )
     far = Port(port.dtype, axes, port.shape)
     for step in steps.steps:
@@ -130,7 +141,8 @@ def _fold_output(graph: ir.Graph, port: ModelPort, back: OutputInfo, taken: Take
     target = None if info.layout is None else parse_axes(info.layout, None)
     value = graph.outputs[port.index]
     undefined = ColorFormat.UNDEFINED
-    flow = Flow(value, (), port.dtype, axes, undefined, rank, f"{port.name}/postprocess", taken)
+    name, opset = f"{port.name}/postprocess", graph.opset_imports[""]
+    flow = Flow(value, (), port.dtype, axes, undefined, rank, name, taken, opset)
     far = Port(port.dtype if info.dtype is None else info.dtype, target, port.shape)
     for step in back.postprocess().steps:
         step(flow, far)

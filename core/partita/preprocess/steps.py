@@ -8,8 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from partita.errors import ModelError
+from partita.frontends.openvino_ir.graph import OPSET
+from partita.opsets.node import Output
 from partita.preprocess.axes import Axes, parse_axes, permuted, place_of
 from partita.preprocess.colors import convert_color, reverse_channels
+from partita.preprocess.custom import put_custom
 from partita.preprocess.flow import Flow
 from partita.preprocess.formats import ColorFormat, PaddingMode, ResizeAlgorithm
 from partita.tensors.element_type import Type
@@ -33,9 +36,16 @@ class Port:
 
 
 class _Steps:
-    """Steps of either side."""
+    """Steps of either side.
+
+    Attributes:
+        steps: What they do, in order.
+        orders: Orders of axes among them.
+        opset: The ONNX opset that the model must have at least.
+    """
 
     def __init__(self) -> None:
+        self.opset = 0
         self.steps: list[Step] = []
         self.orders: list[list[int]] = []
 
@@ -56,6 +66,26 @@ class _Steps:
             self.orders.append(places)
             return self._add(lambda flow, _: flow.transpose(permuted(range(flow.rank), places)))
         return self._add(lambda flow, port: _laid_out(flow, port, layout))
+
+    def custom(self, operation: Callable[[Output], Any]) -> Self:
+        """Puts operations of :mod:`partita.opsets` into the model.
+
+        Args:
+            operation: Called once, while the model is built, with an output that stands for the
+                tensor as the steps before have made it; what it returns is a node or an output that
+                follows from it. It is not called while the model runs.
+
+        Example:
+            >>> from partita import opset13 as ops
+            >>> from partita.preprocess import PreProcessSteps
+            >>> steps = PreProcessSteps().custom(lambda x: ops.sqrt(ops.abs(x)))
+        """
+        if not callable(operation):
+            raise ModelError(
+                f"custom() takes a function of an output to another one; found {operation!r}."
+            )
+        self.opset = OPSET
+        return self._add(lambda flow, _: put_custom(flow, operation))
 
     def _add(self, step: Step) -> Self:
         self.steps.append(step)
