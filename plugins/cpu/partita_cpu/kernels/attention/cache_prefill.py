@@ -54,11 +54,14 @@ from partita_cpu.scalar.math import (
 KEYS = 256
 """Of a block; a multiple of every tile's columns."""
 
-TILES = 18
-"""Most tiles of queries of a chunk."""
+CHUNK_ROWS = 512
+"""Rows of a chunk, about: packing keys and values costs as much as some 25 rows that meet them."""
 
 _LINE = 32
 """Floats that aligning scratch memory may cost."""
+
+SHARES = 4
+"""Chunks that each thread gets at least, as far as tiles suffice; they see unequally many keys."""
 
 ROWS, COLUMNS = 17, 18
 """What the table of `attend_tiles` holds besides that of `attend_cache`: the size of a tile."""
@@ -123,7 +126,8 @@ def attend_tiles(
 ) -> None:
     """As `cache_attention.attend_cache`, which describes the arguments, with keys in one part.
 
-    Threads take turns with chunks, those that see the most keys first.
+    Threads take turns with chunks, those that see the most keys first; who was last in a turn is
+    first in the next one.
     """
     wide_vectors()
     y, scratch = target.y, target.scratch
@@ -135,16 +139,17 @@ def attend_tiles(
     start = tid * floats
     start += -(address(scratch) // 4 + start) % 16
     beyond = -(-outputs // wide) * wide
-    made = start + TILES * most * beyond
+    rows = most_tiles(most) * most
+    made = start + rows * beyond
     keys = made + KEYS * table[SIZE]
     values = keys + KEYS * beyond
     scores = values + KEYS * most
     zeros = scores + wide
-    tops = zeros + TILES * most
+    tops = zeros + rows
     room = Room(
         scratch[start:made],
         scratch[zeros:tops],
-        scratch[tops : tops + TILES * most],
+        scratch[tops : tops + rows],
         scratch[made:keys],
         scratch[keys:values],
         scratch[values:scores],
@@ -153,13 +158,17 @@ def attend_tiles(
     room.zeros[:] = 0
     tiles = -(-(table[QUERIES] * table[GROUP]) // most)
     heads = table[BATCHES] * table[KV_HEADS]
-    step = max(1, min(TILES, tiles * heads // (4 * threads)))
-    chunks = -(-tiles // step)
-    for unit in range(tid, heads * chunks, threads):
-        first = (chunks - 1 - unit // heads) * step
-        chunk = Chunk(unit % heads, first, min(step, tiles - first))
-        _attend_chunk(cache, queries, spans, terms, room, kernels, table, cap, chunk)
-        _deliver(terms, y, room, table, chunk)
+    chunks = -(-tiles // max(1, min(most_tiles(most), tiles * heads // (SHARES * threads))))
+    while heads * chunks % threads != 0 and chunks < tiles:
+        chunks += 1  # as many for each thread
+    for turn in range(-(-heads * chunks // threads)):
+        unit = turn * threads + (tid if turn % 2 == 0 else threads - 1 - tid)
+        if unit < heads * chunks:
+            number = chunks - 1 - unit // heads
+            first, behind = tiles * number // chunks, tiles * (number + 1) // chunks
+            chunk = Chunk(unit % heads, first, behind - first)
+            _attend_chunk(cache, queries, spans, terms, room, kernels, table, cap, chunk)
+            _deliver(terms, y, room, table, chunk)
 
 
 @loop
@@ -365,10 +374,16 @@ def _deliver(terms: Terms, y: Array, room: Room, table: Array, chunk: Chunk) -> 
 
 
 @register_jitable
+def most_tiles(rows: Any) -> Any:
+    """Tiles of so many rows in a chunk, at most."""
+    return max(1, CHUNK_ROWS // rows)
+
+
+@register_jitable
 def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any) -> Any:
     """Floats that a thread of `attend_tiles` needs."""
     beyond = -(-outputs // columns) * columns
-    kept = TILES * rows * (beyond + 2) + KEYS * (size + beyond + rows) + columns
+    kept = most_tiles(rows) * rows * (beyond + 2) + KEYS * (size + beyond + rows) + columns
     return kept + _LINE
 
 
