@@ -421,7 +421,9 @@ class Walk:
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = _own(outputs, self._inputs)
-        offsets, total = _place(steps, owned, crossing) if self._target.arena else ({}, 0)
+        offsets, total = (
+            _place(steps, self._inputs, owned, crossing) if self._target.arena else ({}, 0)
+        )
         return Program(
             inputs=tuple(self._inputs),
             outputs=outputs,
@@ -560,10 +562,13 @@ def _own(
 
 
 def _place(
-    steps: Sequence[Step], owned: Sequence[Operand | None], crossing: Sequence[Operand]
+    steps: Sequence[Step],
+    inputs: Sequence[Operand],
+    owned: Sequence[Operand | None],
+    crossing: Sequence[Operand],
 ) -> tuple[dict[Operand, int], int]:
     """Arena offsets of the intermediate buffers, by liveness."""
-    external = {operand for operand in owned if operand is not None}
+    external = {*inputs, *(operand for operand in owned if operand is not None)}
     kept = {operand.root for operand in crossing}
     lives: dict[Operand, list[int]] = {}
     made: set[Operand] = set()

@@ -339,6 +339,17 @@ def test_an_intermediate_that_is_still_read_is_not_overwritten():
     assert maker.program_for([x]).arena_bytes == 3 * 256
 
 
+def test_inputs_take_no_room_among_intermediates():
+    maker = specializer(
+        "g (float[64] x) => (float[64] y) { a = Relu(x)  b = Neg(a)  c = Neg(b)  y = Add(c, x) }"
+    )
+    x = floats(64)
+    np.testing.assert_array_equal(run(maker, x)[0], np.maximum(x, 0) + x)
+    program = maker.program_for([x])
+    assert not set(program.inputs) & set(program.offsets)
+    assert program.arena_bytes == 2 * 256
+
+
 def test_random_numbers_never_fold_and_are_never_value_inputs():
     maker = specializer(
         "g (float[2] x) => (float[2] y) { r = RandomNormal <shape = [2]> ()  y = Add(x, r) }"

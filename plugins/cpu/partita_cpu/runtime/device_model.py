@@ -57,6 +57,7 @@ from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
+from partita_cpu.passes.gated_activations import join_gates
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import scale_on_the_way
@@ -234,6 +235,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             join_separable(graph)
             join_bottlenecks(graph)
             keep_tiles(graph, shapes, choice)
+        join_gates(graph, shapes)
 
     return refine
 

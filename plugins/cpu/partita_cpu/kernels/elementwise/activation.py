@@ -16,11 +16,12 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
     broadcast_shape,
     emit_broadcast,
     emit_map,
+    gated,
     mapped,
     mapped_with,
 )
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.operator_table import ALL_FLOATS, FLOATS, HALVES, INTS, SIGNED, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, HALVES, INTS, SIGNED, kernel
 from partita_cpu.scalar import activations as scalar
 from partita_cpu.scalar.math import like, sigmoid, softplus, tanh
 
@@ -36,6 +37,11 @@ _PLAIN = {
 }
 _GELU = {"none": mapped(scalar.gelu), "tanh": mapped(scalar.gelu_tanh)}
 _SWISH = mapped_with(scalar.swish)
+_GATED = {
+    ("Silu", "none"): gated(scalar.silu),
+    ("Gelu", "none"): gated(scalar.gelu),
+    ("Gelu", "tanh"): gated(scalar.gelu_tanh),
+}
 
 # Kernel and the attributes that are its parameters, with their defaults.
 _PARAMETRIC = {
@@ -69,6 +75,17 @@ def plain(b: Builder, node: Node, x: Operand) -> Operand:
 def gelu(b: Builder, node: Node, x: Operand) -> Operand:
     """Gelu, exact or through tanh."""
     return emit_map(b, _GELU[node.attrs.get("approximate", "none")], x)
+
+
+@kernel("Gated", domain="partita", dtypes=F32)
+def gated_activation(b: Builder, node: Node, x: Operand, other: Operand) -> Operand:
+    """An activation times another value of its shape; see `passes.gated_activations`."""
+    name, form = str(node.attrs["activation"]), str(node.attrs.get("approximate", "none"))
+    replaces = node.attrs["in_place"] and x.const is None
+    y = b.view(x, x.shape) if replaces else b.empty(x.shape, x.dtype)
+    if x.size:
+        b.call(_GATED[name, form], b.flat(x), b.flat(other), b.flat(y))
+    return y
 
 
 @kernel(

@@ -56,6 +56,19 @@ def mapped_with(scalar: Callable[..., Any]) -> Kernel:
     return _named(map3, scalar)
 
 
+def gated(scalar: Callable[..., Any]) -> Kernel:
+    """A kernel ``(x, other, y, tid, nt)`` for ``y = scalar(x) * other`` on flat arrays."""
+
+    def map_gated(x: Any, other: Any, y: Any, tid: int, nt: int) -> None:
+        wide_vectors()
+        start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+        source, factors, target = x[start:stop], other[start:stop], y[start:stop]
+        for i in range(target.size):
+            target[i] = scalar(source[i]) * factors[i]
+
+    return _named(map_gated, scalar)
+
+
 def broadcast(scalar: Callable[..., Any]) -> Kernel:
     """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)``; see `loop_nest`."""
 
