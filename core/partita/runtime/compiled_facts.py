@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
-from partita.errors import PropertyError
+from partita.errors import BlobError, PropertyError
 from partita.model.model import Model, Port, find_port
 from partita.properties.values import Config, normalize
 from partita.storage import exported_model
@@ -55,8 +55,14 @@ class CompiledFacts:
         """Everything that ``Core.import_model`` needs; a stream that is given gets it as well.
 
         Raises:
-            BlobError: The model is too large for one protobuf (2 GiB).
+            BlobError: The model is too large for one protobuf (2 GiB), or is to be exported to
+                what is no stream.
         """
+        if stream is not None and not hasattr(stream, "write"):
+            raise BlobError(
+                f"A model is exported to a stream; found {type(stream).__name__}. Open the file "
+                "with open(path, 'wb'), or write the bytes that export_model() returns."
+            )
         blob = self.device_model.export_model() or self._packed()
         if stream is not None:
             stream.write(blob)

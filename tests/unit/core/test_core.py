@@ -287,6 +287,14 @@ def test_export_and_import(core, tmp_path):
     np.testing.assert_array_equal(core.import_model(io.BytesIO(blob), "TOY")(X)["y"], -X)
 
 
+@pytest.mark.parametrize("target", ["model.blob", 7])
+def test_exporting_to_what_is_no_stream(core, target):
+    core.register_plugin(ToyDevice())
+    compiled = core.compile_model(neg(), "TOY")
+    with pytest.raises(BlobError, match=r"to a stream; found (str|int)\. Open the file"):
+        compiled.export_model(target)
+
+
 def test_importing_a_blob_that_does_not_fit_the_device(core):
     class Older(ToyDevice):
         properties_type = ov.DeviceProperties
