@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelError
-from partita.model.port import Port
+from partita.model.port import Port, PortNode
 from partita.shapes.partial_shape import PartialShape
 from partita.shapes.shape import Shape
 from partita.tensors.element_type import Type
@@ -168,29 +169,31 @@ class Op:
         """Number of outputs."""
         return len(self.node.outputs)
 
-    def input_value(self, index: int) -> Port:
-        """The value that an input reads.
+    def input_value(self, index: int) -> OpOutput:
+        """The value that an input reads, as an output of whatever makes it.
 
         Raises:
             ModelError: There is no such input, or it is left out.
         """
-        return self._port(self.node.inputs, index, "input")
+        return OpOutput.of_value(self._value(self.node.inputs, index, "input"))
 
-    def input(self, index: int) -> Port:
-        """The value that an input reads, as :meth:`input_value`; graphs are edited by :attr:`node`.
+    def input(self, index: int) -> OpInput:
+        """The input itself, with the type and shape of what it reads.
+
+        Graphs are edited by :attr:`node`.
 
         Raises:
             ModelError: There is no such input, or it is left out.
         """
-        return self.input_value(index)
+        return OpInput.of_reader(self, index, self._value(self.node.inputs, index, "input"))
 
-    def output(self, index: int = 0) -> Port:
+    def output(self, index: int = 0) -> OpOutput:
         """The value that an output writes.
 
         Raises:
             ModelError: There is no such output.
         """
-        return self._port(self.node.outputs, index, "output")
+        return OpOutput.of_value(self._value(self.node.outputs, index, "output"))
 
     def get_input_element_type(self, index: int) -> Type:
         """The element type of an input."""
@@ -236,11 +239,11 @@ class Op:
         given = self.node.attributes.values()
         return {one.name: one.value for one in given if one.type.name not in kinds}
 
-    def _port(self, values: Sequence[ir.Value | None], index: int, kind: str) -> Port:
+    def _value(self, values: Sequence[ir.Value | None], index: int, kind: str) -> ir.Value:
         found = values[index] if 0 <= index < len(values) else None
         if found is None:
             raise ModelError(f"{self!r} has {len(values)} {kind}s; there is no {kind} {index}.")
-        return Port.of(index, found, False)
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Op) and other.node is self.node
@@ -250,3 +253,75 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<Op {self.name!r} {self.domain + '::' if self.domain else ''}{self.op_type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class OpOutput(Port):
+    """What an operation writes, or an input or a constant of the model that operations read."""
+
+    @classmethod
+    def of_value(cls, value: ir.Value) -> OpOutput:
+        """That of a value in a graph."""
+        return cls(**_known(Port.of(value.index() or 0, value, False)), value=value)
+
+    @property
+    def node(self) -> Op | PortNode:  # type: ignore[override]  # of what is within a model
+        """The operation that makes it, or the model's parameter or constant that it is."""
+        value = self._noted()
+        producer = value.producer()
+        if producer is not None:
+            return Op(producer)
+        return PortNode(Port.of(0, value, value.is_graph_input()))
+
+    def get_node(self) -> Op | PortNode:  # type: ignore[override]
+        """What makes it (OpenVINO's spelling of :attr:`node`)."""
+        return self.node
+
+    def get_index(self) -> int:
+        """Which output of its operation it is (OpenVINO's spelling)."""
+        return self.index
+
+    def get_target_inputs(self) -> set[OpInput]:
+        """The inputs of operations that read it."""
+        value = self._noted()
+        return {OpInput.of_reader(Op(use.node), use.idx, value) for use in value.uses()}
+
+
+@dataclass(frozen=True, slots=True)
+class OpInput(Port):
+    """An input of an operation, with the type and shape of what it reads.
+
+    Attributes:
+        reader: The operation.
+    """
+
+    reader: Op | None = None
+
+    @classmethod
+    def of_reader(cls, reader: Op, index: int, value: ir.Value) -> OpInput:
+        """An input that reads a value."""
+        return cls(**_known(Port.of(index, value, True)), value=value, reader=reader)
+
+    @property
+    def node(self) -> Op:  # type: ignore[override]  # of what is within a model
+        """The operation whose input it is."""
+        assert self.reader is not None  # noqa: S101  # all are made by of_reader()
+        return self.reader
+
+    def get_node(self) -> Op:  # type: ignore[override]
+        """The operation whose input it is (OpenVINO's spelling)."""
+        return self.node
+
+    def get_index(self) -> int:
+        """Which input of its operation it is (OpenVINO's spelling)."""
+        return self.index
+
+    def get_source_output(self) -> OpOutput:
+        """What it reads, as an output of whatever makes that."""
+        return OpOutput.of_value(self._noted())
+
+
+def _known(port: Port) -> dict[str, Any]:
+    """All of a port but its value."""
+    names = ("index", "name", "dtype", "shape", "is_input", "aliases", "bounds")
+    return {name: getattr(port, name) for name in names}

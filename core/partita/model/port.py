@@ -262,7 +262,10 @@ class PortNode:
         return self.name
 
     def get_type_name(self) -> str:
-        """``"Parameter"`` or ``"Result"``."""
+        """``"Parameter"``, ``"Result"``, or ``"Constant"`` for what a model's operations read."""
+        value = self.port.value
+        if not self.port.is_input and value is not None and value.is_initializer():
+            return "Constant"
         return "Parameter" if self.port.is_input else "Result"
 
     def get_element_type(self) -> Type:

@@ -262,7 +262,7 @@ def test_kinds_of_counters():
 
 def test_what_an_operation_reads(core):
     op = core.read_model(affine()).get_ops()[0]
-    assert op.input(0) == op.input_value(0)
+    assert op.input(0).get_source_output() == op.input_value(0)
     assert op.input(0).get_element_type() is ov.Type.f32
     with pytest.raises(ModelError, match="there is no input 7"):
         op.input(7)
