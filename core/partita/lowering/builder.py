@@ -36,7 +36,7 @@ _MOST_STEPS = 1 << 15
 One that claims 2**31 channels is cut in as many pieces.
 """
 
-_MOST_TABLE_BYTES = 1 << 26
+MOST_TABLE_BYTES = 1 << 26
 """Tables of more are not kept: they take longer than 0.1 s, and more than the tensors of most runs.
 """
 
@@ -272,7 +272,7 @@ class Builder:
         For engines that run steps on numpy arrays.
         """
         dims, kind = tuple(shape), np.dtype(dtype)
-        small = holds_sizes((dims, args)) or math.prod(dims) * kind.itemsize <= _MOST_TABLE_BYTES
+        small = holds_sizes((dims, args)) or math.prod(dims) * kind.itemsize <= MOST_TABLE_BYTES
         if small or self._folding:
             return self.computed(dims, kind, fn, *args)
         y = self.empty(dims, kind)

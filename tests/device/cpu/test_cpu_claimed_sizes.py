@@ -95,7 +95,7 @@ SMALL = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_tables_of_the_run_are_right(name, monkeypatch):
-    monkeypatch.setattr(builder, "_MOST_TABLE_BYTES", -1)
+    monkeypatch.setattr(builder, "MOST_TABLE_BYTES", -1)
     proto = model(SMALL[name])
     rng = np.random.default_rng(3)
     feeds = {

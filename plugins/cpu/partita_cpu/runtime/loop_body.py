@@ -4,13 +4,52 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from partita.lowering import Array
+from partita.lowering import Array, Program
 from partita_cpu.runtime.call_table import Stretch
 
-if TYPE_CHECKING:
-    from partita_cpu.runtime.bound_program import BoundProgram, GraphRunner
+
+class Bound(Protocol):
+    """A program bound to arrays, as a body needs it.
+
+    Attributes:
+        program: The program.
+    """
+
+    program: Program
+
+    def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Puts arrays in their places; whether a run is then nothing but calls."""
+
+    def stretches(self) -> Sequence[Stretch]:
+        """The calls."""
+
+    def let_go(self) -> None:
+        """Holds the arrays no longer."""
+
+
+class Runner(Protocol):
+    """What computes a body: :class:`partita_cpu.runtime.bound_program.GraphRunner`."""
+
+    @property
+    def value_inputs(self) -> Sequence[int]:
+        """Indices of the inputs whose elements decide what is run."""
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Computes the body."""
+
+    def program_for(self, arrays: Sequence[Array]) -> Program:
+        """The program that a run on these arrays would be."""
+
+    def new_outputs(self, program: Program) -> list[Array]:
+        """Memory for what a program computes."""
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Bound | None:
+        """A program bound to these arrays for good."""
+
+    def expecting(self, call: Callable[[], list[Array]], inputs: Sequence[Array]) -> list[Array]:
+        """Makes a call for the body; where a size is not as expected, a program for any does it."""
 
 
 class LoopBody:
@@ -20,9 +59,9 @@ class LoopBody:
         runner: Runs it for any arrays.
     """
 
-    def __init__(self, runner: GraphRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._bound: BoundProgram | None = None
+        self._bound: Bound | None = None
         self._outputs: list[Array] = []
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
