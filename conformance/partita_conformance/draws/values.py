@@ -322,6 +322,16 @@ def quotients(op_type: str, element: str) -> list[tuple[str, Draw]]:
     return [("whole quotients", Draw([*arrays]))]
 
 
+def scores(op_type: str, element: str) -> list[tuple[str, Draw]]:
+    """Queries and keys whose products are infinite in half precision, and scaled ones are not."""
+    if (op_type, element) != ("Attention", "float16"):
+        return []
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.uniform(0.5, 1, (1, 2, n, 64)).astype(np.float16) for n in (3, 5, 5))
+    apart = np.array([56, 20, 40, 30, 50], np.float16).reshape(5, 1)  # so that one key is nearest
+    return [("large scores", Draw([q * np.float16(60), k * apart, v], {}, (), opset=23))]
+
+
 def _powers(base: Array, exponent: Array) -> list[Array | None]:
     """Each of some bases with each exponent; powers beyond float32 that a float64 still holds."""
     bits = min(52, np.iinfo(base.dtype).bits - 1)

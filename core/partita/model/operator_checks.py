@@ -119,7 +119,7 @@ def check_attributes(ir_model: ir.Model) -> None:
 
 
 def check_domains(nodes: Iterable[ir.Node]) -> None:
-    """Refuses operations of Partita's own domain, which only its devices may make.
+    """Refuses operations of Partita's own domain, which only its devices may make, and of no name.
 
     Args:
         nodes: With functions inlined: a function may have any domain.
@@ -128,6 +128,8 @@ def check_domains(nodes: Iterable[ir.Node]) -> None:
         ModelFormatError: Names the first such operation.
     """
     for node in nodes:
+        if not (isinstance(node.op_type, str) and isinstance(node.domain, str)):  # protobuf's bytes
+            raise _refusal(node, "is of an operator or a domain whose name is no UTF-8 text")
         if node.domain.partition(".")[0] == PRIVATE_DOMAIN:
             raise _refusal(
                 node,

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from models import affine, model_of, neg, node, value, weight
 from onnx import TensorProto, helper
@@ -17,6 +18,7 @@ from partita.errors import CompileError, ModelFormatError, PartitaError
 from partita.frontends import reader
 from partita.frontends.reader import read_model
 from partita.model.inference import inference_process
+from partita.model.operator_checks import check_domains
 
 INT64 = TensorProto.INT64
 
@@ -338,6 +340,17 @@ def test_what_is_wrong_with_a_file_is_said_in_our_words():
             read_model(damaged)
         assert "export or download it again" in str(caught.value)
         assert "KeyError" not in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["op_type", "domain"])
+def test_operators_whose_names_are_no_text_are_refused(part):
+    proto = one_relu()
+    proto.graph.node[0].domain = "own"
+    mark = {"op_type": b"Relu", "domain": b"own"}[part]
+    data = proto.SerializeToString().replace(mark, b"\xff" * len(mark))
+    model = ir.from_proto(onnx.ModelProto.FromString(data))
+    with pytest.raises(ModelFormatError, match="whose name is no UTF-8 text"):
+        check_domains(model.graph)
 
 
 def test_no_input_of_many_may_be_left_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 
 import numpy as np
 import pytest
@@ -552,6 +553,18 @@ def test_a_file_that_is_cut_short_is_refused():
     for size in range(8, len(data), 97):
         with pytest.raises(ModelFormatError):
             read(data[:size])
+
+
+def test_places_that_lead_out_of_a_file_are_refused():
+    data, refused = single("MUL", options="MulOptions"), 0
+    for at, far in itertools.product(range(8, len(data) - 3, 4), (0x7FFFFFF0, 0xFFFFFFF0)):
+        changed = bytearray(data)
+        changed[at : at + 4] = far.to_bytes(4, "little")
+        try:
+            read(bytes(changed))
+        except ModelFormatError:
+            refused += 1
+    assert refused > len(data) // 16
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -110,6 +110,10 @@ def a_run_that_was_cancelled_midway_leaves_nothing(bench: Bench) -> None:
             request.wait()
             due = bench.expected(sample.proto, others)
             compare(request.results.to_tuple(), due, f"{sample.name}, results of a {what}")
+        if turn % 2:
+            due = bench.expected(sample.proto, others)
+            again = f"{sample.name}, the same once more after a {what}"
+            compare(request.infer(others).to_tuple(), due, again)
         compare(request.infer(feeds).to_tuple(), expected, f"{sample.name}, after a {what}")
 
 

@@ -128,6 +128,44 @@ def a_failing_run_is_typed_and_forgotten(bench: Bench) -> None:
         _require_typed(request.compiled_model, bad, what)
 
 
+_UNFIT = {
+    "sizes that do not divide": (
+        "g (float[N] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        {"x": np.arange(4, dtype=np.float32), "s": np.array([2, 2])},
+        {"x": np.ones(6, np.float32), "s": np.array([4, -1])},
+        {"x": np.arange(6, dtype=np.float32), "s": np.array([3, -1])},
+    ),
+    "a place that is not there": (
+        "g (float[N] x, int64[M] i) => (float[M] y) { y = Gather(x, i) }",
+        {"x": np.arange(4, dtype=np.float32), "i": np.array([2, 0])},
+        {"x": np.ones(4, np.float32), "i": np.array([0, 9, 1])},
+        {"x": np.arange(4, dtype=np.float32), "i": np.array([3, 1, 1])},
+    ),
+    "a tile of negative sizes": (
+        "g (float[N] x, int64[1] r) => (float[M] y) { y = Tile(x, r) }",
+        {"x": np.arange(2, dtype=np.float32), "r": np.array([2])},
+        {"x": np.ones(3, np.float32), "r": np.array([-1])},
+        {"x": np.arange(3, dtype=np.float32), "r": np.array([3])},
+    ),
+}
+"""Models, and inputs of one run, of one that fails, and of a third of the second one's shapes."""
+
+
+@check("faults", values=True)
+def what_a_failed_run_has_planned_counts_for_none(bench: Bench) -> None:
+    """Behind a run that failed, one of the same shapes has shapes and numbers of its own."""
+    models = ((key, parse(text)) for key, (text, *_) in _UNFIT.items())
+    for what, proto in bench.taken(models):
+        _, first, bad, good = _UNFIT[what]
+        request = bench.compile(proto).create_infer_request()
+        for turn in range(2):
+            compare(request.infer(first).to_tuple(), bench.expected(proto, first), "the first run")
+            with contextlib.suppress(PartitaError):
+                request.infer(bad)
+            due = bench.expected(proto, good)
+            compare(request.infer(good).to_tuple(), due, f"run {turn + 1} of the shapes of {what}")
+
+
 @check("faults", values=True)
 def a_failed_compile_leaves_no_trace(bench: Bench) -> None:
     """After a compile that raised, other models compile and run as before."""

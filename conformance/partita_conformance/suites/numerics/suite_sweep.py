@@ -38,6 +38,7 @@ from partita_conformance.draws.values import (
     groups_of,
     quotients,
     revalued,
+    scores,
     subnormal,
 )
 from partita_conformance.draws.vary import (
@@ -351,7 +352,7 @@ def _own(op: str, element: str) -> list[tuple[str, Draw]]:
     if op in SQUARES and element in HALVES:
         like = typed(op, draw(op, 0), element).inputs[0]
         return [("squares", one) for one in squares(op, like)]
-    return quantized(op, element) + quotients(op, element)
+    return quantized(op, element) + quotients(op, element) + scores(op, element)
 
 
 def _roomy(op: str) -> Draw:

@@ -260,13 +260,18 @@ _SIZES = (
 )
 
 
+_OF_ONE_HASH = ((2, 1, 3), (1, 32, 3), (2, 1, 3), (1, 34, 3), (1, 2, 3), (2, 1, 3), (3, 0, 3))
+"""Sizes of which sums, exclusive ors and usual polynomials (by 31 and by 33) are the same."""
+
+
 @check("sharing", values=True)
 def equal_sizes_in_other_shapes(bench: Bench) -> None:
     """Shapes of as many elements, and as many rows beside other columns, are not mixed up."""
     for text, proto in bench.taken((text, parse(text)) for text in _FREE):
         sample = Sample("free", proto)
         request = bench.compile(proto).create_infer_request()
-        for turn, (n, m, k) in enumerate((*_SIZES, (0, 5, 2), (5, 3, 2), *_SIZES[:3])):
+        sizes = (*_SIZES, (0, 5, 2), (5, 3, 2), *_SIZES[:3], *_OF_ONE_HASH)
+        for turn, (n, m, k) in enumerate(sizes):
             feeds = sample.feeds(turn, N=n, M=m, K=k, P=n + k)
             what = f"{text.rpartition('{')[2]} of {n} x {m}, run {turn + 1}"
             compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)

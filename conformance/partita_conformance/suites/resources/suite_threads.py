@@ -143,7 +143,7 @@ def transfers_are_made_together(bench: Bench) -> None:
     _together(4, task)
 
 
-@check("threads", values=True)
+@check("threads")
 def the_process_is_left_alone_together(bench: Bench) -> None:
     """What the process shares is as before when several threads have run long models at once.
 

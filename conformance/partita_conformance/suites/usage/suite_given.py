@@ -90,6 +90,38 @@ def outputs_of_every_type_may_be_given(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the models")
 
 
+@check("given", values=True)
+def outputs_of_one_value_lie_apart(bench: Bench) -> None:
+    """Of outputs that are one value each has memory of its own, whichever of them are given."""
+    texts = (
+        "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Neg(x) z = Identity(y) }",
+        "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { a = Relu(x) y = Identity(a)"
+        " z = Identity(a) }",
+        "g (float[2,3] x) => (float[2,3] y, float[3,2] z) { y = Neg(x) z = Reshape(y, s) }",
+        "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Exp(x) z = Exp(x) }",
+    )
+    weights = {"s": np.array([3, 2])}
+    models = ((text, parse(text, weights if "s)" in text else None)) for text in texts)
+    for text, proto in bench.taken(models):
+        sample = Sample(text.partition("{")[2], proto)
+        compiled = bench.compile(proto)
+        runner = compiled.device_model.create_runner()
+        for turn, places in enumerate(((0,), (1,), (), (0, 1), (0,))):
+            feeds = sample.feeds(turn)
+            due = bench.expected(proto, feeds)
+            given = [
+                partita.HostTensor(np.ones_like(array)) if place in places else None
+                for place, array in enumerate(due)
+            ]
+            arrays = [t.numpy() for t in runner.run(host_tensors(compiled, feeds), given)]
+            what = f"{sample.name} with outputs {list(places)} given"
+            compare(arrays, due, what)
+            require(
+                not np.shares_memory(arrays[0], arrays[1]), f"{what}: both lie in the same memory."
+            )
+        runner.close()
+
+
 def _run_into_given(bench: Bench, sample: Sample, seeds: tuple[int, ...]) -> None:
     compiled = bench.compile(sample.proto)
     runner = compiled.device_model.create_runner()

@@ -390,7 +390,7 @@ class Document:
             for name, known in vars(names).items():
                 if known == number:
                     options = getattr(tflite, name)()
-                    options.Init(table.Bytes, table.Pos)
+                    self._read(options.Init, table.Bytes, table.Pos)
                     return options
         return None
 

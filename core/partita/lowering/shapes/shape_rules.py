@@ -180,7 +180,8 @@ def _argument(node: Node, shapes: Shapes) -> Iterable[str]:
 @_demand("OneHot")
 def _one_hot(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _holds("depth", shapes[1], 1)
-    yield from _holds("values", shapes[2], 2)
+    if shapes[2] is not None and tuple(shapes[2]) != (2,):
+        yield "values is to be a row of 2 elements"
 
 
 @_demand("PRelu")

@@ -334,6 +334,15 @@ def _indexing(s: Sample) -> None:
 
 
 @_family
+def _shapes(s: Sample) -> None:
+    start, limit, delta = (
+        s.feed(name, np.array(number, np.float32)).item()
+        for name, number in (("start", 2.0), ("limit", -9.0), ("delta", -1.5))
+    )
+    s.check("Range", "start limit delta", np.arange(start, limit, delta))
+
+
+@_family
 def _resize(s: Sample) -> None:
     x = s.feed("x", s.numbers(1, 2, 4, 5))
     s.weight("scales", np.array([1.0, 1.0, 2.0, 2.0], np.float32))
