@@ -349,7 +349,7 @@ class Document:
             if kind is None or table is None:
                 raise self.error(f"a sparse axis has no '{name}'")
             vector = kind()
-            vector.Init(table.Bytes, table.Pos)
+            self._read(vector.Init, table.Bytes, table.Pos)
             lists.append(np.array(self._numbers(vector, "Values"), np.int64))
         return Level(0, *lists)
 
