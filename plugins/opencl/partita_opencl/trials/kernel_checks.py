@@ -336,8 +336,8 @@ def _indexing(s: Sample) -> None:
 @_family
 def _shapes(s: Sample) -> None:
     start, limit, delta = (
-        s.feed(name, np.array(number, np.float32)).item()
-        for name, number in (("start", 2.0), ("limit", -9.0), ("delta", -1.5))
+        int(s.feed(name, np.array(number)))
+        for name, number in (("start", 2), ("limit", -9), ("delta", -2))
     )
     s.check("Range", "start limit delta", np.arange(start, limit, delta))
 
