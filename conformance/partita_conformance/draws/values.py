@@ -314,12 +314,11 @@ def quotients(op_type: str, element: str) -> list[tuple[str, Draw]]:
         return []
     limits = np.iinfo(element)
     by = np.arange(1, min(127, limits.max) + 1)
-    multiples = (by[None] * np.array([1, 2, 3, 5, 7, 41])[:, None]).clip(0, limits.max)
-    sides = [multiples, np.broadcast_to(by, multiples.shape)]
-    signs = (1, -1) if limits.min else (1,)
-    arrays = [np.concatenate([s * side for s in signs]).astype(element) for side in sides[:1]]
-    arrays.append(np.concatenate([sides[1]] * len(signs)).astype(element))
-    return [("whole quotients", Draw([*arrays]))]
+    multiples = (by * np.array([1, 2, 3, 5, 7, 41])[:, None]).clip(0, limits.max)
+    if limits.min:
+        multiples = np.concatenate([multiples, -multiples])
+    sides = (multiples, np.broadcast_to(by, multiples.shape))
+    return [("whole quotients", Draw([side.astype(element) for side in sides]))]
 
 
 def scores(op_type: str, element: str) -> list[tuple[str, Draw]]:

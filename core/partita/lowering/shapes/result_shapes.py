@@ -308,6 +308,11 @@ def count_of_range(start: int, limit: int, step: int) -> int:
     return len(range(start, limit, step)) if step else 0
 
 
+def length_of_range(first: float, limit: float, step: float) -> int:
+    """The same of numbers of any type, none of which stands for a size."""
+    return max(math.ceil((limit - first) / step), 0) if step else 0
+
+
 @_rule("Expand")
 def _expand(node: Node, operands: Any) -> Sequence[int] | None:
     dims = _constant(operands[1])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.shapes.result_shapes import count_of_range
+from partita.lowering.shapes.result_shapes import count_of_range, length_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, whole
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
@@ -78,11 +77,6 @@ def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operan
     y = b.empty((length_of_range(first, stop, step),), kind)
     b.call_numpy(count_up, first, step, y)
     return y
-
-
-def length_of_range(first: float, stop: float, step: float) -> int:
-    """How many numbers there are from one to before another; none in steps of 0."""
-    return max(math.ceil((stop - first) / step), 0) if step else 0
 
 
 def count_up(first: float, step: float, y: Array) -> None:

@@ -17,9 +17,10 @@ from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
 from partita.lowering.geometry.slices import taken
+from partita.lowering.shapes.result_shapes import length_of_range
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked
-from partita_cpu.kernels.constant import count_up, length_of_range
+from partita_cpu.kernels.constant import count_up
 from partita_cpu.kernels.movement.rearrange import axis_of
 
 _FAR = 1 << 62
