@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,3 +88,23 @@ def test_the_message_has_the_fewest_steps(fault, pattern, most):
     outcome = next(one for one in outcomes if one.status == FAILED)
     assert f"{most + 1}. " not in outcome.detail.partition(": Output")[0]
     assert not most or f"{most}. " in outcome.detail
+
+
+def test_what_others_write_beside_is_not_the_devices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            if done.wait(0.05):
+                return
+            Path(tmp_path, str(number)).touch()
+
+    other = threading.Thread(target=write)
+    other.start()
+    try:
+        (outcome,) = runs_of("Good", "good_device", ("lives/known_sizes",), device="GOOD")
+    finally:
+        done.set()
+        other.join()
+    assert not outcome.bad, outcome.detail

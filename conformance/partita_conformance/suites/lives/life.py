@@ -105,10 +105,15 @@ class Life:
 
 @contextlib.contextmanager
 def living(bench: Bench, form: Form, of_code: Sequence[int]) -> Iterator[Life]:
-    """A new life, with a folder of its own for as long as it lasts."""
+    """A new life, with a folder of its own for as long as it lasts.
+
+    Its working directory is one in which nothing else writes: what appears there is the device's.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        here = Path(folder) / "here"
+        here.mkdir()
         life = Life(bench, form, of_code, folder)
-        with life.clock.installed():
+        with contextlib.chdir(here), life.clock.installed():
             try:
                 yield life
             finally:
