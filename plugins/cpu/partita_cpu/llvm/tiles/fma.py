@@ -89,7 +89,8 @@ class _FmaTile:
         self._factors = factors
         self._width = (2 if factors is Factors.FLOAT16 else 4) * lanes  # bytes of a vector of b
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
-        wanted = -(-_SUMS // (rows * vectors))
+        # As many whatever is computed of the columns: what is equal in two of them stays equal.
+        wanted = -(-_SUMS // (rows * VECTORS))
         self._sets = next(sets for sets in (1, 2, _UNROLL) if sets >= min(wanted, _UNROLL))
         self._vectors = vectors
 
