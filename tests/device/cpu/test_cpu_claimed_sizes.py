@@ -32,8 +32,21 @@ CLAIMS = {
     "{ y = GRU <hidden_size = 1> (x, w, r) }",
     "ReduceMax": f"g (float[{N},0] x) => (float[a,b] y) <int64[1] d = {{1}}> "
     "{ y = ReduceMax(x, d) }",
+    "Resize": f"g (float[1,1,{N}] x) => (float[a,b,c] y) <float[3] s = {{1, 1, 1.5}}> "
+    '{ y = Resize <mode = "linear"> (x, , s) }',
+    "Resize by a stretched filter": f"g (float[1,1,{N}] x) => (float[a,b,c] y) "
+    "<float[3] s = {1, 1, 0.01}> "
+    '{ y = Resize <mode = "cubic", antialias = 1> (x, , s) }',
+    "Resize of some elements": "g (float[1,1,2,1] x) => (float[a,b,c,d] y) "
+    '<float[4] s = {1, 1, 20000000, 1}> { y = Resize <mode = "linear"> (x, , s) }',
+    "Resize below a half": f"g (float[4,{N}] x) => (float[a,b] y) <int64[2] s = {{4, 1}}> "
+    '{ y = Resize <mode = "linear", antialias = 1, keep_aspect_ratio_policy = "not_larger"> '
+    "(x, , , s) }",
+    "Resize of a region": "g (float[8,8] x) => (float[a,b] y) "
+    "<float[4] r = {0, 0, 1, 2}, int64[2] s = {20000, 20000}> "
+    '{ y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, , s) }',
 }
-"""Models of one operator with a dimension of 2**26."""
+"""Models of one operator with a dimension of 2**26, or as large a result."""
 
 
 def model(text):
@@ -88,6 +101,15 @@ SMALL = {
     '{ y = Pad <mode = "reflect"> (x, p) }',
     "GatherElements": "g (float[4,6] x) => (float[a,b] y) <int64[2,3] i = {0, 5, -1, 2, 3, 1}> "
     "{ y = GatherElements <axis = 1> (x, i) }",
+    "Resize": "g (float[1,2,5,7] x) => (float[a,b,c,d] y) <float[4] s = {1, 1, 1.7, 0.6}> "
+    '{ y = Resize <mode = "linear"> (x, , s) }',
+    "Resize by a stretched filter": "g (float[1,2,3,20] x) => (float[a,b,c,d] y) "
+    "<float[4] s = {1, 1, 1.5, 0.3}> "
+    '{ y = Resize <mode = "cubic", antialias = 1, exclude_outside = 1> (x, , s) }',
+    "Resize of a region": "g (float[1,1,5,7] x) => (float[a,b,c,d] y) "
+    "<float[8] r = {0, 0, -0.3, 0.2, 1, 1, 0.7, 1.4}, int64[4] s = {1, 1, 9, 6}> "
+    '{ y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", '
+    "extrapolation_value = 3.5> (x, r, , s) }",
     "GatherND": "g (float[2,3,2] x) => (float[a,b] y) <int64[2,1] i = {2, 0}> "
     "{ y = GatherND <batch_dims = 1> (x, i) }",
 }

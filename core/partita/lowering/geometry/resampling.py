@@ -1,4 +1,4 @@
-"""How Resize resamples an axis: which input elements each output coordinate mixes, and how much.
+"""How Resize resamples an axis: where in the input each coordinate lies, and what is nearest.
 
 Coordinates are computed in float32, as onnxruntime does: near a half, another precision would
 round to another neighbour.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ _FAR = F32(1 << 30)
 """Beyond any tensor, and still far from what overflows an integer."""
 
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+_BLOCK = 1 << 16
+"""So many elements are computed at once: what tables are computed by stays in caches."""
 
 
 @dataclass(frozen=True)
@@ -95,19 +98,20 @@ class Axis:
         exact = self.scale * self.size
         return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
 
-    def coordinates(self, kind: Any = F32) -> Array:
-        """For each output coordinate its place in the input; a finite number.
+    def coordinates(self, part: slice, kind: Any = F32) -> Array:
+        """For each of some output coordinates its place in the input; a finite number.
 
         Args:
+            part: Which output coordinates.
             kind: The type to compute in. Where places decide which element is taken, float32: other
                 engines come to the same halves.
         """
         with np.errstate(all="ignore"):
-            places = np.nan_to_num(self._coordinates(kind), nan=-float(_FAR))
+            x = np.arange(part.start, part.stop).astype(kind)
+            places = np.nan_to_num(self._places(x, kind), nan=-float(_FAR))
         return np.asarray(np.clip(places, -_FAR, _FAR))
 
-    def _coordinates(self, kind: Any) -> Any:
-        x = np.arange(self.out, dtype=kind)
+    def _places(self, x: Array, kind: Any) -> Any:
         scale, half = kind(self.scale), kind(0.5)
         if self.is_identity:
             return x
@@ -138,8 +142,11 @@ class Axis:
 
     def outside(self) -> Array:
         """For each output coordinate whether its place is not in the input."""
-        x = self.coordinates()
-        return (x < 0) | (x > self.size - 1)
+        marks = np.empty(self.out, np.bool_)
+        for part in blocks(slice(0, self.out)):
+            x = self.coordinates(part)
+            marks[part] = (x < 0) | (x > self.size - 1)
+        return marks
 
 
 class AxisSizes(NamedTuple):
@@ -160,6 +167,18 @@ class AxisSizes(NamedTuple):
 
 def _is_identity(*axis: Any) -> bool:
     return Axis(*axis).is_identity
+
+
+def blocks(part: slice, width: int = 1) -> Iterator[slice]:
+    """Some of what is in order, a piece at a time.
+
+    Args:
+        part: From where to where.
+        width: Elements that are computed for each of them.
+    """
+    step = max(_BLOCK // width, 1)
+    for start in range(part.start, part.stop, step):
+        yield slice(start, min(start + step, part.stop))
 
 
 def scaled(size: int, scale: float) -> int:
@@ -213,71 +232,21 @@ def nearest(axis: Axis, mode: str) -> Array:
     """
     if axis.is_identity:
         return np.arange(axis.size)  # float32 has no odd numbers from 2**24 on
-    x = axis.coordinates()
+    found = np.empty(axis.out, np.int64)
+    for part in blocks(slice(0, axis.out)):
+        found[part] = _rounded(axis, axis.coordinates(part), mode)
+        np.clip(found[part], 0, axis.size - 1, out=found[part])
+    return found
+
+
+def _rounded(axis: Axis, x: Array, mode: str) -> Array:
     match mode:
         case "round_prefer_floor":
-            index = np.ceil(x - F32(0.5))
+            return np.ceil(x - F32(0.5))
         case "round_prefer_ceil":
-            index = np.floor(x + F32(0.5))
+            return np.floor(x + F32(0.5))
         case "ceil":
-            index = np.ceil(x)
+            return np.ceil(x)
         case "":
-            index = np.ceil(x) if axis.scale < 1 else np.trunc(x)
-        case _:
-            index = np.floor(x)
-    clipped: Array = np.clip(index, 0, axis.size - 1).astype(np.int64)
-    return clipped
-
-
-def linear(axis: Axis, kind: Any = F32) -> tuple[Array, Array]:
-    """Two taps: the neighbours of each output coordinate and their weights, of type `kind`."""
-    x = np.clip(axis.coordinates(kind), 0, axis.size - 1)
-    left = np.minimum(np.floor(x).astype(np.int64), axis.size - 1)
-    share = x - left.astype(kind)
-    index = np.stack([left, np.minimum(left + 1, axis.size - 1)], axis=1)
-    return index, np.stack([1 - share, share], axis=1)
-
-
-def cubic(axis: Axis, a: float, exclude_outside: bool) -> tuple[Array, Array]:
-    """Four taps of Keys' cubic with parameter `a`; the border repeats, or gets no weight."""
-    x = axis.coordinates().astype(np.float64)
-    index = np.floor(x).astype(np.int64)[:, None] + np.arange(-1, 3)
-    weights = _keys(x[:, None] - index, a)
-    return _bordered(axis, index, weights, exclude_outside)
-
-
-def antialiased(axis: Axis, a: float | None, exclude_outside: bool) -> tuple[Array, Array]:
-    """The taps of a filter that is stretched when it shrinks the input.
-
-    Args:
-        axis: Sizes and scale of the axis.
-        a: Parameter of the cubic filter; ``None`` for the linear one.
-        exclude_outside: Whether the border gets no weight instead of being repeated.
-    """
-    stretch = max(1.0, 1.0 / axis.scale)
-    reach = (1.0 if a is None else 2.0) * stretch
-    x = axis.coordinates().astype(np.float64)
-    first = np.floor(x + 1 - reach).astype(np.int64)
-    index = first[:, None] + np.arange(math.ceil(2 * reach) + 1)
-    distance = (index - x[:, None]) / stretch
-    weights = np.maximum(0, 1 - np.abs(distance)) if a is None else _keys(distance, a)
-    # The filter covers these elements only, although its tails may be longer than that.
-    weights[index >= np.floor(x + 1 + reach).astype(np.int64)[:, None]] = 0
-    return _bordered(axis, index, weights, exclude_outside)
-
-
-def _bordered(
-    axis: Axis, index: Array, weights: Array, exclude_outside: bool
-) -> tuple[Array, Array]:
-    if exclude_outside:
-        weights = np.where((index >= 0) & (index < axis.size), weights, 0)
-    total = weights.sum(axis=1, keepdims=True)
-    return np.clip(index, 0, axis.size - 1), weights / np.where(total == 0, 1, total)
-
-
-def _keys(distance: Array, a: float) -> Array:
-    """Keys' piecewise cubic convolution kernel."""
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+            return np.ceil(x) if axis.scale < 1 else np.trunc(x)
+    return np.floor(x)

@@ -12,14 +12,13 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.geometry.interpolation import Interpolation
 from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
     AxisSizes,
-    cubic,
     fitted,
-    linear,
     nearest,
     scaled,
 )
@@ -178,13 +177,11 @@ def _planes(
         arguments: tuple[Argument, ...] = (x, y, *places, fill, size, i64(planes))
         k.launch("resize.cl", "resize", sizes, *arguments, T=raw_ctype(x.dtype), PICK=None)
         return y
-    how = (
-        node.attrs.get("mode") == "linear",
-        node.number("cubic_coeff_a", -0.75),
-        bool(node.attrs.get("exclude_outside", 0)),
-    )
-    taps = [1 if s.is_identity else 2 if how[0] else 4 for s in (rows, columns)]
-    tables = [evaluated(_table, *how, *s) for s in (rows, columns)]
+    is_linear = attrs.get("mode") == "linear"
+    a = None if is_linear else node.number("cubic_coeff_a", -0.75)
+    how = Interpolation(a, exclude_outside=bool(attrs.get("exclude_outside", 0)))
+    taps = [1 if s.is_identity else 2 if is_linear else 4 for s in (rows, columns)]
+    tables = [evaluated(_table, how, *s) for s in (rows, columns)]
 
     def part(number: int, kind: Any) -> list[Operand]:
         shapes = [(s.out, count) for s, count in zip((rows, columns), taps, strict=True)]
@@ -234,21 +231,17 @@ def _pick(nearest_mode: str, *sizes: Any) -> Array:
     return _marked(axis, nearest(axis, nearest_mode)[:, None])
 
 
-def _table(is_linear: bool, a: float, inside: bool, *sizes: Any) -> tuple[Array, Array]:
-    """For each place of the result, places of the input and their weights.
-
-    Args:
-        is_linear: Whether they are those of linear interpolation, not of cubic one.
-        a: The coefficient of cubic interpolation.
-        inside: Whether weights of places outside of the input count as zeros.
-        sizes: Of the axis.
-    """
+def _table(how: Interpolation, *sizes: Any) -> tuple[Array, Array]:
+    """For each place of the result, places of the input and their weights."""
     axis = Axis(*sizes)
     if axis.is_identity:
         places = np.arange(axis.size, dtype=np.int32)[:, None]
         return places, np.ones((axis.size, 1), np.float32)
-    places, weights = linear(axis) if is_linear else cubic(axis, a, inside)
-    return _marked(axis, places), weights.astype(np.float32)
+    first = np.empty(axis.out, np.int64)
+    weights = np.empty((axis.out, how.taps(axis)), np.float32)
+    how.weigh(axis, first, weights)
+    places = np.clip(first[:, None] + np.arange(weights.shape[1]), 0, axis.size - 1)
+    return _marked(axis, places), weights
 
 
 def _marked(axis: Axis, places: Array) -> Array:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from judge import onnxruntime_results
 from onnx.reference import ReferenceEvaluator
+from sampling import examples
 from single_op import (
     assert_same,
     check,
@@ -15,6 +20,8 @@ from single_op import (
 )
 
 from partita.errors import CompileError, PartitaError
+from partita.lowering import builder
+from partita.lowering.geometry import resampling
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
 SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.3), (1, 1, 1, 2)]
@@ -159,6 +166,36 @@ def test_old_opsets(mode, scales):
     check("Resize", [x, scales_of(1, 1, 0.6, 0.5)], opset=10, mode=mode, constants=(1,))
     nothing = np.zeros(0, np.float32)
     check("Resize", [x, nothing, scales_of(*scales)], opset=11, mode=mode, constants=(1, 2))
+
+
+def test_last_element_of_an_axis_whose_places_float32_rounds_up():
+    x = np.zeros(2**25, np.uint8)
+    x[[0, -1]] = 3, 7
+    modes = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "floor"}
+    (y,) = run_ours("Resize", [x, None, None, np.array([2])], constants=(3,), **modes)
+    np.testing.assert_array_equal(y, [3, 7])
+
+
+@examples(100)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.floats(0.3, 3.5)), min_size=2, max_size=2),
+    st.sampled_from(["half_pixel", "pytorch_half_pixel", "asymmetric"]),
+    st.sampled_from(["linear", "cubic"]),
+    st.tuples(st.booleans(), st.booleans()),
+    st.integers(1, 200),
+)
+def test_tables_in_pieces(sizes, transform, mode, flags, most):
+    """As large ones are made by runs, and in blocks."""
+    x = normal(3, 1, 2, *(n for n, _ in sizes))
+    scales = scales_of(1, 1, *(max(scale, 1.01 / n) for n, scale in sizes))
+    scales[np.floor(x.shape * scales) == x.shape] = 1  # onnxruntime leaves these axes as they are
+    attributes = {"mode": mode, "coordinate_transformation_mode": transform}
+    attributes |= {"antialias": int(flags[0]), "exclude_outside": int(flags[1] and mode == "cubic")}
+    with (
+        mock.patch.object(builder, "MOST_TABLE_BYTES", most),
+        mock.patch.object(resampling, "_BLOCK", 1 + most // 20),
+    ):
+        check("Resize", [x, None, scales], constants=(2,), **attributes)
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])

@@ -16,21 +16,19 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering import Array, Builder, Node, Operand, builder
+from partita.lowering.geometry.interpolation import Interpolation, table
 from partita.lowering.geometry.resampling import (
     CROPPING,
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
     AxisSizes,
-    antialiased,
-    cubic,
     fitted,
-    linear,
     nearest,
     scaled,
 )
-from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -49,66 +47,93 @@ _JUST_BELOW = 2.0**-20
 def mix_taps(
     x: Array,
     y: Array,
-    index: Array,
+    first: Array,
     weights: Array,
-    outer: int,
     size: int,
     inner: int,
+    begin: int,
     tid: int,
     nt: int,
 ) -> None:
-    """``y[o, j, :] = sum over t of weights[j, t] * x[o, index[j, t], :]``.
+    """``y[o, begin + j, :] = sum over t of weights[j, t] * x[o, first[j] + t, :]``.
+
+    Places outside of the input are those of its border.
 
     Args:
         x: Input (outer, size, inner), flat.
         y: Output (outer, out, inner), flat.
-        index: (out, taps) of int64.
-        weights: (out, taps).
-        outer: Product of the dimensions before the axis.
+        first: (count,) of int64; the places at which taps begin.
+        weights: (count, taps).
         size: Of the axis in x.
         inner: Product of the dimensions behind the axis.
+        begin: The first of the ``count`` places of the output's axis that are computed.
         tid: This thread.
         nt: All threads; they share the output's rows.
     """
-    out, taps = index.shape
+    count, taps = weights.shape
+    outer = x.size // (size * inner)
+    out = y.size // (outer * inner)
+    last = size - 1
     half = weights.dtype.type(0.5)
+    rows = outer * count
+    low, high = rows * tid // nt, rows * (tid + 1) // nt
     if inner == 1:
-        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+        row = low
+        while row < high:
+            o = row // count
+            start, end = row - o * count, min(count, high - o * count)
             line = x[o * size : (o + 1) * size]
-            for j in range(out):
-                total = weights[j, 0] * line[index[j, 0]]
-                for t in range(1, taps):
-                    total += weights[j, t] * line[index[j, t]]
-                y[o * out + j] = total
+            target = o * out + begin
+            if taps == 2:
+                for j in range(start, end):
+                    near = min(max(first[j], 0), last)
+                    far = min(max(first[j] + 1, 0), last)
+                    one, two = weights[j, 0] * line[np.uint64(near)], weights[j, 1]
+                    y[np.uint64(target + j)] = one + two * line[np.uint64(far)]
+            else:
+                for j in range(start, end):
+                    place = first[j]
+                    if place >= 0 and place + taps <= size:
+                        total = weights[j, 0] * line[np.uint64(place)]
+                        for t in range(1, taps):
+                            total += weights[j, t] * line[np.uint64(place + t)]
+                    else:
+                        total = weights[j, 0] * line[np.uint64(min(max(place, 0), last))]
+                        for t in range(1, taps):
+                            near = min(max(place + t, 0), last)
+                            total += weights[j, t] * line[np.uint64(near)]
+                    y[np.uint64(target + j)] = total
+            row += end - start
         return
-    rows = outer * out
     if taps == 2:
-        begin, end = rows * tid // nt, rows * (tid + 1) // nt
-        o = begin // out
-        j = begin - o * out
-        for row in range(begin, end):
-            near, far = index[j, 0], index[j, 1]
+        o = low // count
+        j = low - o * count
+        for _ in range(low, high):
+            near = min(max(first[j], 0), last)
+            far = min(max(first[j] + 1, 0), last)
             weight, other = weights[j, 0], weights[j, 1]
             if other == 0:  # whatever lies there; two halves of the same are exact
                 far = near
                 weight *= half
                 other = weight
             one, two = (o * size + near) * inner, (o * size + far) * inner
-            target = y[row * inner : (row + 1) * inner]
-            first, second = x[one : one + inner], x[two : two + inner]
+            to = (o * out + begin + j) * inner
+            target = y[to : to + inner]
+            first_line, second_line = x[one : one + inner], x[two : two + inner]
             for i in range(inner):
-                target[i] = weight * first[i] + other * second[i]
+                target[i] = weight * first_line[i] + other * second_line[i]
             j += 1
-            if j == out:
+            if j == count:
                 j = 0
                 o += 1
         return
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        o = row // out
-        j = row - o * out
-        target = y[row * inner : (row + 1) * inner]
+    for row in range(low, high):
+        o = row // count
+        j = row - o * count
+        to = (o * out + begin + j) * inner
+        target = y[to : to + inner]
         for t in range(taps):
-            start = (o * size + index[j, t]) * inner
+            start = (o * size + min(max(first[j] + t, 0), last)) * inner
             line = x[start : start + inner]
             weight = weights[j, t]
             if t == 0:
@@ -224,9 +249,8 @@ def _resampled(
         if mode == "nearest":
             y = taken(b, y, k, axes[k].out, _nearest, rounding, *axes[k])
         else:
-            y = _mixed(b, y, k, axes[k].out, _taps(node, mode, axes[k], x.dtype.type))
-    if any(axis.transform == CROPPING for axis in axes):
-        y = _extrapolated(b, node, y, [Axis(*axis).outside() for axis in axes])
+            y = _mixed(b, y, k, axes[k], _interpolation(node, mode))
+    y = _extrapolated(b, node, y, axes)
     return y if y is not x else b.view(x, x.shape)
 
 
@@ -243,63 +267,67 @@ def _settle(y: Array) -> None:
     y += np.copysign(_JUST_BELOW, y)
 
 
-def _taps(node: Node, mode: str, axis: AxisSizes, kind: Any) -> Any:
-    """An axis' table for the attributes of a node: (out, taps) elements and as many weights."""
-    attrs: dict[str, Any] = node.attrs
-    outside = bool(attrs.get("exclude_outside", 0))
-    a = attrs.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
-    return evaluated(_used_taps, a, bool(attrs.get("antialias", 0)), outside, kind, *axis)
+def _interpolation(node: Node, mode: str) -> Interpolation:
+    attrs = node.attrs
+    a = float(attrs.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
+    return Interpolation(a, bool(attrs.get("antialias", 0)), bool(attrs.get("exclude_outside", 0)))
 
 
-def _used_taps(
-    a: float | None, smooth: bool, outside: bool, kind: Any, *axis: Any
-) -> tuple[Array, Array]:
-    """Elements and weights, without taps that weigh nothing anywhere."""
-    whole = Axis(*axis)
-    if smooth:
-        index, weights = antialiased(whole, a, outside)
-    else:
-        index, weights = linear(whole, kind) if a is None else cubic(whole, a, outside)
-    used = np.any(weights != 0, axis=0)
-    used[0] |= not used.any()  # far from the input nothing weighs, and the sums are 0
-    return index[:, used], weights[:, used].astype(kind)
+def _mixed(b: Builder, x: Operand, number: int, axis: AxisSizes, how: Interpolation) -> Operand:
+    """`x` with an axis resampled; runs make tables that would be large, a piece at a time."""
+    y = b.empty([*x.shape[:number], axis.out, *x.shape[number + 1 :]], x.dtype)
+    if not y.size:
+        return y
 
+    def mix(first: Operand, weights: Operand, begin: int) -> None:
+        inner = math.prod(x.shape[number + 1 :])
+        work = y.size // axis.out * weights.size
+        sizes = x.shape[number], inner, begin
+        b.call(mix_taps, b.flat(x), b.flat(y), first, weights, *sizes, work=work)
 
-def _mixed(b: Builder, x: Operand, axis: int, out: int, table: Any) -> Operand:
-    """`x` with an axis resampled by the table of `_taps`."""
-    taps = settled(evaluated(_count, table))
-    y = b.empty([*x.shape[:axis], out, *x.shape[axis + 1 :]], x.dtype)
-    if y.size:
-        b.call(
-            mix_taps,
-            b.flat(x),
-            b.flat(y),
-            b.computed((out, taps), np.int64, operator.getitem, table, 0),
-            b.computed((out, taps), x.dtype, operator.getitem, table, 1),
-            math.prod(x.shape[:axis]),
-            x.shape[axis],
-            math.prod(x.shape[axis + 1 :]),
-            work=y.size * taps,
-        )
+    if not holds_sizes(axis):
+        taps = how.taps(Axis(*axis))
+        rows = max(builder.MOST_TABLE_BYTES // (8 + taps * x.dtype.itemsize), 1)
+        if rows < axis.out:
+            for begin in range(0, axis.out, rows):
+                count = min(rows, axis.out - begin)
+                first, weights = b.empty((count,), np.int64), b.empty((count, taps), x.dtype)
+                b.call_numpy(how.weigh, Axis(*axis), first, weights, begin)
+                mix(first, weights, begin)
+            return y
+    found = evaluated(_table, how, x.dtype.type, *axis)
+    shape = axis.out, settled(evaluated(_width, found))
+    mix(
+        b.computed(shape[:1], np.int64, operator.getitem, found, 0),
+        b.computed(shape, x.dtype, operator.getitem, found, 1),
+        0,
+    )
     return y
 
 
-def _count(table: tuple[Array, Array]) -> int:
-    """Taps of an element."""
-    return int(table[0].shape[1])
+def _table(how: Interpolation, kind: Any, *axis: Any) -> tuple[Array, Array]:
+    return table(how, kind, Axis(*axis))
 
 
-def _extrapolated(b: Builder, node: Node, y: Operand, outside: Sequence[Array]) -> Operand:
+def _width(found: tuple[Array, Array]) -> int:
+    """Taps of a table's rows."""
+    return int(found[1].shape[1])
+
+
+def _extrapolated(b: Builder, node: Node, y: Operand, axes: Sequence[AxisSizes]) -> Operand:
     """`y` with a constant wherever a coordinate of any axis lies outside of the input."""
-    mask = np.zeros((1,) * y.ndim, bool)
-    for axis, marks in enumerate(outside):
-        if marks.any():
-            mask = mask | marks.reshape([-1 if k == axis else 1 for k in range(y.ndim)])
-    if mask.any():
-        value = y.dtype.type(node.number("extrapolation_value", 0.0))
-        b.call_numpy(_fill_where, y, b.constant(mask), value)
+    value = y.dtype.type(node.number("extrapolation_value", 0.0))
+    for number, axis in enumerate(axes):
+        if axis.transform == CROPPING and y.size:
+            marks = b.table((axis.out,), np.bool_, _outside, *axis)
+            if marks.const is None or marks.const.dtype == object or marks.const.any():
+                b.call_numpy(_fill_along, y, number, marks, value)
     return y
 
 
-def _fill_where(y: Array, mask: Array, value: Any) -> None:
-    np.copyto(y, value, where=mask)
+def _outside(*axis: Any) -> Array:
+    return Axis(*axis).outside()
+
+
+def _fill_along(y: Array, number: int, marks: Array, value: Any) -> None:
+    y[(slice(None),) * number + (marks,)] = value
