@@ -23,6 +23,9 @@ from partita.generate.statistics import Statistics
 
 Array = np.ndarray[Any, Any]
 
+READ_AGAIN = 8
+"""Tokens that are read again at most to save a run: it reads all weights, which takes as long."""
+
 
 @dataclass
 class _Row:
@@ -35,6 +38,16 @@ class _Row:
     def pending(self) -> int:
         """Tokens that wait to be read."""
         return 0 if self.generation is None else len(self.generation.pending)
+
+    def can_step_back(self, count: int) -> bool:
+        """Whether few enough of the tokens that it holds would be read again, and are there."""
+        return count <= min(READ_AGAIN, len(self.held))
+
+    def step_back(self, count: int) -> None:
+        """Lets so many tokens that it holds wait to be read again."""
+        if self.generation is not None:
+            self.generation.pending[:0] = self.held[-count:]
+            del self.held[-count:]
 
 
 class ContinuousBatch:
@@ -53,6 +66,7 @@ class ContinuousBatch:
         self._rows = [_Row() for _ in range(decoder.batch)]
         self._waiting: deque[Generation] = deque()
         self._sizes = {1}  # the decoder is warm for it
+        self._again = 0  # tokens of the next run that were read before
 
     def submit(self, generation: Generation) -> None:
         """Takes a text; it begins when a row is free."""
@@ -105,16 +119,33 @@ class ContinuousBatch:
 
     def _plan(self) -> tuple[int, list[bool]]:
         """How many tokens the next run reads of each row, and which rows take part."""
-        prompts = [row.pending for row in self._rows if row.pending > 1]
-        count = _size_of_run(min(self._chunk, *prompts), self._chunk) if prompts else 1
-        if self._decoder.capacity is not None:
-            for row in self._rows:  # the padding of those that wait needs room too
-                room = self._decoder.capacity - len(row.held)
-                if row.generation is None and room < count:
-                    row.held.clear()
-                elif row.generation is not None:
-                    count = _size_of_run(min(count, room), self._chunk)
+        capacity, most = self._decoder.capacity, self._chunk
+        if capacity is not None:  # the padding of those that wait needs room too
+            held = [len(row.held) for row in self._rows if row.generation is not None]
+            most = min(most, capacity - max(held))
+        prompts = [row for row in self._rows if row.pending > 1]
+        count = self._size_of_run(prompts, most) if prompts else 1
+        for row in self._rows:
+            if row.generation is None and capacity is not None and capacity - len(row.held) < count:
+                row.held.clear()
         return count, [row.pending >= count for row in self._rows]
+
+    def _size_of_run(self, prompts: list[_Row], most: int) -> int:
+        """Tokens of the next run of these rows, at most so many; those that lack few step back."""
+        shortest = min(prompts, key=lambda row: row.pending)
+        size = _size_within(min(shortest.pending, most), self._chunk)
+        larger = min(2 * size, self._chunk)
+        # A cache that grows has a place for each token that was ever read.
+        if self._decoder.capacity is None or size in (shortest.pending, self._chunk):
+            return size
+        if larger > most or not shortest.can_step_back(larger - shortest.pending):
+            return size
+        for row in prompts:
+            lacks = larger - row.pending
+            if lacks > 0 and row.can_step_back(lacks):
+                row.step_back(lacks)
+                self._again += lacks
+        return larger
 
     def _run(self, count: int, taking_part: list[bool]) -> None:
         start = time.perf_counter()
@@ -130,7 +161,9 @@ class ContinuousBatch:
                 is_prefill |= row.generation.is_prompt
                 self._advance(row, row.generation, tokens[index].tolist(), logits[index])
         seconds = time.perf_counter() - start
-        self._count(is_prefill, count * sum(taking_part), lengths[taking_part].sum(), seconds)
+        read = count * sum(taking_part) - self._again
+        self._again = 0
+        self._count(is_prefill, read, lengths[taking_part].sum(), seconds)
         if count not in self._sizes:
             self._sizes.add(count)
             self._statistics.first_run_seconds += seconds
@@ -165,9 +198,9 @@ class ContinuousBatch:
         self._decoder.reset()
 
 
-def _size_of_run(count: int, chunk: int) -> int:
+def _size_within(count: int, chunk: int) -> int:
     """The largest number of tokens, at most ``count``, that a run may have."""
-    return count if count >= chunk else 1 << (count.bit_length() - 1)
+    return chunk if count >= chunk else 1 << (count.bit_length() - 1)
 
 
 def _common(held: list[int], prompt: list[int]) -> int:

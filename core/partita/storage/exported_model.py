@@ -64,9 +64,9 @@ def pack(
     directory = []
     size = _padded(len(parts[0]))
     for name, array in (arrays or {}).items():
-        flat = np.ascontiguousarray(array)
-        directory.append([name, str(flat.dtype), list(flat.shape), size])
-        parts.append(flat.reshape(-1).view(np.uint8).data)
+        flat = np.ascontiguousarray(array).reshape(-1)  # has an axis, where the array may have none
+        directory.append([name, str(flat.dtype), list(np.shape(array)), size])
+        parts.append(flat.view(np.uint8).data)
         size += _padded(flat.nbytes)
     content = {"model": len(parts[0]), "arrays": directory, "code": code_stamp("partita")}
     head = json.dumps({"header": {**header, "device": device}, **content}).encode()

@@ -81,7 +81,7 @@ def test_prompts_of_any_length_are_programs_that_are_there_already(files, kind):
     path, expected = files[kind]
     generator = Generator(path, "CPU", 128)
     with mock.patch.object(Walk, "run", side_effect=AssertionError("emitted")):
-        for count in (2, 5, 9, 31):
+        for count in (2, 5, 9, 31, 47, 63, 80):
             prompt = [65 + number for number in range(count)]
             (piece,) = generator.generate(prompt, max_new_tokens=1)
             assert piece.token == expected.greedy(prompt, 1)[0]

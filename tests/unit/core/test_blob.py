@@ -141,7 +141,7 @@ def test_arrays_of_all_kinds_come_back_as_views_of_the_blob():
     assert list(back) == list(arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name], array)
-        assert back[name].dtype == array.dtype
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
     where = np.frombuffer(data, np.uint8)
     assert np.shares_memory(back["f"], where)
     assert (back["f"].ctypes.data - where.ctypes.data) % 64 == 0, "aligned in a mapped file"

@@ -38,7 +38,7 @@ class CheckedDecoder:
             raise RuntimeError("the device is gone")
         logits = np.zeros((self.batch, VOCABULARY), np.float32)
         for row, (length, new) in enumerate(zip(lengths, tokens, strict=True)):
-            assert length + count <= self.capacity, "it writes beyond the cache"
+            assert length + count <= self.held.shape[1], "it writes beyond the cache"
             self.held[row, length : length + count] = new
             seen = self.held[row, : length + count]
             assert not taking_part[row] or (seen >= 0).all()
@@ -94,6 +94,40 @@ def test_runs_are_of_few_sizes():
         batch.submit(text)
         finish(batch, [text])
     assert set(decoder.sizes) <= {1, 2, 4, 8, 16, 32, 64, 100}
+
+
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [
+        (64, [64]),
+        (13, [8, 8]),
+        (7, [4, 4]),
+        (5, [4, 1]),
+        (157, [100, 64]),
+        (121, [100, 16, 8]),  # eleven tokens again would be too many
+        (127, [100, 32]),
+        (303, [100, 100, 100, 4]),
+        (228, [100, 100, 32]),
+    ],
+)
+def test_few_tokens_are_read_again_to_save_runs(length, sizes):
+    decoder, statistics, batch = made(1, 512, 100)
+    prompt = [place % 9 for place in range(length)]
+    text = text_of(0, prompt, 3)
+    batch.submit(text)
+    finish(batch, [text])
+    assert decoder.sizes[:-2] == sizes
+    assert [piece.token for piece in text.pieces] == expected(prompt, 3)
+    assert statistics.prefill_tokens == length
+
+
+def test_nothing_is_read_again_where_the_cache_grows():
+    decoder, _, batch = made(1, 512, 100)
+    decoder.capacity = None
+    text = text_of(0, [3] * 157, 1)
+    batch.submit(text)
+    finish(batch, [text])
+    assert decoder.sizes == [100, 32, 16, 8, 1]
 
 
 def test_what_the_cache_holds_is_not_read_again():

@@ -124,7 +124,7 @@ def _tensors(value: Any) -> Any:
     import torch
 
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(value))
+        return torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape)
     if isinstance(value, Mapping):
         return {name: _tensors(inner) for name, inner in value.items()}
     if type(value) in (list, tuple):

@@ -76,8 +76,8 @@ from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
 
-_TOKENS = (7, 2, 1, 16, 256)
-"""Of runs that a decoder is made ready for: two to learn what varies, one, a few, and many."""
+_TOKENS = (7, 2, 1, 8, 16, 256)
+"""Of runs that a decoder is made ready for: two to learn what varies, one, some, and many."""
 
 
 class CpuModel(DeviceModel):
