@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 
 import numpy as np
+from onnx import helper, numpy_helper
 
 import partita
 from partita.errors import CompileError, ModelFormatError
+from partita_cpu.runtime import bound_program
 
 from . import guard
+from .cores import guarded_core
 from .patience import ended_after
 
 
@@ -48,6 +52,10 @@ def case(seed):
         case 12:
             os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'")
             os.abort()
+        case 13:
+            _beyond_an_intermediate(at_end=True)
+        case 14:
+            _beyond_an_intermediate(at_end=False)
 
 
 class _Demanding:
@@ -61,3 +69,21 @@ def _beyond(step):
     """Reads the element behind the last one, or before the first one."""
     array = guard.guarded(np.arange(5, dtype=np.float32), at_end=step > 0)
     ctypes.string_at(array.ctypes.data + (20 if step > 0 else -4), 4)
+
+
+def _beyond_an_intermediate(at_end):
+    """The same of a tensor between two operations of device CPU."""
+    guard.DEVICE["at_end"] = at_end
+    core = guarded_core()
+    nodes = [
+        helper.make_node("Sin", ["x"], ["s"]),
+        helper.make_node("CumSum", ["s", "axis"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, [5]) for name in "xy")
+    axis = [numpy_helper.from_array(np.array(0), "axis")]
+    model = helper.make_model(helper.make_graph(nodes, "two", [x], [y], axis), ir_version=9)
+    request = core.compile_model(core.read_model(model), "CPU").create_infer_request()
+    request.infer([np.ones(5, np.float32)])
+    (memory,) = (one for one in gc.get_objects() if isinstance(one, bound_program.Memory))
+    (address,) = (memory.array(one).ctypes.data for one in memory.intermediates)
+    ctypes.string_at(address + 64 if at_end else address - 1, 1)

@@ -72,7 +72,7 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 def guard_device():
     """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
-    from partita.lowering import builder
+    from partita.lowering import builder, walk
     from partita_cpu.runtime import bound_program, device_model
 
     def aligned_empty(shape, dtype):
@@ -80,13 +80,18 @@ def guard_device():
             return np.empty(shape, dtype)
         return guarded_empty(shape, dtype, DEVICE["at_end"], _ALIGNMENT)
 
-    bound_program.aligned_empty = aligned_empty
-    bound_program.Arena = GuardedArena
-    builder.new_array = aligned_empty
-    for made in ("constant", "prepack"):
-        setattr(builder.Builder, made, _guarded_operand(getattr(builder.Builder, made)))
-    lower = device_model.lower
-    device_model.lower = lambda model: with_guarded_constants(lower(model))
+    replace(walk, "plan_for_sizes", lambda _: plan_apart)
+    replace(bound_program, "Memory", guarded_memory)
+    replace(bound_program, "aligned_empty", lambda _: aligned_empty)
+    replace(builder, "new_array", lambda _: aligned_empty)
+    replace(builder.Builder, "constant", _guarded_operand)
+    replace(builder.Builder, "prepack", _guarded_operand)
+    replace(device_model, "lower", lambda usual: lambda model: with_guarded_constants(usual(model)))
+
+
+def replace(owner, name, made):
+    """Puts what is made of a thing in its place; an error if there is no such thing any more."""
+    setattr(owner, name, made(getattr(owner, name)))
 
 
 def guard_opencl():
@@ -122,35 +127,44 @@ def guard_opencl():
     device.BufferPool = GuardedPool
 
 
-class GuardedArena:
-    """In the place of `bound_program.Arena`: every intermediate tensor at pages of its own."""
+def plan_apart(intervals):
+    """As `memory_plan.plan_for_sizes`: each tensor on pages of its own, and one between any two."""
+    from partita.lowering.shapes.symbolic_size import evaluated
 
-    def __init__(self, memory, offsets):
-        self._offsets = offsets
-        self._memory = {}
+    offsets, start = [], PAGE
+    for size, _, _ in intervals:
+        offsets.append(evaluated(_offset, start, size))
+        start = evaluated(_behind, start, size)
+    return offsets, start
 
-    def address(self, operand):
-        """Where an intermediate tensor starts; 0 for anything else."""
-        return self._bytes(operand.root).ctypes.data if operand.root in self._offsets else 0
 
-    def array(self, operand):
-        """The memory of an intermediate tensor."""
-        raw = self._bytes(operand.root)[: operand.nbytes]
-        return raw.view(operand.dtype).reshape(operand.shape)
+def _aligned(size):
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
-    def elements(self, arg):
-        """The same for an argument of a step; one that is no intermediate tensor as it is."""
-        there = getattr(arg, "root", None) in self._offsets
-        return self.array(arg) if there else arg
 
-    def _bytes(self, root):
-        if root not in self._memory:
-            size, kind = (root.nbytes,), np.dtype(np.uint8)
-            made = np.empty(size, kind)
-            if root.nbytes:
-                made = guarded_empty(size, kind, DEVICE["at_end"], _ALIGNMENT)
-            self._memory[root] = made
-        return self._memory[root]
+def _offset(start, size):
+    return start + -_aligned(size) % PAGE if DEVICE["at_end"] else start
+
+
+def _behind(start, size):
+    return start + (-(-size // PAGE) + 1) * PAGE
+
+
+def guarded_memory(usual):
+    """The class `bound_program.Memory` with arenas of its own, pages between tensors guarded."""
+
+    class GuardedMemory(usual):
+        def __init__(self, program, arena, buffers):
+            arena = guarded_empty((-(-program.arena_bytes // PAGE) * PAGE,), np.dtype(np.uint8))
+            super().__init__(program, arena, buffers)
+            self.intermediates = tuple(program.offsets)
+            for operand, offset in program.offsets.items():
+                if operand.nbytes:
+                    end = -(-(offset + operand.nbytes) // PAGE) * PAGE
+                    for page in (offset // PAGE * PAGE - PAGE, end):
+                        protect(self.start + page, forbid=True)
+
+    return GuardedMemory
 
 
 def _guarded_operand(make):

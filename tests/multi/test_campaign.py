@@ -36,6 +36,8 @@ def outcomes(first, count, hang=2.0):
         (10, "raw:MemoryError"),
         (11, "signal:6"),
         (12, "memory"),
+        (13, "signal:11"),
+        (14, "signal:11"),
     ],
 )
 def test_every_fault_is_noticed(seed, outcome):
