@@ -1,0 +1,82 @@
+"""Where the tensors of a program lie while it runs: one arena, and what its outputs are made in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Operand, Program
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.lowering.program import plain
+
+
+class Memory:
+    """Where the tensors of a program lie.
+
+    Args:
+        program: The program.
+        arena: At least as many bytes as its intermediate tensors take.
+        buffers: What its outputs are made in.
+
+    Attributes:
+        start: The address of the arena.
+    """
+
+    def __init__(self, program: Program, arena: Array, buffers: Sequence[Array | None]) -> None:
+        self._program = program
+        self._arena = arena
+        self._buffers = buffers
+        self.start: int = arena.ctypes.data
+        self._arrays: dict[Operand, Array] = {}
+        self._places: dict[Operand | None, list[int]] = {}
+        for place, owner in enumerate(program.owned):
+            self._places.setdefault(owner, []).append(place)
+
+    def array(self, operand: Operand) -> Array:
+        """The memory of an intermediate tensor."""
+        found = self._arrays.get(operand)
+        if found is None:
+            # What has no elements is written by no step, and need not have a place.
+            start = self._program.offsets[operand.root] if operand.nbytes else 0
+            raw = self._arena[start : start + operand.nbytes]
+            found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
+        return found
+
+    def arguments(self, number: int) -> list[Any]:
+        """The arguments of a step: arrays in place of operands, but for those of inputs."""
+        return [self._argument(arg) for arg in self._program.steps[number].args]
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, np.ndarray):
+            return plain(arg)
+        if not isinstance(arg, Operand):
+            return arg
+        if arg.const is not None:
+            return arg.const
+        if arg.root in self._program.offsets:
+            return self.array(arg)
+        for place in self._places.get(arg.root, ()):
+            if (buffer := self._buffers[place]) is not None:
+                return buffer.reshape(arg.shape)
+        return arg
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialized array whose memory starts at a multiple of a cache line."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def lent_arena(scratch: Array | None, nbytes: int) -> Array | None:
+    """An arena in memory that was lent, or ``None`` if none was, or too little."""
+    if scratch is None:
+        return None
+    start = -scratch.ctypes.data % ALIGNMENT
+    return scratch[start : start + nbytes] if start + nbytes <= scratch.nbytes else None
