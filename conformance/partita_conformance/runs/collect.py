@@ -47,6 +47,7 @@ from partita_conformance.suites.numerics.suite_outputs import output_checks
 from partita_conformance.suites.numerics.suite_passes import pass_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
 from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
+    suite_aftermath,
     suite_memory,
     suite_moments,
     suite_resources,

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import warnings
 
+import broken_aftermath
 import broken_claims
 import broken_form
 import broken_lasting
@@ -36,11 +37,11 @@ from partita_conformance.runs.running import (
 )
 
 MODULES = (broken_claims, broken_form, broken_lasting, broken_promises, broken_requests)
-MODULES += (broken_runs, broken_state, broken_usage, broken_values)
+MODULES += (broken_runs, broken_state, broken_usage, broken_values, broken_aftermath)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
 FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
-FRAMES |= {"KnowsProgramsBy", "OwnTable"}
+FRAMES |= {"KnowsProgramsBy", "OwnTable", "_ByTheFirst"}
 APART = {*FRAMES, *(fault.__name__ for fault in ALONE)}
 FAULTS = [
     cls

@@ -58,14 +58,18 @@ _EQUAL: dict[str, tuple[Array, ...]] = {
         np.array(["a ", "b", "", "x" * 70 + "1"], object),
         np.array(["a ", "b", " ", "x" * 70 + "2"], object),
         np.array(["a\0", "b", "", "X" * 70 + "1"], object),
+        np.array(["abc", "b", "", "x" * 35 + "1" + "x" * 35], object),
+        np.array(["aac", "b", "", "x" * 35 + "2" + "x" * 35], object),
+        np.array(["aac", "bx", "y", "xx1" + "x" * 68], object),
+        np.array(["aac", "b", "xy", "x1x" + "x" * 68], object),
     ),
 }
-"""Inputs by element type that one may take for one another, as numbers or because they begin so."""
+"""Inputs by element type that one may take for one another, as numbers or by how they begin."""
 
 
 @check("request", values=True)
 def inputs_that_compare_equal_are_told_apart(bench: Bench) -> None:
-    """Zeros of either sign, neighbouring numbers and texts that begin alike count in each run."""
+    """Zeros of either sign, neighbouring numbers and texts nearly alike count in each run."""
     tried = 0
     ops = ("Identity", "Neg", "Reciprocal", "Add")
     for (element, turns), op in itertools.product(_EQUAL.items(), ops):

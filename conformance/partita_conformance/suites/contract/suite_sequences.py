@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import onnx
 from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import parse
+from partita_conformance.inputs.models import Array, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 
@@ -68,6 +68,43 @@ def sequences_may_change_their_length(bench: Bench) -> None:
             due = [unboxed(array) for array in bench.expected(proto, feeds)]
             what = f"{text.partition('{')[2]} of {count} tensors in run {turn + 1}"
             compare(have, due, what)
+
+
+_MANY_TENSORS = 300
+_CHANGES: dict[str, Callable[[list[Array]], object]] = {
+    "as they come": lambda tensors: None,
+    "the last but one changed where it lies": lambda tensors: np.add(
+        tensors[-2], 5, out=tensors[-2]
+    ),
+    "one moved to the front": lambda tensors: tensors.insert(0, tensors.pop(-2)),
+    "one replaced": lambda tensors: tensors.__setitem__(-2, tensors[-2] * 3),
+}
+"""What happens to a sequence between two runs."""
+
+
+@check("request", values=True)
+def sequences_are_read_anew(bench: Bench) -> None:
+    """Sequences of few tensors and of many count in each run as they are then.
+
+    Tensors may have been changed where they lie, moved, or replaced by others.
+    """
+    for text, proto in _taken(bench):
+        request = bench.compile(proto).create_infer_request()
+        names = {value.name for value in proto.graph.input}
+        for count in (3, _MANY_TENSORS):
+            given = [np.full((2, 3), n, np.float32) for n in range(count)]
+            last = {"x": np.full((2, 3), 7, np.float32), "i": np.array(count - 2, np.int64)}
+            more = {name: array for name, array in last.items() if name in names}
+            held = boxed(given)
+            for what, change in _CHANGES.items():
+                change(given)
+                unboxed(held)[:] = given
+                for sequence in (held, boxed([*given])) if count < _MANY_TENSORS else (held,):
+                    feeds = {"s": sequence, **more}
+                    have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
+                    due = [unboxed(array) for array in bench.expected(proto, feeds)]
+                    told = f"{text.partition('{')[2]} of {count} tensors, {what}"
+                    compare(have, due, told)
 
 
 _OF_ANY_SHAPE = (

@@ -82,3 +82,38 @@ def there_may_be_many(bench: Bench) -> None:
     gc.collect()
     each = (native_bytes() - held) / len(shapes)
     require(each < _A_SHAPE, f"{each:.0f} bytes are kept for each shape that a request has seen.")
+
+
+_TEXTS = {
+    "handed on": "g (string[N] x) => (string[N] y) { y = Identity(x) }",
+    "joined": "g (string[N] x) => (string[M] y) { y = Concat <axis = 0> (x, x) }",
+    "in another shape": "g (string[N] x, int64[2] s) => (string[A,B] y) { y = Reshape(x, s) }",
+    "looked up": "g (string[N] x, int64[M] i) => (string[M] y) { y = Gather(x, i) }",
+    "compared": "g (string[N] x, string[N] z) => (bool[N] y) { y = Equal(x, z) }",
+}
+_MOST_TEXTS = (1 << 16) + 300
+"""So many texts that numbers of two bytes do not tell them apart."""
+
+
+@check("lives", values=True)
+def there_may_be_many_texts(bench: Bench) -> None:
+    """Texts of one run, and of all runs together, are more than bytes and pairs of them count."""
+    for what, proto in bench.taken((what, parse(text)) for what, text in _TEXTS.items()):
+        request = bench.compile(proto).create_infer_request()
+        names = {value.name for value in proto.graph.input}
+        first = 0
+        for count in (300, 5000, 300, _MOST_TEXTS, 5, 300):
+            x = np.array([f"{n:x}" for n in range(first, first + count)], object)
+            first += count
+            z = x.copy()
+            z[::3] = x[::-1][::3]
+            every = {"x": x, "z": z, "s": np.array([1, -1]), "i": np.arange(count)[::-1].copy()}
+            have = request.infer({name: every[name] for name in names}).to_tuple()[0]
+            due = {
+                "handed on": x,
+                "joined": np.concatenate([x, x]),
+                "in another shape": x.reshape(1, -1),
+                "looked up": x[::-1],
+                "compared": np.equal(x, z).astype(np.bool_),
+            }[what]
+            require(np.array_equal(have, due), f"{count} texts, {what}, come out as others.")

@@ -1,7 +1,8 @@
 """Suites ``again`` and ``known``: runs of an operator one after another, and of known inputs.
 
 ``again`` runs one runner on some numbers, others and the first ones again, and gives it tensors for
-its outputs that hold something already. ``known`` computes draws of which all inputs are constants,
+its outputs that hold something already; ``again/*/plain_first`` begins with plain numbers, by which
+an engine may have chosen its kernels. ``known`` computes draws of which all inputs are constants,
 as compilers do before any run.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,11 @@ from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.draws.values import groups_of
 from partita_conformance.draws.vary import element_types
-from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.judging.requirements import (
+    DeclinedError,
+    NotApplicableError,
+    require,
+)
 from partita_conformance.suites.feeding import host_tensors
 from partita_conformance.suites.numerics.drawn import compare_results, draw_check
 from partita_conformance.suites.numerics.suite_kinds import CHANCE
@@ -40,18 +45,17 @@ _KNOWN = ("float", "int64")
 
 def again_checks() -> list[Check]:
     """The checks of ``again``, one per operator."""
-    return [
-        Check(
-            f"again/{op}",
-            functools.partial(_run, op),
-            True,
-            f"{op} on other numbers and the first ones again, into tensors that are given",
-            op,
-            nth(op, 0).element_type,
-        )
-        for op in GENERATORS
-        if op not in CHANCE
-    ]
+    checks = []
+    for op in GENERATORS:
+        if op in CHANCE:
+            continue
+        what = f"{op} on other numbers and the first ones again, into tensors that are given"
+        element = nth(op, 0).element_type
+        checks.append(Check(f"again/{op}", functools.partial(_run, op), True, what, op, element))
+        make = functools.partial(_behind_plain_ones, op)
+        what = f"{op} on any numbers, behind runs on plain ones: zeros, and small ones above it"
+        checks.append(Check(f"again/{op}/plain_first", make, True, what, op, element))
+    return checks
 
 
 def known_checks() -> list[Check]:
@@ -134,6 +138,81 @@ def _repeat(op: str, one: Draw, bench: Bench, ways: Sequence[bool] = (False, Tru
                 plain = type(array) is np.ndarray and array.flags.c_contiguous
                 require(plain and array.flags.writeable, f"{op}: output {index} is no plain array.")
     runner.close()
+
+
+_PLAIN_DRAWS = 2
+"""Choices of an operator that are tried behind plain numbers."""
+_FAR = frozenset(("special", "few special", "limits", "sums", "spread", "long texts"))
+"""Groups of values that are furthest from plain ones."""
+
+
+def _behind_plain_ones(op: str, bench: Bench) -> None:
+    """Runs draws of values that break things, and some of all choices, behind plain numbers.
+
+    Raises:
+        NotApplicableError: Nobody can say what is right of any.
+        DeclinedError: The device takes none of them.
+    """
+    drawn = [nth(op, 0)]
+    for element in _KNOWN:
+        if element in element_types(op, draw(op, 0)):
+            found = dict(valued(op, element, bench))
+            drawn += [one for group, one in found.items() if group in _FAR]
+    every = list(CHOICES[op]()) if op in CHOICES else []
+    drawn += every[:: -(-len(every) // _PLAIN_DRAWS)] if every else []
+    tried = 0
+    declined: DeclinedError | None = None
+    for number, one in enumerate(drawn):
+        if all(isinstance(array, np.ndarray) for array in one.inputs if array is not None):
+            forms = _PLAIN[1:] if number else _PLAIN
+            try:
+                tried += _on_plain_ones_first(op, one, bench, forms)
+            except DeclinedError as reason:
+                declined = reason
+    if not tried:
+        raise declined or NotApplicableError(f"no judge has {op} of plain numbers")
+
+
+def _on_plain_ones_first(
+    op: str, one: Draw, bench: Bench, plainer: Sequence[Callable[[Array], Array]]
+) -> bool:
+    """Runs a draw behind plain forms, each in a model of its own; whether there are any."""
+    proto, feeds = model_of(op, one)
+    due = _expected(bench, proto, feeds)
+    forms = [{name: plain(array) for name, array in feeds.items()} for plain in plainer]
+    dues = [_expected(bench, proto, form) for form in forms]
+    if due is None or not any(one is not None for one in dues):
+        return False
+    for form, plain in zip(forms, dues, strict=True):
+        if plain is not None:
+            compiled = claimed_compiles(bench, proto)
+            runner = compiled.device_model.create_runner()
+            for numbers, right in ((form, plain), (feeds, due)):
+                with np.errstate(all="ignore"):
+                    results = runner.run(host_tensors(compiled, numbers))
+                    compare_results(op, one, [tensor.numpy() for tensor in results], right)
+            runner.close()
+    return True
+
+
+def _none(array: Array) -> Array:
+    """Zeros, which are no choice, and no texts."""
+    return np.full(array.shape, "" if array.dtype.hasobject else 0, array.dtype)
+
+
+def _small(array: Array) -> Array:
+    """Numbers between 0 and 1, small integers that are not negative, truths, and plain texts."""
+    places = np.arange(array.size).reshape(array.shape)
+    if array.dtype.hasobject:
+        return np.resize(np.array(["a", "b"], object), array.shape)
+    if array.dtype.kind in "iu":
+        return np.asarray(np.abs(array.astype(np.int64)) % 128, array.dtype)
+    if array.dtype.kind == "b":
+        return np.ones_like(array)
+    return np.asarray((places % 7 + 1) / 8, array.dtype)
+
+
+_PLAIN = (_none, _small)
 
 
 def _expected(bench: Bench, proto: Any, feeds: Mapping[str, Array]) -> Sequence[Any] | None:
