@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from judge import onnxruntime_results
-from onnx import parser
+from onnx import TensorProto, parser
 
 import partita
 from partita.errors import CompileError
@@ -15,6 +15,10 @@ from partita.lowering import builder
 
 N = 2**26
 CLAIMS = {
+    "ConvInteger": f"g (uint8[1,1,3,3] x, uint8[{N},1,3,3] w) => (int32[a,b,c,d] y) "
+    "{ y = ConvInteger(x, w) }",
+    "MatMulInteger": f"g (uint8[2,3] x, uint8[3,{N}] w) => (int32[a,b] y) "
+    "{ y = MatMulInteger(x, w) }",
     "AffineGrid": f"g (float[1,2,3] x) => (float[a,b,c,d] y) <int64[4] s = {{1, 1, 1, {N}}}> "
     "{ y = AffineGrid(x, s) }",
     "AveragePool": f"g (float[1,1,{N}] x) => (float[a,b,c] y) "
@@ -85,6 +89,9 @@ def test_groups_that_are_only_claimed_are_refused():
 
 
 SMALL = {
+    "ConvInteger": "g (uint8[1,2,5,6] x, uint8[3,2,3,2] w) => (int32[a,b,c,d] y) "
+    "{ y = ConvInteger(x, w) }",
+    "MatMulInteger": "g (uint8[2,3] x, uint8[3,4] w) => (int32[a,b] y) { y = MatMulInteger(x, w) }",
     "AffineGrid": "g (float[2,2,3] x) => (float[a,b,c,d] y) <int64[4] s = {2, 1, 4, 5}> "
     "{ y = AffineGrid(x, s) }",
     "AffineGrid of volumes": "g (float[2,3,4] x) => (float[a,b,c,d,e] y) "
@@ -115,16 +122,19 @@ SMALL = {
 }
 
 
+def drawn(rng, tensor):
+    shape = [d.dim_value for d in tensor.shape.dim]
+    if tensor.elem_type == TensorProto.UINT8:
+        return rng.integers(0, 256, shape, np.uint8)
+    return rng.standard_normal(shape).astype(np.float32)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_tables_of_the_run_are_right(name, monkeypatch):
     monkeypatch.setattr(builder, "MOST_TABLE_BYTES", -1)
     proto = model(SMALL[name])
     rng = np.random.default_rng(3)
-    feeds = {
-        port.name: rng.standard_normal([d.dim_value for d in port.type.tensor_type.shape.dim])
-        .astype(np.float32)
-        for port in proto.graph.input
-    }  # fmt: skip
+    feeds = {port.name: drawn(rng, port.type.tensor_type) for port in proto.graph.input}
     expected = onnxruntime_results(proto, feeds)
     request = partita.Core().compile_model(proto, "CPU").create_infer_request()
     for _ in range(3):  # the third is a bound call

@@ -555,7 +555,7 @@ def row_totals_of(b: Builder, rows: int, w: Operand, w_zero: Operand | None) -> 
     """Memory for the sums of rows; zeros where they do not count."""
     if needs_row_totals(w, w_zero):
         return b.empty((rows,), np.int32)
-    return b.constant(np.zeros(rows, np.int32))
+    return b.zeros(rows, np.int32)
 
 
 def shift_of(x: Operand) -> int:
@@ -581,7 +581,7 @@ def emit_packed_product(
     panels, totals = packed_weights(b, w, arrange, columns, width)
     none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
     if result is None:
-        bias = b.constant(np.zeros(columns, np.int32))
+        bias = b.zeros(columns, np.int32)
         result = Result(Kind.SUMS, np.int32, one, one, bias, none)
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
     limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
@@ -633,7 +633,7 @@ def factors_of_columns(b: Builder, result: Result, columns: int) -> Operand:
     factors = result.factors
     if factors.size > 1 or factors.const is None:
         return factors
-    return b.constant(np.full(columns, factors.const.reshape(-1)[0], np.float32))
+    return b.table((columns,), np.float32, np.full, columns, factors.const.reshape(-1)[0])
 
 
 def _panels(matrix: Array, width: int) -> Array:

@@ -166,7 +166,7 @@ def _emit_scaled(
     """The product of bytes times a scale of x and one, or one per column, of w."""
     if w.ndim == 2 and scales[1].size in (1, w.shape[1]) and _is_one_product(x, w, zeros[0]):
         none = b.constant(np.zeros(1, np.int32))
-        term = b.constant(np.zeros(w.shape[1], np.float32)) if bias is None else bias
+        term = b.zeros(w.shape[1], np.float32) if bias is None else bias
         result = Result(Kind.FLOATS, np.float32, *scales, term, none)
         return emit_byte_product(b, x, w, *zeros, result)
     return _scaled(b, emit_integer_product(b, x, w, *zeros), *scales, bias)
@@ -186,7 +186,7 @@ def _scaled(
         emit_broadcast(b, _times, [x_scale, w_scale], combined)
         emit_broadcast(b, _times_whole, [sums, combined], y)
         return y
-    terms = b.constant(np.zeros(n, np.float32)) if bias is None else expanded(b, b.flat(bias), (n,))
+    terms = b.zeros(n, np.float32) if bias is None else expanded(b, b.flat(bias), (n,))
     args = (b.flat(sums), b.flat(x_scale), b.flat(w_scale), terms, b.flat(y))
     b.call(scale_columns, *args, y.size // n, n)
     return y
@@ -295,7 +295,7 @@ def levels_of(
     b: Builder, columns: int, scales: Sequence[Operand], bias: Operand | None, zero: Operand
 ) -> Result:
     """Sums of bytes quantized again as soon as they are known."""
-    terms = b.constant(np.zeros(columns, np.int32)) if bias is None else bias
+    terms = b.zeros(columns, np.int32) if bias is None else bias
     one = b.constant(np.ones(1, np.float32))
     return Result(Kind.LEVELS, zero.dtype, one, factors_of(b, scales), terms, zero)
 
@@ -318,7 +318,7 @@ def _requantized(
             f"Operation '{b.node.name}' ({b.node.told}) has {factor.size} scales for {channels} "
             "channels; it must have 1, or one per channel."
         )
-    terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)
+    terms = b.zeros(channels, np.int32) if bias is None else b.flat(bias)
     args = (b.flat(sums), terms, factor, b.flat(zero), b.flat(y))
     b.call(requantize, *args, Extents(*extents), levels_of_type(zero.dtype))
     return y
