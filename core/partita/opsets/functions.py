@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from partita.errors import ModelError
-from partita.opsets.node import Node, Output, as_output
+from partita.opsets.node import Node, as_output
+from partita.opsets.ports import Output
 from partita.opsets.signature import REQUIRED, Argument, Signature
 from partita.shapes.partial_shape import PartialShape
 from partita.tensors.element_type import Type

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -16,6 +15,8 @@ from partita.frontends.openvino_ir.document import IRPort, Layer, Network
 from partita.frontends.openvino_ir.graph import model_of_network
 from partita.frontends.reader import read_model
 from partita.model.port import Port
+from partita.opsets.arithmetic import Arithmetic
+from partita.opsets.ports import Input, Output
 from partita.shapes.partial_shape import PartialShape
 from partita.shapes.shape import Shape
 from partita.tensors.element_type import Type
@@ -28,81 +29,7 @@ _PRECISIONS = {Type.f16: "FP16", Type.f32: "FP32", Type.f64: "FP64", Type.boolea
 _counts: Counter[str] = Counter()
 
 
-@dataclass(eq=False, slots=True)
-class Output:
-    """One output of a node.
-
-    Attributes:
-        node: The node.
-        index: Which of its outputs.
-        element_type: The type of its elements.
-        partial_shape: Its dimensions.
-        names: The names that its tensor will have in a model.
-    """
-
-    node: Node
-    index: int
-    element_type: Type
-    partial_shape: PartialShape
-    names: set[str] = field(default_factory=set)
-
-    @property
-    def tensor(self) -> Output:
-        """Itself: what OpenVINO keeps at an output's tensor is here."""
-        return self
-
-    @property
-    def shape(self) -> Shape:
-        """The sizes; raises ``ModelError`` if some are not known."""
-        return self.partial_shape.to_shape()
-
-    def set_names(self, names: Iterable[str]) -> None:
-        """Sets the names that the tensor will have in a model."""
-        self.names = set(names)
-
-    def add_names(self, names: Iterable[str]) -> None:
-        """Adds names that the tensor will have in a model."""
-        self.names |= set(names)
-
-    def get_names(self) -> set[str]:
-        """The names (OpenVINO's spelling)."""
-        return self.names
-
-    def get_tensor(self) -> Output:
-        """Itself (OpenVINO's spelling of :attr:`tensor`)."""
-        return self
-
-    def get_node(self) -> Node:
-        """The node (OpenVINO's spelling)."""
-        return self.node
-
-    def get_index(self) -> int:
-        """Which of the node's outputs it is (OpenVINO's spelling)."""
-        return self.index
-
-    def get_element_type(self) -> Type:
-        """The element type (OpenVINO's spelling)."""
-        return self.element_type
-
-    def get_partial_shape(self) -> PartialShape:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.partial_shape
-
-    def get_shape(self) -> Shape:
-        """The sizes (OpenVINO's spelling); raises ``ModelError`` if some are not known."""
-        return self.shape
-
-    def model_to(self, results: Sequence[Any], parameters: Sequence[Any], name: str) -> Any:
-        """The model that computes results from parameters, as :meth:`Node.model_to`."""
-        return self.node.model_to(results, parameters, name)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Output {self.index} of {self.node.name!r}: {self.element_type}{self.partial_shape}>"
-        )
-
-
-class Node:
+class Node(Arithmetic):
     """An operation, parameter, constant or result of a graph that is being written.
 
     Types and shapes of its outputs are inferred at once, so that what does not fit is told where it
@@ -136,6 +63,7 @@ class Node:
         self._inputs = tuple(inputs)
         self._attributes = dict(attributes or {})
         self._version = version
+        self._is_edited = False
         self._is_named = name is not None
         self.name = name if name is not None else f"{kind}_{_counts[kind]}"
         _counts[kind] += name is None
@@ -178,9 +106,9 @@ class Node:
         """The attributes as files have them."""
         return dict(self._attributes)
 
-    def inputs(self) -> list[Output]:
-        """What it reads, in order."""
-        return list(self._inputs)
+    def inputs(self) -> list[Input]:
+        """Its inputs in order."""
+        return [Input(self, index) for index in range(len(self._inputs))]
 
     def input_values(self) -> list[Output]:
         """What it reads, in order."""
@@ -190,9 +118,14 @@ class Node:
         """What an input reads."""
         return self._at(self._inputs, index, "input")
 
-    def input(self, index: int) -> Output:
-        """What an input reads."""
-        return self.input_value(index)
+    def input(self, index: int) -> Input:
+        """One of its inputs.
+
+        Raises:
+            ModelError: There is no such one.
+        """
+        self.input_value(index)
+        return Input(self, index)
 
     def outputs(self) -> list[Output]:
         """Its outputs in order."""
@@ -271,7 +204,39 @@ class Node:
                 f"The parameters of a model are made by parameter(); found {strange[0]!r}."
             )
         order = [*parameters, *(node for node in order if node not in parameters)]
+        if any(node._is_edited for node in order):
+            for node in order:
+                node.validate()  # what readers of an edited node were written for may have changed
         return read_model(_translated(order, name or "Model")).ir
+
+    def validate(self) -> None:
+        """Infers types and shapes of its outputs again, after a change of what it reads.
+
+        Raises:
+            ModelError: Its inputs do not fit it.
+        """
+        kept = self._outputs
+        try:
+            found = self._inferred(len(kept))
+        finally:
+            self._outputs = kept
+        for output, new in zip(kept, found, strict=True):
+            output.element_type, output.partial_shape = new.element_type, new.partial_shape
+
+    def replace_input(self, index: int, source: Output) -> None:
+        """Makes an input read something else, as :meth:`Input.replace_source_output`."""
+        if self in _ordered([source.node]):
+            raise ModelError(
+                f"Input {index} of {self!r} cannot read {source!r}, which is computed from it."
+            )
+        kept = self._inputs
+        self._inputs = (*kept[:index], source, *kept[index + 1 :])
+        try:
+            self.validate()
+        except ModelError:
+            self._inputs = kept
+            raise
+        self._is_edited = True
 
     def _layer(self, identifier: str) -> Layer:
         """The layer of a file that it would be."""
@@ -317,41 +282,20 @@ class Node:
             Output(self, i, port.element_type, _plain(port)) for i, port in enumerate(model.outputs)
         ]
 
-    # ------------------------------------------------------------------ arithmetic
+    def _operation(self, layer: str, *sides: Any) -> Node:
+        return self.arithmetic(self.output().element_type, layer, sides)
 
-    def _with(self, layer: str, *sides: Any) -> Node:
-        outputs = [as_output(side, self.output().element_type) for side in sides]
-        return Node(layer, outputs, {"auto_broadcast": "numpy"})
+    @staticmethod
+    def arithmetic(numbers: Type, layer: str, sides: Sequence[Any]) -> Node:
+        """A node of a type of layer that Python's operators write.
 
-    def __add__(self, other: Any) -> Node:
-        return self._with("Add", self, other)
-
-    def __radd__(self, other: Any) -> Node:
-        return self._with("Add", other, self)
-
-    def __sub__(self, other: Any) -> Node:
-        return self._with("Subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Node:
-        return self._with("Subtract", other, self)
-
-    def __mul__(self, other: Any) -> Node:
-        return self._with("Multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Node:
-        return self._with("Multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Node:
-        return self._with("Divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Node:
-        return self._with("Divide", other, self)
-
-    def __pow__(self, other: Any) -> Node:
-        return self._with("Power", self, other)
-
-    def __neg__(self) -> Node:
-        return Node("Negative", [self.output()])
+        Args:
+            numbers: The type of lone numbers among what it reads.
+            layer: The type of layer.
+            sides: What it reads, as :func:`as_output` takes it.
+        """
+        attributes = {"auto_broadcast": "numpy"} if len(sides) > 1 else {}
+        return Node(layer, [as_output(side, numbers) for side in sides], attributes)
 
     def __repr__(self) -> str:
         return f"<{self._kind} {self.name!r}>"
@@ -371,6 +315,8 @@ def as_output(given: Any, numbers: Type | None = None) -> Output:
         return given
     if isinstance(given, Node):
         return given.output()
+    if isinstance(given, Input):
+        return given.get_source_output()
     array = np.asarray(given)
     if array.dtype.kind not in "biufV" or array.dtype.hasobject:
         raise ModelError(f"A node reads other nodes and numbers; found {given!r}.")

@@ -9,7 +9,8 @@ from partita.errors import ModelError
 from partita.frontends.opset import with_opset
 from partita.model.model import Model
 from partita.opsets.functions import parameter
-from partita.opsets.node import Node, Output
+from partita.opsets.node import Node
+from partita.opsets.ports import Output
 from partita.preprocess.flow import Flow
 
 

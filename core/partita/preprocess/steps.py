@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import ModelError
 from partita.frontends.openvino_ir.graph import OPSET
-from partita.opsets.node import Output
+from partita.opsets.ports import Output
 from partita.preprocess.axes import Axes, parse_axes, permuted, place_of
 from partita.preprocess.colors import convert_color, reverse_channels
 from partita.preprocess.custom import put_custom

@@ -37,6 +37,11 @@ CASES = {
     "number first": (lambda x: opset13.subtract(1, x), 1 - X),
     "arithmetic": (lambda x: -((x * 2 + 1) / 4 - x) ** 2, -(((X * 2 + 1) / 4 - X) ** 2)),
     "arithmetic, number first": (lambda x: 1 / (2 - x) + 3 * x, 1 / (2 - X) + 3 * X),
+    "arithmetic with outputs": (
+        lambda x: -(2 * x.output(0) - x) / x.output(0) ** 2 + x.output(0).node,
+        -(X / X**2) + X,
+    ),
+    "arithmetic with arrays of numpy": (lambda x: X[0] * x + X / x.output(0), X[0] * X + 1),
     "softmax": (lambda x: opset8.softmax(x, 2), np.exp(X) / np.exp(X).sum(2, keepdims=True)),
     "reduce": (lambda x: opset13.reduce_sum(x, [1, 2], True), X.sum((1, 2), keepdims=True)),
     "l1": (lambda x: opset4.reduce_l1(x, [0]), np.abs(X).sum(0)),
