@@ -101,7 +101,8 @@ def test_what_nodes_tell():
     assert (node.get_input_element_type(1), node.get_input_shape(1)) == (ov.Type.i64, [2])
     assert node.get_input_partial_shape(0) == [-1, 3]
     assert node.input_value(0) is x.output(0)
-    assert node.inputs() == node.input_values() == [x.output(), node.input(1)]
+    sources = [one.get_source_output() for one in node.inputs()]
+    assert sources == node.input_values() == [x.output(), node.input_value(1)]
     assert str(node.get_output_partial_shape(0)) == "[3,?]"
     assert node.get_element_type() is node.get_output_element_type(0) is ov.Type.f32
     assert node.output().get_node() is node
