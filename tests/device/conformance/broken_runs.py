@@ -69,7 +69,7 @@ class UploadsByIdentity(Broken):
 
 
 class OneBufferForAllRequests(Broken):
-    suites = ("request/*",)
+    suites = ("request/results_belong_to_their_request",)
 
     def compute(self, runner, arrays):
         results = super().compute(runner, arrays)
@@ -101,14 +101,14 @@ class ReturnsDoubles(Broken):
 
 
 class DropsDimensionsOfOne(Broken):
-    suites = ("request/*",)
+    suites = ("request/inputs_may_share_their_memory",)
 
     def compute(self, runner, arrays):
         return [np.squeeze(r) for r in super().compute(runner, arrays)]
 
 
 class ReturnsAnotherLayout(Broken):
-    suites = ("request/*",)
+    suites = ("request/tensors_are_what_they_say",)
 
     def compute(self, runner, arrays):
         return [np.asfortranarray(r) for r in super().compute(runner, arrays)]
@@ -125,7 +125,7 @@ class MisstatesShapes(Broken):
 
 
 class CannotDoNothing(Broken):
-    suites = ("request/*",)
+    suites = ("request/shapes_may_change",)
 
     def compute(self, runner, arrays):
         if any(array.size == 0 for array in arrays):
@@ -173,7 +173,7 @@ class WritesHalfOfGivenOutputs(Broken):
 
 
 class KeepsGivenOutputs(Broken):
-    suites = ("request/*",)
+    suites = ("request/results_are_kept_apart_from_given_outputs",)
 
     def deliver(self, runner, arrays, outputs):
         runner.given = outputs or getattr(runner, "given", None)
@@ -191,7 +191,7 @@ class SharesMemoryOfOutputs(Broken):
 
 
 class CleansNumbers(Broken):
-    suites = ("request/*",)
+    suites = ("request/special_numbers_pass",)
 
     def compute(self, runner, arrays):
         return [
@@ -213,7 +213,7 @@ class HalfPrecision(Broken):
 class RefusesOwnTensors(Broken):
     """Takes arrays only as long as nobody made them a tensor of the device."""
 
-    suites = ("request/*",)
+    suites = ("request/a_tensor_of_the_device_may_come_back",)
 
     def transfer_to(self, tensor, device_id=""):
         result = partita.HostTensor(np.array(tensor.numpy()))
@@ -237,7 +237,7 @@ class RacesBetweenRequests(Broken):
 
 
 class RacesBetweenCompiles(Broken):
-    suites = ("threads/*",)
+    suites = ("threads/models_are_made_at_any_moment",)
 
     def compile_model(self, model, properties):
         self.current = model
@@ -288,7 +288,7 @@ class LeaksRuns(Broken):
 
 
 class LeaksRequests(Broken):
-    suites = ("memory/*",)
+    suites = ("memory/requests_give_back",)
 
     def compute(self, runner, arrays):
         results = super().compute(runner, arrays)
@@ -299,7 +299,7 @@ class LeaksRequests(Broken):
 
 
 class KeepsCompiledModels(Broken):
-    suites = ("memory/*",)
+    suites = ("memory/compiling_does_not_grow",)
 
     def compile_model(self, model, properties):
         compiled = super().compile_model(model, properties)
@@ -319,7 +319,7 @@ class KeepsEveryShape(Broken):
 
 
 class KeepsTransfers(Broken):
-    suites = ("memory/*",)
+    suites = ("memory/transfers_give_back",)
 
     def transfer_to(self, tensor, device_id=""):
         result = partita.HostTensor(np.array(tensor.numpy()))

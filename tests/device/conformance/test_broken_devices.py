@@ -93,6 +93,7 @@ def test_there_are_enough_faults():
     assert len(FAULTS) + len(ALONE) >= 95
 
 
+@pytest.mark.usefixtures("lives_as_they_failed")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_fault_is_caught(fault):
     patterns = [p for p in fault.suites if not p.startswith("operators")]
