@@ -45,7 +45,7 @@ def test_every_fault_is_noticed(seed, outcome):
 
 
 def test_a_case_that_never_ends_is_ended():
-    assert outcomes(3, 2)[3].startswith("hang:")
+    assert outcomes(3, 2, hang=0.5)[3].startswith("hang:")
 
 
 def test_cases_before_a_death_are_counted():
