@@ -12,7 +12,7 @@ import numpy as np
 
 from partita_conformance.draws.casts import nans
 from partita_conformance.draws.draw import Array, Draw
-from partita_conformance.draws.large.long_sums import LONG_SUMS, long_sum
+from partita_conformance.draws.large.long_sums import LONG_SUMS, OF_AN_AXIS, long_sum
 from partita_conformance.draws.vary import first_input, formal_input, schema_of
 from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, MOVED, ROUNDED
 
@@ -97,6 +97,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
     whole = "int" in element
     ends = ["lowest", "highest"] if op_type in _SEARCHES else []
     long = ["long sums"] if op_type in LONG_SUMS and element in HALVES else []
+    long += ["long sums of an axis"] if long and op_type in OF_AN_AXIS else []
     if op_type == "DequantizeLinear":
         return ["wide"] if element in ("int16", "uint16", "int32") else []
     if op_type == "QuantizeLinear":
@@ -138,8 +139,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
         draw: Of the element type that is to be tried.
         group: One of :func:`groups_of`.
     """
-    if group == "long sums":
-        return long_sum(op_type, draw.inputs[0])
+    if group in ("long sums", "long sums of an axis"):
+        return long_sum(op_type, draw.inputs[0], group != "long sums")
     schema = schema_of(op_type, draw.opset)
     assert schema is not None  # noqa: S101  # a draw is of an operator that its opset has
     variable = formal_input(schema, first_input(op_type, draw)).type_str

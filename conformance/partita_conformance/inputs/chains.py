@@ -64,6 +64,8 @@ _TEXTS: Mapping[str, str] = {
     " a = Concat <axis = 1> (x, x) b = Neg(a) y = Concat <axis = 0> (b, a)",
     "parted and joined": "float[2,6] x => float[2,6] y:"
     " a, b = Split <axis = 1> (x) y = Concat <axis = 1> (b, a)",
+    "places that begin and end as a range": "float[2,5] x => float[2,4] y, float[2,4] z:"
+    " y = Gather <axis = 1> (x, swapped) z = Gather <axis = 1> (x, twice)",
     "places without values": "float[2,7] x => int64[2,3] i: v, i = TopK(x, three)",
     "padded for a convolution": "float[1,2,5,5] x => float[1,3,5,7] y:"
     " a = Pad(x, pads, third) y = Conv(a, kernel)",
@@ -192,6 +194,8 @@ _WEIGHTS: Mapping[str, Array] = {
     "two": np.array([2], np.int64),
     "two0": np.array(2, np.int32),
     "three": np.array([3], np.int64),
+    "swapped": np.array([0, 2, 1, 3], np.int64),
+    "twice": np.array([1, 1, 4, 4], np.int64),
     "four1": np.array([4], np.int64),
     "five1": np.array([5], np.int64),
     "six1": np.array([6], np.int64),

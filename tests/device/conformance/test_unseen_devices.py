@@ -735,6 +735,11 @@ CAUGHT = {
     ("abroad_runtime", "AnswersTwinsWithOneTensor"): ["given/outputs_of_one*"],
     ("abroad_runtime", "TreatsCancelledRunsAsDone"): ["async/a_run_that*"],
     ("abroad_runtime", "WritesBordersOnce"): ["again/Pad"],
+    ("apart_runtime", "AnswersFailuresWithLastResults"): ["faults/a_failing_run*"],
+    ("apart_runtime", "TakesBiasBehindItsProduct"): ["query/answers_hold_for_parts"],
+    ("apart_runtime", "FindsCachesWithoutMode"): ["blob/the_cache_keeps_models_apart"],
+    ("apart_mixed", "SlicesWhatBeginsAndEndsLikeARange"): ["chains/places_that*"],
+    ("apart_mixed", "AddsUpMeansInBrains"): ["values/ReduceMean/bfloat16"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -85,11 +85,25 @@ LONG_SUMS = frozenset(_DRAWS)
 """Operators that add up, of which a draw of a long sum is tried."""
 
 
-def long_sum(op_type: str, like: Array | None) -> Draw:
-    """A draw of one of :data:`LONG_SUMS` in the element type of an array."""
+OF_AN_AXIS = frozenset(op_type for op_type in _DRAWS if op_type.startswith("Reduce"))
+"""Those that add up everything unless they are told axes, which may be other code."""
+
+
+def long_sum(op_type: str, like: Array | None, of_an_axis: bool = False) -> Draw:
+    """A draw of one of :data:`LONG_SUMS` in the element type of an array.
+
+    Args:
+        op_type: The operator.
+        like: The array.
+        of_an_axis: Whether it is told the axis; only for those of :data:`OF_AN_AXIS`.
+    """
     made = _DRAWS[op_type]()
     assert like is not None  # noqa: S101  # all these operators have a first input
     made.inputs = [
         a.astype(like.dtype) if a is not None and a.dtype == np.float32 else a for a in made.inputs
     ]
+    if of_an_axis and op_type == "ReduceSum":
+        made.inputs, made.constant = [*made.inputs, np.array([1], np.int64)], [1]
+    elif of_an_axis:
+        made.attributes = {**made.attributes, "axes": [1]}
     return made

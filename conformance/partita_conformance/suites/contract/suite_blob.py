@@ -187,9 +187,9 @@ def the_cache_keeps_models_apart(bench: Bench) -> None:
             settings += [{name: value} for value in typing.get_args(field.annotation)]
     plain = bench.compile(sample.proto)
     usual = {name: plain.get_property(name) for given in settings for name in given}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for _ in range(2):
-            for proto, given in itertools.product((sample.proto, other), [*settings, {}]):
+    for order in (settings, settings[::-1]):  # usual ones come out of what another one has left
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            for proto, given in itertools.product((sample.proto, other), 2 * [*order, {}]):
                 compiled = bench.compile(proto, {**given, "CACHE_DIR": folder})
                 what = f"{sample.name} with {given} and CACHE_DIR"
                 compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -122,13 +123,31 @@ def refusals_hold_when_compiling(bench: Bench) -> None:
         raise ConformanceError(f"{what} is refused, and compiles.")
 
 
+_PAIRS = (
+    "a = MatMul(x, x) y = Add(a, x)",
+    "a = Mul(x, x) y = Add(a, x)",
+    "a = Add(x, x) y = Relu(a)",
+    "a = Sigmoid(x) y = Mul(a, x)",
+    "a = Transpose(x) y = MatMul(a, x)",
+    "a = Add(x, x) y = Softmax(a)",
+)
+"""What devices compute at once, and may not, once it is cut."""
+
+
+def _pairs() -> Iterator[Sample]:
+    """Two operations each, in types that a device may have for one of them alone."""
+    for ops, kind in itertools.product(_PAIRS, ("float16", "bfloat16", "double")):
+        name = f"{kind}: {ops}"
+        yield Sample(name, parse(f"g ({kind}[4,4] x) => ({kind}[4,4] y) {{ {ops} }}"))
+
+
 @check("query")
 def answers_hold_for_parts(bench: Bench) -> None:
     """What is taken in a network is taken alone and in each half of it, and what is not, is not.
 
     An operation whose neighbours decide is the exception: it is refused alone with a reason.
     """
-    for network in networks():
+    for network in (*networks(), *_pairs()):
         read = bench.read(network.proto)
         whole = bench.core.query_model(read, bench.device, bench.target.config)
         constants = set(read.ir.graph.initializers)
