@@ -37,7 +37,7 @@ _FAR = F32(1 << 30)
 
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
-_BLOCK = 1 << 16
+BLOCK = 1 << 16
 """So many elements are computed at once: what tables are computed by stays in caches."""
 
 
@@ -176,7 +176,7 @@ def blocks(part: slice, width: int = 1) -> Iterator[slice]:
         part: From where to where.
         width: Elements that are computed for each of them.
     """
-    step = max(_BLOCK // width, 1)
+    step = max(BLOCK // width, 1)
     for start in range(part.start, part.stop, step):
         yield slice(start, min(start + step, part.stop))
 

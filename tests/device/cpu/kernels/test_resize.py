@@ -193,7 +193,7 @@ def test_tables_in_pieces(sizes, transform, mode, flags, most):
     attributes |= {"antialias": int(flags[0]), "exclude_outside": int(flags[1] and mode == "cubic")}
     with (
         mock.patch.object(builder, "MOST_TABLE_BYTES", most),
-        mock.patch.object(resampling, "_BLOCK", 1 + most // 20),
+        mock.patch.object(resampling, "BLOCK", 1 + most // 20),
     ):
         check("Resize", [x, None, scales], constants=(2,), **attributes)
 
