@@ -60,7 +60,7 @@ def function_of(signature: Signature) -> Callable[..., Node]:
             raise ModelError(f"{signature} was called with {len(given)} arguments and {named}.")
         name = surplus[0] if surplus else name
         values |= named
-        inputs: list[Output] = []
+        inputs: list[Output[Node]] = []
         attributes: dict[str, str] = {}
         for argument in signature.arguments:
             value = values.get(argument.name)
@@ -91,7 +91,7 @@ def _names(signature: Signature) -> list[str]:
 
 def _inputs(
     signature: Signature, argument: Argument, value: Any, values: dict[str, Any]
-) -> list[Output]:
+) -> list[Output[Node]]:
     """What a node reads for one argument."""
     if argument.several:
         return [as_output(one) for one in value]

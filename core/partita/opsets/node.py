@@ -29,7 +29,7 @@ _PRECISIONS = {Type.f16: "FP16", Type.f32: "FP32", Type.f64: "FP64", Type.boolea
 _counts: Counter[str] = Counter()
 
 
-class Node(Arithmetic):
+class Node(Arithmetic["Node"]):
     """An operation, parameter, constant or result of a graph that is being written.
 
     Types and shapes of its outputs are inferred at once, so that what does not fit is told where it
@@ -51,7 +51,7 @@ class Node(Arithmetic):
     def __init__(
         self,
         kind: str,
-        inputs: Sequence[Output] = (),
+        inputs: Sequence[Output[Node]] = (),
         attributes: Mapping[str, str] | None = None,
         *,
         version: int = 1,
@@ -106,19 +106,19 @@ class Node(Arithmetic):
         """The attributes as files have them."""
         return dict(self._attributes)
 
-    def inputs(self) -> list[Input]:
+    def inputs(self) -> list[Input[Node]]:
         """Its inputs in order."""
         return [Input(self, index) for index in range(len(self._inputs))]
 
-    def input_values(self) -> list[Output]:
+    def input_values(self) -> list[Output[Node]]:
         """What it reads, in order."""
         return list(self._inputs)
 
-    def input_value(self, index: int) -> Output:
+    def input_value(self, index: int) -> Output[Node]:
         """What an input reads."""
         return self._at(self._inputs, index, "input")
 
-    def input(self, index: int) -> Input:
+    def input(self, index: int) -> Input[Node]:
         """One of its inputs.
 
         Raises:
@@ -127,11 +127,11 @@ class Node(Arithmetic):
         self.input_value(index)
         return Input(self, index)
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[Output[Node]]:
         """Its outputs in order."""
         return list(self._outputs)
 
-    def output(self, index: int = 0) -> Output:
+    def output(self, index: int = 0) -> Output[Node]:
         """One of its outputs.
 
         Raises:
@@ -180,7 +180,7 @@ class Node(Arithmetic):
         """The sizes of the first output; raises ``ModelError`` if some are not known."""
         return self.output().shape
 
-    def _at(self, ports: Sequence[Output], index: int, kind: str) -> Output:
+    def _at(self, ports: Sequence[Output[Node]], index: int, kind: str) -> Output[Node]:
         if not 0 <= index < len(ports):
             raise ModelError(f"{self!r} has {len(ports)} {kind}s; there is no {kind} {index}.")
         return ports[index]
@@ -223,7 +223,7 @@ class Node(Arithmetic):
         for output, new in zip(kept, found, strict=True):
             output.element_type, output.partial_shape = new.element_type, new.partial_shape
 
-    def replace_input(self, index: int, source: Output) -> None:
+    def replace_input(self, index: int, source: Output[Node]) -> None:
         """Makes an input read something else, as :meth:`Input.replace_source_output`."""
         if self in _ordered([source.node]):
             raise ModelError(
@@ -254,7 +254,7 @@ class Node(Arithmetic):
             element=Element("layer"),
         )
 
-    def _inferred(self, count: int) -> list[Output]:
+    def _inferred(self, count: int) -> list[Output[Node]]:
         """Its outputs, with the types and shapes that follow from what it reads."""
         if self.value is not None:
             dims = PartialShape(self.value.shape)
@@ -301,7 +301,7 @@ class Node(Arithmetic):
         return f"<{self._kind} {self.name!r}>"
 
 
-def as_output(given: Any, numbers: Type | None = None) -> Output:
+def as_output(given: Any, numbers: Type | None = None) -> Output[Node]:
     """What a node is to read: an output, a node's first one, or that of a constant.
 
     Args:
@@ -379,7 +379,7 @@ def _name_results(order: Sequence[Node]) -> None:
                 read.names = {node.name if node.is_named else read.node.name}
 
 
-def _ir_port(identifier: str, output: Output) -> IRPort:
+def _ir_port(identifier: str, output: Output[Node]) -> IRPort:
     kind = output.element_type
     shape = output.partial_shape
     dims = (
@@ -391,7 +391,7 @@ def _ir_port(identifier: str, output: Output) -> IRPort:
     return IRPort(identifier, precision, dims, tuple(sorted(output.names)))
 
 
-def _stands_for(output: Output) -> Output:
+def _stands_for(output: Output[Node]) -> Output[Node]:
     """A constant itself, or a parameter of an output's type and shape."""
     if output.node.value is not None:
         return output
@@ -400,7 +400,7 @@ def _stands_for(output: Output) -> Output:
     return Node("Parameter", attributes=attributes, name=output.node.name).output()
 
 
-def _copy_of(node: Node, inputs: Sequence[Output]) -> Node:
+def _copy_of(node: Node, inputs: Sequence[Output[Node]]) -> Node:
     """A node that reads something else."""
     copy = object.__new__(Node)
     copy.__dict__.update(node.__dict__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from partita.errors import ModelError
 from partita.opsets.arithmetic import Arithmetic
@@ -12,12 +12,31 @@ from partita.shapes.partial_shape import PartialShape
 from partita.shapes.shape import Shape
 from partita.tensors.element_type import Type
 
-if TYPE_CHECKING:
-    from partita.opsets.node import Node
+
+class Maker(Protocol):
+    """What ports ask of the node that they are of."""
+
+    name: str
+
+    def arithmetic(self, element_type: Type, layer: str, sides: Sequence[Any]) -> Any:
+        """A node that computes from some sides, one of which is an output of this node."""
+
+    def model_to(self, results: Sequence[Any], parameters: Sequence[Any], name: str) -> Any:
+        """The model that computes results from parameters."""
+
+    def input_value(self, index: int) -> Any:
+        """What an input reads."""
+
+    def replace_input(self, index: int, source: Any) -> None:
+        """Makes an input read something else."""
+
+
+N = TypeVar("N", bound=Maker)
+"""The class of nodes."""
 
 
 @dataclass(eq=False, slots=True)
-class Output(Arithmetic):
+class Output(Arithmetic[N]):
     """One output of a node.
 
     Attributes:
@@ -28,14 +47,14 @@ class Output(Arithmetic):
         names: The names that its tensor will have in a model.
     """
 
-    node: Node
+    node: N
     index: int
     element_type: Type
     partial_shape: PartialShape
     names: set[str] = field(default_factory=set)
 
     @property
-    def tensor(self) -> Output:
+    def tensor(self) -> Output[N]:
         """Itself: what OpenVINO keeps at an output's tensor is here."""
         return self
 
@@ -56,11 +75,11 @@ class Output(Arithmetic):
         """The names (OpenVINO's spelling)."""
         return self.names
 
-    def get_tensor(self) -> Output:
+    def get_tensor(self) -> Output[N]:
         """Itself (OpenVINO's spelling of :attr:`tensor`)."""
         return self
 
-    def get_node(self) -> Node:
+    def get_node(self) -> N:
         """The node (OpenVINO's spelling)."""
         return self.node
 
@@ -84,8 +103,9 @@ class Output(Arithmetic):
         """The model that computes results from parameters, as :meth:`Node.model_to`."""
         return self.node.model_to(results, parameters, name)
 
-    def _operation(self, layer: str, *sides: Any) -> Node:
-        return self.node.arithmetic(self.element_type, layer, sides)
+    def _operation(self, layer: str, *sides: Any) -> N:
+        made: N = self.node.arithmetic(self.element_type, layer, sides)
+        return made
 
     def __repr__(self) -> str:
         return (
@@ -94,7 +114,7 @@ class Output(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Input(Generic[N]):
     """One input of a node, with the type and shape of what it reads.
 
     Attributes:
@@ -102,10 +122,10 @@ class Input:
         index: Which of its inputs.
     """
 
-    node: Node
+    node: N
     index: int
 
-    def get_node(self) -> Node:
+    def get_node(self) -> N:
         """The node (OpenVINO's spelling)."""
         return self.node
 
@@ -113,11 +133,12 @@ class Input:
         """Which of the node's inputs it is (OpenVINO's spelling)."""
         return self.index
 
-    def get_source_output(self) -> Output:
+    def get_source_output(self) -> Output[N]:
         """What it reads."""
-        return self.node.input_value(self.index)
+        read: Output[N] = self.node.input_value(self.index)
+        return read
 
-    def replace_source_output(self, new_source_output: Output) -> None:
+    def replace_source_output(self, new_source_output: Output[N]) -> None:
         """Makes it read something else.
 
         Types and shapes of the node's outputs follow at once, those behind it when a model is made.
@@ -147,7 +168,7 @@ class Input:
         """The sizes of what it reads; raises ``ModelError`` if some are not known."""
         return self.get_source_output().shape
 
-    def get_tensor(self) -> Output:
+    def get_tensor(self) -> Output[N]:
         """What it reads, which stands for its tensor (OpenVINO's spelling)."""
         return self.get_source_output()
 

@@ -14,7 +14,7 @@ from partita.opsets.ports import Output
 from partita.preprocess.flow import Flow
 
 
-def put_custom(flow: Flow, operation: Callable[[Output], Any]) -> None:
+def put_custom(flow: Flow, operation: Callable[[Output[Node]], Any]) -> None:
     """Puts what a function makes of the value so far into a flow.
 
     Raises:

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import ModelError
 from partita.frontends.openvino_ir.graph import OPSET
+from partita.opsets.node import Node
 from partita.opsets.ports import Output
 from partita.preprocess.axes import Axes, parse_axes, permuted, place_of
 from partita.preprocess.colors import convert_color, reverse_channels
@@ -67,7 +68,7 @@ class _Steps:
             return self._add(lambda flow, _: flow.transpose(permuted(range(flow.rank), places)))
         return self._add(lambda flow, port: _laid_out(flow, port, layout))
 
-    def custom(self, operation: Callable[[Output], Any]) -> Self:
+    def custom(self, operation: Callable[[Output[Node]], Any]) -> Self:
         """Puts operations of :mod:`partita.opsets` into the model.
 
         Args:

@@ -43,6 +43,67 @@ _JUST_BELOW = 2.0**-20
 """What rounding in float64 may take off a mean of integers, and far less than means differ by."""
 
 
+@jit(inline=True)
+def _mix_two(
+    line: Array, y: Array, first: Array, weights: Array, target: int, start: int, end: int
+) -> None:
+    """Elements of one line by two taps each, for places from ``start`` to ``end``."""
+    last = line.size - 1
+    for j in range(start, end):
+        near = min(max(first[j], 0), last)
+        far = min(max(first[j] + 1, 0), last)
+        one, two = weights[j, 0] * line[np.uint64(near)], weights[j, 1]
+        y[np.uint64(target + j)] = one + two * line[np.uint64(far)]
+
+
+@jit(inline=True)
+def _mix_many(
+    line: Array, y: Array, first: Array, weights: Array, target: int, start: int, end: int
+) -> None:
+    """The same by any number of taps."""
+    size, taps = line.size, weights.shape[1]
+    last = size - 1
+    for j in range(start, end):
+        place = first[j]
+        if place >= 0 and place + taps <= size:
+            total = weights[j, 0] * line[np.uint64(place)]
+            for t in range(1, taps):
+                total += weights[j, t] * line[np.uint64(place + t)]
+        else:
+            total = weights[j, 0] * line[np.uint64(min(max(place, 0), last))]
+            for t in range(1, taps):
+                near = min(max(place + t, 0), last)
+                total += weights[j, t] * line[np.uint64(near)]
+        y[np.uint64(target + j)] = total
+
+
+@jit(inline=True)
+def _mix_lines(
+    x: Array,
+    y: Array,
+    first: Array,
+    weights: Array,
+    size: int,
+    out: int,
+    begin: int,
+    low: int,
+    high: int,
+) -> None:
+    """`mix_taps` of the last axis, for rows of the output from ``low`` to ``high``."""
+    count, taps = weights.shape
+    row = low
+    while row < high:
+        o = row // count
+        start, end = row - o * count, min(count, high - o * count)
+        line = x[o * size : (o + 1) * size]
+        target = o * out + begin
+        if taps == 2:
+            _mix_two(line, y, first, weights, target, start, end)
+        else:
+            _mix_many(line, y, first, weights, target, start, end)
+        row += end - start
+
+
 @jit
 def mix_taps(
     x: Array,
@@ -78,32 +139,7 @@ def mix_taps(
     rows = outer * count
     low, high = rows * tid // nt, rows * (tid + 1) // nt
     if inner == 1:
-        row = low
-        while row < high:
-            o = row // count
-            start, end = row - o * count, min(count, high - o * count)
-            line = x[o * size : (o + 1) * size]
-            target = o * out + begin
-            if taps == 2:
-                for j in range(start, end):
-                    near = min(max(first[j], 0), last)
-                    far = min(max(first[j] + 1, 0), last)
-                    one, two = weights[j, 0] * line[np.uint64(near)], weights[j, 1]
-                    y[np.uint64(target + j)] = one + two * line[np.uint64(far)]
-            else:
-                for j in range(start, end):
-                    place = first[j]
-                    if place >= 0 and place + taps <= size:
-                        total = weights[j, 0] * line[np.uint64(place)]
-                        for t in range(1, taps):
-                            total += weights[j, t] * line[np.uint64(place + t)]
-                    else:
-                        total = weights[j, 0] * line[np.uint64(min(max(place, 0), last))]
-                        for t in range(1, taps):
-                            near = min(max(place + t, 0), last)
-                            total += weights[j, t] * line[np.uint64(near)]
-                    y[np.uint64(target + j)] = total
-            row += end - start
+        _mix_lines(x, y, first, weights, size, out, begin, low, high)
         return
     if taps == 2:
         o = low // count
