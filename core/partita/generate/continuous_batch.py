@@ -66,7 +66,6 @@ class ContinuousBatch:
         self._rows = [_Row() for _ in range(decoder.batch)]
         self._waiting: deque[Generation] = deque()
         self._sizes = {1}  # the decoder is warm for it
-        self._again = 0  # tokens of the next run that were read before
 
     def submit(self, generation: Generation) -> None:
         """Takes a text; it begins when a row is free."""
@@ -117,37 +116,37 @@ class ContinuousBatch:
             generation.pending = generation.prompt[start:]
             row.generation = generation
 
-    def _plan(self) -> tuple[int, list[bool]]:
-        """How many tokens the next run reads of each row, and which rows take part."""
+    def _plan(self) -> tuple[int, list[bool], int]:
+        """Tokens of each row that the next run reads, which rows take part, and how many again."""
         capacity, most = self._decoder.capacity, self._chunk
         if capacity is not None:  # the padding of those that wait needs room too
             held = [len(row.held) for row in self._rows if row.generation is not None]
             most = min(most, capacity - max(held))
         prompts = [row for row in self._rows if row.pending > 1]
         count = self._size_of_run(prompts, most) if prompts else 1
+        again = 0
+        for row in prompts:
+            lacks = count - row.pending
+            if lacks > 0 and row.can_step_back(lacks):
+                row.step_back(lacks)
+                again += lacks
         for row in self._rows:
             if row.generation is None and capacity is not None and capacity - len(row.held) < count:
                 row.held.clear()
-        return count, [row.pending >= count for row in self._rows]
+        return count, [row.pending >= count for row in self._rows], again
 
     def _size_of_run(self, prompts: list[_Row], most: int) -> int:
         """Tokens of the next run of these rows, at most so many; those that lack few step back."""
         shortest = min(prompts, key=lambda row: row.pending)
         size = _size_within(min(shortest.pending, most), self._chunk)
-        larger = min(2 * size, self._chunk)
         # A cache that grows has a place for each token that was ever read.
         if self._decoder.capacity is None or size in (shortest.pending, self._chunk):
             return size
-        if larger > most or not shortest.can_step_back(larger - shortest.pending):
-            return size
-        for row in prompts:
-            lacks = larger - row.pending
-            if lacks > 0 and row.can_step_back(lacks):
-                row.step_back(lacks)
-                self._again += lacks
-        return larger
+        larger = min(2 * size, self._chunk)
+        fits = larger <= most and shortest.can_step_back(larger - shortest.pending)
+        return larger if fits else size
 
-    def _run(self, count: int, taking_part: list[bool]) -> None:
+    def _run(self, count: int, taking_part: list[bool], again: int) -> None:
         start = time.perf_counter()
         tokens = np.zeros((len(self._rows), count), np.int64)
         lengths = np.array([len(row.held) for row in self._rows], np.int64)
@@ -161,8 +160,7 @@ class ContinuousBatch:
                 is_prefill |= row.generation.is_prompt
                 self._advance(row, row.generation, tokens[index].tolist(), logits[index])
         seconds = time.perf_counter() - start
-        read = count * sum(taking_part) - self._again
-        self._again = 0
+        read = count * sum(taking_part) - again
         self._count(is_prefill, read, lengths[taking_part].sum(), seconds)
         if count not in self._sizes:
             self._sizes.add(count)
