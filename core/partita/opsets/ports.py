@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from partita.errors import ModelError
 from partita.opsets.arithmetic import Arithmetic
@@ -35,8 +35,50 @@ N = TypeVar("N", bound=Maker)
 """The class of nodes."""
 
 
+class _End(Generic[N]):
+    """What an output and an input of a node are asked for alike."""
+
+    __slots__ = ()
+
+    node: N
+    index: int
+
+    if TYPE_CHECKING:  # a field of the one, and what the other one reads
+
+        @property
+        def element_type(self) -> Type: ...
+
+        @property
+        def partial_shape(self) -> PartialShape: ...
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes; raises ``ModelError`` if some are not known."""
+        return self.partial_shape.to_shape()
+
+    def get_node(self) -> N:
+        """The node (OpenVINO's spelling)."""
+        return self.node
+
+    def get_index(self) -> int:
+        """Which of the node's outputs or inputs it is (OpenVINO's spelling)."""
+        return self.index
+
+    def get_element_type(self) -> Type:
+        """The element type (OpenVINO's spelling)."""
+        return self.element_type
+
+    def get_partial_shape(self) -> PartialShape:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.partial_shape
+
+    def get_shape(self) -> Shape:
+        """The sizes (OpenVINO's spelling); raises ``ModelError`` if some are not known."""
+        return self.shape
+
+
 @dataclass(eq=False, slots=True)
-class Output(Arithmetic[N]):
+class Output(_End[N], Arithmetic[N]):
     """One output of a node.
 
     Attributes:
@@ -58,11 +100,6 @@ class Output(Arithmetic[N]):
         """Itself: what OpenVINO keeps at an output's tensor is here."""
         return self
 
-    @property
-    def shape(self) -> Shape:
-        """The sizes; raises ``ModelError`` if some are not known."""
-        return self.partial_shape.to_shape()
-
     def set_names(self, names: Iterable[str]) -> None:
         """Sets the names that the tensor will have in a model."""
         self.names = set(names)
@@ -79,26 +116,6 @@ class Output(Arithmetic[N]):
         """Itself (OpenVINO's spelling of :attr:`tensor`)."""
         return self
 
-    def get_node(self) -> N:
-        """The node (OpenVINO's spelling)."""
-        return self.node
-
-    def get_index(self) -> int:
-        """Which of the node's outputs it is (OpenVINO's spelling)."""
-        return self.index
-
-    def get_element_type(self) -> Type:
-        """The element type (OpenVINO's spelling)."""
-        return self.element_type
-
-    def get_partial_shape(self) -> PartialShape:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.partial_shape
-
-    def get_shape(self) -> Shape:
-        """The sizes (OpenVINO's spelling); raises ``ModelError`` if some are not known."""
-        return self.shape
-
     def model_to(self, results: Sequence[Any], parameters: Sequence[Any], name: str) -> Any:
         """The model that computes results from parameters, as :meth:`Node.model_to`."""
         return self.node.model_to(results, parameters, name)
@@ -114,7 +131,7 @@ class Output(Arithmetic[N]):
 
 
 @dataclass(frozen=True, slots=True)
-class Input(Generic[N]):
+class Input(_End[N]):
     """One input of a node, with the type and shape of what it reads.
 
     Attributes:
@@ -124,14 +141,6 @@ class Input(Generic[N]):
 
     node: N
     index: int
-
-    def get_node(self) -> N:
-        """The node (OpenVINO's spelling)."""
-        return self.node
-
-    def get_index(self) -> int:
-        """Which of the node's inputs it is (OpenVINO's spelling)."""
-        return self.index
 
     def get_source_output(self) -> Output[N]:
         """What it reads."""
@@ -163,23 +172,6 @@ class Input(Generic[N]):
         """The dimensions of what it reads."""
         return self.get_source_output().partial_shape
 
-    @property
-    def shape(self) -> Shape:
-        """The sizes of what it reads; raises ``ModelError`` if some are not known."""
-        return self.get_source_output().shape
-
     def get_tensor(self) -> Output[N]:
         """What it reads, which stands for its tensor (OpenVINO's spelling)."""
         return self.get_source_output()
-
-    def get_element_type(self) -> Type:
-        """The element type (OpenVINO's spelling)."""
-        return self.element_type
-
-    def get_partial_shape(self) -> PartialShape:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.partial_shape
-
-    def get_shape(self) -> Shape:
-        """The sizes (OpenVINO's spelling); raises ``ModelError`` if some are not known."""
-        return self.shape
