@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_opencl.drivers import driver_view, verdicts
+from partita_opencl.drivers import driver_view, processor_name, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
@@ -120,7 +120,7 @@ def _lacks_vectors(verdict: Verdict) -> bool:
 def driver_verdict(driver: Driver) -> Verdict:
     """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
-    marks = [*driver.marks(), _PROGRAM.source()]
+    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode()]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.system.processor_identity import processor_identity, processor_name
+from partita_opencl.drivers.processor_name import name_processors
 
 _VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 _FILENAMES = "OCL_ICD_FILENAMES"
@@ -145,6 +146,8 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
             for one in found if caches else ():
                 with contextlib.suppress(cl.Error):  # asked again, where it is told
                     one.get_devices()  # reads where its cache is
+    for one in found:
+        name_processors(one)
     return found
 
 
