@@ -1,10 +1,11 @@
 """Device speed of two checkouts of Partita, in turns: what a change of the code costs or gains.
 
-    python benchmarks/before_after.py [--rounds 6] [--seconds 0.25] [--threads 2]
+    python benchmarks/before_after.py [--rounds 6] [--seconds 0.25] [--threads 2] [--mode f32]
         CHECKOUT [model ...]
 
-Models are named as for `cpu_peers`; MODEL@DEVICE names another device than CPU, on which strict
-float32 is asked for. Each checkout runs in a process of its own with caches of its own, on so many
+Models are named as for `cpu_peers`; MODEL@DEVICE names another device than CPU. Of CPU one of the
+modes of `cpu_peers` is asked for: f32 (strict), mixed (the default, which is f32 without AMX) or
+bf16. Each checkout runs in a process of its own with caches of its own, on so many
 threads and with its inputs set once. Prints medians and least times in milliseconds, and this
 checkout's over the other's.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu_peers import load
+from cpu_peers import OURS, load
 
 HERE = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "plugins/cpu", "plugins/opencl", "plugins/hetero", "plugins/reference", "")
@@ -89,8 +90,7 @@ def compare(name: str, roots: dict[str, Path], folder: Path, args: argparse.Name
     model, feeds = load(network)
     (folder / "model.onnx").write_bytes(model)
     np.savez(folder / "feeds.npz", **feeds)
-    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": args.threads}
-    config = {} if device else config
+    config = {} if device else {"INFERENCE_NUM_THREADS": args.threads, **OURS[args.mode]}
     files = [str(folder / "model.onnx"), str(folder / "feeds.npz")]
     task = [*files, device or "CPU", config]
     both = {which: Checkout(root, folder / which, task) for which, root in roots.items()}
@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--mode", choices=OURS, default="f32")
     args = parser.parse_args()
     roots = {"other": args.other.resolve(), "this": HERE}
     print("| network | other | this | over it | least: other | this | over it |")

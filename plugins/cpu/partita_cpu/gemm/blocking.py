@@ -485,7 +485,7 @@ class _Planner:
         i = self.images
         (down, across), (dilation_down, dilation) = i.kernel, i.dilation
         if self.source is not Source.HALO:
-            return 1, i.depth, [0]
+            return 1, i.depth // i.sources, [0]
         lines = [y * dilation_down * self.pitch for y in range(down)]
         if merged:
             return down, across * self.cell, lines

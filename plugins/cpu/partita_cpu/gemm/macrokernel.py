@@ -264,16 +264,15 @@ def _lay(
     if p[SOURCE] == DIRECT:
         first = p[X_FIRST] + group * p[GROUP_CHANNELS]
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
-    if p[SOURCE] == HALO:
-        largest = 0
-        beyond = rows[1] * _line_bytes(p)
-        for n in range(p[LAID]):
-            source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
+    halo, largest = p[SOURCE] == HALO, 0
+    beyond = rows[1] * (_line_bytes(p) if halo else p[ROW])
+    for n in range(p[LAID]):
+        source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
+        if halo:
             found = lay_halo(source, to, kernels, p, scaling, group, first, last)
-            largest = max(largest, found)
-    else:
-        to = panel + rows[1] * p[ROW]
-        largest = lay_columns(x, to, kernels, p, scaling, group, first, last)
+        else:
+            found = lay_columns(source, to, kernels, p, scaling, group, first, last)
+        largest = max(largest, found)
     if kernels[ROUND]:
         call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))
     return panel, largest
@@ -325,14 +324,12 @@ class _Column(NamedTuple):
     """A column of tiles.
 
     Attributes:
-        number: Counted through all groups.
         weights: Their address.
         bias: Its address.
         exist: Columns of a tile that are results.
         at: Bytes from a pixel of the result to the first of them.
     """
 
-    number: int
     weights: int
     bias: int
     exist: int
@@ -419,7 +416,7 @@ def multiply_panel(
                             call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                         continue
                     if panel.exact:
-                        _exact_tile(source, at.w, column.number, panel.tile, context, rows)
+                        _exact_tile(source, column.weights, panel.tile, context, rows)
                     else:
                         end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
                         call_tile(kernel, (*sums, *end))
@@ -473,7 +470,7 @@ def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
     first = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
     exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
     weights = at.w + number * p[BLOCK_BYTES] + p[W_FIRST]
-    return _Column(number, weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
+    return _Column(weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
 
 
 @loop(inline=True)
@@ -598,7 +595,7 @@ def _activate_piece(
 
 
 @loop
-def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, rows: int) -> None:
+def _exact_tile(a: int, w: int, tile: int, context: PanelContext, rows: int) -> None:
     """A tile whose input is infinite, NaN, or nearly so; see `nonfinite`."""
     p = context.p
     planes = max(p[ARITHMETIC], 1)
@@ -607,7 +604,7 @@ def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, r
     places = integers_at(context.offsets, p[TAPS])
     sums = floats_at(tile, rows * columns)
     step_size = p[STEP_BYTES] // 2
-    weights = shorts_at(w, (number + 1) * steps * planes * columns * step_size)
+    weights = shorts_at(w, steps * planes * columns * step_size)
     half = 16 * step_size
     for r in range(rows):
         for c in range(columns):
@@ -616,7 +613,7 @@ def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, r
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * step_size
                 values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
-                block = (number * steps + step) * planes * columns * step_size
+                block = step * planes * columns * step_size
                 block += c // 16 * half + c % 16 * 2
                 for k in range(min(step_size, p[RUN] - inside)):
                     index = block + k // 2 * 32 + k % 2

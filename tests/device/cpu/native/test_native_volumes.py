@@ -12,7 +12,6 @@ from sampling import examples
 
 import partita
 from partita.errors import PartitaError
-from partita_cpu.jit.isa import isa
 
 from .test_native_sequences import LEVELS, check, model_of
 
@@ -171,29 +170,78 @@ def test_every_level_computes_volumes_by_its_tiles(level, mode):
     assert ("blas" not in set(taken.values())) == native
 
 
+def sums_of_slices(x, w, pads, dilation, strides):
+    """A convolution of one volume in float64, dilated in depth: (outputs, depth, height, width)."""
+    padded = np.pad(x[0].astype(np.float64), [(0, 0), *((n, n) for n in pads)])
+    reach = [dilation * (w.shape[2] - 1), w.shape[3] - 1, w.shape[4] - 1]
+    out = [size - far for size, far in zip(padded.shape[1:], reach, strict=True)]
+    total = np.zeros((w.shape[0], *out))
+    for d, h, v in np.ndindex(w.shape[2:]):
+        window = padded[:, dilation * d :, h:, v:][:, : out[0], : out[1], : out[2]]
+        total += np.einsum("oc,cdhw->odhw", w[:, :, d, h, v].astype(np.float64), window)
+    return total[:, :: strides[0], :: strides[1], :: strides[2]]
+
+
+def computed_slices(x, w, pads, dilation, strides, config):
+    """What the device makes of the same, and its steps."""
+    attrs = {"pads": [*pads, *pads], "dilations": [dilation, 1, 1], "strides": strides}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], **attrs)]
+    model = network_of(nodes, x.shape, ["y"], {"w": w})
+    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
+    found = np.asarray(request.infer({"x": x})[0])[0]
+    return found, request.explain_execution().steps
+
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+
+
 @pytest.mark.parametrize("kernel", [(3, 3, 3), (3, 1, 1), (2, 3, 1)])
 def test_tiles_add_up_the_slices_under_a_window(level, kernel):
-    """In float32: one product for each output slice, whichever slices lie under its window."""
+    """One product for each output slice, whichever slices lie under its window."""
     rng = np.random.default_rng(1)
     w = rng.standard_normal((40, 18, *kernel)).astype(np.float32)
     x = rng.standard_normal((1, 18, 6, 9, 15)).astype(np.float32)
-    pads = [2, kernel[1] // 2, kernel[2] // 2]
-    attrs = {"pads": [*pads, *pads], "dilations": [2, 1, 1], "strides": [1, 1, 1]}
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], **attrs)]
-    config = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
-    model = network_of(nodes, x.shape, ["y"], {"w": w})
-    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
-    found = np.asarray(request.infer({"x": x})[0])
-    padded = np.pad(x[0].astype(np.float64), [(0, 0), *((n, n) for n in pads)])
-    expected = np.zeros(found.shape[1:])
-    for d, h, v in np.ndindex(kernel):
-        window = padded[:, 2 * d :, h:, v:][:, : expected.shape[1]]
-        window = window[:, :, : expected.shape[2], : expected.shape[3]]
-        expected += np.einsum("oc,cdhw->odhw", w[:, :, d, h, v].astype(np.float64), window)
-    assert np.abs(found[0] - expected).max() <= 2e-6 * np.abs(expected).max()
-    products = [step for step in request.explain_execution().steps if step.how == "multiply_tiles"]
-    if "portable" not in level and not isa().tiles:
+    given = x, w, [2, kernel[1] // 2, kernel[2] // 2], 2, [1, 1, 1]
+    found, steps = computed_slices(*given, EXACT)
+    expected = sums_of_slices(*given)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    products = [step for step in steps if step.how == "multiply_tiles"]
+    if "portable" not in level:
         assert len(products) == expected.shape[1]
+
+
+@pytest.mark.parametrize("strides", [[1, 1, 1], [1, 2, 2], [2, 3, 1]])
+@pytest.mark.parametrize("channels", [4, 16, 32])
+@pytest.mark.parametrize("arithmetic", ["exact", "default", "bf16"])
+def test_tiles_add_up_slices_in_every_arithmetic(level, arithmetic, channels, strides):
+    """Whether tiles read lines of the slices, or copies of the windows in each of them."""
+    rng = np.random.default_rng(channels)
+    w = rng.standard_normal((40, channels, 3, 3, 3)).astype(np.float32)
+    x = rng.standard_normal((1, channels, 11, 9, 15)).astype(np.float32)
+    given = x, w, [1, 1, 1], 1, strides
+    configs = {"exact": EXACT, "default": {}, "bf16": {"INFERENCE_PRECISION_HINT": "bf16"}}
+    tolerances = {"exact": 2e-6, "default": 2e-5, "bf16": 1.2e-2}
+    found, _ = computed_slices(*given, configs[arithmetic])
+    expected = sums_of_slices(*given)
+    assert np.abs(found - expected).max() <= tolerances[arithmetic] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("arithmetic", ["f32", "bf16"])
+@pytest.mark.parametrize("strides", [[1, 1, 1], [1, 2, 2]])
+def test_slices_of_infinite_numbers_and_none(level, arithmetic, strides):
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((40, 18, 3, 3, 3)).astype(np.float32)
+    x = rng.standard_normal((1, 18, 6, 9, 15)).astype(np.float32)
+    x[0, 3, 0, 4, 7], x[0, 5, 5, 0, 0] = np.inf, np.nan
+    given = x, w, [1, 1, 1], 1, strides
+    found, _ = computed_slices(*given, {**EXACT, "INFERENCE_PRECISION_HINT": arithmetic})
+    expected = sums_of_slices(*given)
+    finite = np.isfinite(expected)
+    assert not finite.all()
+    largest = np.abs(expected[finite]).max()
+    tolerance = (2e-6 if arithmetic == "f32" else 1.2e-2) * largest
+    assert np.abs(found[finite] - expected[finite]).max() <= tolerance
+    assert np.array_equal(found[~finite], expected[~finite].astype(np.float32), equal_nan=True)
 
 
 def test_volumes_of_varying_depth():

@@ -15,7 +15,6 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import LARGE_PANEL_SHARE, Images, Source, Storage, plan
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of
@@ -62,11 +61,10 @@ def sum_convolutions(
     bias: Operand | None = None,
     residual: Operand | None = None,
 ) -> Operand:
-    """Each output slice by itself, of the slices under its window.
+    """Each output slice by itself: its tiles add up all slices under its window.
 
-    Where tiles read lines with their padding they add all of them up; elsewhere an output slice is
-    a sum of convolutions of one slice each. Nothing of the input is copied. Weights are those of
-    the volume, (outputs, channels, depth, height, width); there is one volume.
+    Nothing of the input is joined in memory. Weights are those of the volume, (outputs, channels,
+    depth, height, width); there is one volume.
     """
     _, rows, width, channels = x.shape
     slices, outputs = int(node.attrs["slices"]), w.shape[0]
@@ -74,41 +72,10 @@ def sum_convolutions(
     window, w = without_padding(b, resolve(node, (slices, height, width), w.shape[2:]), w)
     out, out_height, out_width = window.out
     y = b.empty((1, out * out_height, out_width, outputs), x.dtype)
-    if not y.size:
-        return y
-    images = images_of(1, channels, outputs, 1, window)
-    if _adds_slices(b, images, window):
+    if y.size:
+        images = images_of(1, channels, outputs, 1, window)
         _emit_slices(b, node, x, LinearOp(w, bias, residual), y, images, window)
-        return y
-    weights = [_weights_of_slice(b, w, tap) for tap in range(window.kernel[0])]
-    for place in range(out):
-        first = place * window.stride[0] - window.begin[0]
-        found = [(tap, first + tap * window.dilation[0]) for tap in range(len(weights))]
-        found = [(tap, at) for tap, at in found if 0 <= at < slices]
-        added, offset = residual, bias
-        for tap, at in found:
-            last = tap == found[-1][0]
-            activation = node.attrs.get("activation") if last else None
-            storage = Storage(
-                x_pitch=channels,
-                x_first=at * height * width * channels,
-                y_pitch=outputs,
-                y_first=place * out_height * out_width * outputs,
-            )
-            op = LinearOp(weights[tap], offset, added, activation)
-            emit_product(b, choice_of(b), images, x, op, y, storage)
-            added, offset = y, None
     return y
-
-
-def _adds_slices(b: Builder, images: Images, window: Window) -> bool:
-    """Whether tiles add up all slices under a window: in float32, and of lines with padding."""
-    choice = choice_of(b)
-    if choice.arithmetic is not Arithmetic.F32:
-        return False
-    every = replace(images, slices=window.kernel[0], covered=(0, window.kernel[0]))
-    cut = plan(every, choice.machine, Arithmetic.F32, choice.threads)
-    return cut.source is Source.HALO
 
 
 def _emit_slices(
@@ -161,15 +128,24 @@ def _most_together(images: Images, window: Window, choice: Choice) -> int:
     taps, stride = window.kernel[0], window.stride[0]
     if images.symbolic or window.dilation[0] > 1:
         return 1
-    extra = (images.kernel[0] - 1) * images.dilation[0]
-    line = 4 * images.channels * (images.width + sum(images.begin))
+    every = replace(images, slices=taps, covered=(0, taps))
+    arithmetic = choice.wanted(every)
+    cut = plan(every, choice.machine, arithmetic, choice.threads)
+    halo = cut.source is Source.HALO
+    # Windows that are copied pixel by pixel share nothing with those of the next line.
+    extra = (images.kernel[0] - 1) * images.dilation[0] if halo else 0
+    down = images.stride[0] if halo else 1
+    cells = images.channels * (images.width + sum(images.begin))
+    if not halo:
+        cells = cut.padded * images.out_width
+    line = arithmetic.element_bytes * arithmetic.planes * cells
     room = choice.machine.l2_bytes(LARGE_PANEL_SHARE) // max(line, 1)
 
     def laid(results: int) -> float:
         slices = taps + (results - 1) * stride
-        lines = (room // slices - extra) // images.stride[0]
+        lines = (room // slices - extra) // down
         lines = max(1, min(lines, images.out_height // choice.threads))
-        return slices / results * (images.stride[0] + extra / lines)
+        return slices / results * (down + extra / lines)
 
     return min(range(1, MOST_TOGETHER + 1), key=laid)
 
@@ -177,12 +153,6 @@ def _most_together(images: Images, window: Window, choice: Choice) -> int:
 def _slices_below_another(w: Array) -> Array:
     """(outputs, channels, depth, height, width) as (outputs, channels, depth x height, width)."""
     return w.reshape(*w.shape[:2], w.shape[2] * w.shape[3], w.shape[4])
-
-
-def _weights_of_slice(b: Builder, w: Operand, tap: int) -> Operand:
-    """Those that a slice is multiplied by, (outputs, channels, height, width)."""
-    form = Form(w.dtype, (*w.shape[:2], *w.shape[3:]))
-    return b.prepack(w, ("slice", tap), lambda a: np.ascontiguousarray(a[:, :, tap]), form=form)
 
 
 def _slices_behind_another(w: Array) -> Array:
