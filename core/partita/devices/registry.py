@@ -20,6 +20,7 @@ from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.devices import device_string
 from partita.devices.device_string import DeviceString, is_device_id, is_device_name
 from partita.devices.entry_points import plugin_entries
+from partita.devices.module_hooks import hooks_of
 from partita.errors import (
     DeviceError,
     DeviceNotFoundError,
@@ -367,12 +368,7 @@ class Registry:
 
     def _provided(self, module: object, name: str) -> list[DevicePlugin]:
         """Calls a module's hook through pluggy, which checks its signature."""
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        try:
-            manager.register(module, name=name)
-        except pluggy.PluginValidationError as error:
-            raise PluginError(f"'{name}' has a hook with a wrong signature: {error}") from error
+        manager = hooks_of(module, name)
         if not manager.hook.device_plugins.get_hookimpls():
             if any(hook.has_spec() for hook in manager.get_hookcallers(module) or ()):
                 return []  # a plugin of commands

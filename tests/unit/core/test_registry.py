@@ -64,6 +64,27 @@ def test_a_generator_of_plugins_will_do(install):
     assert partita.Core().available_devices == ["A"]
 
 
+def test_hooks_are_looked_for_again_when_the_module_holds_others(install):
+    install(one=lambda: [ToyDevice("A")])
+    assert partita.Core().available_devices == ["A"]
+    sys.modules["fake_one"].device_plugins = partita.hookimpl(lambda: [ToyDevice("B")])
+    assert partita.Core().available_devices == ["B"]
+    install(one=lambda: [ToyDevice("C")])  # another module of the same name
+    assert partita.Core().available_devices == ["C"]
+    del sys.modules["fake_one"].device_plugins
+    core = partita.Core()
+    assert core.available_devices == []
+    assert "implements no hook" in cause_of(core, "one")
+
+
+def test_what_implements_hooks_need_not_be_a_module(install):
+    install(one=None)
+    hooks = type("Hooks", (), {"device_plugins": partita.hookimpl(lambda self: [ToyDevice(name)])})
+    sys.modules["fake_one"] = hooks()
+    for name in ("A", "B"):
+        assert partita.Core().available_devices == [name]
+
+
 def test_a_module_that_fails_to_import(install, monkeypatch, caplog):
     install(good=lambda: [ToyDevice("GOOD")], bad=None)
     monkeypatch.delitem(sys.modules, "fake_bad")
