@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -25,12 +26,18 @@ def protect(address, *, forbid):
         no_access, read_write = 0x01, 0x04  # PAGE_NOACCESS, PAGE_READWRITE
         old = ctypes.c_ulong()
         kind = ctypes.c_ulong(no_access if forbid else read_write)
-        done = ctypes.WinDLL("kernel32").VirtualProtect(place, size, kind, ctypes.byref(old))
+        done = _system().VirtualProtect(place, size, kind, ctypes.byref(old))
     else:
         kind = 0 if forbid else mmap.PROT_READ | mmap.PROT_WRITE
-        done = not ctypes.CDLL(None).mprotect(place, size, kind)
+        done = not _system().mprotect(place, size, kind)
     if not done:
         raise OSError(f"the system does not change the protection of page {address:#x}")
+
+
+@functools.cache
+def _system():
+    """The library of memory's protection; to open it makes a class, and pages are many."""
+    return ctypes.WinDLL("kernel32") if os.name == "nt" else ctypes.CDLL(None)
 
 
 def guarded(array, at_end=True):
