@@ -132,8 +132,10 @@ class Images:
         slices: Slices under a window of a volume; then this is one slice of the result.
         covered: The first of them that is one of the input, and the one behind the last.
         slice_step: Elements of the input from one of them to the next.
-        results: Slices of the result that are computed together; all their windows are covered.
+        results: Slices of the result that are computed together.
         result_stride: Slices from the window of one of them to that of the next.
+        outside: Slices under all their windows that the input lacks, in front of its first one and
+            behind its last one.
     """
 
     batch: int
@@ -154,6 +156,7 @@ class Images:
     slice_step: int = 0
     results: int = 1
     result_stride: int = 1
+    outside: tuple[int, int] = (0, 0)
 
     @classmethod
     def matrix(cls, rows: int, depth: int, columns: int) -> Images:
@@ -182,7 +185,7 @@ class Images:
 
     @property
     def laid(self) -> int:
-        """Slices that are laid out."""
+        """Slices that have room where they are laid out."""
         return self.sources + (self.results - 1) * self.result_stride
 
     @property
@@ -215,7 +218,8 @@ class Storage:
         y_pitch: Elements from one output pixel to the next, or 0 for as many as outputs.
         y_first: Channel of these that the first output is written to.
         scaled: Whether the input is multiplied and shifted on its way.
-        planar: Whether the input is a picture whose channels lie apart; only for `Source.HALO`.
+        planar: Elements from one channel of a picture to the next if they lie apart, or 0; only for
+            `Source.HALO`.
         computed: Whether the input is computed piece by piece, where tiles read it.
     """
 
@@ -226,7 +230,7 @@ class Storage:
     y_pitch: int = 0
     y_first: int = 0
     scaled: bool = False
-    planar: bool = False
+    planar: int = 0
     computed: bool = False
 
 
@@ -506,7 +510,7 @@ class _Planner:
             "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
             "SCALED": int(kept.scaled),
             "STEP_BYTES": 2 * self.step,
-            "PLANAR": int(kept.planar),
+            "PLANAR": kept.planar,
         }
 
     def _piece_bytes(self) -> int:
@@ -591,7 +595,8 @@ class _Planner:
             "SHARES_ACROSS": shares,
             "PLANE_BYTES": plane * i.laid,
             "SLICES": i.sources,
-            "LAID": i.laid,
+            "FIRST_LAID": i.outside[0],
+            "LAST_LAID": i.laid - i.outside[1],
             "RESULTS": i.results,
             "RESULT_STEP": i.result_stride,
             "LEAST_TILES": -(-CLAIM_WORK // max(1, self.rows * self.columns * i.depth * i.results)),

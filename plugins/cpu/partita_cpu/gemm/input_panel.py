@@ -120,8 +120,8 @@ def lay_halo(
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
         if p[PLANAR]:
-            apart = 4 * height * width
-            source = x + image * channels * apart + 4 * row * width
+            apart = 4 * p[PLANAR]
+            source = x + image * channels * apart + 4 * (row * width + p[X_FIRST])
             largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
         elif cell == taken == channels and p[SOLID]:
             found = _put(copy, source, width * cell, to, plane, width * cell)

@@ -39,12 +39,13 @@ from partita_cpu.gemm.tile_fields import (
     DILATION_DOWN,
     DIRECT,
     EVEN,
+    FIRST_LAID,
     FLAT,
     GROUP_CHANNELS,
     GROUP_OUTPUTS,
     HALO,
     HEIGHT,
-    LAID,
+    LAST_LAID,
     LEAST_TILES,
     OUT_HEIGHT,
     OUT_WIDTH,
@@ -209,7 +210,8 @@ def _multiply_area(
                 a, largest = _lay(x, own.memory, kernels, p, scales, laid, its)
             for n in range(p[RESULTS]):
                 window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
-                multiply_panel(window, largest, _slice_of(places, p, n), own, epilogue, tiles)
+                result, its_tiles = _slice_of(places, p, n), _added(p, tiles, n)
+                multiply_panel(window, largest, result, own, epilogue, its_tiles)
             if tiles.last_tile == ALL_TILES:
                 piece += (tiles.last_block - tiles.first_block) * of_column
             else:
@@ -236,6 +238,26 @@ def _slice_of(at: ProductAddresses, p: Array, n: int) -> Any:
     """The same arrays, seen from one of the slices of the result that are computed together."""
     further = n * p[OUT_HEIGHT] * p[OUT_WIDTH] * p[Y_PITCH] * p[Y_BYTES]
     return ProductAddresses(at.w, at.bias, at.residual + further, at.y + further)
+
+
+@loop(inline=True)
+def _added(p: Array, tiles: TileRange, n: int) -> Any:
+    """The same tiles, made of those slices under a window that are slices of the input."""
+    first = n * p[RESULT_STEP]
+    low, high = max(p[FIRST_LAID] - first, 0), min(p[LAST_LAID] - first, p[SLICES])
+    of_slice = p[TAPS] // p[SLICES]
+    return TileRange(
+        tiles.group,
+        tiles.first_block,
+        tiles.last_block,
+        tiles.unit,
+        tiles.stop,
+        tiles.first_tile,
+        tiles.last_tile,
+        tiles.goes_on,
+        low * of_slice,
+        high * of_slice,
+    )
 
 
 @loop(inline=True)
@@ -266,7 +288,7 @@ def _lay(
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
     halo, largest = p[SOURCE] == HALO, 0
     beyond = rows[1] * (_line_bytes(p) if halo else p[ROW])
-    for n in range(p[LAID]):
+    for n in range(p[FIRST_LAID], p[LAST_LAID]):
         source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
         if halo:
             found = lay_halo(source, to, kernels, p, scaling, group, first, last)
@@ -340,7 +362,7 @@ _PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
 _EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
 
 
-@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 8), drives=True)
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 10), drives=True)
 def multiply_panel(
     a: int,
     largest: int,
@@ -371,24 +393,25 @@ def multiply_panel(
     flat, by_lines = p[SOURCE] == HALO and p[FLAT] != 0, p[SOURCE] == HALO and p[FLAT] == 0
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
+    start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
         column = _column_of(at, p, tiles.group, block)
         of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
-        for first_tap in range(0, p[TAPS], p[CHUNK]):
-            taps = min(p[CHUNK], p[TAPS] - first_tap)
-            ends = first_tap + taps == p[TAPS]
+        for first_tap in range(start_tap, tiles.last_tap, p[CHUNK]):
+            taps = min(p[CHUNK], tiles.last_tap - first_tap)
+            ends = first_tap + taps == tiles.last_tap
             packed = b = column.weights + first_tap * p[TAP_BYTES]
             tap_bytes = p[TAP_BYTES] * (2 if wide else 1)
             if wide:
                 b = panel.partials + p[PARTIAL_BYTES]
                 call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
             for line in range(first_line, last_line):
-                left_out, count = 0, taps
+                begin, behind = max(first_tap, tiles.first_tap), first_tap + taps
                 if by_lines:
-                    left_out, count = _taps_inside(p, tiles.unit + line, first_tap, taps)
-                places = context.offsets + 8 * (first_tap + left_out)
-                weights = b + left_out * tap_bytes
+                    begin, behind = _taps_inside(p, tiles.unit + line, begin, behind)
+                places, count = context.offsets + 8 * begin, behind - begin
+                weights = b + (begin - first_tap) * tap_bytes
                 before = line * panel.tiles
                 for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
                     pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
@@ -398,7 +421,7 @@ def multiply_panel(
                     if n < parts and (not ends or block + 1 < tiles.last_block + tiles.goes_on):
                         ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                     partial = panel.partials + n * TILE_BYTES
-                    start = partial if first_tap else 0
+                    start = partial if first_tap > start_tap else 0
                     sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
                     if not ends:
                         if not panel.exact:
@@ -416,10 +439,9 @@ def multiply_panel(
                             call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                         continue
                     if panel.exact:
-                        _exact_tile(source, column.weights, panel.tile, context, rows)
+                        _exact_tile(source, column.weights, tiles, panel.tile, context, rows)
                     else:
-                        end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
-                        call_tile(kernel, (*sums, *end))
+                        call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0))
                     _finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
 
 
@@ -490,17 +512,17 @@ def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
 
 
 @loop(inline=True)
-def _taps_inside(p: Array, line: int, first: int, taps: int) -> Any:
+def _taps_inside(p: Array, line: int, first: int, behind: int) -> Any:
     """Which of some taps a line of the result needs: those at both ends may lie in the padding.
 
     Args:
         p: `Plan.table`.
         line: Of the result, counted through all images.
         first: The first tap.
-        taps: How many there are.
+        behind: Behind the last one.
 
     Returns:
-        How many of the first ones are left out, and how many are left.
+        The first one that is left, and behind the last one.
     """
     place = line % p[OUT_HEIGHT] * p[STRIDE_DOWN] - p[TOP]
     down, apart = p[TAPS_DOWN], p[DILATION_DOWN]
@@ -510,16 +532,12 @@ def _taps_inside(p: Array, line: int, first: int, taps: int) -> Any:
     if place + (down - 1) * apart >= p[HEIGHT]:
         high = max((p[HEIGHT] - 1 - place) // apart + 1, low)
     if low == 0 and high == down:
-        return 0, taps
+        return first, behind
     of_slice = p[TAPS] // p[SLICES]
     across = of_slice // down
-    begin, end = first % of_slice, (first + taps - 1) % of_slice + 1
-    before, behind = 0, 0
-    if begin < low * across:
-        before = low * across - begin
-    if end > high * across:
-        behind = end - high * across
-    return min(before, taps), max(taps - before - behind, 0)
+    begin, end = first % of_slice, (behind - 1) % of_slice + 1
+    begin = min(first + max(low * across - begin, 0), behind)
+    return begin, max(behind - max(end - high * across, 0), begin)
 
 
 @loop(inline=True)
@@ -595,12 +613,14 @@ def _activate_piece(
 
 
 @loop
-def _exact_tile(a: int, w: int, tile: int, context: PanelContext, rows: int) -> None:
+def _exact_tile(
+    a: int, w: int, tiles: TileRange, tile: int, context: PanelContext, rows: int
+) -> None:
     """A tile whose input is infinite, NaN, or nearly so; see `nonfinite`."""
     p = context.p
     planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
-    steps = p[TAPS] * p[DEPTH]
+    first_step, steps = tiles.first_tap * p[DEPTH], tiles.last_tap * p[DEPTH]
     places = integers_at(context.offsets, p[TAPS])
     sums = floats_at(tile, rows * columns)
     step_size = p[STEP_BYTES] // 2
@@ -609,7 +629,7 @@ def _exact_tile(a: int, w: int, tile: int, context: PanelContext, rows: int) -> 
     for r in range(rows):
         for c in range(columns):
             total = np.float32(0)
-            for step in range(steps):
+            for step in range(first_step, steps):
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * step_size
                 values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)

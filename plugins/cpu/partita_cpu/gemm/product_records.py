@@ -118,6 +118,8 @@ class TileRange(NamedTuple):
         first_tile: Of each column.
         last_tile: Behind the last one, or `ALL_TILES`.
         goes_on: 1 if the column of tiles behind the last block is computed next, else 0.
+        first_tap: The first that is added up; others belong to slices that a volume lacks.
+        last_tap: Behind the last one.
     """
 
     group: int
@@ -128,6 +130,8 @@ class TileRange(NamedTuple):
     first_tile: int
     last_tile: int
     goes_on: int
+    first_tap: int
+    last_tap: int
 
 
 ALL_TILES = 1 << 40

@@ -22,6 +22,7 @@ from partita_cpu.gemm.tile_fields import (
     PITCH,
     SHARES_ACROSS,
     SOURCE,
+    TAPS,
     TILE_ROWS,
     UNITS,
 )
@@ -180,12 +181,13 @@ def tiles_of(
     block -= group * p[BLOCKS]
     end = min(area.last_block - group * p[BLOCKS], p[BLOCKS])
     count = min((last - piece) // of_column, end - block)
+    taps = 0, p[TAPS]
     if inside == 0 and count > 0:
         goes_on = 1 if block + count < end else 0
-        return TileRange(group, block, block + count, unit, stop, 0, ALL_TILES, goes_on)
+        return TileRange(group, block, block + count, unit, stop, 0, ALL_TILES, goes_on, *taps)
     goes_on = 1 if block + 1 < end else 0
     behind = min(inside + last - piece, of_column)
-    return TileRange(group, block, block + 1, unit, stop, inside, behind, goes_on)
+    return TileRange(group, block, block + 1, unit, stop, inside, behind, goes_on, *taps)
 
 
 @loop(inline=True)

@@ -14,7 +14,7 @@ FIELDS = (
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
-    *("W_FIRST", "LAID", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
+    *("W_FIRST", "FIRST_LAID", "LAST_LAID", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
 )
 """What the array holds, in order."""
 
@@ -75,7 +75,8 @@ FIELDS = (
     SLICE_STEP,
     SLICE_BYTES,
     W_FIRST,
-    LAID,
+    FIRST_LAID,
+    LAST_LAID,
     RESULTS,
     RESULT_STEP,
     LEAST_TILES,

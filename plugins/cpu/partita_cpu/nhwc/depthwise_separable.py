@@ -25,6 +25,7 @@ from partita_cpu.gemm.tile_fields import (
     PANEL_UNITS,
     PLANE_BYTES,
     ROW,
+    TAPS,
     THREAD_BYTES,
     UNITS,
 )
@@ -108,6 +109,6 @@ def multiply_weighed(
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         largest = weigh_pixels(x, depthwise, unit, stop, target)
-        tiles = TileRange(0, 0, p[BLOCKS], unit, stop, 0, ALL_TILES, 0)
+        tiles = TileRange(0, 0, p[BLOCKS], unit, stop, 0, ALL_TILES, 0, 0, p[TAPS])
         multiply_panel(memory, largest if p[ARITHMETIC] else 0, at, context, epilogue, tiles)
         unit = stop

@@ -21,7 +21,7 @@ from partita_cpu.gemm.product_records import (
     TileContext,
     TileRange,
 )
-from partita_cpu.gemm.tile_fields import BLOCKS, ROW, THREAD_BYTES, X_BYTES, X_FIRST
+from partita_cpu.gemm.tile_fields import BLOCKS, ROW, TAPS, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
 from partita_cpu.jit.loop_kernel import loop
@@ -161,7 +161,8 @@ def expand_weigh_and_multiply(
         stop = min(line + cut[LINES], end)
         first = max(line * cut[STRIDE] - cut[TOP], 0)
         last = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
-        tiles = TileRange(0, 0, first_p[BLOCKS], 0, (last - first) * width, 0, ALL_TILES, 0)
+        count, taps = (last - first) * width, first_p[TAPS]
+        tiles = TileRange(0, 0, first_p[BLOCKS], 0, count, 0, ALL_TILES, 0, 0, taps)
         rows = source + first * width * first_p[ROW]
         multiply_panel(rows, 0, wide_at, own_wide, bounds, tiles)
         pixels = band - 4 * first * width * cut[CHANNELS]

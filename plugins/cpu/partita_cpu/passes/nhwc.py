@@ -13,7 +13,7 @@ import numpy as np
 
 from partita import Port
 from partita.errors import CompileError
-from partita.lowering import ChannelsLast, Graph, Node, Specializer, Value
+from partita.lowering import Array, ChannelsLast, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
@@ -161,7 +161,7 @@ class _Walk(ChannelsLast):
             return False
         if residual is not None and (depthwise or not self.is_image(residual)):
             return False
-        planar = not self.is_last(x) and w.const.shape[1] == CHANNELS and w.const.shape[3] > 1
+        planar = self._is_picture(x, w.const)
         inputs: list[Value | None] = [self.source(x) if planar else self.bring(x, node), w, bias]
         if residual is not None:
             inputs.append(self.bring(residual, node))
@@ -174,11 +174,20 @@ class _Walk(ChannelsLast):
         x, residual = node.inputs[0], node.input(3)
         if x is None:
             return False
-        inputs: list[Value | None] = [self.bring(x, node), *node.inputs[1:3]]
+        w = node.input(1) if node.op_type == "SummedConv" else None
+        planar = w is not None and w.const is not None and self._is_picture(x, w.const)
+        first = self.source(x) if planar else self.bring(x, node)
+        inputs: list[Value | None] = [first, *node.inputs[1:3]]
         if residual is not None:
             inputs.append(self.bring(residual, node))
-        self.replace(node, inputs, node.op_type, node.domain)
+        attrs = {**node.attrs, "planar": True} if planar else node.attrs
+        output = node.outputs[0]
+        self.append(node, inputs, output, node.op_type, node.domain, attrs, node.origins)
         return True
+
+    def _is_picture(self, x: Value, w: Array) -> bool:
+        """Whether windows of some width move over a picture whose channels lie apart."""
+        return not self.is_last(x) and w.shape[1] == CHANNELS and w.shape[-1] > 1
 
     def _byte_conv(self, node: Node) -> bool:
         x, w = node.inputs[0], node.inputs[3]

@@ -211,10 +211,10 @@ def test_tiles_add_up_the_slices_under_a_window(level, kernel):
 
 
 @pytest.mark.parametrize("strides", [[1, 1, 1], [1, 2, 2], [2, 3, 1]])
-@pytest.mark.parametrize("channels", [4, 16, 32])
+@pytest.mark.parametrize("channels", [3, 16, 32])
 @pytest.mark.parametrize("arithmetic", ["exact", "default", "bf16"])
 def test_tiles_add_up_slices_in_every_arithmetic(level, arithmetic, channels, strides):
-    """Whether tiles read lines of the slices, or copies of the windows in each of them."""
+    """Whether tiles read lines of the slices, of pictures or not, or copies of their windows."""
     rng = np.random.default_rng(channels)
     w = rng.standard_normal((40, channels, 3, 3, 3)).astype(np.float32)
     x = rng.standard_normal((1, channels, 11, 9, 15)).astype(np.float32)

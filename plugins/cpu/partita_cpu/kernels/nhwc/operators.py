@@ -66,6 +66,12 @@ def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
     return _swapped(b, x, h * w, c, (n, c, h, w))
 
 
+def turned(b: Builder, x: Operand) -> Operand:
+    """(N, C, H, W) to (N, H, W, C)."""
+    n, c, h, w = x.shape
+    return _swapped(b, x, c, h * w, (n, h, w, c))
+
+
 def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, ...]) -> Operand:
     if x.dtype in BYTES:
         return b.view(transposed(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1)), shape)
@@ -124,8 +130,7 @@ def conv(
     """
     planar = bool(node.attrs.get("planar"))
     if planar and not _reads_planes(b, node, x, w):
-        n, c, h, across = x.shape
-        x, planar = _swapped(b, x, c, h * across, (n, h, across, c)), False
+        x, planar = turned(b, x), False
     if planar:
         into = node.attrs.get("into", 0)
         place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
@@ -161,7 +166,7 @@ def conv(
         y.shape[3],
         place.into,
         scaling is not None,
-        planar,
+        math.prod(size) if planar else 0,
     )
     choice = choice_of(b)
     op = LinearOp(w, bias, residual, activation)
@@ -194,7 +199,7 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     window, w = without_padding(b, resolve(node, x.shape[2:], w.shape[2:]), w)
     images = images_of(x.shape[0], x.shape[1], w.shape[0], 1, window)
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
-    storage = Storage(planar=True)
+    storage = Storage(planar=images.height * images.width)
     source = plan(images, choice.machine, arithmetic, choice.threads, storage).source
     return images.pixels > 0 and source is Source.HALO
 

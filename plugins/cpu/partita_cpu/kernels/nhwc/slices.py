@@ -17,7 +17,7 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
-from partita_cpu.kernels.nhwc.operators import conv, images_of
+from partita_cpu.kernels.nhwc.operators import conv, images_of, turned
 from partita_cpu.kernels.nhwc.placement import SLICES, Place, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.window import MAX, MEAN
@@ -64,9 +64,10 @@ def sum_convolutions(
     """Each output slice by itself: its tiles add up all slices under its window.
 
     Nothing of the input is joined in memory. Weights are those of the volume, (outputs, channels,
-    depth, height, width); there is one volume.
+    depth, height, width); there is one volume. A ``planar`` input is (1, C, D x H, W).
     """
-    _, rows, width, channels = x.shape
+    planar = bool(node.attrs.get("planar"))
+    channels, rows, width = x.shape[1:] if planar else (x.shape[3], *x.shape[1:3])
     slices, outputs = int(node.attrs["slices"]), w.shape[0]
     height = rows // max(slices, 1)
     window, w = without_padding(b, resolve(node, (slices, height, width), w.shape[2:]), w)
@@ -74,49 +75,56 @@ def sum_convolutions(
     y = b.empty((1, out * out_height, out_width, outputs), x.dtype)
     if y.size:
         images = images_of(1, channels, outputs, 1, window)
-        _emit_slices(b, node, x, LinearOp(w, bias, residual), y, images, window)
+        if planar and not _reads_planes(b, images, window, w):
+            x, planar = turned(b, x), False
+        storage = Storage(x_pitch=channels, y_pitch=outputs, planar=rows * width if planar else 0)
+        op = LinearOp(w, bias, residual, node.attrs.get("activation"))
+        _emit_slices(b, x, op, y, images, window, storage)
     return y
+
+
+def _reads_planes(b: Builder, images: Images, window: Window, w: Operand) -> bool:
+    """Whether pictures can be read as they are: their lines are laid out anew in any case."""
+    choice, taps = choice_of(b), window.kernel[0]
+    every = replace(images, slices=taps, covered=(0, taps))
+    arithmetic = choice.product_arithmetic(every, b.value(w, anywhere=True))
+    planes = Storage(planar=images.height * images.width)
+    return plan(every, choice.machine, arithmetic, choice.threads, planes).source is Source.HALO
 
 
 def _emit_slices(
     b: Builder,
-    node: Node,
     x: Operand,
     op: LinearOp,
     y: Operand,
     images: Images,
     window: Window,
+    storage: Storage,
 ) -> None:
-    """A step for each output slice, or for several in whose windows the same slices lie."""
-    w, taps, pixels = op.w, window.kernel[0], images.height * images.width
+    """A step for some output slices each, for which the slices under their windows are laid out."""
+    w, taps, choice = op.w, window.kernel[0], choice_of(b)
     shape = (*w.shape[:2], taps * w.shape[3], w.shape[4])
     tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
-    op = op._replace(w=tall, activation=node.attrs.get("activation"))
-    choice = choice_of(b)
-    most = _most_together(images, window, choice)
-    place = 0
-    while place < window.out[0]:
-        first = place * window.stride[0] - window.begin[0]
-        places = [first + tap * window.dilation[0] for tap in range(taps)]
-        inside = [tap for tap, at in enumerate(places) if 0 <= at < window.size[0]]
-        whole = 1 + (window.size[0] - 1 - places[-1]) // window.stride[0]
-        alike = min(whole, window.out[0] - place) if len(inside) == taps else 1
+    stride, apart, out = window.stride[0], window.dilation[0], window.out[0]
+    size = images.height * images.width * (1 if storage.planar else images.channels)
+    steps = -(-out // _most_together(images, window, choice))
+    for step in range(steps):
+        place, behind = out * step // steps, out * (step + 1) // steps
+        first = place * stride - window.begin[0]
+        places = range(first, first + apart * (taps + (behind - place - 1) * stride), apart)
+        lacking = sum(at < 0 for at in places), sum(at >= window.size[0] for at in places)
         product = replace(
             images,
             slices=taps,
-            covered=(inside[0], inside[-1] + 1),
-            slice_step=window.dilation[0] * pixels * images.channels,
-            results=-(-alike // -(-alike // most)),  # in parts of equal size
-            result_stride=window.stride[0],
+            covered=(0, taps),
+            slice_step=apart * size,
+            results=behind - place,
+            result_stride=stride,
+            outside=lacking,
         )
-        storage = Storage(
-            x_pitch=images.channels,
-            x_first=places[inside[0]] * pixels * images.channels,
-            y_pitch=images.outputs,
-            y_first=place * images.out_height * images.out_width * images.outputs,
-        )
-        emit_product(b, choice, product, x, op, y, storage)
-        place += product.results
+        of_slice = images.out_height * images.out_width * images.outputs
+        where = replace(storage, x_first=first * size, y_first=place * of_slice)
+        emit_product(b, choice, product, x, op._replace(w=tall), y, where)
 
 
 def _most_together(images: Images, window: Window, choice: Choice) -> int:
