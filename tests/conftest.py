@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import platform
 import signal
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from sampling import load_profile
@@ -13,6 +15,11 @@ from sampling import load_profile
 import partita
 from partita.errors import DeviceUnavailableError
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
+
+try:
+    import fcntl
+except ImportError:  # of Windows
+    fcntl = None
 
 load_profile()
 import_onnx_ir()  # before a test does, which would bring sympy: a third of what is compiled here
@@ -35,10 +42,29 @@ def pytest_report_header():
     return lines + [f"no {name}: {why}" for name, why in core.unavailable_devices.items()]
 
 
-def pytest_collection_finish():
-    """Takes the thousands of tests out of what each search for garbage goes through."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collects without searches for garbage, and takes the tests out of what later ones go through.
+
+    Of the workers of a run one collects at a time: the next ones find compiled what it compiled.
+    """
+    gc.disable()
+    try:
+        with _alone() if hasattr(session.config, "workerinput") else nullcontext():
+            return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def _alone():
+    """Waits for other processes that collect these tests, where the system has such locks."""
+    with Path(__file__).open(encoding="utf-8") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)  # ends with the file, or with the process
+        yield
 
 
 def skipping_without_opencl():
