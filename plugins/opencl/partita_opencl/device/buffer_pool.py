@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from partita.errors import DeviceMemoryError, InferError
+from partita_opencl.cuda.cuda_driver import CudaError
 
 if TYPE_CHECKING:
+    from partita_opencl.cuda.side import CudaSide
     from partita_opencl.device.limits import Limits
 
 _KEPT_FRACTION = 8
@@ -23,12 +25,16 @@ class BufferPool:
         context: The device's context.
         limits: The device's, such as its largest allocation.
         device: Its name, for messages.
+        cuda: The same device for CUDA, which reaches what is allocated then.
     """
 
-    def __init__(self, context: Any, limits: Limits, device: str) -> None:
+    def __init__(
+        self, context: Any, limits: Limits, device: str, cuda: CudaSide | None = None
+    ) -> None:
         self._context = context
         self._limits = limits
         self._device = device
+        self._cuda = cuda
         self._free: list[Any] = []
         self._lock = threading.Lock()
 
@@ -71,14 +77,26 @@ class BufferPool:
         size = max(nbytes, self._limits.alignment)
         for attempt in range(2):
             try:
-                if content is None or content.nbytes == 0:
-                    return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
-                flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-                return cl.Buffer(self._context, flags, hostbuf=raw(content))
-            except cl.Error as error:
+                return self._allocate(
+                    size, content if content is not None and content.nbytes else None
+                )
+            except (cl.Error, CudaError) as error:
                 if attempt or not self._drop_free():
                     self._no_room(nbytes, error)
         raise DeviceMemoryError(f"Device '{self._device}' has no room for {_mib(nbytes)}.")
+
+    def _allocate(self, size: int, content: Any) -> Any:
+        import pyopencl as cl
+
+        if self._cuda is not None:
+            buffer = self._cuda.memory.allocate(size)
+            if content is not None:
+                self._cuda.write(buffer, raw(content))
+            return buffer
+        flags = cl.mem_flags.READ_WRITE
+        if content is None:
+            return cl.Buffer(self._context, flags, size)
+        return cl.Buffer(self._context, flags | cl.mem_flags.COPY_HOST_PTR, hostbuf=raw(content))
 
     def _drop_free(self) -> bool:
         """Frees what nobody uses; whether there was anything."""
@@ -103,7 +121,7 @@ def runtime_error(error: Any, device: str, nbytes: int) -> InferError:
     """The error to raise for what the driver reports while a model runs."""
     import pyopencl as cl
 
-    if isinstance(error, cl.MemoryError):
+    if isinstance(error, cl.MemoryError) or getattr(error, "is_lack_of_memory", False):
         return DeviceMemoryError(
             f"Device '{device}' ran out of memory while computing; this model's intermediate "
             f"tensors take {_mib(nbytes)}: {error}"

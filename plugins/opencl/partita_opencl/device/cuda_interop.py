@@ -8,7 +8,7 @@ before the owner reads.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +16,13 @@ from typing import Any
 import numpy as np
 
 from partita.errors import DeviceError, DeviceMemoryError
+from partita_opencl.cuda.cuda_driver import CudaError
+from partita_opencl.cuda.shared_memory import import_buffer, imported_address
 from partita_opencl.device.device import find_device
 from partita_opencl.device.device_tensor import OpenClTensor
 
 EXTENSION = "cl_khr_external_memory_opaque_fd"
 """What the driver must list."""
-
-_OPAQUE_FD = 0x2060
-"""``CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR``"""
-
-_READ_WRITE = 1
 
 
 def import_memory(
@@ -44,8 +41,6 @@ def import_memory(
         DeviceError: The driver cannot import memory, or refuses this one.
         DeviceMemoryError: The tensor is larger than the memory.
     """
-    import pyopencl as cl
-
     device = find_device(device_id)
     kind = np.dtype(dtype)
     name = f"OPENCL.{device.id}"
@@ -59,16 +54,12 @@ def import_memory(
             f"A tensor of shape {list(shape)} and type {kind} does not fit {nbytes} bytes of "
             "imported memory."
         )
-    word = ctypes.c_void_p
-    create = ctypes.CDLL(cl._cl.__file__).clCreateBufferWithProperties
-    create.restype = word
-    create.argtypes = [word, word, ctypes.c_uint64, ctypes.c_size_t, word, word]
-    status = ctypes.c_int()
-    properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)
-    handle = create(
-        device.context.int_ptr, properties, _READ_WRITE, nbytes, None, ctypes.byref(status)
-    )
-    if not handle:
-        raise DeviceError(f"Device '{name}' refuses to import memory: error {status.value}.")
-    buffer = cl.Buffer.from_int_ptr(handle, retain=False)
+    memory = None
+    if device.cuda is not None:
+        with contextlib.suppress(CudaError):  # not CUDA's: OpenCL launches what reads it
+            memory = imported_address(device.cuda.cuda, descriptor, nbytes)
+    buffer, status = import_buffer(device.context, descriptor, nbytes)
+    if buffer is None:
+        raise DeviceError(f"Device '{name}' refuses to import memory: error {status}.")
+    buffer.cuda = memory
     return OpenClTensor(buffer, tuple(shape), kind, device, name)

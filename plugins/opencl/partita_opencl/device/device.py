@@ -8,10 +8,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.tensors.tensor import HOST
-from partita_opencl.device.buffer_pool import BufferPool
+from partita_opencl.cuda.side import CudaSide
+from partita_opencl.cuda.side_trial import cuda_side
+from partita_opencl.device.buffer_pool import BufferPool, raw
 from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
 from partita_opencl.device.turns import Turns
@@ -48,6 +52,8 @@ class Device:
         self.driver = driver
         self.turns = Turns()
         self._lock = threading.Lock()
+        self._cuda_lock = threading.Lock()
+        self._cuda: tuple[CudaSide | None] | None = None
         self._context: Any = None
         self._queues: dict[str, Any] = {}
         self._pool: BufferPool | None = None
@@ -119,12 +125,45 @@ class Device:
             return self._queues[name]
 
     @property
+    def cuda(self) -> CudaSide | None:
+        """The same device for CUDA's driver, where that launches kernels in less time."""
+        context = self.context
+        with self._cuda_lock:
+            if self._cuda is None:
+                self._cuda = (cuda_side(self.handle, context, self.id, self.identity),)
+            return self._cuda[0]
+
+    def write(self, buffer: Any, array: np.ndarray[Any, Any], start: int = 0) -> None:
+        """Copies a contiguous array's bytes into a buffer, from a byte on; waits for the end.
+
+        Raises:
+            pyopencl.Error: The copy failed.
+            CudaError: The copy failed.
+        """
+        import pyopencl as cl
+
+        if self.cuda is None or not self.cuda.write(buffer, array, start):
+            cl.enqueue_copy(self.transfers, buffer, raw(array), dst_offset=start)
+
+    def read(self, array: np.ndarray[Any, Any], buffer: Any) -> None:
+        """Copies a buffer's bytes into a contiguous array; waits for the end.
+
+        Raises:
+            pyopencl.Error: The copy failed.
+            CudaError: The copy failed.
+        """
+        import pyopencl as cl
+
+        if self.cuda is None or not self.cuda.read(array, buffer):
+            cl.enqueue_copy(self.downloads, raw(array), buffer)
+
+    @property
     def pool(self) -> BufferPool:
         """Memory that requests share one after another."""
-        context = self.context
+        context, cuda = self.context, self.cuda
         with self._lock:
             if self._pool is None:
-                self._pool = BufferPool(context, self.limits, f"OPENCL.{self.id}")
+                self._pool = BufferPool(context, self.limits, f"OPENCL.{self.id}", cuda)
             return self._pool
 
     @property

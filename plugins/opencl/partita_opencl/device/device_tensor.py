@@ -12,7 +12,6 @@ from partita.errors import InferError
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita.tensors.tensor import HOST, HostTensor, Tensor
-from partita_opencl.device.buffer_pool import raw
 
 if TYPE_CHECKING:
     from partita_opencl.device.device import Device
@@ -58,26 +57,22 @@ class OpenClTensor(Tensor):
 
     def stored(self) -> np.ndarray[Any, Any]:
         """A copy of what the buffer holds."""
-        import pyopencl as cl
-
         layout = self.layout
         if layout is None:
             array = np.empty(self.shape, self.dtype)
         else:
             array = np.empty(layout.shape_in_memory(self.shape), layout.dtype)
         if array.nbytes:
-            cl.enqueue_copy(self._owner.downloads, raw(array), self.buffer, is_blocking=True)
+            self._owner.read(array, self.buffer)
         return array
 
     def copy_to(self, target: Tensor) -> None:
         """Writes the elements to a host tensor; fastest if it lies in page-locked memory."""
-        import pyopencl as cl
-
         array = target.stored()
         if array.nbytes != self._stored_bytes or target.layout != self.layout:
             super().copy_to(target)  # says what does not fit
         elif array.nbytes:
-            cl.enqueue_copy(self._owner.downloads, raw(array), self.buffer, is_blocking=True)
+            self._owner.read(array, self.buffer)
 
     def copy_from(self, source: Tensor) -> None:
         """Takes the elements of a tensor of the same shape, type and layout, wherever it lies.
@@ -85,13 +80,11 @@ class OpenClTensor(Tensor):
         Raises:
             InferError: It has another one.
         """
-        import pyopencl as cl
-
         if (source.shape, source.dtype, source.layout) != (self.shape, self.dtype, self.layout):
             raise InferError(f"{self!r} cannot take the elements of {source!r}.")
         array = np.ascontiguousarray(source.stored())
         if array.nbytes:
-            cl.enqueue_copy(self._owner.transfers, self.buffer, raw(array), is_blocking=True)
+            self._owner.write(self.buffer, array)
 
     def clear(self) -> None:
         """Makes all elements zero, on the device."""
@@ -155,14 +148,12 @@ def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
     Raises:
         DeviceMemoryError: The device has no room.
     """
-    import pyopencl as cl
-
     if tensor.memory == device.memory or (device.shares_host and tensor.memory.startswith(HOST)):
         return tensor
     array = np.ascontiguousarray(tensor.stored())
     buffer = device.pool.take(array.nbytes)
     if array.nbytes:
-        cl.enqueue_copy(device.transfers, buffer, raw(array), is_blocking=True)
+        device.write(buffer, array)
     name = f"{plugin_name}.{device.id}"
     uploaded = OpenClTensor(buffer, tensor.shape, tensor.dtype, device, name, tensor.layout)
     weakref.finalize(uploaded, device.pool.give, buffer).atexit = False

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.execution import MemoryRange
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.tensors.tensor import HostTensor, Tensor
+from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.device import Device
 from partita_opencl.device.host_memory import buffer_over
 
@@ -27,6 +28,12 @@ def page_locked(device: Device, nbytes: int) -> Array | None:
     """
     import pyopencl as cl
 
+    if device.cuda is not None:
+        try:
+            return device.cuda.cuda.page_locked(nbytes)
+        except CudaError as error:
+            _log.info("OPENCL.%s has no page-locked memory: %s", device.id, error)
+            return None
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
     access: Any = cl.map_flags.READ | cl.map_flags.WRITE
     try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from partita import BoundCall, Runner, Tensor
 from partita.contract.runner import run_into
 from partita.errors import InferError
+from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.runtime.bound_plan import BoundPlan, BoundTensors, StalledError
+from partita_opencl.runtime.commands import RequestQueue
 from partita_opencl.runtime.execution_plan import Plan
 
 
@@ -21,7 +22,7 @@ class OpenClBoundCall(BoundCall):
 
     Args:
         runner: Runs what stalls.
-        queue: Its queue.
+        queue: Where its commands go.
         bound_plan: Binds a plan to its memory, or finds what is bound.
         plan: The plan for the inputs' shapes.
         inputs: One tensor per input.
@@ -32,7 +33,7 @@ class OpenClBoundCall(BoundCall):
     def __init__(
         self,
         runner: Runner,
-        queue: Any,
+        queue: RequestQueue,
         bound_plan: Callable[[Plan], BoundPlan],
         plan: Plan,
         inputs: Sequence[Tensor],
@@ -59,7 +60,7 @@ class OpenClBoundCall(BoundCall):
             bound.repeat(self._queue, tensors)
         except StalledError:
             run_into(self._runner, self._inputs, self._outputs)
-        except cl.Error as error:
+        except (cl.Error, CudaError) as error:
             raise runtime_error(error, self._device, self._plan.nbytes) from error
 
     def rebind(self, inputs: Sequence[Tensor]) -> bool:

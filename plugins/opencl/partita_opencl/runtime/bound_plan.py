@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,15 +11,23 @@ from partita.contract.execution import ExecutedStep, Execution
 from partita.errors import InputError
 from partita.lowering import Array, Operand, OpRecord, Program
 from partita.tensors.tensor import HostTensor, Tensor
-from partita_opencl.device.buffer_pool import raw
+from partita_opencl.cuda.replay import Kernel
+from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
 from partita_opencl.device.host_buffers import HostBuffers
+from partita_opencl.launches.argument_table import Argument
 from partita_opencl.launches.steps import FAULT, REPORTS, STALL, Counters, Described, Joined
+from partita_opencl.runtime.commands import (
+    Commands,
+    CudaCommands,
+    OpenClCommands,
+    RequestQueue,
+    Single,
+)
 from partita_opencl.runtime.execution_plan import Plan
-from partita_opencl.runtime.launch_batch import KernelSequence
 from partita_opencl.runtime.request_buffers import RequestBuffers
-from partita_opencl.runtime.shared_kernels import Argument, KernelArguments, SharedKernels
+from partita_opencl.runtime.shared_kernels import SharedKernels
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
@@ -79,9 +86,9 @@ class BoundPlan:
         self._slots = list(slots)
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
-        self._described_by: dict[Operand, list[Any]] = {}
-        self._descriptions: list[Any] = []
-        self._untold: list[Any] = []  # describers whose matrices are elsewhere now
+        self._described_by: dict[Operand, list[Single]] = {}
+        self._describers: list[Single] = []
+        self._untold: set[Single] = set()  # those whose matrices are elsewhere now
         self._reported = (
             device.pool.allocate(4 * REPORTS, np.zeros(REPORTS, np.int32))
             if plan.may_fault or plan.needs_device
@@ -99,14 +106,7 @@ class BoundPlan:
         self._direct = [False] * len(program.outputs)  # written to where the caller wants it
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._shared_kernels = kernels
-        self._kernels = kernels.of(plan)
-        self._arguments = KernelArguments(
-            self._kernels, [self._arguments_of(number) for number in range(len(plan.steps))]
-        )
-        self._launches = [
-            (kernel, *plan.launch(step).sizes)
-            for kernel, step in zip(self._kernels, plan.steps, strict=True)
-        ]
+        self._arguments = [self._arguments_of(number) for number in range(len(plan.steps))]
         self._copies = [
             (number, *launch.unless_same)
             for number, step in enumerate(plan.steps)
@@ -114,12 +114,15 @@ class BoundPlan:
         ]
         self._left_out: frozenset[int] = frozenset()
         self._bound: BoundTensors | None = None
-        self._sequence = KernelSequence(self._launches)
+        self._by_opencl: OpenClCommands | None = None
+        self._by_cuda = self._cuda_commands()
+        self._made: list[Commands] = [] if self._by_cuda is None else [self._by_cuda]
+        self._told: Commands | None = None  # whose addresses descriptions have
 
     @property
     def kept_bytes(self) -> int:
         """What keeping it costs, roughly: its launches; all memory is shared with other shapes."""
-        return _LAUNCH_BYTES * len(self._launches)
+        return _LAUNCH_BYTES * len(self.plan.steps)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
@@ -134,7 +137,7 @@ class BoundPlan:
 
     def run(
         self,
-        queue: Any,
+        queue: RequestQueue,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor | None] | None,
         events: list[tuple[OpRecord, str, Any]] | None,
@@ -142,7 +145,7 @@ class BoundPlan:
         """Enqueues everything, waits for the end, and returns the outputs.
 
         Args:
-            queue: The request's in-order queue.
+            queue: The request's.
             inputs: One tensor per graph input.
             outputs: Where results should go, or ``None``.
             events: Where to note each launch's event, or ``None``.
@@ -151,38 +154,24 @@ class BoundPlan:
             InputError: A kernel found an index out of bounds.
             StalledError: A kernel gave up; this must not run again.
         """
-        import pyopencl as cl
+        self._bound = None
+        tensors = self._prepare(inputs, outputs)
+        results = self._execute(queue, tensors, events)
+        given = enumerate(tensors.given)
+        return [results.get(i, target) for i, target in given]  # type: ignore[misc]  # what is left out was given
 
-        try:
-            self._bound = None
-            tensors = self._prepare(inputs, outputs)
-            results = self._execute(queue, tensors, events)
-            given = enumerate(tensors.given)
-            return [results.get(i, target) for i, target in given]  # type: ignore[misc]  # what is left out was given
-        except BaseException:
-            with contextlib.suppress(cl.Error):
-                queue.finish()  # kernels may work in the caller's memory, which he may let go
-            raise
-
-    def repeat(self, queue: Any, tensors: BoundTensors) -> None:
+    def repeat(self, queue: RequestQueue, tensors: BoundTensors) -> None:
         """Runs on the tensors that are bound, with the elements that they have now.
 
         Args:
-            queue: The request's in-order queue.
+            queue: The request's.
             tensors: What :meth:`bind` returned.
 
         Raises:
             InputError: A kernel found an index out of bounds.
             StalledError: A kernel gave up; this must not run again.
         """
-        import pyopencl as cl
-
-        try:
-            self._execute(queue, tensors, None)
-        except BaseException:
-            with contextlib.suppress(cl.Error):
-                queue.finish()  # as in a run
-            raise
+        self._execute(queue, tensors, None)
 
     def is_bound_to(self, tensors: BoundTensors) -> bool:
         """Whether nothing else was run or bound since."""
@@ -210,60 +199,49 @@ class BoundPlan:
         return BoundTensors(given, uploads, left)
 
     def _execute(
-        self, queue: Any, tensors: BoundTensors, events: list[tuple[OpRecord, str, Any]] | None
+        self,
+        queue: RequestQueue,
+        tensors: BoundTensors,
+        events: list[tuple[OpRecord, str, Any]] | None,
     ) -> dict[int, Tensor]:
         """Launches everything, and returns the outputs that kernels did not write in their place.
 
         They are by index.
         """
-        import pyopencl as cl
-
-        # Events of copies are kept to the end: freeing one waits for its copy.
-        copies: list[Any] = [
-            cl.enqueue_copy(queue, buffer, raw(np.ascontiguousarray(array)), is_blocking=False)
-            for buffer, array in tensors.uploads
-        ]
-        if self._shared_kernels.user is not self:
-            self._shared_kernels.user = None  # nobody's, if this fails on the way
-            self._arguments.set_all()
-            self._shared_kernels.user = self
-        for describer in self._untold:
-            cl.enqueue_nd_range_kernel(queue, describer, (1,), (1,))
-        self._untold = []
         results: dict[int, Tensor] = {}
+        commands = self._commands(tensors, queue, timed=events is not None)
 
-        def launch() -> Any:
+        def launch() -> None:
             if events is None:
-                self._sequence.enqueue(queue)
+                commands.launch()
             else:
-                self._enqueue_noting(queue, events)
+                events.extend(self._launch_noting())
             for index in tensors.left:
-                results[index] = self._deliver(queue, index, tensors.given[index], copies)
-            self._read_reports(queue, copies)
-            return copies[-1] if copies else None
+                results[index] = self._deliver(commands, index, tensors.given[index])
+            if self._reported is not None:
+                commands.download(self._reports, self._reported)
 
-        if self.plan.needs_device:  # and has a report of stalls, which is read last
-            self._device.turns.enqueue(queue, launch)
-        else:
-            launch()
-        queue.finish()
+        with commands.start(queue):
+            for buffer, array in tensors.uploads:
+                commands.upload(buffer, np.ascontiguousarray(array))
+            self._describe(commands)
+            if self.plan.needs_device:  # and has a report of stalls
+                commands.in_turn(launch)
+            else:
+                launch()
+            commands.finish()
         fault, stalled = self._reports.tolist()
         if self.plan.needs_device and stalled:
             raise StalledError
         if self.plan.may_fault and fault:
-            self._raise_fault(queue, fault)
+            self._raise_fault(fault)
         return results
 
-    def _enqueue_noting(self, queue: Any, events: list[tuple[OpRecord, str, Any]]) -> None:
-        """Enqueues the kernels one by one, and notes the event of each."""
-        import pyopencl as cl
-
-        for number, ((kernel, global_size, local_size), step) in enumerate(
-            zip(self._launches, self.plan.steps, strict=True)
-        ):
-            if number not in self._left_out:
-                event = cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
-                events.append((step.op, self.plan.launch(step).kernel, event))
+    def _launch_noting(self) -> list[tuple[OpRecord, str, Any]]:
+        """Launches the kernels one by one, and notes the event of each."""
+        steps, launch = self.plan.steps, self.plan.launch
+        launched = self._opencl_commands().launch_noting()
+        return [(steps[n].op, launch(steps[n]).kernel, event) for n, event in launched]
 
     # ------------------------------------------------------------------------ memory
 
@@ -295,21 +273,26 @@ class BoundPlan:
 
     def _described(self, how: Described, args: Sequence[Any]) -> Any:
         """The buffer of a step's descriptions; they are written before the next run."""
-        import pyopencl as cl
-
         buffer = self._device.pool.allocate(Described.BYTES * len(how.matrices))
-        self._descriptions.append(buffer)
+        program = self.plan.programs[how.program]
         for number, matrix in enumerate(how.matrices):
             operand: Operand = args[matrix.position]
-            describer = cl.Kernel(self.plan.programs[how.program], "tensor_map")
             sizes = (matrix.columns, matrix.rows, matrix.pitch, matrix.high)
-            described = self._buffer(operand)
-            describer.set_args(buffer, described, *map(np.int32, (number, *sizes)))
-            if described is not None:
-                self._untold.append(describer)
+            numbers = [np.int32(value).tobytes() for value in (number, *sizes)]
+            describer = Single(program, "tensor_map", [buffer, self._buffer(operand), *numbers])
+            self._describers.append(describer)
+            self._untold.add(describer)
             if operand.const is None and operand.root in self._changing:
                 self._described_by.setdefault(operand.root, []).append(describer)
         return buffer
+
+    def _describe(self, commands: Commands) -> None:
+        """Has the copy engine told where matrices are, if they are elsewhere now."""
+        untold = self._untold if self._told is commands else self._describers
+        for describer in untold:
+            commands.describe(describer)
+        self._told = commands
+        self._untold.clear()
 
     def _shared(self, arg: Any) -> Any:
         """The argument itself, or the request's buffer that it stands for."""
@@ -324,12 +307,46 @@ class BoundPlan:
         if self._buffers.get(operand) is not buffer:
             self._buffers[operand] = buffer
             for number, position in self._uses.get(operand, ()):
-                self._arguments.change(number, position, buffer)
-                if self._shared_kernels.user is self:
-                    self._kernels[number].set_arg(position, buffer)
+                self._arguments[number][position] = buffer
+                for commands in self._made:
+                    commands.change(number, position, buffer)
             for describer in self._described_by.get(operand, ()):
-                describer.set_arg(1, buffer)
-                self._untold.append(describer)
+                describer.arguments[1] = buffer
+                self._untold.add(describer)
+
+    # ---------------------------------------------------------------------- commands
+
+    def _commands(self, tensors: BoundTensors, queue: RequestQueue, *, timed: bool) -> Commands:
+        """The way that a run's commands take: CUDA's, if its kernels reach all of the buffers."""
+        targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
+        if (
+            self._by_cuda is not None
+            and queue.cuda is not None
+            and not timed
+            and self._by_cuda.is_possible
+            and all(address_of(buffer) is not None for buffer in targets)
+        ):
+            return self._by_cuda
+        return self._opencl_commands()
+
+    def _opencl_commands(self) -> OpenClCommands:
+        if self._by_opencl is None:
+            plan, shared = self.plan, self._shared_kernels
+            sizes = [plan.launch(step).sizes for step in plan.steps]
+            turns = self._device.turns
+            made = OpenClCommands(shared, shared.of(plan), sizes, self._arguments, turns)
+            made.leave_out(self._left_out)
+            self._by_opencl = made
+            self._made.append(made)
+        return self._by_opencl
+
+    def _cuda_commands(self) -> CudaCommands | None:
+        side, plan = self._device.cuda, self.plan
+        if side is None or not plan.is_replayed:
+            return None
+        launches = [plan.launch(step) for step in plan.steps]
+        kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in launches]
+        return CudaCommands(side, kernels, self._arguments)
 
     # ------------------------------------------------------------------------ inputs
 
@@ -385,12 +402,12 @@ class BoundPlan:
 
     def _leave_copies_out(self) -> None:
         """Launches no copy from a buffer to itself."""
-        value = self._arguments.value
-        same = frozenset(n for n, x, y in self._copies if value(n, x) is value(n, y))
+        given = self._arguments
+        same = frozenset(n for n, x, y in self._copies if given[n][x] is given[n][y])
         if same != self._left_out:
             self._left_out = same
-            kept = [launch for n, launch in enumerate(self._launches) if n not in same]
-            self._sequence = KernelSequence(kept)
+            for commands in self._made:
+                commands.leave_out(same)
 
     def _bind_outputs(
         self,
@@ -432,10 +449,8 @@ class BoundPlan:
     def _is_mine(self, tensor: Tensor | None) -> bool:
         return isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory
 
-    def _deliver(self, queue: Any, index: int, target: Tensor | None, copies: list[Any]) -> Tensor:
+    def _deliver(self, commands: Commands, index: int, target: Tensor | None) -> Tensor:
         """Brings one output to where the caller wants it."""
-        import pyopencl as cl
-
         operand = self.plan.program.outputs[index]
         if operand is None:
             raise TypeError("a program of this device has all outputs")
@@ -446,44 +461,27 @@ class BoundPlan:
             target = None  # whoever gave it sees that it was declined
         if target is not None and not self._is_mine(target):
             if operand.nbytes:
-                array = raw(target.numpy())
-                copies.append(cl.enqueue_copy(queue, array, buffer, is_blocking=False))
+                commands.download(target.numpy(), buffer)
             return target
         lies_elsewhere = operand.const is None and self.plan.program.owned[index] is None
         if target is None and lies_elsewhere:
             own = self._own_output(index, operand)
-            self._copy(queue, buffer, own, operand.nbytes)
+            if operand.nbytes:
+                commands.copy(own, buffer, operand.nbytes)
             buffer = own
         if target is None:
             in_place = self._own.tensor(buffer, operand.shape, operand.dtype)
             if in_place is not None:
                 return in_place
             return OpenClTensor(buffer, operand.shape, operand.dtype, self._device, self._name)
-        if target.buffer is not buffer:  # type: ignore[attr-defined]  # a tensor of this device
-            self._copy(queue, buffer, target.buffer, operand.nbytes)  # type: ignore[attr-defined]
+        if target.buffer is not buffer and operand.nbytes:  # type: ignore[attr-defined]  # a tensor of this device
+            commands.copy(target.buffer, buffer, operand.nbytes)  # type: ignore[attr-defined]
         return target
-
-    @staticmethod
-    def _copy(queue: Any, source: Any, target: Any, nbytes: int) -> None:
-        import pyopencl as cl
-
-        if nbytes:
-            cl.enqueue_copy(queue, target, source, byte_count=nbytes)
 
     # ------------------------------------------------------------------------ faults
 
-    def _read_reports(self, queue: Any, copies: list[Any]) -> None:
-        """Enqueues that what kernels report comes to the host."""
-        import pyopencl as cl
-
-        if self._reported is not None:
-            copies.append(cl.enqueue_copy(queue, self._reports, self._reported, is_blocking=False))
-
-    def _raise_fault(self, queue: Any, number: int) -> None:
-        import pyopencl as cl
-
-        reported: Any = self._reported
-        cl.enqueue_copy(queue, reported, np.zeros(1, np.int32), is_blocking=True)
+    def _raise_fault(self, number: int) -> None:
+        self._device.write(self._reported, np.zeros(1, np.int32))
         op = self.plan.program.ops[number - 1]
         raise InputError(
             f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "

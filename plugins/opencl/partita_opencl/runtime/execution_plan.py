@@ -14,7 +14,6 @@ import numpy as np
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
-from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.trials import rehearsal
@@ -58,8 +57,6 @@ class Constants:
 
     def joined(self, constants: Joined) -> Any:
         """The buffer of several constants, which have none of their own."""
-        import pyopencl as cl
-
         operands = constants.operands
         if self._parent is not None and all(operand.lasting for operand in operands):
             return self._parent.joined(constants)
@@ -71,10 +68,7 @@ class Constants:
                 buffer = self._device.pool.allocate(constants.starts[-1])
                 for start, array in zip(constants.starts, arrays, strict=False):
                     if array.nbytes:
-                        cl.enqueue_copy(
-                            self._device.transfers, buffer, raw(array), dst_offset=start
-                        )
-                self._device.transfers.finish()
+                        self._device.write(buffer, array, start)
                 found = self._buffers[key] = arrays, buffer
             return found[1]
 
@@ -101,6 +95,7 @@ class Plan:
         needs_device: Whether a kernel's groups wait for one another, all on the device.
         counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
+        is_replayed: Whether CUDA has them too, and launches them.
     """
 
     def __init__(self, program: Program, device: Device, weights: Constants) -> None:
@@ -136,6 +131,7 @@ class Plan:
             a.program for step in self.steps for a in step.args if isinstance(a, Described)
         ]
         self.programs = device.programs.get(programs)
+        self.is_replayed = device.cuda is not None and device.cuda.load(self.programs.values())
 
     @staticmethod
     def launch(step: Step) -> Launch:

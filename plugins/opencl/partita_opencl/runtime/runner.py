@@ -15,6 +15,7 @@ from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import MemoryLayout
+from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
@@ -23,6 +24,7 @@ from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_call import OpenClBoundCall
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
+from partita_opencl.runtime.commands import RequestQueue
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.request_buffers import RequestBuffers, grown
 from partita_opencl.runtime.shared_kernels import SharedKernels
@@ -93,7 +95,9 @@ class OpenClRunner(Runner):
         self._device = compiled.target
         self._profiles = compiled.properties.PERF_COUNT
         flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
-        self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
+        queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
+        side = None if self._profiles else self._device.cuda  # whose kernels tell no times
+        self._queue = RequestQueue(queue, None if side is None else side.stream())
         self.bound_plans: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
             compiled.shape_cache_bytes, lambda bound: bound.kept_bytes
         )
@@ -124,7 +128,7 @@ class OpenClRunner(Runner):
                 self._compiled.stop_waiting()
                 plan = self._compiled.plan(specs, lambda i: inputs[i].numpy())
                 results = self._bound_plan(plan).run(self._queue, inputs, outputs, events)
-        except cl.Error as error:
+        except (cl.Error, CudaError) as error:
             raise runtime_error(error, self._compiled.device, plan.nbytes) from error
         if events is not None:
             self._times = [

@@ -6,8 +6,6 @@ To make a kernel takes pyopencl a hundred times as long as to set its arguments.
 from __future__ import annotations
 
 import bisect
-import itertools
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.launches.argument_table import Argument, ArgumentTable
 from partita_opencl.runtime.driver_loops import RECORD_WORDS, driver_loops, take
 from partita_opencl.runtime.execution_plan import Plan
-
-Argument = Any
-"""A buffer, ``None`` in its place, or the bytes of a number or vector."""
 
 
 class SharedKernels:
@@ -60,31 +56,23 @@ class KernelArguments:
 
     def __init__(self, kernels: Sequence[Any], arguments: Sequence[Sequence[Argument]]) -> None:
         self._kernels = kernels
-        self._values = [list(values) for values in arguments]
-        self._starts = list(itertools.accumulate(map(len, self._values), initial=0))
-        values = list(itertools.chain.from_iterable(self._values))
-        written = [_bytes_of(value) for value in values]
-        sizes = np.array([len(text) for text in written], np.uint64)
-        padded = [text.ljust(-(-len(text) // _ALIGNED) * _ALIGNED, b"\0") for text in written]
-        self._places = list(itertools.accumulate(map(len, padded), initial=0))
-        self._memory = np.array(bytearray().join(padded), np.uint8)
-        self._records = np.zeros((len(values), RECORD_WORDS), np.uint64)
+        self._table = ArgumentTable(arguments, lambda buffer: int(buffer.int_ptr))
+        self._records = np.zeros((self._table.starts[-1], RECORD_WORDS), np.uint64)
         self._records[:, 0] = np.repeat(
             np.array([kernel.int_ptr for kernel in kernels], np.uint64),
-            [len(values) for values in self._values],
+            [len(values) for values in arguments],
         )
-        self._records[:, 1] = [n for values in self._values for n in range(len(values))]
-        self._records[:, 2] = sizes
-        self._records[:, 3] = self._memory.ctypes.data + np.array(self._places[:-1], np.uint64)
+        self._records[:, 1] = [n for values in arguments for n in range(len(values))]
+        self._records[:, 2] = self._table.sizes
+        self._records[:, 3] = self._table.addresses
 
     def value(self, number: int, position: int) -> Argument:
         """What a kernel has at a position."""
-        return self._values[number][position]
+        return self._table.value(number, position)
 
     def change(self, number: int, position: int, value: Argument) -> None:
         """Takes another buffer in the place of one, from the next time on that all are set."""
-        self._values[number][position] = value
-        self._write(self._starts[number] + position, value)
+        self._table.change(number, position, value)
 
     def set_all(self) -> None:
         """Sets all arguments of all kernels.
@@ -96,25 +84,10 @@ class KernelArguments:
         take(None if loops is None else loops.set_all, self._records, self._set)
 
     def _set(self, place: int) -> None:
-        number = bisect.bisect_right(self._starts, place) - 1
-        position = place - self._starts[number]
-        kernel, value = self._kernels[number], self._values[number][position]
+        number = bisect.bisect_right(self._table.starts, place) - 1
+        position = place - self._table.starts[number]
+        kernel, value = self._kernels[number], self._table.value(number, position)
         if isinstance(value, bytes):  # in a hundredth of the time that set_arg takes for them
             kernel._set_arg_buf(position, value)
         else:
             kernel.set_arg(position, value)
-
-    def _write(self, place: int, value: Argument) -> None:
-        start, text = self._places[place], _bytes_of(value)
-        self._memory[start : start + len(text)] = np.frombuffer(text, np.uint8)
-
-
-_ALIGNED = 16
-"""Bytes of which the place of a value is a multiple."""
-
-
-def _bytes_of(value: Argument) -> bytes:
-    """A number's bytes as they are, or the handle of a buffer."""
-    if isinstance(value, bytes):
-        return value
-    return struct.pack("@Q", 0 if value is None else value.int_ptr)

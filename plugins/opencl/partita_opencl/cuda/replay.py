@@ -1,0 +1,215 @@
+"""Kernels that the CUDA driver launches as one graph: OpenCL takes microseconds for each."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
+
+from partita_opencl.cuda.cuda_driver import Cuda, Stream, Word
+from partita_opencl.cuda.ptx import for_cuda
+from partita_opencl.cuda.shared_memory import address_of
+from partita_opencl.launches.argument_table import Argument, ArgumentTable
+
+
+class Kernel(NamedTuple):
+    """A kernel to be launched.
+
+    Attributes:
+        program: The ``pyopencl.Program`` that has it.
+        name: Its name.
+        global_size: Work items by dimension.
+        local_size: Work items of a group by dimension.
+    """
+
+    program: Any
+    name: str
+    global_size: Sequence[int]
+    local_size: Sequence[int]
+
+
+class _NodeParameters(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
+
+    _fields_ = (
+        ("function", Word),
+        ("sizes", ctypes.c_uint * 7),
+        ("arguments", Word),
+        ("extra", Word),
+        ("kernel", Word),
+        ("context", Word),
+    )
+
+
+class _Module:
+    """A program's machine code, until this is gone.
+
+    Args:
+        cuda: The device.
+        ptx: The program.
+    """
+
+    def __init__(self, cuda: Cuda, ptx: bytes) -> None:
+        self._cuda = cuda
+        self._functions: dict[str, Word] = {}
+        self._handle = Word()
+        with cuda.current():
+            cuda.call("cuModuleLoadData", ctypes.byref(self._handle), ptx)
+        cuda.when_gone(self, ("cuModuleUnload", self._handle))
+
+    def function(self, name: str) -> Word:
+        """A kernel."""
+        found = self._functions.get(name)
+        if found is None:
+            found = Word()
+            with self._cuda.current():
+                which = self._handle, name.encode()
+                self._cuda.call("cuModuleGetFunction", ctypes.byref(found), *which)
+            self._functions[name] = found
+        return found
+
+
+def load(cuda: Cuda, program: Any) -> bool:
+    """Has CUDA assemble an OpenCL program, whose attribute ``cuda`` it becomes; whether it could.
+
+    Raises:
+        CudaError: The driver refuses it.
+    """
+    import pyopencl as cl
+
+    if not hasattr(program, "cuda"):
+        ptx = for_cuda(program.get_info(cl.program_info.BINARIES)[0])
+        program.cuda = None if ptx is None else _Module(cuda, ptx)
+    return program.cuda is not None
+
+
+class _Arguments:
+    """The arguments of kernels, and the pointers to them that CUDA asks for."""
+
+    def __init__(self, values: Sequence[Sequence[Argument]]) -> None:
+        self._table = ArgumentTable(values, lambda buffer: address_of(buffer) or 0)
+        self._pointers = self._table.addresses.copy()
+        self._unreached = {
+            (number, position)
+            for number, of_kernel in enumerate(values)
+            for position, value in enumerate(of_kernel)
+            if not _is_reached(value)
+        }
+
+    def of(self, number: int) -> int:
+        """Where the pointers to a kernel's arguments are."""
+        return int(self._pointers.ctypes.data) + 8 * self._table.starts[number]
+
+    def change(self, number: int, position: int, value: Argument) -> None:
+        """Takes another buffer in the place of one."""
+        self._table.change(number, position, value)
+        if _is_reached(value):
+            self._unreached.discard((number, position))
+        else:
+            self._unreached.add((number, position))
+
+    @property
+    def all_reached(self) -> bool:
+        """Whether CUDA has all of the buffers."""
+        return not self._unreached
+
+
+class Replay:
+    """Kernels in order, again and again, with arguments that may change in between.
+
+    Args:
+        cuda: The device; all programs are :func:`load`-ed.
+        kernels: The kernels in order.
+        arguments: By kernel, a value for each position.
+
+    Raises:
+        CudaError: The driver refuses a kernel.
+    """
+
+    def __init__(
+        self, cuda: Cuda, kernels: Sequence[Kernel], arguments: Sequence[Sequence[Argument]]
+    ) -> None:
+        self._cuda = cuda
+        self._arguments = _Arguments(arguments)
+        self._programs = [kernel.program for kernel in kernels]  # which hold the machine code
+        self._nodes: list[Word] = []
+        self._parameters = [self._described(n, kernel) for n, kernel in enumerate(kernels)]
+        self._changed: set[int] = set()
+        self._left_out: Set[int] = frozenset()
+        graph, self._graph = Word(), Word()
+        with cuda.current():
+            cuda.call("cuGraphCreate", ctypes.byref(graph), 0)
+            try:
+                for parameters in self._parameters:
+                    self._nodes.append(self._added(graph, parameters))
+                cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
+            finally:
+                cuda.when_gone(self, ("cuGraphDestroy", graph))
+        cuda.when_gone(self, ("cuGraphExecDestroy", self._graph))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether CUDA has all buffers that the kernels are given now."""
+        return self._arguments.all_reached
+
+    def change(self, number: int, position: int, value: Argument) -> None:
+        """Gives a kernel another buffer, from the next launch on."""
+        self._arguments.change(number, position, value)
+        self._changed.add(number)
+
+    def leave_out(self, numbers: Set[int]) -> None:
+        """Launches all but these from now on."""
+        with self._cuda.current():
+            for number in numbers ^ self._left_out:
+                node = self._graph, self._nodes[number]
+                self._cuda.call("cuGraphNodeSetEnabled", *node, int(number not in numbers))
+        self._left_out = frozenset(numbers)
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueues all; the context is current.
+
+        Raises:
+            CudaError: The driver refuses.
+        """
+        for number in self._changed:
+            what = self._graph, self._nodes[number], ctypes.byref(self._parameters[number])
+            self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
+        self._changed.clear()
+        self._cuda.call("cuGraphLaunch", self._graph, stream.handle)
+
+    def _described(self, number: int, kernel: Kernel) -> _NodeParameters:
+        function = kernel.program.cuda.function(kernel.name)
+        sizes = (ctypes.c_uint * 7)(*grid(kernel), 0)
+        return _NodeParameters(function, sizes, self._arguments.of(number))
+
+    def _added(self, graph: Word, parameters: _NodeParameters) -> Word:
+        node = Word()
+        before = (Word * 1)(self._nodes[-1]) if self._nodes else None
+        behind = before, len(before or ())
+        what = ctypes.byref(node), graph, *behind, ctypes.byref(parameters)
+        self._cuda.call("cuGraphAddKernelNode_v2", *what)
+        return node
+
+
+def launch_once(kernel: Kernel, arguments: Sequence[Argument], stream: Stream) -> None:
+    """Enqueues one kernel, whose program is :func:`load`-ed; the context is current.
+
+    Raises:
+        CudaError: The driver refuses.
+    """
+    function = kernel.program.cuda.function(kernel.name)
+    given = _Arguments([arguments])
+    stream.cuda.call(
+        *("cuLaunchKernel", function, *grid(kernel), 0, stream.handle, given.of(0), None)
+    )
+
+
+def grid(kernel: Kernel) -> list[int]:
+    """Groups, and items of a group, by three dimensions."""
+    local = [*kernel.local_size, 1, 1][:3]
+    items = [*kernel.global_size, 1, 1][:3]
+    return [*(item // of for item, of in zip(items, local, strict=True)), *local]
+
+
+def _is_reached(value: Argument) -> bool:
+    return value is None or isinstance(value, bytes) or address_of(value) is not None

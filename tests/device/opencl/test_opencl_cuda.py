@@ -1,0 +1,248 @@
+"""What CUDA's driver is asked, by a driver of the same functions that computes on the host."""
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from partita_opencl.cuda import shared_memory
+from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
+from partita_opencl.cuda.ptx import for_cuda
+from partita_opencl.cuda.replay import Kernel, Replay, grid
+from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
+from partita_opencl.device.device import find_device
+
+OUT_OF_MEMORY = 2
+
+
+class Node(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2``, as cuda.h has it."""
+
+    _fields_ = (
+        *(("func", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3)),
+        *(("shared", ctypes.c_uint), ("params", ctypes.c_void_p), ("extra", ctypes.c_void_p)),
+        *(("kern", ctypes.c_void_p), ("ctx", ctypes.c_void_p)),
+    )
+
+
+class HostDriver:
+    """The driver's functions over host memory: each takes what ``cuda.h`` says, and checks it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.enabled: list[bool] = []
+        self.pushed = 0
+        self.calls: list[str] = []
+        self.handles: dict[int, ctypes.Array] = {}
+        self.kernels: dict[int, Callable[..., None]] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        assert name in FUNCTIONS
+        self.calls.append(name)
+        known = getattr(type(self), f"do_{name}", None)
+        return (lambda *_: 0) if known is None else functools.partial(known, self)
+
+    def do_cuCtxPushCurrent_v2(self, _context) -> int:
+        self.pushed += 1
+        return 0
+
+    def do_cuCtxPopCurrent_v2(self, _context) -> int:
+        self.pushed -= 1
+        return 0
+
+    def do_cuGraphAddKernelNode_v2(self, node, _graph, before, count, parameters) -> int:
+        assert count == (1 if self.nodes else 0)
+        assert [*(before or ())] == ([len(self.nodes)] if self.nodes else [])
+        self.nodes.append(Node.from_buffer_copy(parameters._obj))
+        self.enabled.append(True)
+        node._obj.value = len(self.nodes)
+        return 0
+
+    def do_cuGraphExecKernelNodeSetParams_v2(self, _graph, node, parameters) -> int:
+        self.nodes[node.value - 1] = Node.from_buffer_copy(parameters._obj)
+        return 0
+
+    def do_cuGraphNodeSetEnabled(self, _graph, node, enabled) -> int:
+        self.enabled[node.value - 1] = bool(enabled)
+        return 0
+
+    def do_cuGraphLaunch(self, _graph, _stream) -> int:
+        for node, enabled in zip(self.nodes, self.enabled, strict=True):
+            if enabled:
+                pointers = ctypes.cast(node.params, ctypes.POINTER(ctypes.c_void_p))
+                self.kernels[node.func]([*node.grid], [*node.block], pointers)
+        return 0
+
+    def do_cuMemCreate(self, handle, size, _kind, _flags) -> int:
+        if size > 64 << 20:
+            return OUT_OF_MEMORY
+        handle._obj.value = len(self.handles) + 1
+        self.handles[handle._obj.value] = (ctypes.c_ubyte * size)()
+        return 0
+
+    def do_cuMemAddressReserve(self, address, size, _alignment, _wanted, _flags) -> int:
+        address._obj.value = ctypes.addressof(self.handles[len(self.handles)])
+        return 0
+
+    def do_cuGetErrorName(self, status, text) -> int:
+        text._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"?"
+        return 0
+
+
+class Program:
+    """Stands for an OpenCL program that CUDA has assembled."""
+
+    def __init__(self, functions: dict[str, int]) -> None:
+        self.cuda = self
+        self._functions = functions
+
+    def function(self, name: str) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._functions[name])
+
+
+class Buffer:
+    """A buffer over a host array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.cuda = CudaMemory(array.ctypes.data)
+
+
+def add(grid, block, pointers) -> None:
+    """target[i] = source[i] + number, by the groups of a launch."""
+    count = grid[0] * block[0]
+    source, target = (
+        ctypes.cast(pointers[n], ctypes.POINTER(ctypes.c_uint64))[0] for n in range(2)
+    )
+    number = ctypes.cast(pointers[2], ctypes.POINTER(ctypes.c_float))[0]
+    x, y = ((ctypes.c_float * count).from_address(one) for one in (source, target))
+    y[:] = [value + number for value in x]
+
+
+def replayed(driver: HostDriver, buffers: list[Buffer]) -> Replay:
+    """Each of the buffers is the one before and a number more: 1, 2, and so on."""
+    driver.kernels[7] = add
+    kernel = Kernel(Program({"add": 7}), "add", (8,), (4,))
+    steps = [
+        [one, other, np.float32(n + 1).tobytes()]
+        for n, (one, other) in enumerate(itertools.pairwise(buffers))
+    ]
+    return Replay(Cuda(driver, 0), [kernel] * len(steps), steps)
+
+
+def test_kernels_of_a_graph_get_their_arguments_in_order() -> None:
+    driver = HostDriver()
+    buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
+    replay = replayed(driver, buffers)
+    stream = Stream(Cuda(driver, 0))
+    replay.launch(stream)
+    assert buffers[2].array.tolist() == [13.0] * 8
+    buffers[0].array[:] = 20
+    replay.launch(stream)
+    assert buffers[2].array.tolist() == [23.0] * 8
+    assert driver.pushed == 0
+
+
+def test_arguments_change_and_kernels_are_left_out() -> None:
+    driver = HostDriver()
+    buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
+    other = Buffer(np.zeros(8, np.float32))
+    replay = replayed(driver, buffers)
+    stream = Stream(Cuda(driver, 0))
+    replay.change(1, 1, other)
+    replay.launch(stream)
+    assert other.array.tolist() == [13.0] * 8
+    assert not buffers[2].array.any()
+    replay.leave_out({0})
+    buffers[1].array[:] = 1
+    replay.launch(stream)
+    assert other.array.tolist() == [3.0] * 8
+    replay.leave_out(set())
+    replay.launch(stream)
+    assert other.array.tolist() == [13.0] * 8
+
+
+def test_buffers_that_cuda_lacks_are_told() -> None:
+    buffers = [Buffer(np.zeros(8, np.float32)) for _ in range(2)]
+    replay = replayed(HostDriver(), buffers)
+    assert replay.is_possible
+    lacking = Buffer(np.zeros(8, np.float32))
+    lacking.cuda = None
+    replay.change(0, 1, lacking)
+    assert not replay.is_possible
+    replay.change(0, 1, buffers[1])
+    assert replay.is_possible
+
+
+@pytest.mark.parametrize(
+    ("items", "of", "wanted"),
+    [((64,), (16,), [4, 1, 1, 16, 1, 1]), ((8, 6, 4), (4, 3, 1), [2, 2, 4, 4, 3, 1])],
+)
+def test_groups_are_counted(items, of, wanted) -> None:
+    assert grid(Kernel(None, "", items, of)) == wanted
+
+
+def test_ptx_is_made_for_cuda() -> None:
+    ptx = b".version 9.0\n.target sm_90, texmode_independent\nmov.b32 %r4, %envreg3;\n"
+    ptx += b"mov.b32 %r9, %envreg6;\nmov.b32 %r1, %envreg8;\n\0\0"
+    text = for_cuda(ptx)
+    assert text == (
+        b".version 9.0\n.target sm_90\nmov.b32 %r4, 0;\nmov.b32 %r9, %nctaid.x;\n"
+        b"mov.b32 %r1, %nctaid.z;\n"
+    )
+    assert for_cuda(ptx + b"mov.b32 %r1, %envreg9;\n") is None  # dimensions: CUDA has no word
+    assert for_cuda(b"\x7fELF") is None
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Memory of the first OpenCL device, whose import is a new buffer."""
+    import pyopencl as cl
+
+    device = find_device("")
+
+    def imported(context, _descriptor, nbytes):
+        return cl.Buffer(context, cl.mem_flags.READ_WRITE, nbytes), 0
+
+    monkeypatch.setattr(shared_memory, "import_buffer", imported)
+    driver = HostDriver()
+    return driver, SharedMemory(Cuda(driver, 0), device.context)
+
+
+def test_small_buffers_are_apart_and_used_again(memory) -> None:
+    driver, made = memory
+    sizes = [1, 512, 513, 700, 1500, 3000, 70_000, 1 << 20, 1 << 20, 1 << 20]
+    buffers = [made.allocate(size) for size in sizes * 3]
+    ranges = sorted((address_of(buffer), buffer.size) for buffer in buffers)
+    assert all(start + size <= behind for (start, size), (behind, _) in itertools.pairwise(ranges))
+    assert all(
+        size <= buffer.size < 2 * max(size, 512)
+        for size, buffer in zip(sizes * 3, buffers, strict=True)
+    )
+    created = driver.calls.count("cuMemCreate")
+    known = {address_of(buffer) for buffer in buffers}
+    del buffers
+    buffers = [made.allocate(size) for size in sizes * 3]
+    assert driver.calls.count("cuMemCreate") == created
+    assert {address_of(buffer) for buffer in buffers} <= known
+
+
+def test_large_buffers_go_back(memory) -> None:
+    driver, made = memory
+    buffer = made.allocate(5 << 20)
+    assert buffer.size == 6 << 20
+    assert driver.calls.count("cuMemUnmap") == 0
+    del buffer
+    assert driver.calls.count("cuMemUnmap") == driver.calls.count("cuMemAddressFree") == 1
+    assert driver.pushed == 0
+
+
+def test_lack_of_memory_is_told(memory) -> None:
+    driver, made = memory
+    with pytest.raises(CudaError, match="cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY") as told:
+        made.allocate(65 << 20)
+    assert told.value.is_lack_of_memory
+    assert driver.pushed == 0
