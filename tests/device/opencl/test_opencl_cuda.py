@@ -28,6 +28,11 @@ class Node(ctypes.Structure):
     )
 
 
+def _at(argument, kind):
+    """What an argument points to."""
+    return ctypes.cast(argument, ctypes.POINTER(kind)).contents
+
+
 class HostDriver:
     """The driver's functions over host memory: each takes what ``cuda.h`` says, and checks it."""
 
@@ -56,13 +61,13 @@ class HostDriver:
     def do_cuGraphAddKernelNode_v2(self, node, _graph, before, count, parameters) -> int:
         assert count == (1 if self.nodes else 0)
         assert [*(before or ())] == ([len(self.nodes)] if self.nodes else [])
-        self.nodes.append(Node.from_buffer_copy(parameters._obj))
+        self.nodes.append(Node.from_buffer_copy(_at(parameters, Node)))
         self.enabled.append(True)
-        node._obj.value = len(self.nodes)
+        _at(node, ctypes.c_void_p).value = len(self.nodes)
         return 0
 
     def do_cuGraphExecKernelNodeSetParams_v2(self, _graph, node, parameters) -> int:
-        self.nodes[node.value - 1] = Node.from_buffer_copy(parameters._obj)
+        self.nodes[node.value - 1] = Node.from_buffer_copy(_at(parameters, Node))
         return 0
 
     def do_cuGraphNodeSetEnabled(self, _graph, node, enabled) -> int:
@@ -79,16 +84,18 @@ class HostDriver:
     def do_cuMemCreate(self, handle, size, _kind, _flags) -> int:
         if size > 64 << 20:
             return OUT_OF_MEMORY
-        handle._obj.value = len(self.handles) + 1
-        self.handles[handle._obj.value] = (ctypes.c_ubyte * size)()
+        _at(handle, ctypes.c_uint64).value = len(self.handles) + 1
+        self.handles[_at(handle, ctypes.c_uint64).value] = (ctypes.c_ubyte * size)()
         return 0
 
     def do_cuMemAddressReserve(self, address, size, _alignment, _wanted, _flags) -> int:
-        address._obj.value = ctypes.addressof(self.handles[len(self.handles)])
+        _at(address, ctypes.c_uint64).value = ctypes.addressof(self.handles[len(self.handles)])
         return 0
 
     def do_cuGetErrorName(self, status, text) -> int:
-        text._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"?"
+        _at(text, ctypes.c_char_p).value = (
+            b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"?"
+        )
         return 0
 
 

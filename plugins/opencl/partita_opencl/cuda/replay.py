@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
+from partita_opencl.cuda.argument_table import Argument, ArgumentTable
 from partita_opencl.cuda.cuda_driver import Cuda, Stream, Word
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.shared_memory import address_of
-from partita_opencl.launches.argument_table import Argument, ArgumentTable
 
 
 class Kernel(NamedTuple):
@@ -80,7 +80,12 @@ def load(cuda: Cuda, program: Any) -> bool:
     if not hasattr(program, "cuda"):
         ptx = for_cuda(program.get_info(cl.program_info.BINARIES)[0])
         program.cuda = None if ptx is None else _Module(cuda, ptx)
-    return program.cuda is not None
+    return is_loaded(program)
+
+
+def is_loaded(program: Any) -> bool:
+    """Whether CUDA has an OpenCL program."""
+    return getattr(program, "cuda", None) is not None
 
 
 class _Arguments:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from partita.system.processors import usable_processors
-from partita_opencl.cuda.cuda_driver import Array, Cuda, CudaError, Stream, Word
-from partita_opencl.cuda.replay import load
+from partita_opencl.cuda.cuda_driver import Array, Cuda, CudaError, Stream, Word, cuda_of
+from partita_opencl.cuda.replay import is_loaded, load
 from partita_opencl.cuda.shared_memory import SharedMemory, address_of
 
 _log = logging.getLogger(__name__)
+
+SWITCH = "PARTITA_CUDA"
+"""The variable of the environment that keeps CUDA out, if it is ``0``."""
+
+PASSED = "passed"
+"""What a trial tells of a device that did all."""
 
 _NO_TIMING = 2
 """``CU_EVENT_DISABLE_TIMING``"""
@@ -46,17 +51,9 @@ class CudaSide:
         """A new stream."""
         return Stream(self.cuda)
 
-    def load(self, programs: Iterable[Any]) -> bool:
-        """Has CUDA assemble OpenCL programs, side by side; whether it has all of them now."""
-        with ThreadPoolExecutor(usable_processors()) as pool:
-            return all(list(pool.map(self._load, programs)))
-
-    def _load(self, program: Any) -> bool:
-        try:
-            return load(self.cuda, program)
-        except CudaError as error:
-            _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
-            return False
+    def load(self, programs: Iterable[Any]) -> Loading:
+        """Has CUDA assemble OpenCL programs, in the background."""
+        return Loading(self.cuda, list(programs))
 
     def write(self, buffer: Any, array: Array, start: int = 0) -> bool:
         """Copies a contiguous array's bytes into a buffer; ``False`` if CUDA does not have it.
@@ -108,3 +105,55 @@ class CudaSide:
         with self.cuda.current():
             command(stream)
             stream.finish()
+
+
+class Loading:
+    """Programs on their way to CUDA, which takes as long for one as OpenCL's driver did.
+
+    Args:
+        cuda: The device.
+        programs: What ``pyopencl.Program`` is to be loaded.
+    """
+
+    def __init__(self, cuda: Cuda, programs: list[Any]) -> None:
+        self._cuda = cuda
+        self._left = [program for program in programs if not is_loaded(program)]
+        self._programs = programs
+        self._is_done = not self._left
+        if self._left:
+            threading.Thread(target=self._load, name="partita-cuda-load").start()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all of them are there now."""
+        return self._is_done and all(map(is_loaded, self._programs))
+
+    def _load(self) -> None:
+        main = threading.main_thread()
+        try:
+            for program in self._left:
+                if not main.is_alive():
+                    return  # the process ends, and waits for this thread
+                load(self._cuda, program)
+        except CudaError as error:
+            _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
+        finally:
+            self._is_done = True
+
+
+def opened(handle: Any, context: Any, told: str) -> CudaSide | None:
+    """A device as CUDA has it; ``None`` where its trial said otherwise, or it fails now.
+
+    Args:
+        handle: The ``pyopencl.Device``.
+        context: Its context.
+        told: What its trial said.
+    """
+    if told != PASSED or os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        cuda = cuda_of(handle)
+        return None if cuda is None else CudaSide(cuda, context)
+    except CudaError as error:
+        _log.warning("CUDA, which passed its trial, cannot be used now: %s", error)
+        return None

@@ -13,8 +13,7 @@ import numpy as np
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.tensors.tensor import HOST
-from partita_opencl.cuda.side import CudaSide
-from partita_opencl.cuda.side_trial import cuda_side
+from partita_opencl.cuda.side import CudaSide, opened
 from partita_opencl.device.buffer_pool import BufferPool, raw
 from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
@@ -130,7 +129,8 @@ class Device:
         context = self.context
         with self._cuda_lock:
             if self._cuda is None:
-                self._cuda = (cuda_side(self.handle, context, self.id, self.identity),)
+                told = driver_trial.of_cuda(self.driver)
+                self._cuda = (opened(self.handle, context, told),)
             return self._cuda[0]
 
     def write(self, buffer: Any, array: np.ndarray[Any, Any], start: int = 0) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from partita_opencl.cuda import trial
 from partita_opencl.drivers import driver_view, processor_name, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
@@ -100,6 +101,14 @@ def tried() -> tuple[Tried, ...]:
         return tuple(pool.map(judge_driver, drivers))
 
 
+def of_cuda(driver: Driver) -> str:
+    """What the trial of a driver says of CUDA's; empty in processes that try for their parent."""
+    if _adopted is not None:
+        return ""
+    facts = next((one.verdict.facts for one in tried() if one.driver == driver), {})
+    return str(facts.get("cuda", ""))
+
+
 def judge_driver(driver: Driver) -> Tried:
     """The verdict on a driver: on the form of it that computes vectors, if there is one."""
     verdict = driver_verdict(driver)
@@ -120,7 +129,7 @@ def _lacks_vectors(verdict: Verdict) -> bool:
 def driver_verdict(driver: Driver) -> Verdict:
     """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
-    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode()]
+    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode(), trial.SOURCE]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
@@ -146,7 +155,8 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     try:
         with TrialProcess(__name__, request, SECONDS) as process:
             for answer in process.answers():
-                stages.remove(str(answer["stage"]))
+                if answer["stage"] in stages:  # what comes behind them the driver need not do
+                    stages.remove(str(answer["stage"]))
                 facts.update(answer.get("facts", {}))
                 if answer.get("fault"):
                     return Verdict(str(answer["fault"]), facts), True
@@ -192,6 +202,11 @@ def main(request: Json, answer: Answer) -> None:
             answer({"stage": "compute", "fault": fault})
             return
     answer({"stage": "compute"})
+    for handle in devices.values():
+        if handle.platform.name == trial.PLATFORM:
+            answer(
+                {"stage": "cuda", "facts": {"cuda": trial.outcome(handle, cl.Context([handle]))}}
+            )
 
 
 def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:

@@ -11,12 +11,12 @@ from partita.contract.execution import ExecutedStep, Execution
 from partita.errors import InputError
 from partita.lowering import Array, Operand, OpRecord, Program
 from partita.tensors.tensor import HostTensor, Tensor
+from partita_opencl.cuda.argument_table import Argument
 from partita_opencl.cuda.replay import Kernel
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
 from partita_opencl.device.host_buffers import HostBuffers
-from partita_opencl.launches.argument_table import Argument
 from partita_opencl.launches.steps import FAULT, REPORTS, STALL, Counters, Described, Joined
 from partita_opencl.runtime.commands import (
     Commands,
@@ -115,8 +115,8 @@ class BoundPlan:
         self._left_out: frozenset[int] = frozenset()
         self._bound: BoundTensors | None = None
         self._by_opencl: OpenClCommands | None = None
-        self._by_cuda = self._cuda_commands()
-        self._made: list[Commands] = [] if self._by_cuda is None else [self._by_cuda]
+        self._by_cuda: CudaCommands | None = None
+        self._made: list[Commands] = []
         self._told: Commands | None = None  # whose addresses descriptions have
 
     @property
@@ -318,15 +318,10 @@ class BoundPlan:
 
     def _commands(self, tensors: BoundTensors, queue: RequestQueue, *, timed: bool) -> Commands:
         """The way that a run's commands take: CUDA's, if its kernels reach all of the buffers."""
+        by_cuda = None if timed or queue.cuda is None else self._cuda_commands()
         targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
-        if (
-            self._by_cuda is not None
-            and queue.cuda is not None
-            and not timed
-            and self._by_cuda.is_possible
-            and all(address_of(buffer) is not None for buffer in targets)
-        ):
-            return self._by_cuda
+        if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
+            return by_cuda
         return self._opencl_commands()
 
     def _opencl_commands(self) -> OpenClCommands:
@@ -341,12 +336,17 @@ class BoundPlan:
         return self._by_opencl
 
     def _cuda_commands(self) -> CudaCommands | None:
+        """``None`` as long as CUDA does not have the programs."""
         side, plan = self._device.cuda, self.plan
-        if side is None or not plan.is_replayed:
-            return None
-        launches = [plan.launch(step) for step in plan.steps]
-        kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in launches]
-        return CudaCommands(side, kernels, self._arguments)
+        if self._by_cuda is None and side is not None:
+            if plan.loading is None or not plan.loading.is_possible:
+                return None
+            steps = [plan.launch(step) for step in plan.steps]
+            kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
+            self._by_cuda = CudaCommands(side, kernels, self._arguments)
+            self._by_cuda.leave_out(self._left_out)
+            self._made.append(self._by_cuda)
+        return self._by_cuda
 
     # ------------------------------------------------------------------------ inputs
 

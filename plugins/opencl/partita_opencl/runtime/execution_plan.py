@@ -95,7 +95,7 @@ class Plan:
         needs_device: Whether a kernel's groups wait for one another, all on the device.
         counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
-        is_replayed: Whether CUDA has them too, and launches them.
+        loading: Of these programs to CUDA, where that launches them.
     """
 
     def __init__(self, program: Program, device: Device, weights: Constants) -> None:
@@ -131,7 +131,8 @@ class Plan:
             a.program for step in self.steps for a in step.args if isinstance(a, Described)
         ]
         self.programs = device.programs.get(programs)
-        self.is_replayed = device.cuda is not None and device.cuda.load(self.programs.values())
+        side = device.cuda
+        self.loading = None if side is None else side.load(self.programs.values())
 
     @staticmethod
     def launch(step: Step) -> Launch:

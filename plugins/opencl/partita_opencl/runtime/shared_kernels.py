@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from partita_opencl.cuda.argument_table import Argument, ArgumentTable
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.launches.argument_table import Argument, ArgumentTable
 from partita_opencl.runtime.driver_loops import RECORD_WORDS, driver_loops, take
 from partita_opencl.runtime.execution_plan import Plan
 

@@ -1,0 +1,90 @@
+"""Whether CUDA's driver can launch for a device: a part of the OpenCL driver's trial.
+
+It allocates, large and small, lets OpenCL and CUDA read what the other wrote, launches a
+graph of two kernels twice, with other arguments the second time, and frees all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita_opencl.cuda.cuda_driver import CudaError, cuda_of
+from partita_opencl.cuda.replay import Kernel, Replay, load
+from partita_opencl.cuda.shared_memory import address_of
+from partita_opencl.cuda.side import PASSED, CudaSide
+
+PLATFORM = "NVIDIA CUDA"
+"""The name of the OpenCL platform whose devices may be CUDA's as well."""
+
+_IMPORTS = "cl_khr_external_memory_opaque_fd"
+_ITEMS, _GROUP = 4096, 64
+_LARGE = 3 << 20
+
+SOURCE = """
+kernel void scaled(global const float *x, global float *y, const float factor, const int count) {
+  local float values[64];
+  const int i = get_global_id(0), l = get_local_id(0);
+  values[l] = x[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (i < count) y[i] = factor * values[l ^ 1] + get_num_groups(0) + get_group_id(0);
+}
+"""
+
+
+def outcome(handle: Any, context: Any) -> str:
+    """What a trial says: :data:`PASSED`, or what is wrong.
+
+    Args:
+        handle: A ``pyopencl.Device`` of that platform.
+        context: Its context.
+    """
+    import pyopencl as cl
+
+    if _IMPORTS not in handle.extensions.split():
+        return f"OpenCL does not list {_IMPORTS}"
+    try:
+        cuda = cuda_of(handle)
+        if cuda is None:
+            return "there is no CUDA driver that knows the device"
+        side = CudaSide(cuda, context)
+        source = cl._cl._Program(context, SOURCE)
+        source._build(b"", [handle])
+        program = cl.Program(source)
+        if not load(cuda, program):
+            return "its compiler's PTX asks for what CUDA cannot tell"
+        queue = cl.CommandQueue(context, handle)
+        # The second time in memory that was freed.
+        return _error(side, program, queue) or _error(side, program, queue) or PASSED
+    except (CudaError, cl.Error) as error:
+        return str(error)
+
+
+def _error(side: CudaSide, program: Any, queue: Any) -> str:
+    import pyopencl as cl
+
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, _ITEMS).astype(np.float32)
+    source, middle, target = (side.memory.allocate(n) for n in (x.nbytes, _LARGE, x.nbytes))
+    other = side.memory.allocate(x.nbytes)
+    numbers = [np.float32(2.0).tobytes(), np.int32(_ITEMS).tobytes()]
+    steps = [[source, middle, *numbers], [middle, target, *numbers]]
+    replay = Replay(side.cuda, [Kernel(program, "scaled", (_ITEMS,), (_GROUP,))] * 2, steps)
+    cl.enqueue_copy(queue, source, x)
+    queue.finish()
+    stream = side.stream()
+    place = np.arange(_ITEMS)
+    groups = (_ITEMS // _GROUP + place // _GROUP).astype(np.float32)
+    wanted = 2 * (2 * x + (groups)) + groups  # what changes places twice is where it was
+    found = np.empty_like(x)
+    for buffer in (target, other):
+        replay.change(1, 1, buffer)
+        with side.cuda.current():
+            replay.launch(stream)
+            stream.finish()
+        if not side.read(found, buffer) or np.max(np.abs(found - wanted)) > 1e-3:
+            return "kernels that CUDA launches compute wrongly"
+        cl.enqueue_copy(queue, found, buffer)
+        if np.max(np.abs(found - wanted)) > 1e-3:
+            return "OpenCL does not see what CUDA wrote"
+    return "" if address_of(target) != address_of(other) else "two buffers are one"
