@@ -109,8 +109,8 @@ def guard_opencl():
     class GuardedPool(buffer_pool.BufferPool):
         """Makes each buffer anew, over memory beside an unreadable page."""
 
-        def __init__(self, context, limits, name):
-            super().__init__(context, limits, name)
+        def __init__(self, context, limits, name, cuda=None):
+            super().__init__(context, limits, name, cuda)
             self.context, self.most_bytes = context, limits.allocation_bytes
 
         def take(self, nbytes):

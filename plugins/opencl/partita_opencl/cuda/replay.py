@@ -41,6 +41,10 @@ class _NodeParameters(ctypes.Structure):
     )
 
 
+_PTX = 1
+"""``CU_JIT_INPUT_PTX``"""
+
+
 class _Module:
     """A program's machine code, until this is gone.
 
@@ -53,8 +57,9 @@ class _Module:
         self._cuda = cuda
         self._functions: dict[str, Word] = {}
         self._handle = Word()
+        code = _assembled(cuda, ptx)
         with cuda.current():
-            cuda.call("cuModuleLoadData", ctypes.byref(self._handle), ptx)
+            cuda.call("cuModuleLoadData", ctypes.byref(self._handle), code)
         cuda.when_gone(self, ("cuModuleUnload", self._handle))
 
     def function(self, name: str) -> Word:
@@ -69,6 +74,24 @@ class _Module:
         return found
 
 
+def _assembled(cuda: Cuda, ptx: bytes) -> bytes:
+    """The machine code of a program.
+
+    By the linker: to load PTX keeps all other calls of the driver waiting, and other programs too.
+    """
+    state, code, size = Word(), Word(), ctypes.c_size_t()
+    with cuda.current():
+        cuda.call("cuLinkCreate_v2", 0, None, None, ctypes.byref(state))
+        try:
+            given = ptx + b"\0"
+            what = state, _PTX, given, len(given), b"program", 0, None, None
+            cuda.call("cuLinkAddData_v2", *what)
+            cuda.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
+            return ctypes.string_at(code.value or 0, size.value)
+        finally:
+            cuda.call("cuLinkDestroy", state)
+
+
 def load(cuda: Cuda, program: Any) -> bool:
     """Has CUDA assemble an OpenCL program, whose attribute ``cuda`` it becomes; whether it could.
 
@@ -79,7 +102,8 @@ def load(cuda: Cuda, program: Any) -> bool:
 
     if not hasattr(program, "cuda"):
         ptx = for_cuda(program.get_info(cl.program_info.BINARIES)[0])
-        program.cuda = None if ptx is None else _Module(cuda, ptx)
+        made = None if ptx is None else _Module(cuda, ptx)
+        vars(program).setdefault("cuda", made)  # another thread's may be in use already
     return is_loaded(program)
 
 

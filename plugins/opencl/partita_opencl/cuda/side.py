@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from partita.system.processors import usable_processors
 from partita_opencl.cuda.cuda_driver import Array, Cuda, CudaError, Stream, Word, cuda_of
 from partita_opencl.cuda.replay import is_loaded, load
 from partita_opencl.cuda.shared_memory import SharedMemory, address_of
@@ -108,7 +109,7 @@ class CudaSide:
 
 
 class Loading:
-    """Programs on their way to CUDA, which takes as long for one as OpenCL's driver did.
+    """Programs on their way to CUDA, which assembles them once more, side by side.
 
     Args:
         cuda: The device.
@@ -117,28 +118,32 @@ class Loading:
 
     def __init__(self, cuda: Cuda, programs: list[Any]) -> None:
         self._cuda = cuda
-        self._left = [program for program in programs if not is_loaded(program)]
         self._programs = programs
-        self._is_done = not self._left
-        if self._left:
+        self._left = [program for program in programs if not is_loaded(program)]
+        self._lock = threading.Lock()
+        self._busy = min(len(self._left), usable_processors())
+        for _ in range(self._busy):
             threading.Thread(target=self._load, name="partita-cuda-load").start()
 
     @property
     def is_possible(self) -> bool:
         """Whether all of them are there now."""
-        return self._is_done and all(map(is_loaded, self._programs))
+        return not self._busy and all(map(is_loaded, self._programs))
 
     def _load(self) -> None:
         main = threading.main_thread()
         try:
-            for program in self._left:
-                if not main.is_alive():
-                    return  # the process ends, and waits for this thread
+            while main.is_alive():  # else the process ends, and waits for this thread
+                with self._lock:
+                    if not self._left:
+                        return
+                    program = self._left.pop()
                 load(self._cuda, program)
         except CudaError as error:
             _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
         finally:
-            self._is_done = True
+            with self._lock:
+                self._busy -= 1
 
 
 def opened(handle: Any, context: Any, told: str) -> CudaSide | None:
