@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from partita_opencl.native_loops import CALL_WORDS, call_all
+
 Array = np.ndarray[Any, Any]
 
 _LIBRARY = "libcuda.so.1"
@@ -109,6 +111,10 @@ class Cuda:
 
     Raises:
         CudaError: The device cannot be opened.
+
+    Attributes:
+        number: The device's number.
+        context: The context's handle.
     """
 
     def __init__(self, library: Any, number: int) -> None:
@@ -116,6 +122,7 @@ class Cuda:
         self.number = number
         self._context = Word()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), number)
+        self.context = self._context.value or 0
 
     def call(self, name: str, *args: Any) -> None:
         """Calls a function of the driver.
@@ -124,6 +131,14 @@ class Cuda:
             CudaError: It returns an error.
         """
         _call(self._library, name, *args)
+
+    def address(self, name: str) -> int:
+        """Where a function of the driver is."""
+        return ctypes.cast(getattr(self._library, name), Word).value or 0
+
+    def error(self, name: str, status: int) -> CudaError:
+        """The error that a function returned."""
+        return _error(self._library, name, status)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -158,41 +173,85 @@ class Cuda:
 
 
 class Stream:
-    """Commands in order. Not thread-safe.
+    """Commands in order, which reach the driver together: calls from Python take longer than most.
+
+    Not thread-safe.
 
     Args:
         cuda: Its device.
+
+    Attributes:
+        handle: The driver's.
     """
 
     def __init__(self, cuda: Cuda) -> None:
-        self.cuda = cuda
-        self.handle = Word()
+        self._cuda = cuda
+        made = Word()
         with cuda.current():
-            cuda.call("cuStreamCreate", ctypes.byref(self.handle), _NON_BLOCKING)
+            cuda.call("cuStreamCreate", ctypes.byref(made), _NON_BLOCKING)
+        self.handle = made.value or 0
         cuda.when_gone(self, ("cuStreamDestroy_v2", self.handle))
+        self._calls: list[tuple[str, int, int, int, int]] = []
+        self._made: list[tuple[str, int, int, int, int]] = []
+        self._words = np.zeros((0, CALL_WORDS), np.uint64)
+        self._gone = Word()  # where the driver says which context it took away
+
+    def add(self, name: str, a: int, b: int = 0, c: int = 0, d: int = 0) -> None:
+        """Calls a function of the driver with up to four words, when it is its turn."""
+        self._calls.append((name, a, b, c, d))
 
     def write(self, address: int, array: Array) -> None:
         """Copies an array's bytes to the device. It must stay until :meth:`finish`."""
         where = array.ctypes.data, array.nbytes
-        self.cuda.call("cuMemcpyHtoDAsync_v2", address, *where, self.handle)
+        self.add("cuMemcpyHtoDAsync_v2", address, *where, self.handle)
 
     def read(self, array: Array, address: int) -> None:
         """Copies the device's bytes to an array, which holds them after :meth:`finish`."""
-        self.cuda.call(
-            *("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.handle)
-        )
+        self.add("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.handle)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copies bytes on the device."""
-        self.cuda.call("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.handle)
+        self.add("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.handle)
+
+    def submit(self) -> None:
+        """Hands all commands to the driver, and waits for nothing.
+
+        Raises:
+            CudaError: It refuses one.
+        """
+        made, self._calls = self._calls, []
+        if made:
+            self._perform(made)
 
     def finish(self) -> None:
-        """Waits for the end of all.
+        """Hands all commands to the driver, and waits for their end.
 
         Raises:
             CudaError: A command failed.
         """
-        self.cuda.call("cuStreamSynchronize", self.handle)
+        self.add("cuStreamSynchronize", self.handle)
+        self.submit()
+
+    def abandon(self) -> None:
+        """Forgets what was not handed to the driver, and waits for the end of the rest."""
+        self._calls = []
+        with contextlib.suppress(CudaError):
+            self.finish()
+
+    def _perform(self, calls: list[tuple[str, int, int, int, int]]) -> None:
+        cuda = self._cuda
+        push = "cuCtxPushCurrent_v2", cuda.context, 0, 0, 0
+        pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
+        every = [push, *calls, pop]
+        if calls != self._made:
+            words = [(cuda.address(name), *given) for name, *given in every]
+            self._words, self._made = np.array(words, np.uint64), calls
+        done = call_all()(len(every), self._words.ctypes.data)
+        status, count = done >> 32, done & 0xFFFFFFFF
+        if status:
+            if 0 < count <= len(calls):
+                cuda.call(pop[0], ctypes.byref(self._gone))
+            raise cuda.error(every[count][0], status)
 
 
 def cuda_of(handle: Any) -> Cuda | None:
@@ -226,7 +285,9 @@ def _uuid(handle: Any) -> bytes | None:
 
     if "cl_khr_device_uuid" not in handle.extensions.split():
         return None
-    ask = ctypes.CDLL(cl._cl.__file__).clGetDeviceInfo
+    ask = getattr(ctypes.CDLL(cl._cl.__file__), "clGetDeviceInfo", None)
+    if ask is None:
+        return None
     ask.argtypes = [Word, _UInt, _Size, Word, Word]
     uuid = ctypes.create_string_buffer(_UUID_BYTES)
     status = ask(handle.int_ptr, _DEVICE_UUID, _UUID_BYTES, uuid, None)
@@ -249,6 +310,10 @@ def _library() -> Any:
 def _call(library: Any, name: str, *args: Any) -> None:
     status = getattr(library, name)(*args)
     if status:
-        text = ctypes.c_char_p()
-        library.cuGetErrorName(status, ctypes.byref(text))
-        raise CudaError(name, (text.value or b"error %d" % status).decode())
+        raise _error(library, name, status)
+
+
+def _error(library: Any, name: str, status: int) -> CudaError:
+    text = ctypes.c_char_p()
+    library.cuGetErrorName(status, ctypes.byref(text))
+    return CudaError(name, (text.value or b"error %d" % status).decode())

@@ -195,16 +195,18 @@ class Replay:
         self._left_out = frozenset(numbers)
 
     def launch(self, stream: Stream) -> None:
-        """Enqueues all; the context is current.
+        """Enqueues all.
 
         Raises:
-            CudaError: The driver refuses.
+            CudaError: The driver refuses an argument.
         """
-        for number in self._changed:
-            what = self._graph, self._nodes[number], ctypes.byref(self._parameters[number])
-            self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
-        self._changed.clear()
-        self._cuda.call("cuGraphLaunch", self._graph, stream.handle)
+        if self._changed:
+            with self._cuda.current():
+                for number in self._changed:
+                    what = self._graph, self._nodes[number], ctypes.byref(self._parameters[number])
+                    self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
+            self._changed.clear()
+        stream.add("cuGraphLaunch", self._graph.value or 0, stream.handle)
 
     def _described(self, number: int, kernel: Kernel) -> _NodeParameters:
         function = kernel.program.cuda.function(kernel.name)
@@ -220,17 +222,17 @@ class Replay:
         return node
 
 
-def launch_once(kernel: Kernel, arguments: Sequence[Argument], stream: Stream) -> None:
-    """Enqueues one kernel, whose program is :func:`load`-ed; the context is current.
+def launch_once(cuda: Cuda, kernel: Kernel, arguments: Sequence[Argument], stream: Stream) -> None:
+    """Enqueues one kernel, whose program is :func:`load`-ed, before what waits in the stream.
 
     Raises:
         CudaError: The driver refuses.
     """
     function = kernel.program.cuda.function(kernel.name)
     given = _Arguments([arguments])
-    stream.cuda.call(
-        *("cuLaunchKernel", function, *grid(kernel), 0, stream.handle, given.of(0), None)
-    )
+    with cuda.current():
+        what = function, *grid(kernel), 0, stream.handle, given.of(0), None
+        cuda.call("cuLaunchKernel", *what)
 
 
 def grid(kernel: Kernel) -> list[int]:

@@ -83,8 +83,6 @@ class CudaSide:
     def in_turn(self, stream: Stream, run: Callable[[], None]) -> None:
         """Enqueues commands that start when those of all other requests that came so have ended.
 
-        The context is current.
-
         Args:
             stream: The request's.
             run: Enqueues them.
@@ -92,20 +90,19 @@ class CudaSide:
         Raises:
             CudaError: The driver refuses.
         """
+        ended = self._ended.value or 0
         with self._lock:
-            self.cuda.call("cuStreamWaitEvent", stream.handle, self._ended, 0)
-            try:
-                run()
-            finally:
-                self.cuda.call("cuEventRecord", self._ended, stream.handle)
+            stream.add("cuStreamWaitEvent", stream.handle, ended)
+            run()
+            stream.add("cuEventRecord", ended, stream.handle)
+            stream.submit()
 
     def _copy(self, command: Callable[[Stream], None]) -> None:
         stream: Stream | None = getattr(self._own, "stream", None)
         if stream is None:
             stream = self._own.stream = self.stream()
-        with self.cuda.current():
-            command(stream)
-            stream.finish()
+        command(stream)
+        stream.finish()
 
 
 class Loading:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from partita.lowering import Array
 from partita_opencl.cuda.argument_table import Argument
-from partita_opencl.cuda.cuda_driver import CudaError, Stream
+from partita_opencl.cuda.cuda_driver import Stream
 from partita_opencl.cuda.replay import Kernel, Replay, launch_once
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.cuda.side import CudaSide
@@ -151,6 +151,8 @@ class OpenClCommands:
             with contextlib.suppress(cl.Error):
                 self._queue.finish()  # kernels may work in the caller's memory, which may go
             raise
+        finally:
+            self._copies = []
 
     def upload(self, buffer: Any, array: Array) -> None:
         """See :class:`Commands`."""
@@ -221,7 +223,7 @@ class CudaCommands:
         self._side = side
         self._replay = Replay(side.cuda, kernels, arguments)
         self._stream: Stream | None = None
-        self._arrays: list[Array] = []
+        self._arrays: list[Array] = []  # kept until they have been copied
 
     @property
     def is_possible(self) -> bool:
@@ -240,14 +242,13 @@ class CudaCommands:
     def start(self, queue: RequestQueue) -> Any:
         """See :class:`Commands`."""
         self._stream = queue.cuda
-        self._arrays = []  # kept until they have been copied
-        with self._side.cuda.current():
-            try:
-                yield
-            except BaseException:
-                with contextlib.suppress(CudaError):
-                    self._used.finish()  # as in OpenCL's
-                raise
+        try:
+            yield
+        except BaseException:
+            self._used.abandon()  # as in OpenCL's
+            raise
+        finally:
+            self._arrays = []
 
     def upload(self, buffer: Any, array: Array) -> None:
         """See :class:`Commands`."""
@@ -256,7 +257,7 @@ class CudaCommands:
 
     def describe(self, single: Single) -> None:
         """See :class:`Commands`."""
-        launch_once(single.kernel, single.arguments, self._used)
+        launch_once(self._side.cuda, single.kernel, single.arguments, self._used)
 
     def launch(self) -> None:
         """See :class:`Commands`."""

@@ -10,10 +10,11 @@ import functools
 import logging
 import struct
 from collections.abc import Callable
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from partita_opencl.native_loops import Loop
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +54,8 @@ def driver_loops() -> DriverLoops | None:
     if None in functions or struct.calcsize("P") != 8:
         _log.info("Kernels are enqueued one by one: handles are not of 64 bits.")
         return None
-    engine, (enqueue, set_argument) = _engine(), functions
-    return DriverLoops(
-        _Loop(engine, "enqueue_all", 4, enqueue), _Loop(engine, "set_all", 3, set_argument)
-    )
+    enqueue, set_argument = (function or 0 for function in functions)
+    return DriverLoops(Loop("enqueue_all", 4, enqueue), Loop("set_all", 3, set_argument))
 
 
 def take(
@@ -76,38 +75,3 @@ def take(
         if start < count:
             by_hand(start)
             start += 1
-
-
-class _Loop:
-    """A compiled loop over a function of the driver; it keeps its machine code.
-
-    Args:
-        engine: Holds the code.
-        name: The loop's name.
-        words: How many words it takes, the function's address with them.
-        function: That address.
-    """
-
-    def __init__(self, engine: Any, name: str, words: int, function: int | None) -> None:
-        word = ctypes.c_size_t
-        self._engine, self._function = engine, function
-        made = ctypes.CFUNCTYPE(word, *[word] * words)(engine.get_function_address(name))
-        self._loop: Callable[..., int] = made
-
-    def __call__(self, *args: int) -> int:
-        return self._loop(self._function, *args)
-
-
-def _engine() -> Any:
-    """The engine that holds the machine code; once it goes, so does the code."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    text = resources.files("partita_opencl").joinpath("driver_loops.ll").read_text(encoding="utf-8")
-    module = llvm.parse_assembly(text)
-    module.verify()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
