@@ -10,7 +10,7 @@ import pytest
 
 from partita_opencl.cuda import shared_memory
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
-from partita_opencl.cuda.ptx import for_cuda, waits
+from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.replay import Kernel, Replay, grid
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
 from partita_opencl.device.device import find_device
@@ -38,7 +38,7 @@ class HostDriver:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.edges: list[tuple[int, int, bytes]] = []
+        self.enabled: list[bool] = []
         self.pushed = 0
         self.refused = ""
         self.made: dict[str, Callable[..., int]] = {}
@@ -64,34 +64,29 @@ class HostDriver:
         self.pushed -= 1
         return 0
 
-    def do_cuGraphCreate(self, _graph, _flags) -> int:
-        self.nodes, self.edges = [], []
-        return 0
-
-    def do_cuGraphAddKernelNode_v2(self, node, _graph, _before, count, parameters) -> int:
-        assert count == 0
+    def do_cuGraphAddKernelNode_v2(self, node, _graph, before, count, parameters) -> int:
+        assert count == (1 if self.nodes else 0)
+        assert not count or before[0] == len(self.nodes)
         self.nodes.append(Node.from_buffer_copy(_at(parameters, Node)))
+        self.enabled.append(True)
         _at(node, ctypes.c_void_p).value = len(self.nodes)
-        return 0
-
-    def do_cuGraphAddDependencies_v2(self, _graph, source, target, edge, count) -> int:
-        assert count == 1
-        ends = (_at(end, ctypes.c_uint64).value for end in (source, target))
-        self.edges.append((*ends, bytes(_at(edge, ctypes.c_ubyte * 8))))
         return 0
 
     def do_cuGraphExecKernelNodeSetParams_v2(self, _graph, node, parameters) -> int:
         self.nodes[node - 1] = Node.from_buffer_copy(_at(parameters, Node))
         return 0
 
+    def do_cuGraphNodeSetEnabled(self, _graph, node, enabled) -> int:
+        self.enabled[node - 1] = bool(enabled)
+        return 0
+
     def do_cuGraphLaunch(self, _graph, _stream) -> int:
         if self.refused:
             return OUT_OF_MEMORY
-        # One behind the other, or the order would be any.
-        assert [edge[:2] for edge in self.edges] == [(n, n + 1) for n in range(1, len(self.nodes))]
-        for node in self.nodes:
-            pointers = ctypes.cast(node.params, ctypes.POINTER(ctypes.c_void_p))
-            self.kernels[node.func]([*node.grid], [*node.block], pointers)
+        for node, enabled in zip(self.nodes, self.enabled, strict=True):
+            if enabled:
+                pointers = ctypes.cast(node.params, ctypes.POINTER(ctypes.c_void_p))
+                self.kernels[node.func]([*node.grid], [*node.block], pointers)
         return 0
 
     def do_cuMemcpyDtoHAsync_v2(self, target, source, size, _stream) -> int:
@@ -119,9 +114,8 @@ class HostDriver:
 class Program:
     """Stands for an OpenCL program that CUDA has assembled."""
 
-    def __init__(self, functions: dict[str, int], *, waits: bool = False) -> None:
+    def __init__(self, functions: dict[str, int]) -> None:
         self.cuda = self
-        self.waits = waits
         self._functions = functions
 
     def function(self, name: str) -> ctypes.c_void_p:
@@ -147,10 +141,10 @@ def add(grid, block, pointers) -> None:
     y[:] = [value + number for value in x]
 
 
-def replayed(driver: HostDriver, buffers: list[Buffer], *, waits: bool = False) -> Replay:
+def replayed(driver: HostDriver, buffers: list[Buffer]) -> Replay:
     """Each of the buffers is the one before and a number more: 1, 2, and so on."""
     driver.kernels[7] = add
-    kernel = Kernel(Program({"add": 7}, waits=waits), "add", (8,), (4,))
+    kernel = Kernel(Program({"add": 7}), "add", (8,), (4,))
     steps = [
         [one, other, np.float32(n + 1).tobytes()]
         for n, (one, other) in enumerate(itertools.pairwise(buffers))
@@ -216,14 +210,6 @@ def test_arguments_change_and_kernels_are_left_out() -> None:
     assert other.array.tolist() == [13.0] * 8
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_kernels_begin_early_only_if_they_wait_themselves(waits) -> None:
-    driver = HostDriver()
-    replayed(driver, [Buffer(np.zeros(8, np.float32)) for _ in range(4)], waits=waits)
-    # From the port and by the kind of programmatic dependencies, as cuda.h numbers them.
-    assert [edge[2] for edge in driver.edges] == [bytes([waits, 0, waits, *[0] * 5])] * 2
-
-
 def test_buffers_that_cuda_lacks_are_told() -> None:
     buffers = [Buffer(np.zeros(8, np.float32)) for _ in range(2)]
     replay = replayed(HostDriver(), buffers)
@@ -244,43 +230,16 @@ def test_groups_are_counted(items, of, wanted) -> None:
     assert grid(Kernel(None, "", items, of)) == wanted
 
 
-PTX = b""".version 9.0
-.target sm_%s, texmode_independent
-
-.entry first(
-\t.param .u64 .ptr .global .align 4 first_param_0
-)
-.reqntid 64, 1, 1
-{
-\t.reg .b32 \t%%r<9>;
-\tmov.b32 \t%%r4, %%envreg3;
-\tmov.b32 \t%%r5, %%envreg6;
-\tmov.b32 \t%%r6, %%envreg8;
-\tret;
-}
-\0\0"""
-
-
 def test_ptx_is_made_for_cuda() -> None:
-    text = for_cuda(PTX % b"80")
-    assert text is not None
-    assert not waits(text)
-    wanted = PTX.rstrip(b"\0").replace(b", texmode_independent", b"") % b"80"
-    for register, instead in ((3, b"0"), (6, b"%nctaid.x"), (8, b"%nctaid.z")):
-        wanted = wanted.replace(b"%%envreg%d" % register, instead)
-    assert text == wanted
-    assert for_cuda(PTX.replace(b"envreg8", b"envreg9") % b"80") is None  # CUDA has no word for it
+    ptx = b".version 9.0\n.target sm_90, texmode_independent\nmov.b32 %r4, %envreg3;\n"
+    ptx += b"mov.b32 %r9, %envreg6;\nmov.b32 %r1, %envreg8;\n\0\0"
+    text = for_cuda(ptx)
+    assert text == (
+        b".version 9.0\n.target sm_90\nmov.b32 %r4, 0;\nmov.b32 %r9, %nctaid.x;\n"
+        b"mov.b32 %r1, %nctaid.z;\n"
+    )
+    assert for_cuda(ptx + b"mov.b32 %r1, %envreg9;\n") is None  # dimensions: CUDA has no word
     assert for_cuda(b"\x7fELF") is None
-
-
-@pytest.mark.parametrize("target", [b"90", b"90a", b"100"])
-def test_kernels_wait_for_those_before_them_where_they_can(target) -> None:
-    text = for_cuda(PTX % target)
-    assert text is not None
-    assert waits(text)
-    begin = text.index(b"{\n") + 2
-    assert text[begin:].startswith(b"griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n")
-    assert text.count(b"griddepcontrol.wait") == 1
 
 
 @pytest.fixture

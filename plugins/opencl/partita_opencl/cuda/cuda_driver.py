@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphAddKernelNode_v2": (_Pointer(Word), Word, Word, _Size, Word),
     "cuGraphInstantiateWithFlags": (_Pointer(Word), Word, Address),
     "cuGraphExecKernelNodeSetParams_v2": (Word, Word, Word),
-    "cuGraphAddDependencies_v2": (Word, Word, Word, Word, _Size),
+    "cuGraphNodeSetEnabled": (Word, Word, _UInt),
     "cuGraphLaunch": (Word, Word),
     "cuGraphExecDestroy": (Word,),
     "cuGraphDestroy": (Word,),

@@ -11,15 +11,6 @@ import re
 
 _TARGET = re.compile(rb"(\.target\s+sm_\w+)\s*,\s*texmode_independent")
 _REGISTER = re.compile(rb"%envreg(\d+)")
-_ARCHITECTURE = re.compile(rb"\.target\s+sm_(\d+)")
-_KERNEL = re.compile(rb"(\.entry\s[^{]*\{\n)")
-_HOPPER = 90
-"""The first architecture with programmatic dependent launch."""
-
-_WAIT = b"griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n"
-"""Puts the next kernel's groups on the device as soon as there is room for them, where they wait
-for the end of this kernel, and has this kernel's wait for the end of the one before it."""
-
 _AS_CUDA = {
     **dict.fromkeys(range(6), b"0"),
     6: b"%nctaid.x",
@@ -31,9 +22,6 @@ _AS_CUDA = {
 def for_cuda(binary: bytes) -> bytes | None:
     """The PTX of a program's binary, for CUDA; ``None`` if it asks for what CUDA cannot tell.
 
-    Where the device can, each kernel waits itself for the end of the one before it: its launch
-    takes no time then.
-
     Args:
         binary: What OpenCL gives as the program's binary; PTX in text, ended by zeros.
     """
@@ -42,11 +30,4 @@ def for_cuda(binary: bytes) -> bytes | None:
     if b".version" not in text or not asked <= _AS_CUDA.keys():
         return None
     named = _TARGET.sub(rb"\1", text)
-    if int((_ARCHITECTURE.search(named) or (0, 0))[1]) >= _HOPPER:
-        named = _KERNEL.sub(lambda found: found[1] + _WAIT, named)
     return _REGISTER.sub(lambda found: _AS_CUDA[int(found[1])], named)
-
-
-def waits(text: bytes) -> bool:
-    """Whether kernels of :func:`for_cuda`'s text wait for the end of those before them."""
-    return _WAIT in text

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from partita_opencl.cuda.argument_table import Argument, ArgumentTable
 from partita_opencl.cuda.cuda_driver import Cuda, Stream, Word
-from partita_opencl.cuda.ptx import for_cuda, waits
+from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.shared_memory import address_of
 
 
@@ -45,9 +44,6 @@ class _NodeParameters(ctypes.Structure):
 _PTX = 1
 """``CU_JIT_INPUT_PTX``"""
 
-_TARGET, _ACCELERATED = 9, 0x10000
-"""``CU_JIT_TARGET``, ``CU_COMPUTE_ACCELERATED_TARGET_BASE``"""
-
 
 class _Module:
     """A program's machine code, until this is gone.
@@ -55,14 +51,10 @@ class _Module:
     Args:
         cuda: The device.
         ptx: The program.
-
-    Attributes:
-        waits: Whether its kernels wait themselves for the end of those before them.
     """
 
     def __init__(self, cuda: Cuda, ptx: bytes) -> None:
         self._cuda = cuda
-        self.waits = waits(ptx)
         self._functions: dict[str, Word] = {}
         self._handle = Word()
         code = _assembled(cuda, ptx)
@@ -86,15 +78,10 @@ def _assembled(cuda: Cuda, ptx: bytes) -> bytes:
     """The machine code of a program.
 
     By the linker: to load PTX keeps all other calls of the driver waiting, and other programs too.
-    What it makes of the instructions of one architecture alone (``sm_90a``) needs its name.
     """
     state, code, size = Word(), Word(), ctypes.c_size_t()
-    architecture = re.search(rb"\.target\s+sm_(\d+)a", ptx)
-    target = 0 if architecture is None else _ACCELERATED + int(architecture[1])
-    options, values = (ctypes.c_int * 1)(_TARGET), (Word * 1)(target)
     with cuda.current():
-        count = 1 if target else 0
-        cuda.call("cuLinkCreate_v2", count, options, values, ctypes.byref(state))
+        cuda.call("cuLinkCreate_v2", 0, None, None, ctypes.byref(state))
         try:
             given = ptx + b"\0"
             what = state, _PTX, given, len(given), b"program", 0, None, None
@@ -156,61 +143,6 @@ class _Arguments:
         return not self._unreached
 
 
-class _EdgeData(ctypes.Structure):
-    """``CUgraphEdgeData``."""
-
-    _fields_ = (
-        *(("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte)),
-        *(("type", ctypes.c_ubyte), ("reserved", ctypes.c_ubyte * 5)),
-    )
-
-
-_PROGRAMMATIC = 1
-"""``CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`` and ``CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC``."""
-
-
-class _Graph:
-    """Kernels, one after another.
-
-    Args:
-        cuda: The device.
-        parameters: Of the kernels in order, by their numbers.
-        overlaps: Whether each may be put on the device before the one before it has ended: they
-            wait for that themselves.
-    """
-
-    def __init__(
-        self, cuda: Cuda, parameters: Mapping[int, _NodeParameters], *, overlaps: bool
-    ) -> None:
-        self._cuda = cuda
-        graph, made = Word(), Word()
-        self._nodes: dict[int, Word] = {}
-        last: Word | None = None
-        with cuda.current():
-            cuda.call("cuGraphCreate", ctypes.byref(graph), 0)
-            cuda.when_gone(self, ("cuGraphDestroy", graph))
-            for number, given in parameters.items():
-                node = self._nodes[number] = Word()
-                what = ctypes.byref(node), graph, None, 0, ctypes.byref(given)
-                cuda.call("cuGraphAddKernelNode_v2", *what)
-                if last is not None:
-                    kind = _PROGRAMMATIC if overlaps else 0
-                    edge = _EdgeData(from_port=kind, type=kind)
-                    ends = ctypes.byref(last), ctypes.byref(node), ctypes.byref(edge)
-                    cuda.call("cuGraphAddDependencies_v2", graph, *ends, 1)
-                last = node
-            cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, 0)
-        cuda.when_gone(self, ("cuGraphExecDestroy", made))
-        self.handle = made.value or 0
-
-    def change(self, number: int, parameters: _NodeParameters) -> None:
-        """Gives a kernel the arguments that its parameters tell of now; the context is current."""
-        node = self._nodes.get(number)
-        if node is not None:
-            what = self.handle, node, ctypes.byref(parameters)
-            self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
-
-
 class Replay:
     """Kernels in order, again and again, with arguments that may change in between.
 
@@ -218,27 +150,31 @@ class Replay:
         cuda: The device; all programs are :func:`load`-ed.
         kernels: The kernels in order.
         arguments: By kernel, a value for each position.
-        left_out: Numbers of kernels that are not launched.
 
     Raises:
         CudaError: The driver refuses a kernel.
     """
 
     def __init__(
-        self,
-        cuda: Cuda,
-        kernels: Sequence[Kernel],
-        arguments: Sequence[Sequence[Argument]],
-        left_out: Set[int] = frozenset(),
+        self, cuda: Cuda, kernels: Sequence[Kernel], arguments: Sequence[Sequence[Argument]]
     ) -> None:
         self._cuda = cuda
         self._arguments = _Arguments(arguments)
         self._programs = [kernel.program for kernel in kernels]  # which hold the machine code
+        self._nodes: list[Word] = []
         self._parameters = [self._described(n, kernel) for n, kernel in enumerate(kernels)]
-        self._overlaps = all(program.cuda.waits for program in self._programs)
         self._changed: set[int] = set()
-        self._left_out = left_out
-        self._graph = self._made()
+        self._left_out: Set[int] = frozenset()
+        graph, self._graph = Word(), Word()
+        with cuda.current():
+            cuda.call("cuGraphCreate", ctypes.byref(graph), 0)
+            try:
+                for parameters in self._parameters:
+                    self._nodes.append(self._added(graph, parameters))
+                cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
+            finally:
+                cuda.when_gone(self, ("cuGraphDestroy", graph))
+        cuda.when_gone(self, ("cuGraphExecDestroy", self._graph))
 
     @property
     def is_possible(self) -> bool:
@@ -251,13 +187,12 @@ class Replay:
         self._changed.add(number)
 
     def leave_out(self, numbers: Set[int]) -> None:
-        """Launches all but these from now on.
-
-        Raises:
-            CudaError: The driver refuses.
-        """
-        self._left_out = numbers
-        self._graph = self._made()
+        """Launches all but these from now on."""
+        with self._cuda.current():
+            for number in numbers ^ self._left_out:
+                node = self._graph, self._nodes[number]
+                self._cuda.call("cuGraphNodeSetEnabled", *node, int(number not in numbers))
+        self._left_out = frozenset(numbers)
 
     def launch(self, stream: Stream) -> None:
         """Enqueues all.
@@ -268,18 +203,23 @@ class Replay:
         if self._changed:
             with self._cuda.current():
                 for number in self._changed:
-                    self._graph.change(number, self._parameters[number])
+                    what = self._graph, self._nodes[number], ctypes.byref(self._parameters[number])
+                    self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
             self._changed.clear()
-        stream.add("cuGraphLaunch", self._graph.handle, stream.handle)
+        stream.add("cuGraphLaunch", self._graph.value or 0, stream.handle)
 
     def _described(self, number: int, kernel: Kernel) -> _NodeParameters:
         function = kernel.program.cuda.function(kernel.name)
         sizes = (ctypes.c_uint * 7)(*grid(kernel), 0)
         return _NodeParameters(function, sizes, self._arguments.of(number))
 
-    def _made(self) -> _Graph:
-        kept = {n: one for n, one in enumerate(self._parameters) if n not in self._left_out}
-        return _Graph(self._cuda, kept, overlaps=self._overlaps)
+    def _added(self, graph: Word, parameters: _NodeParameters) -> Word:
+        node = Word()
+        before = (Word * 1)(self._nodes[-1]) if self._nodes else None
+        behind = before, len(before or ())
+        what = ctypes.byref(node), graph, *behind, ctypes.byref(parameters)
+        self._cuda.call("cuGraphAddKernelNode_v2", *what)
+        return node
 
 
 def launch_once(cuda: Cuda, kernel: Kernel, arguments: Sequence[Argument], stream: Stream) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from partita.errors import InputError
 from partita.lowering import Array, Operand, OpRecord, Program
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.cuda.argument_table import Argument
-from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import Kernel
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
@@ -30,8 +28,6 @@ from partita_opencl.runtime.commands import (
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.request_buffers import RequestBuffers
 from partita_opencl.runtime.shared_kernels import SharedKernels
-
-_log = logging.getLogger(__name__)
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
@@ -120,7 +116,6 @@ class BoundPlan:
         self._bound: BoundTensors | None = None
         self._by_opencl: OpenClCommands | None = None
         self._by_cuda: CudaCommands | None = None
-        self._refused = False  # by CUDA
         self._made: list[Commands] = []
         self._told: Commands | None = None  # whose addresses descriptions have
 
@@ -341,21 +336,16 @@ class BoundPlan:
         return self._by_opencl
 
     def _cuda_commands(self) -> CudaCommands | None:
-        """``None`` as long as CUDA does not have the programs, or where it refuses a kernel."""
+        """``None`` as long as CUDA does not have the programs."""
         side, plan = self._device.cuda, self.plan
-        if self._by_cuda is None and side is not None and not self._refused:
+        if self._by_cuda is None and side is not None:
             if plan.loading is None or not plan.loading.is_possible:
                 return None
             steps = [plan.launch(step) for step in plan.steps]
             kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
-            try:
-                self._by_cuda = CudaCommands(side, kernels, self._arguments, self._left_out)
-                self._made.append(self._by_cuda)
-            except CudaError as error:
-                _log.warning(
-                    "OpenCL launches a plan on %s that CUDA refuses: %s", self._name, error
-                )
-                self._refused = True
+            self._by_cuda = CudaCommands(side, kernels, self._arguments)
+            self._by_cuda.leave_out(self._left_out)
+            self._made.append(self._by_cuda)
         return self._by_cuda
 
     # ------------------------------------------------------------------------ inputs

@@ -212,21 +212,16 @@ class CudaCommands:
         side: The device for CUDA.
         kernels: What is launched; programs are loaded.
         arguments: By kernel, a value for each position.
-        left_out: Kernels that are not launched now.
 
     Raises:
         CudaError: The driver refuses a kernel.
     """
 
     def __init__(
-        self,
-        side: CudaSide,
-        kernels: Sequence[Kernel],
-        arguments: Sequence[Sequence[Argument]],
-        left_out: Set[int],
+        self, side: CudaSide, kernels: Sequence[Kernel], arguments: Sequence[Sequence[Argument]]
     ) -> None:
         self._side = side
-        self._replay = Replay(side.cuda, kernels, arguments, left_out)
+        self._replay = Replay(side.cuda, kernels, arguments)
         self._stream: Stream | None = None
         self._arrays: list[Array] = []  # kept until they have been copied
 
