@@ -13,7 +13,7 @@ from onnx import helper
 
 from partita import HostTensor
 from partita_opencl.device import host_buffers, host_memory
-from partita_opencl.device.device import find_device
+from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.host_buffers import HostBuffers, page_locked
 from partita_opencl.device.host_memory import ALIGNMENT, aligned_bytes, works_in_host_memory
 from partita_opencl.runtime.launch_batch import KernelSequence
@@ -171,7 +171,6 @@ def test_results_larger_than_the_largest_buffer_are_refused():
     from dataclasses import replace
 
     from partita.errors import DeviceMemoryError
-    from partita_opencl.device.device import Device
 
     first = find_device("")
     device = Device(0, first.handle, first.driver)

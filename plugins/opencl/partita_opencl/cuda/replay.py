@@ -41,10 +41,6 @@ class _NodeParameters(ctypes.Structure):
     )
 
 
-_PTX = 1
-"""``CU_JIT_INPUT_PTX``"""
-
-
 class _Module:
     """A program's machine code, until this is gone.
 
@@ -57,9 +53,8 @@ class _Module:
         self._cuda = cuda
         self._functions: dict[str, Word] = {}
         self._handle = Word()
-        code = _assembled(cuda, ptx)
         with cuda.current():
-            cuda.call("cuModuleLoadData", ctypes.byref(self._handle), code)
+            cuda.call("cuModuleLoadData", ctypes.byref(self._handle), ptx)
         cuda.when_gone(self, ("cuModuleUnload", self._handle))
 
     def function(self, name: str) -> Word:
@@ -72,24 +67,6 @@ class _Module:
                 self._cuda.call("cuModuleGetFunction", ctypes.byref(found), *which)
             self._functions[name] = found
         return found
-
-
-def _assembled(cuda: Cuda, ptx: bytes) -> bytes:
-    """The machine code of a program.
-
-    By the linker: to load PTX keeps all other calls of the driver waiting, and other programs too.
-    """
-    state, code, size = Word(), Word(), ctypes.c_size_t()
-    with cuda.current():
-        cuda.call("cuLinkCreate_v2", 0, None, None, ctypes.byref(state))
-        try:
-            given = ptx + b"\0"
-            what = state, _PTX, given, len(given), b"program", 0, None, None
-            cuda.call("cuLinkAddData_v2", *what)
-            cuda.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
-            return ctypes.string_at(code.value or 0, size.value)
-        finally:
-            cuda.call("cuLinkDestroy", state)
 
 
 def load(cuda: Cuda, program: Any) -> bool:

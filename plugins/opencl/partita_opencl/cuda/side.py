@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from partita.system.processors import usable_processors
 from partita_opencl.cuda.cuda_driver import Array, Cuda, CudaError, Stream, Word, cuda_of
 from partita_opencl.cuda.replay import is_loaded, load
 from partita_opencl.cuda.shared_memory import SharedMemory, address_of
@@ -106,7 +105,9 @@ class CudaSide:
 
 
 class Loading:
-    """Programs on their way to CUDA, which assembles them once more, side by side.
+    """Programs on their way to CUDA, which takes as long for each as OpenCL's driver did.
+
+    One after another, in the background: other calls of CUDA wait meanwhile, other programs too.
 
     Args:
         cuda: The device.
@@ -116,31 +117,26 @@ class Loading:
     def __init__(self, cuda: Cuda, programs: list[Any]) -> None:
         self._cuda = cuda
         self._programs = programs
-        self._left = [program for program in programs if not is_loaded(program)]
-        self._lock = threading.Lock()
-        self._busy = min(len(self._left), usable_processors())
-        for _ in range(self._busy):
+        self._is_done = all(map(is_loaded, programs))
+        if not self._is_done:
             threading.Thread(target=self._load, name="partita-cuda-load").start()
 
     @property
     def is_possible(self) -> bool:
         """Whether all of them are there now."""
-        return not self._busy and all(map(is_loaded, self._programs))
+        return self._is_done and all(map(is_loaded, self._programs))
 
     def _load(self) -> None:
         main = threading.main_thread()
         try:
-            while main.is_alive():  # else the process ends, and waits for this thread
-                with self._lock:
-                    if not self._left:
-                        return
-                    program = self._left.pop()
+            for program in self._programs:
+                if not main.is_alive():
+                    return  # the process ends, and waits for this thread
                 load(self._cuda, program)
         except CudaError as error:
             _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
         finally:
-            with self._lock:
-                self._busy -= 1
+            self._is_done = True
 
 
 def opened(handle: Any, context: Any, told: str) -> CudaSide | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from partita.errors import DeviceMemoryError, InferError
+from partita.errors import DeviceMemoryError, DeviceUnavailableError, InferError
 from partita_opencl.cuda.cuda_driver import CudaError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class BufferPool:
 
         Raises:
             DeviceMemoryError: It is larger than the device's largest buffer, or there is no room.
+            DeviceUnavailableError: The device has failed before.
         """
         import pyopencl as cl
 
@@ -81,6 +82,10 @@ class BufferPool:
                     size, content if content is not None and content.nbytes else None
                 )
             except (cl.Error, CudaError) as error:
+                if isinstance(error, CudaError) and not error.is_lack_of_memory:
+                    raise DeviceUnavailableError(
+                        f"Device '{self._device}' cannot be used any more: {error}."
+                    ) from error
                 if attempt or not self._drop_free():
                     self._no_room(nbytes, error)
         raise DeviceMemoryError(f"Device '{self._device}' has no room for {_mib(nbytes)}.")

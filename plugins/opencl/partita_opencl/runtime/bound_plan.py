@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from partita.errors import InputError
 from partita.lowering import Array, Operand, OpRecord, Program
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.cuda.argument_table import Argument
+from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import Kernel
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
@@ -28,6 +30,8 @@ from partita_opencl.runtime.commands import (
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.request_buffers import RequestBuffers
 from partita_opencl.runtime.shared_kernels import SharedKernels
+
+_log = logging.getLogger(__name__)
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
@@ -116,6 +120,7 @@ class BoundPlan:
         self._bound: BoundTensors | None = None
         self._by_opencl: OpenClCommands | None = None
         self._by_cuda: CudaCommands | None = None
+        self._refused = False  # by CUDA
         self._made: list[Commands] = []
         self._told: Commands | None = None  # whose addresses descriptions have
 
@@ -318,7 +323,9 @@ class BoundPlan:
 
     def _commands(self, tensors: BoundTensors, queue: RequestQueue, *, timed: bool) -> Commands:
         """The way that a run's commands take: CUDA's, if its kernels reach all of the buffers."""
-        by_cuda = None if timed or queue.cuda is None else self._cuda_commands()
+        # The first run is OpenCL's: what runs once needs no programs of CUDA's.
+        by_opencl = timed or queue.cuda is None or self._by_opencl is None
+        by_cuda = None if by_opencl else self._cuda_commands()
         targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
         if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
             return by_cuda
@@ -336,16 +343,21 @@ class BoundPlan:
         return self._by_opencl
 
     def _cuda_commands(self) -> CudaCommands | None:
-        """``None`` as long as CUDA does not have the programs."""
+        """``None`` as long as CUDA does not have the programs, or where it refuses a kernel."""
         side, plan = self._device.cuda, self.plan
-        if self._by_cuda is None and side is not None:
-            if plan.loading is None or not plan.loading.is_possible:
-                return None
-            steps = [plan.launch(step) for step in plan.steps]
-            kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
-            self._by_cuda = CudaCommands(side, kernels, self._arguments)
-            self._by_cuda.leave_out(self._left_out)
-            self._made.append(self._by_cuda)
+        if self._by_cuda is not None or side is None or self._refused or not plan.is_loaded():
+            return self._by_cuda
+        steps = [plan.launch(step) for step in plan.steps]
+        kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
+        try:
+            made = CudaCommands(side, kernels, self._arguments)
+            made.leave_out(self._left_out)
+        except CudaError as error:
+            _log.warning("OpenCL launches a plan on %s: %s", self._name, error)
+            self._refused = True
+        else:
+            self._by_cuda = made
+            self._made.append(made)
         return self._by_cuda
 
     # ------------------------------------------------------------------------ inputs

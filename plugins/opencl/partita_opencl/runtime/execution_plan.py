@@ -14,6 +14,7 @@ import numpy as np
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
+from partita_opencl.cuda.side import Loading
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.trials import rehearsal
@@ -95,7 +96,6 @@ class Plan:
         needs_device: Whether a kernel's groups wait for one another, all on the device.
         counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
-        loading: Of these programs to CUDA, where that launches them.
     """
 
     def __init__(self, program: Program, device: Device, weights: Constants) -> None:
@@ -131,8 +131,15 @@ class Plan:
             a.program for step in self.steps for a in step.args if isinstance(a, Described)
         ]
         self.programs = device.programs.get(programs)
-        side = device.cuda
-        self.loading = None if side is None else side.load(self.programs.values())
+        self._device = device
+        self._loading: Loading | None = None
+
+    def is_loaded(self) -> bool:
+        """Whether CUDA has the programs; the first time that it is asked, they begin to come."""
+        side = self._device.cuda
+        if side is not None and self._loading is None:
+            self._loading = side.load(self.programs.values())
+        return self._loading is not None and self._loading.is_possible
 
     @staticmethod
     def launch(step: Step) -> Launch:
