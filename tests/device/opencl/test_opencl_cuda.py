@@ -4,16 +4,26 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from partita import HostTensor
 from partita_opencl.cuda import shared_memory
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.replay import Kernel, Replay, grid
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
-from partita_opencl.device.device import find_device
+from partita_opencl.device.device import Device, find_device
+from partita_opencl.device.turns import Turns
+from partita_opencl.runtime import bound_plan
+from partita_opencl.runtime.commands import OpenClCommands
+from partita_opencl.runtime.shared_kernels import SharedKernels
+
+from .comparison import compiled, floats
+from .test_opencl_host_memory import chain
 
 OUT_OF_MEMORY = 2
 
@@ -291,3 +301,68 @@ def test_lack_of_memory_is_told(memory) -> None:
         made.allocate(65 << 20)
     assert told.value.is_lack_of_memory
     assert driver.pushed == 0
+
+
+class ThroughOpenCl(OpenClCommands):
+    """In the place of CUDA's commands: the same kernels and arguments, by OpenCL."""
+
+    made: ClassVar[list["ThroughOpenCl"]] = []
+
+    def __init__(self, _side, kernels, arguments) -> None:
+        import pyopencl as cl
+
+        made = [cl.Kernel(kernel.program, kernel.name) for kernel in kernels]
+        sizes = [(tuple(one.global_size), tuple(one.local_size)) for one in kernels]
+        super().__init__(SharedKernels(), made, sizes, arguments, Turns())
+        self.is_possible, self.launches = True, 0
+        self.made.append(self)
+
+    def launch(self) -> None:
+        self.launches += 1
+        super().launch()
+
+
+@pytest.fixture
+def driven_by_cuda(monkeypatch):
+    """The first OpenCL device, as if CUDA had it and all programs."""
+    side = SimpleNamespace(stream=object, load=lambda _: SimpleNamespace(is_possible=True))
+    find_device("").pool  # noqa: B018  # made without that
+    monkeypatch.setattr(ThroughOpenCl, "made", [])
+    monkeypatch.setattr(Device, "cuda", side)
+    monkeypatch.setattr(bound_plan, "CudaCommands", ThroughOpenCl)
+
+
+def test_the_first_run_is_opencls_and_later_ones_are_cudas(driven_by_cuda) -> None:
+    runner = compiled(chain()).device_model.create_runner()
+    launches = []
+    for seed in range(4):
+        x = floats(3, 50, seed=seed)
+        (found,) = runner.run([HostTensor(x)])
+        np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+        launches.append(sum(one.launches for one in ThroughOpenCl.made))
+    assert launches == [0, 1, 2, 3]
+
+
+def test_buffers_that_cuda_lacks_are_opencls(driven_by_cuda) -> None:
+    runner = compiled(chain()).device_model.create_runner()
+    for seed in range(4):
+        for one in ThroughOpenCl.made:
+            one.is_possible = seed != 2
+        x = floats(3, 50, seed=seed)
+        (found,) = runner.run([HostTensor(x)])
+        np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+    assert [one.launches for one in ThroughOpenCl.made] == [2]
+
+
+def test_a_plan_that_cuda_refuses_is_opencls(driven_by_cuda, monkeypatch, caplog) -> None:
+    def refusing(*_):
+        raise CudaError("cuGraphAddKernelNode_v2", "CUDA_ERROR_INVALID_VALUE")
+
+    monkeypatch.setattr(bound_plan, "CudaCommands", refusing)
+    runner = compiled(chain()).device_model.create_runner()
+    for seed in range(3):
+        x = floats(3, 50, seed=seed)
+        (found,) = runner.run([HostTensor(x)])
+        np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "cuGraphAddKernelNode_v2: CUDA_ERROR_INVALID_VALUE" in caplog.text
