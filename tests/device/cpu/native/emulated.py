@@ -13,9 +13,11 @@ import ctypes
 import functools
 import os
 import re
+from pathlib import Path
 
 from partita_cpu.jit import disk_cache, isa, llvm_kernel
-from partita_cpu.jit.loader.elf_image import Image, image_of, load
+from partita_cpu.jit.code_hash import generators_digest
+from partita_cpu.jit.loader.elf_image import FORMAT, Image, image_of, load
 from partita_cpu.llvm import module
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import EVERY
@@ -176,6 +178,8 @@ _TILE_ROWS = 16
 _ROW_BYTES = 64
 _CONFIG = (ctypes.c_uint8 * 64)()
 """What tiles were last configured as, by any thread."""
+_CONFIG_NAME = "tiles:config"
+"""What images call it by."""
 
 
 def _size(f, tile, of_rows):
@@ -303,7 +307,7 @@ def _without_tiles(made):
     """A module of AMX whose functions have their tiles in memory of their own."""
     made = re.sub(r"^declare .*@llvm\.x86\.(?:tile|ldtile|tdp).*\n", "", made, flags=re.MULTILINE)
     room = f"[{_TILES * _TILE_ROWS * _ROW_BYTES} x i8]"
-    config = f"ptr inttoptr (i64 {ctypes.addressof(_CONFIG)} to ptr)"
+    config = f'ptr @"{_CONFIG_NAME}"'
     shared = f"{config}, ptr %tiles"
     copy = f"call void @llvm.memcpy.p0.p0.i64({config}, ptr %config, i64 64, i1 false)"
     made = made.replace("call void @llvm.x86.ldtilecfg(ptr %config)", copy)
@@ -328,7 +332,8 @@ def _without_tiles(made):
         _multiply_tiles("emulated.tdpbf16ps", "float", "fadd", _pair_of_bfloat16),
         _multiply_tiles("emulated.tdpbusd", "i32", "add", _four_bytes),
     )
-    declared = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)\n"
+    declared = f'@"{_CONFIG_NAME}" = external global [{ctypes.sizeof(_CONFIG)} x i8]\n'
+    declared += "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)\n"
     declared += "declare float @llvm.fma.f32(float, float, float)\n"
     own = [f.text().replace("define void", "define internal void") for f in kernels]
     return "\n".join(["\ndefine ".join(functions), declared, *own])
@@ -367,19 +372,18 @@ def text(level, part=""):
 @functools.cache
 def addresses(level, part=""):
     """What `objects.addresses` would return."""
-    names = [function.name for function in module.functions(level, part)]
-    made, name = text(level, part), f"emulated_{level}{part}"
-    if level.tiles:  # whose text holds an address of this process
-        machine = llvm_kernel.level_machine(isa.available()[1])
-        return load(image_of(llvm_kernel.object_code(made, machine), names))
-    found = disk_cache.read(name, made)
+    name, machine = f"emulated_{level}{part}", isa.available()[1]
+    here = Path(__file__).read_text(encoding="utf-8")
+    key = f"{FORMAT} {generators_digest()} {here} {level} {machine}"
+    found = disk_cache.read(name, key)
     if found is None:
-        machine = llvm_kernel.level_machine(isa.available()[1])
-        image = image_of(llvm_kernel.object_code(made, machine), names)
-        disk_cache.write(name, made, image.pack())
+        names = [function.name for function in module.functions(level, part)]
+        made = llvm_kernel.object_code(text(level, part), llvm_kernel.level_machine(machine))
+        image = image_of(made, names)
+        disk_cache.write(name, key, image.pack())
     else:
         image = Image.unpack(found)
-    return load(image)
+    return load(image, {_CONFIG_NAME: ctypes.addressof(_CONFIG)}.__getitem__)
 
 
 def install(patch, *levels):
