@@ -66,6 +66,13 @@ EXACT_DEPTH_OF_WINDOWS = 48
 EXACT_PIXELS = 64
 """Nor are products of fewer rows: weights have half as many bytes again."""
 
+EXACT_PIXELS_OF_THREAD = 32
+"""Nor convolutions of fewer for each thread: those share columns, and each splits the same rows.
+
+With eight threads and more, ResNet-50's images of 14 x 14 take less time in float32. Matrices are
+laid out once for all threads, and were not measured.
+"""
+
 EXACT_OUTPUTS = 128
 """Nor are those with fewer outputs."""
 
@@ -138,7 +145,7 @@ class Choice:
             return Arithmetic.F32 if computed else self.arithmetic
         exact = Arithmetic.F32
         # What is computed on the way need not be converted for splitting.
-        if images.depth >= EXACT_DEPTH if computed else _splits_exactly(images):
+        if images.depth >= EXACT_DEPTH if computed else self._splits_exactly(images):
             exact = Arithmetic.BF16X6
         if self.arithmetic is Arithmetic.BF16X6:
             return exact
@@ -147,6 +154,11 @@ class Choice:
         pays = images.depth >= EXACT_DEPTH if computed else _splits(images)
         off = excess(Arithmetic.BF16X3, images.depth)
         return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
+
+    def _splits_exactly(self, images: Images) -> bool:
+        """Whether six products in bfloat16 take less time than one in float32."""
+        few = images.out_height > 1 and images.pixels < EXACT_PIXELS_OF_THREAD * self.threads
+        return not few and _splits_exactly(images)
 
     def wanted_of_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
@@ -196,7 +208,10 @@ def _splits(images: Images) -> bool:
 
 
 def _splits_exactly(images: Images) -> bool:
-    """Whether six products in bfloat16 take less time than one in float32."""
+    """Whether six products take less time for few threads.
+
+    On this depends what may be off, which is the same for any number of threads.
+    """
     shortest, fewest = EXACT_DEPTH, EXACT_OUTPUTS
     if images.kernel != (1, 1):
         shortest, fewest = EXACT_DEPTH_OF_WINDOWS, EXACT_OUTPUTS_OF_WINDOWS

@@ -33,24 +33,30 @@ def turn_planes(
         columns: Columns of x, at least `SIDE`.
         kernel: Address of the kernel that turns a block.
         tid: This thread.
-        nt: All threads; they share blocks of columns.
+        nt: All threads; they share blocks of columns, or of rows where those are few.
     """
-    pieces = -(-columns // SIDE)
+    across, down = -(-columns // SIDE), -(-rows // SIDE)
     planes = x.size // (rows * columns)
     size = x.itemsize
+    by_rows = planes * across < TOGETHER * nt and across < down
+    pieces = down if by_rows else across
     piece, end = planes * pieces * tid // nt, planes * pieces * (tid + 1) // nt
     while piece < end:
         plane = piece // pieces
         first = piece - plane * pieces
-        taken = min(TOGETHER, end - piece, pieces - first)
+        taken = min(end - piece, pieces - first)
+        top, bottom, left, right = 0, down, first, first + taken
+        if by_rows:
+            top, bottom, left, right = first, first + taken, 0, across
         origin = plane * rows * columns
-        for below in range(0, rows, SIDE):
-            top = min(below, rows - SIDE)
-            for block in range(first, first + taken):
-                left = min(block * SIDE, columns - SIDE)
-                source = address(x) + size * (origin + top * columns + left)
-                target = address(y) + size * (origin + left * rows + top)
-                call_turn(kernel, (source, size * columns, target, size * rows))
+        for begin in range(left, right, TOGETHER):
+            for below in range(top, bottom):
+                line = min(below * SIDE, rows - SIDE)
+                for block in range(begin, min(begin + TOGETHER, right)):
+                    place = min(block * SIDE, columns - SIDE)
+                    source = address(x) + size * (origin + line * columns + place)
+                    target = address(y) + size * (origin + place * rows + line)
+                    call_turn(kernel, (source, size * columns, target, size * rows))
         piece += taken
 
 

@@ -76,14 +76,16 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.int32])
 @pytest.mark.parametrize(
-    "shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 20, 196)]
+    "shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 20, 196), (2, 195, 20)]
 )
-def test_turned_planes(level, dtype, shape, guarded):
+@pytest.mark.parametrize("threads", [1, 3, 7])
+def test_turned_planes(level, dtype, shape, threads, guarded):
+    """Threads share columns, or rows where there are few columns."""
     x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
     planes, rows, columns = shape
     y = guarded.array(np.zeros((planes, columns, rows), dtype))
     kernel = addresses(level)[f"turn_{8 * x.itemsize}"]
-    for tid in range(3):
+    for tid in range(threads):
         source = guarded.array(x, at_end=tid != 0).reshape(-1)
-        turn_planes(source, y.reshape(-1), rows, columns, kernel, tid, 3)
+        turn_planes(source, y.reshape(-1), rows, columns, kernel, tid, threads)
     np.testing.assert_array_equal(y, x.swapaxes(1, 2))

@@ -77,6 +77,26 @@ def test_short_sums_are_split_exactly(images, wanted):
     assert arithmetic(images, wanted=wanted) is Arithmetic.BF16X6
 
 
+@pytest.mark.parametrize("made", [window, pointwise])
+def test_small_images_are_not_split_exactly_for_many_threads(made):
+    def chosen(size, threads, wanted=Arithmetic.BF16X6):
+        choice = Choice(MachineModel(AMX), wanted, threads)
+        return choice.product_arithmetic(made(128, 256, size), FINE)
+
+    assert chosen(14, 1) is chosen(14, 2) is chosen(14, 6) is Arithmetic.BF16X6
+    assert chosen(14, 8) is chosen(14, 16) is chosen(28, 32) is Arithmetic.F32
+    assert chosen(28, 16) is chosen(56, 64) is Arithmetic.BF16X6
+    for size in (14, 56):  # which three products are exact enough depends on no number of threads
+        one, many = (chosen(size, threads, Arithmetic.BF16X3) for threads in (1, 16))
+        assert (one is Arithmetic.BF16X3) == (many is Arithmetic.BF16X3)
+
+
+def test_matrices_are_split_exactly_for_any_number_of_threads():
+    choice = Choice(MachineModel(AMX), Arithmetic.BF16X6, 64)
+    images = Images.matrix(128, 256, 512)
+    assert choice.matrix_arithmetic(images, FINE) is Arithmetic.BF16X6
+
+
 def test_nothing_is_split_with_loss_unless_it_may_be():
     assert arithmetic(Images.matrix(64, 4096, 4096), wanted=Arithmetic.BF16X6) is Arithmetic.BF16X6
 
