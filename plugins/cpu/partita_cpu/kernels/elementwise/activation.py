@@ -17,6 +17,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
     emit_broadcast,
     emit_map,
     gated,
+    gated_in_place,
     mapped,
     mapped_with,
 )
@@ -37,11 +38,13 @@ _PLAIN = {
 }
 _GELU = {"none": mapped(scalar.gelu), "tanh": mapped(scalar.gelu_tanh)}
 _SWISH = mapped_with(scalar.swish)
-_GATED = {
-    ("Silu", "none"): gated(scalar.silu),
-    ("Gelu", "none"): gated(scalar.gelu),
-    ("Gelu", "tanh"): gated(scalar.gelu_tanh),
+_GATES = {
+    ("Silu", "none"): scalar.silu,
+    ("Gelu", "none"): scalar.gelu,
+    ("Gelu", "tanh"): scalar.gelu_tanh,
 }
+_GATED = {form: gated(function) for form, function in _GATES.items()}
+_GATED_IN_PLACE = {form: gated_in_place(function) for form, function in _GATES.items()}
 
 # Kernel and the attributes that are its parameters, with their defaults.
 _PARAMETRIC = {
@@ -80,11 +83,14 @@ def gelu(b: Builder, node: Node, x: Operand) -> Operand:
 @kernel("Gated", domain="partita", dtypes=F32)
 def gated_activation(b: Builder, node: Node, x: Operand, other: Operand) -> Operand:
     """An activation times another value of its shape; see `passes.gated_activations`."""
-    name, form = str(node.attrs["activation"]), str(node.attrs.get("approximate", "none"))
-    replaces = node.attrs["in_place"] and x.const is None
-    y = b.view(x, x.shape) if replaces else b.empty(x.shape, x.dtype)
+    form = str(node.attrs["activation"]), str(node.attrs.get("approximate", "none"))
+    if node.attrs["in_place"] and x.const is None:
+        if x.size:
+            b.call(_GATED_IN_PLACE[form], b.flat(x), b.flat(other))
+        return b.view(x, x.shape)
+    y = b.empty(x.shape, x.dtype)
     if x.size:
-        b.call(_GATED[name, form], b.flat(x), b.flat(other), b.flat(y))
+        b.call(_GATED[form], b.flat(x), b.flat(other), b.flat(y))
     return y
 
 

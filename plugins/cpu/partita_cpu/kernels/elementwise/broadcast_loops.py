@@ -69,6 +69,23 @@ def gated(scalar: Callable[..., Any]) -> Kernel:
     return _named(map_gated, scalar)
 
 
+def gated_in_place(scalar: Callable[..., Any]) -> Kernel:
+    """A kernel ``(x, other, tid, nt)`` for ``x = scalar(x) * other`` on flat arrays.
+
+    That of `gated`, given one array as ``x`` and as ``y``, takes one element after another: its
+    vectors are for arrays that do not overlap.
+    """
+
+    def map_gated_in_place(x: Any, other: Any, tid: int, nt: int) -> None:
+        wide_vectors()
+        start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+        target, factors = x[start:stop], other[start:stop]
+        for i in range(target.size):
+            target[i] = scalar(target[i]) * factors[i]
+
+    return _named(map_gated_in_place, scalar)
+
+
 def broadcast(scalar: Callable[..., Any]) -> Kernel:
     """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)``; see `loop_nest`."""
 
