@@ -8,15 +8,18 @@ but its last token, then make ``--new`` tokens (onnxruntime-genai and OpenVINO c
 the prompt with it). Printed are medians of tokens a second of both phases, the bandwidth that
 decoding comes to (bytes of weights that a token reads, times tokens a second), and how many of the
 first tokens are those of the engine in the first row: of a random prompt many tokens are about
-equally likely, so that arithmetic decides. Engines: llama.cpp (npm's node-llama-cpp) and OpenVINO
-GenAI on the same file; onnxruntime and onnxruntime-genai on what Partita makes of it, saved as
-ONNX. What is not installed is left out, and a line says so; README.md beside this script says how
-to install it.
+equally likely, so that arithmetic decides. Engines in this process have the processor time of the
+prompt, too, which others on the machine disturb less. Engines: Partita by its exact products, and
+(``partita-int8``) with rows of prompts in int8, as others have them; llama.cpp (npm's
+node-llama-cpp) and OpenVINO GenAI on the same file; onnxruntime and onnxruntime-genai on what
+Partita makes of it, saved as ONNX. What is not installed is left out, and a line says so; README.md
+beside this script says how to install it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -47,11 +50,13 @@ class Turn:
         prefill_s: Seconds of the prompt.
         decode_s: Seconds of the tokens after it.
         tokens: These.
+        prefill_cpu_s: Processor time of the prompt in seconds; 0 where another process reads it.
     """
 
     prefill_s: float
     decode_s: float
     tokens: Sequence[int]
+    prefill_cpu_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -119,14 +124,14 @@ class StepEngine:
 
     def turn(self, prompt: Sequence[int], count: int) -> Turn:
         """Reads a prompt and generates."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for begin in range(0, len(prompt) - 1, self.chunk):
             self.step(prompt[begin : min(begin + self.chunk, len(prompt) - 1)], begin)
-        filled = time.perf_counter()
+        filled, cpu = time.perf_counter(), time.process_time() - cpu
         tokens = [prompt[-1]]
         for number in range(count):
             tokens.append(self.step(tokens[-1:], len(prompt) - 1 + number))
-        return Turn(filled - start, time.perf_counter() - filled, tokens[1:])
+        return Turn(filled - start, time.perf_counter() - filled, tokens[1:], cpu)
 
 
 def _feeds(ids: Sequence[int], past: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -138,15 +143,25 @@ def _feeds(ids: Sequence[int], past: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class Partita(StepEngine):
-    """This framework: one request, its caches updated in place."""
+    """This framework: one request, its caches updated in place.
 
-    def __init__(self, setting: Setting) -> None:
+    Args:
+        setting: What all engines get.
+        group: Numbers of a row of a prompt that share a scale in int8; 0 for exact products.
+    """
+
+    def __init__(self, setting: Setting, group: int = 0) -> None:
         config = dict(setting.config)
+        if group:
+            config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
         core = partita.Core()
         if core.accepts_property(setting.device, "INFERENCE_NUM_THREADS"):
             config["INFERENCE_NUM_THREADS"] = setting.threads
         self.name = f"Partita {partita.__version__} on {setting.device}"
         self.arithmetic = "float32 sums of stored weights"
+        if group:
+            self.name += ", int8"
+            self.arithmetic = f"prompts in int8 by groups of {group}"
         if core.accepts_property(setting.device, "HETERO_CONTEXT"):
             config["HETERO_CONTEXT"] = setting.context
         compiled = core.compile_model(setting.model, setting.device, config)
@@ -208,15 +223,15 @@ class OnnxRuntimeGenai:
         length = len(prompt) + count
         params.set_search_options(max_length=self._context, min_length=length + 1, do_sample=False)
         generator = self._genai.Generator(self._model, params)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         generator.append_tokens(np.array([prompt], np.int32))
         generator.generate_next_token()
-        filled = time.perf_counter()
+        filled, cpu = time.perf_counter(), time.process_time() - cpu
         for _ in range(count):
             generator.generate_next_token()
         end = time.perf_counter()
         tokens = [int(token) for token in generator.get_sequence(0)[len(prompt) :]]
-        return Turn(filled - start, end - filled, tokens[:count])
+        return Turn(filled - start, end - filled, tokens[:count], cpu)
 
 
 def _genai_folder(setting: Setting) -> Path:
@@ -319,10 +334,30 @@ class OpenvinoGenai:
             max_new_tokens=count + 1, ignore_eos=True, do_sample=False
         )
         ids = openvino.Tensor(np.array([prompt], np.int64))
-        result = self._pipeline.generate(ids, config)
+        clock = _first_token_clock(self._genai)
+        result = self._pipeline.generate(ids, config, clock)
         metrics = result.perf_metrics
         decode = metrics.get_tpot().mean / 1e3 * count
-        return Turn(metrics.get_ttft().mean / 1e3, decode, list(result.tokens[0])[:count])
+        tokens = list(result.tokens[0])[:count]
+        return Turn(metrics.get_ttft().mean / 1e3, decode, tokens, clock.cpu_s)
+
+
+def _first_token_clock(genai: Any) -> Any:
+    """A streamer of OpenVINO GenAI: `cpu_s` is processor time from now to the first token."""
+
+    class Clock(genai.StreamerBase):
+        def __init__(self) -> None:
+            super().__init__()
+            self.start, self.cpu_s = time.process_time(), 0.0
+
+        def write(self, tokens: Any) -> Any:
+            self.cpu_s = self.cpu_s or time.process_time() - self.start
+            return genai.StreamingStatus.RUNNING
+
+        def end(self) -> None:
+            """Nothing is kept."""
+
+    return Clock()
 
 
 class LlamaCpp:
@@ -367,6 +402,7 @@ class LlamaCpp:
 
 ENGINES: dict[str, Callable[[Setting], Engine]] = {
     "partita": Partita,
+    "partita-int8": functools.partial(Partita, group=32),
     "llama.cpp": LlamaCpp,
     "onnxruntime": OnnxRuntime,
     "genai": OnnxRuntimeGenai,
@@ -409,14 +445,19 @@ def run(engines: Sequence[Engine], prompt: Sequence[int], args: argparse.Namespa
             if number:  # the first is for warming up
                 turns[engine.name].append(turn)
     judge = turns[engines[0].name][0]
-    print("| engine | arithmetic | prefill/s | decode/s | decode, GB/s | tokens as the first |")
-    print("| --- " * 6 + "|")
+    print(
+        "| engine | arithmetic | prefill/s | prefill, processor s | decode/s | decode, GB/s "
+        "| tokens as the first |"
+    )
+    print("| --- " * 7 + "|")
     for engine in engines:
         own = turns[engine.name]
         prefill = (len(prompt) - 1) / statistics.median(turn.prefill_s for turn in own)
         decode = args.new / statistics.median(turn.decode_s for turn in own)
         same = f"{_agreeing(own[0].tokens, judge.tokens)} of {args.new}"
-        speed = f"{prefill:.1f} | {decode:.2f} | {decode * args.bytes_read / 1e9:.2f}"
+        cpu = statistics.median(turn.prefill_cpu_s for turn in own)
+        speed = f"{prefill:.1f} | {f'{cpu:.2f}' if cpu else ''} | {decode:.2f}"
+        speed += f" | {decode * args.bytes_read / 1e9:.2f}"
         print(f"| {engine.name} | {engine.arithmetic} | {speed} | {same} |", flush=True)
 
 

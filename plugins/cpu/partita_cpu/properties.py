@@ -55,6 +55,17 @@ class CpuProperties(DeviceProperties):
         "kernels lack it they compute f32: the compiled model's property says so, its "
         "INFERENCE_PRECISION_NOTE and explain() say why.",
     )
+    DYNAMIC_QUANTIZATION_GROUP_SIZE: int = Field(
+        0,
+        ge=0,
+        multiple_of=32,
+        description="Terms of a row that share a scale where products of many rows with weights "
+        "quantized in blocks (MatMulNBits), as prompts of language models are read, round rows to "
+        "int8. 0 takes int16 instead, and each block for itself: results are then off by 1e-4 of "
+        "the largest at most, with groups of 32 by 1e-2. For weights of 4 bits on AVX2 and "
+        "AVX-512, and of 8 bits with VNNI; not on ARM, nor where AMX multiplies. The compiled "
+        "model's property is what it comes to, its DYNAMIC_QUANTIZATION_NOTE and explain() tell.",
+    )
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,
         description="What to prefer where speed and exactness differ. ACCURACY computes f32 as "

@@ -16,6 +16,7 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.gemm.waiting_weights import WaitingWeights
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
+from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, longest_unit
 from partita_cpu.machine_model import MachineModel, this_machine
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ class Choice:
         arithmetic: What float32 products are computed in.
         threads: Threads that scratch memory is laid out for.
         shortfall: Why it is not the arithmetic that properties ask for; empty if it is.
+        group: Terms of rows that share a scale where products with weights quantized in blocks
+            round rows to int8; 0 where none do.
+        group_note: What that comes to; empty if it is not asked for.
         waiting: Weights that wait to be packed until a program is complete.
     """
 
@@ -100,6 +104,8 @@ class Choice:
     arithmetic: Arithmetic
     threads: int
     shortfall: str = field(default="", compare=False)
+    group: int = 0
+    group_note: str = field(default="", compare=False)
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -239,7 +245,33 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
         arithmetic = Arithmetic.BF16X3
     elif level.tiles:
         arithmetic = Arithmetic.BF16X6
-    return Choice(machine, arithmetic, threads, note)
+    group = properties.DYNAMIC_QUANTIZATION_GROUP_SIZE
+    group_note = told_of_groups(group, level)
+    if not takes_groups(level):
+        if group_note:
+            tell_once(group_note)
+        group = 0
+    return Choice(machine, arithmetic, threads, note, group, group_note)
+
+
+def takes_groups(level: Level) -> bool:
+    """Whether a level multiplies rows of int8 by weights quantized in blocks."""
+    return longest_unit(level, min(BLOCK_BITS)) > 0
+
+
+def told_of_groups(group: int, level: Level) -> str:
+    """What groups of so many terms come to on a level; empty if none are asked for."""
+    if not group:
+        return ""
+    asked = f"DYNAMIC_QUANTIZATION_GROUP_SIZE={group}"
+    if not takes_groups(level):
+        exact = "products of bfloat16 by AMX" if level.tiles else "its exact ones"
+        return f"{asked} is 0 here: level '{level.name}' has no such kernels beside {exact}."
+    bits = " and ".join(str(bits) for bits in BLOCK_BITS if longest_unit(level, bits))
+    return (
+        f"{asked}: products of many rows with weights of {bits} bits in blocks round rows to int8 "
+        f"on level '{level.name}'."
+    )
 
 
 def lacking_bfloat16(wanted: str, level: Level, machine: Level) -> str:

@@ -11,12 +11,14 @@ from partita.lowering import ActivationCode, Array
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import activations
+from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles import dot_pairs
+from partita_cpu.llvm.tiles import dot_unpacked, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
+from partita_cpu.llvm.tiles.dot_unpacked import Factors
 
 MAX_ROWS = 32
 """Rows of the largest tile of any arithmetic."""
@@ -259,14 +261,30 @@ def block_kernels(level: Level, variant: Variant) -> Array:
 
 
 @functools.cache
-def pair_kernels(level: Level, has_terms: bool) -> Array:
-    """The kernels for such weights made int16 by number of rows; 0 where there is none."""
+def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> Array:
+    """The kernels for such weights that were unpacked, by number of rows; 0 where there is none."""
     table = np.zeros(MAX_ROWS + 1, np.int64)
-    for rows in dot_pairs.row_counts(level):
-        table[rows] = llvm_kernel.addresses(level, "_blocks")[
-            dot_pairs.kernel_name(rows, has_terms)
-        ]
+    for rows in dot_unpacked.row_counts(level, factors):
+        known = llvm_kernel.addresses(level, _UNPACKED_PARTS[factors])
+        table[rows] = known[dot_unpacked.kernel_name(rows, factors, has_terms)]
     return table
+
+
+@functools.cache
+def group_kernel(level: Level, bits: int) -> Array:
+    """The kernel that makes a group of a row int8, for weights of so many bits, in an array."""
+    return np.array([llvm_kernel.addresses(level, "_quads")[int8_groups.kernel_name(bits)]])
+
+
+@functools.cache
+def quad_kernels(level: Level, variant: Variant) -> Array:
+    """The kernels for rows of bytes: as `unpacked_kernels`, in place 0 what unpacks weights."""
+    table = unpacked_kernels(level, Factors.QUADS).copy()
+    table[0] = llvm_kernel.addresses(level, "_quads")[unpack_quads.kernel_name(variant)]
+    return table
+
+
+_UNPACKED_PARTS = {Factors.PAIRS: "_blocks", Factors.QUADS: "_quads"}
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked
 from partita_cpu.llvm.add_int8 import add_bytes
-from partita_cpu.llvm.copies import bf16_split, strided_copy
+from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
 from partita_cpu.llvm.copies.transpose_block import turn
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.images import depthwise_rows
@@ -21,10 +21,11 @@ from partita_cpu.llvm.tiles import (
     amx_int8,
     dot_blocks,
     dot_int8,
-    dot_pairs,
+    dot_unpacked,
     fma,
     fp16_weights,
     unpack_blocks,
+    unpack_quads,
 )
 
 _ENDS = ("floats", "levels")
@@ -43,12 +44,13 @@ PARTS = (
     "_pairs",
     "_f16",
     "_blocks",
+    "_quads",
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
 Windows that slide over images, depthwise convolutions, products of bfloat16 by vectors and of bytes
-take long to compile, and each is asked for by some networks; those for float16 and for weights
-quantized in blocks are seldom asked for.
+take long to compile, and each is asked for by some networks; those for float16, for weights
+quantized in blocks and for rows of bytes beside these are seldom asked for.
 """
 
 
@@ -58,8 +60,11 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part == "_blocks":
-        made = dot_blocks.functions(level) + dot_pairs.functions(level)
+        made = dot_blocks.functions(level) + dot_unpacked.pair_functions(level)
         return made + unpack_blocks.functions() if level.tiles else made
+    if part == "_quads":
+        made = dot_unpacked.quad_functions(level)
+        return made + unpack_quads.functions() + int8_groups.functions() if made else made
     if part == "_bytes":
         return _byte_functions(level)
     if part == "_pairs":
@@ -190,6 +195,10 @@ def text(level: Level, part: str = "") -> str:
     if part == "_blocks":
         parts.append(dot_blocks.declarations(level))
         return "\n".join([*parts, unpack_blocks.declarations()] if level.tiles else parts)
+    if part == "_quads":
+        return "\n".join(
+            [*parts, dot_unpacked.quad_declarations(level), int8_groups.declarations()]
+        )
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
     parts.append(activations.declarations(lanes))
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]

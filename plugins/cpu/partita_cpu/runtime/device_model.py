@@ -147,7 +147,7 @@ class CpuModel(DeviceModel):
         return self._arena_bytes + ALIGNMENT
 
     def extra_properties(self) -> dict[str, Any]:
-        """What the hint for precision comes to on this machine, and why if that is something else.
+        """What hints for arithmetic come to on this machine, and why if that is something else.
 
         An exported model keeps what was asked for, and asks again where it is imported.
         """
@@ -155,12 +155,15 @@ class CpuModel(DeviceModel):
         return {
             "INFERENCE_PRECISION_HINT": choice.precision,
             "INFERENCE_PRECISION_NOTE": choice.shortfall,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": choice.group,
+            "DYNAMIC_QUANTIZATION_NOTE": choice.group_note,
         }
 
     def explain(self) -> Explanation:
-        """All on this device; and what of the properties it cannot do."""
-        plain, note = super().explain(), self.specializer.target.options.shortfall
-        return replace(plain, notes=[note] if note else [])
+        """All on this device; what of the properties it cannot do, and what they cost."""
+        choice = self.specializer.target.options
+        notes = [note for note in (choice.shortfall, choice.group_note) if note]
+        return replace(super().explain(), notes=notes)
 
     def in_place_outputs(self) -> Mapping[int, int]:
         """Caches that an operator writes new rows to."""

@@ -101,6 +101,7 @@ define internal <{n} x {to}> @emulated.{name}({large}) alwaysinline {
 _TWICE = {
     "mask.cvtps2dq.512": ("avx.cvt.ps2dq.256", "float", 16, "i32", 16, 1),
     "pmaddw.d.512": ("avx2.pmadd.wd", "i16", 32, "i32", 16, 2),
+    "pmaddubs.w.512": ("avx2.pmadd.ub.sw", "i8", 64, "i16", 32, 2),
     "packssdw.512": ("avx2.packssdw", "i32", 16, "i16", 32, 2),
     "packuswb.512": ("avx2.packuswb", "i16", 32, "i8", 64, 2),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,12 +15,14 @@ from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_kernels,
+    group_kernel,
     laid_kernels,
-    pair_kernels,
+    quad_kernels,
     unpack_kernel,
+    unpacked_kernels,
 )
 from partita_cpu.jit import isa
-from partita_cpu.kernels.quantized_weights.pair_products import UNPACKED_FLOATS, multiply_pairs
+from partita_cpu.kernels.quantized_weights.group_rows import quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
@@ -34,9 +38,15 @@ from partita_cpu.kernels.quantized_weights.tile_products import (
     unpacked_size,
     unpacked_table,
 )
+from partita_cpu.kernels.quantized_weights.unpacked_products import (
+    Unpacked,
+    multiply_unpacked_rows,
+    thread_floats,
+)
+from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import AMX, AVX2
-from partita_cpu.llvm.tiles import dot_pairs
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Zeros
+from partita_cpu.llvm.tiles.dot_unpacked import Factors, longest_unit, row_counts, width
 from partita_cpu.machine_model import MachineModel
 
 from . import emulated
@@ -81,10 +91,13 @@ class Problem:
         levels = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1)
         levels = levels.reshape(columns, blocks, size).astype(np.float64)
         real = levels * scales.astype(np.float64)[..., None] - terms_of_zeros[..., None]
-        matrix = real.reshape(columns, -1)[:, :terms].T
-        self.expected = self.x.astype(np.float64) @ matrix + self.bias
+        self.matrix = real.reshape(columns, -1)[:, :terms].T
+        self.expected = self.exact(self.x)
         of_panels = size, bits, variant.scale_bytes, int(variant.zeros), 5
         self.sizes = RowSizes(rows, terms, columns, *of_panels, 24, 1)
+
+    def exact(self, x):
+        return x.astype(np.float64) @ self.matrix + self.bias
 
     def check(self, y, tolerance):
         assert np.abs(y - self.expected).max() <= tolerance * np.abs(self.expected).max()
@@ -99,27 +112,61 @@ def beside(guarded, numbers, kind):
     return guarded.array(np.ascontiguousarray(panels).reshape(-1).view(np.uint8))
 
 
-def run_rows(problem, level, threads, shares, pairs=False):
-    guarded, sizes = problem.guarded, problem.sizes._replace(shares=shares)
+def rounded_rows(problem, level, threads):
+    """The left side as int16; as it is where kernels take it so."""
+    guarded, sizes = problem.guarded, problem.sizes
     x = guarded.array(problem.x).reshape(-1)
-    quantized = x
-    if level.native:
-        quantized = guarded.array(np.full(sizes.rows * row_bytes(*sizes[1:4:2]), 255, np.uint8))
-        layout = sizes.rows, sizes.terms, sizes.size, sizes.zeros, sizes.zero
-        for tid in range(threads):
-            quantize_rows(x, quantized, *layout, tid, threads)
+    if not level.native:
+        return x, x
+    quantized = guarded.array(np.full(sizes.rows * row_bytes(*sizes[1:4:2]), 255, np.uint8))
+    layout = sizes.rows, sizes.terms, sizes.size, sizes.zeros, sizes.zero
+    for tid in range(threads):
+        quantize_rows(x, quantized, *layout, tid, threads)
+    return x, quantized
+
+
+def run(problem, multiply, x, quantized, kernels, each, threads, shares, *more):
+    """Runs a product on so many threads, each with so much scratch memory."""
+    guarded, sizes = problem.guarded, problem.sizes._replace(shares=shares)
     y = guarded.array(np.full((sizes.rows, sizes.columns), 7, np.float32))
     bias = guarded.array(problem.bias)
     arrays = BlockArrays(problem.w, problem.scales, problem.zeros, bias, y.reshape(-1))
-    each = scratch_floats(sizes.size) + pairs * UNPACKED_FLOATS
     floats = guarded.array(np.full(threads * each, np.nan, np.float32))
-    multiply, kernels = multiply_blocks, block_kernels(level, problem.variant)
-    if pairs:
-        has_terms = problem.variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
-        multiply, kernels = multiply_pairs, pair_kernels(level, has_terms)
     for tid in range(threads):
-        multiply(x, quantized, arrays, kernels, sizes, floats, tid, threads)
+        multiply(x, quantized, arrays, kernels, sizes, *more, floats, tid, threads)
     return y
+
+
+def run_rows(problem, level, threads, shares):
+    x, quantized = rounded_rows(problem, level, threads)
+    kernels, each = block_kernels(level, problem.variant), scratch_floats(problem.sizes.size)
+    return run(problem, multiply_blocks, x, quantized, kernels, each, threads, shares)
+
+
+def run_pairs(problem, level, threads, shares):
+    size, zeros = problem.sizes.size, problem.variant.zeros
+    x, quantized = rounded_rows(problem, level, threads)
+    kernels = unpacked_kernels(level, Factors.PAIRS, zeros in (Zeros.HALVES, Zeros.FLOATS))
+    unpacked = Unpacked(2, size, width(level))
+    operands = x, quantized, kernels, thread_floats(size, unpacked)
+    return run(problem, multiply_unpacked_rows, *operands, threads, shares, unpacked)
+
+
+def run_quads(problem, level, threads, shares, group, unit):
+    guarded, sizes, variant = problem.guarded, problem.sizes, problem.variant
+    unpacked = Unpacked(1, unit, width(level))
+    padded = -(-sizes.terms // sizes.size) * sizes.size
+    group = min(group, padded)
+    x = guarded.array(problem.x).reshape(-1)
+    of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
+    quantized = guarded.array(np.full(sizes.rows * of_row, 255, np.uint8))
+    rest = guarded.array(np.full(threads * group, np.nan, np.float32))
+    kernel = group_kernel(level, variant.bits)
+    for tid in range(threads):
+        layout = sizes.terms, padded, group, unit
+        quantize_groups(x, quantized, kernel, rest, *layout, tid, threads)
+    operands = x, quantized, quad_kernels(level, variant), thread_floats(sizes.size, unpacked)
+    return run(problem, multiply_unpacked_rows, *operands, threads, shares, unpacked)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -142,7 +189,7 @@ def test_rows(level, variant, rows, terms, columns, size, threads, seed, data):
     guarded.release()
 
 
-PAIRED = [level for level in LEVELS if dot_pairs.row_counts(level)]
+PAIRED = [level for level in LEVELS if row_counts(level, Factors.PAIRS)]
 
 
 @pytest.mark.parametrize("level", PAIRED)
@@ -161,18 +208,99 @@ def test_rows_by_unpacked_weights(level, variant, rows, terms, columns, size, th
     guarded = Guarded()
     problem = Problem(guarded, seed, variant, rows, terms, columns, size)
     shares = data.draw(st.integers(1, threads))
-    problem.check(run_rows(problem, level, threads, shares, pairs=True), 1e-4)
+    problem.check(run_pairs(problem, level, threads, shares), 1e-4)
     guarded.release()
 
 
 @pytest.mark.parametrize("level", PAIRED)
 def test_unpacked_weights_leave_rows_that_are_not_finite_exact(level, guarded):
     problem = Problem(guarded, 0, VARIANTS[0], 40, 600, 20, 32)
-    plain = run_rows(problem, level, 2, 1, pairs=True)
+    plain = run_pairs(problem, level, 2, 1)
     problem.x[17, 5] = INF
-    y = run_rows(problem, level, 2, 1, pairs=True)
+    y = run_pairs(problem, level, 2, 1)
     assert not np.isfinite(y[17]).any()
     np.testing.assert_array_equal(np.delete(y, 17, 0), np.delete(plain, 17, 0))
+
+
+QUADS = [
+    (level, variant)
+    for level in LEVELS
+    for variant in VARIANTS
+    if longest_unit(level, variant.bits)
+]
+
+
+def grouped(x, group):
+    """Rows in multiples of a 127th of the largest number of each group, by numpy."""
+    rows, terms = x.shape
+    padded = np.zeros((rows, -(-terms // group), group), np.float32)
+    padded.reshape(rows, -1)[:, :terms] = x
+    largest = np.abs(padded).max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        levels = np.where(largest > 0, np.rint(padded * (np.float32(127) / largest)), 0)
+    scales = (largest / np.float32(127)).astype(np.float64)
+    return (levels * scales).reshape(rows, -1)[:, :terms]
+
+
+@pytest.mark.parametrize(
+    ("level", "variant"), QUADS, ids=[f"{level}-{variant.name}" for level, variant in QUADS]
+)
+@examples(8)
+@given(
+    rows=st.integers(1, 40),
+    terms=st.integers(1, 1300),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32, 64, 128, 256]),
+    group=st.sampled_from([32, 64, 96, 128, 4096]),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_rows_of_bytes(level, variant, rows, terms, columns, size, group, threads, seed, data):
+    guarded = Guarded()
+    problem = Problem(guarded, seed, variant, rows, terms, columns, size)
+    shares = data.draw(st.integers(1, threads))
+    longest = min(longest_unit(level, variant.bits), math.gcd(size, group))
+    unit = data.draw(st.sampled_from([unit for unit in (16, 32, 64) if longest % unit == 0]))
+    y = run_quads(problem, level, threads, shares, group, unit)
+    problem.expected = problem.exact(grouped(problem.x, group))
+    problem.check(y, 1e-5)
+    guarded.release()
+
+
+@pytest.mark.parametrize(
+    ("level", "variant"), QUADS, ids=[f"{level}-{variant.name}" for level, variant in QUADS]
+)
+def test_sums_of_the_largest_bytes_are_exact(level, variant, guarded):
+    """All weights and numbers of one sign as large as can be, and a zero point of zero."""
+    problem = Problem(guarded, 0, variant, 13, 640, 40, 32)
+    problem.w[...] = 255
+    problem.x[...] = np.where(np.arange(13) % 2, -1, 1)[:, None] * np.float32(3)
+    if variant.zeros is not Zeros.EQUAL:
+        problem.zeros[...] = 0
+    zero = 5 if variant.zeros is Zeros.EQUAL else 0
+    stored = problem.scales.view(np.float16 if variant.halves else np.float32)
+    scales = stored.reshape(-1, 20, COLUMNS).astype(np.float64).sum(1).reshape(-1)[:40]
+    top = (1 << variant.bits) - 1 - zero
+    problem.expected = problem.x[:, :1] * 32 * top * scales + problem.bias
+    problem.check(run_quads(problem, level, 2, 1, 32, 32), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("level", "variant"), QUADS[:: len(VARIANTS)], ids=[str(level) for level, _ in QUADS[::14]]
+)
+def test_rows_of_bytes_that_are_not_finite_or_tiny(level, variant, guarded):
+    problem = Problem(guarded, 0, variant, 40, 600, 20, 32)
+    problem.x[3, :64], problem.x[4] = 0, 1e-38
+    plain = run_quads(problem, level, 2, 1, 32, 32)
+    problem.expected = problem.exact(
+        grouped(np.where(problem.x == np.float32(1e-38), 0, problem.x), 32)
+    )
+    problem.check(plain, 1e-5)
+    problem.x[17, 5], problem.x[18, 599] = INF, np.nan
+    y = run_quads(problem, level, 2, 1, 32, 32)
+    assert not np.isfinite(y[17:19]).any()
+    np.testing.assert_array_equal(np.delete(y, (17, 18), 0), np.delete(plain, (17, 18), 0))
 
 
 def run_tiles(problem, arithmetic, threads):

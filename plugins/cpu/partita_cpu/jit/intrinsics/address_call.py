@@ -76,8 +76,14 @@ call_dots = calling(*[_I64] * 8)
 call_blocks = calling(*[_I64] * 12)
 """Calls one for weights quantized in blocks; see `dot_blocks.PARAMETERS`."""
 
-call_pairs = calling(*[_I64] * 13)
-"""Calls one for such weights made int16; see `dot_pairs.PARAMETERS`."""
+call_unpacked = calling(*[_I64] * 14)
+"""Calls one for such weights that were unpacked; see `dot_unpacked.PARAMETERS`."""
+
+call_unpack_quads = calling(*[_I64] * 10, _F32)
+"""Unpacks them as bytes; see `unpack_quads.PARAMETERS`."""
+
+call_group = calling(*[_I64] * 5, returns=_I64)
+"""Makes a group of floats int8; see `int8_groups.PARAMETERS`. Returns an int64."""
 
 call_unpack = calling(*[_I64] * 5, _F32, _I64)
 """Unpacks such weights; see `unpack_blocks.PARAMETERS`."""

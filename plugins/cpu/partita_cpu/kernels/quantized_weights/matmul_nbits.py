@@ -22,18 +22,15 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_exec_type,
     block_kernels,
+    group_kernel,
     laid_kernels,
-    pair_kernels,
+    quad_kernels,
     unpack_kernel,
+    unpacked_kernels,
 )
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
-from partita_cpu.kernels.quantized_weights.pair_products import MANY_ROWS as PAIR_ROWS
-from partita_cpu.kernels.quantized_weights.pair_products import (
-    UNPACKED_FLOATS,
-    chunk_rows,
-    multiply_pairs,
-)
+from partita_cpu.kernels.quantized_weights.group_rows import quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
@@ -50,14 +47,28 @@ from partita_cpu.kernels.quantized_weights.tile_products import (
     unpacked_size,
     unpacked_table,
 )
+from partita_cpu.kernels.quantized_weights.unpacked_products import MANY_ROWS as UNPACKED_ROWS
+from partita_cpu.kernels.quantized_weights.unpacked_products import (
+    Unpacked,
+    chunk_rows,
+    multiply_unpacked_rows,
+    thread_floats,
+)
+from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import PORTABLE
 from partita_cpu.llvm.tiles.dot_blocks import Zeros
+from partita_cpu.llvm.tiles.dot_unpacked import (
+    BLOCK_BITS,
+    Factors,
+    longest_unit,
+    row_counts,
+    width,
+)
 from partita_cpu.machine_model import MachineModel
 
 _TAKEN = F32 | HALVES
 _BYTES = frozenset({np.dtype(np.uint8)})
 
-BITS = (4, 8)
 BLOCKS = (16, 32, 64, 128, 256)
 
 MANY_ROWS = 64
@@ -82,8 +93,8 @@ def _check(node: Node) -> Reason | None:
     attrs = node.attrs
     bits, size = attrs.get("bits", 4), attrs["block_size"]
     wrong = ReasonCode.UNSUPPORTED_ATTRIBUTE
-    if bits not in BITS:
-        return Reason(wrong, f"bits is {bits}; takes {_listed(BITS)}")
+    if bits not in BLOCK_BITS:
+        return Reason(wrong, f"bits is {bits}; takes {_listed(BLOCK_BITS)}")
     if size not in BLOCKS:
         return Reason(wrong, f"block_size is {size}; takes {_listed(BLOCKS)}")
     if attrs.get("weight_prepacked", 0):
@@ -155,8 +166,9 @@ def _emit(
         _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
         return
     machine = MachineModel(PORTABLE) if known is None else known.machine
-    if native is not None and pair_kernels(machine.level, False)[1] and rows >= PAIR_ROWS:
-        _emit_pairs(b, native, x, panels, sizes, bias, y)
+    unpacked = None if native is None else _unpacked(native, sizes)
+    if native is not None and unpacked is not None and rows >= UNPACKED_ROWS:
+        _emit_unpacked(b, native, unpacked, x, panels, sizes, bias, y)
         return
     quantized = b.flat(x) if native is None else _quantized_rows(b, x, panels, sizes, rows)
     of_row = row_bytes(sizes.terms, sizes.size)
@@ -175,9 +187,22 @@ def _emit(
     )
 
 
-def _emit_pairs(
+def _unpacked(choice: Choice, sizes: BlockSizes) -> Unpacked | None:
+    """What both sides of products of many rows become; ``None`` if weights stay packed."""
+    level = choice.level
+    longest = min(longest_unit(level, sizes.bits), choice.group)
+    if longest:
+        unit = math.gcd(sizes.size, choice.group)
+        return Unpacked(Factors.QUADS.size, min(unit, longest), width(level))
+    if row_counts(level, Factors.PAIRS):
+        return Unpacked(Factors.PAIRS.size, sizes.size, width(level))
+    return None
+
+
+def _emit_unpacked(
     b: Builder,
     choice: Choice,
+    unpacked: Unpacked,
     x: Operand,
     panels: Panels,
     sizes: BlockSizes,
@@ -185,19 +210,28 @@ def _emit_pairs(
     y: Operand,
 ) -> None:
     rows, threads, variant = math.prod(x.shape[:-1]), choice.threads, panels.variant
-    across = evaluated(_shares, rows, sizes.panels, threads, float(sizes.columns))
-    has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
-    floats = threads * (scratch_floats(sizes.size) + UNPACKED_FLOATS)
+    level, kind = choice.level, block_exec_type(choice.level, sizes.bits)
+    if unpacked.factor == Factors.QUADS.size:
+        quantized = _grouped_rows(b, x, unpacked, sizes, choice)
+        kernels = quad_kernels(level, variant)
+        kind = f"{kind}_int8"
+    else:
+        quantized = _quantized_rows(b, x, panels, sizes, rows)
+        has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+        kernels = unpacked_kernels(level, Factors.PAIRS, has_terms)
+    columns = -(-sizes.columns // unpacked.width)
+    across = evaluated(_shares, rows, columns, threads, float(sizes.columns))
     b.call(
-        multiply_pairs,
+        multiply_unpacked_rows,
         b.flat(x),
-        _quantized_rows(b, x, panels, sizes, rows),
+        quantized,
         BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
-        b.constant(pair_kernels(choice.level, has_terms)),
-        _row_sizes(panels, sizes, rows, chunk_rows(choice.machine, sizes.size), across),
-        b.empty((floats,), np.float32),
+        b.constant(kernels),
+        _row_sizes(panels, sizes, rows, chunk_rows(choice.machine, unpacked), across),
+        unpacked,
+        b.empty((threads * thread_floats(sizes.size, unpacked),), np.float32),
         work=rows * sizes.terms * sizes.columns // 8,
-        exec_type=block_exec_type(choice.level, sizes.bits),
+        exec_type=kind,
     )
 
 
@@ -295,3 +329,22 @@ def _quantized_rows(
         return out
 
     return b.once(x, ("blocks", sizes.size, equal, panels.zero), quantize)
+
+
+def _grouped_rows(
+    b: Builder, x: Operand, unpacked: Unpacked, sizes: BlockSizes, choice: Choice
+) -> Operand:
+    """Rows in 8 bits; operators that multiply the same ones share them."""
+    padded = sizes.blocks * sizes.size
+    group = min(choice.group, padded)
+
+    def quantize() -> Operand:
+        of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
+        out = b.empty((math.prod(x.shape[:-1]) * of_row,), np.uint8)
+        kernel = b.constant(group_kernel(choice.level, sizes.bits))
+        floats = b.empty((choice.threads * group,), np.float32)
+        layout = sizes.terms, padded, group, unpacked.unit
+        b.call(quantize_groups, b.flat(x), out, kernel, floats, *layout, exec_type="reorder")
+        return out
+
+    return b.once(x, ("groups", sizes.size, unpacked.unit, sizes.bits), quantize)

@@ -216,16 +216,19 @@ def multiply_blocks(
                     end = min(row + FLOAT_ROWS, stop)
                     multiply_floats(x, arrays, sizes, panel, own, row, end)
     if native:
-        repeat_unusual(x, quantized, arrays, sizes, own, (top, bottom, first, last))
+        whole = row_bytes_of(sizes)
+        repeat_unusual(x, quantized, whole, arrays, sizes, own, (top, bottom, first, last))
 
 
 @loop
 def repeat_unusual(
-    x: Any, quantized: Any, arrays: BlockArrays, sizes: RowSizes, own: int, share: Any
+    x: Any, quantized: Any, whole: int, arrays: BlockArrays, sizes: RowSizes, own: int, share: Any
 ) -> None:
-    """Computes rows of a share anew that hold infinity or NaN, which 16 bits do not."""
+    """Computes rows of a share anew that hold infinity or NaN, which integers do not.
+
+    `whole`: bytes of a quantized row, which ends with whether all are finite.
+    """
     top, bottom, first, last = share
-    whole = row_bytes_of(sizes)
     for row in range(top, bottom):
         if sizes_at(address(quantized) + (row + 1) * whole - 8, 2)[0]:
             continue

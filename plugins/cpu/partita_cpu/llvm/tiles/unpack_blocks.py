@@ -62,15 +62,31 @@ def unpack_blocks(name: str, variant: Variant, planes: int) -> Function:
     return f
 
 
+def block_numbers(
+    f: Function, variant: Variant, scales: str, zeros: str, zero: str
+) -> tuple[str, str]:
+    """Scales of a block of a panel, and zero points times scales.
+
+    Args:
+        f: Where instructions go.
+        variant: What the panel holds.
+        scales: Pointer to the block's scales.
+        zeros: To its zero points.
+        zero: The zero point if all are equal, a float.
+    """
+    found = column_numbers(f, _LANES, scales, variant.scale_bytes)
+    if variant.zeros is Zeros.EQUAL:
+        terms = f.splat(_LANES, "float", zero)
+    else:
+        terms = column_numbers(f, _LANES, zeros, variant.zeros.size)
+    if variant.zeros in (Zeros.EQUAL, Zeros.BYTES):
+        terms = f.let(f"fmul {_FLOATS} {terms}, {found}")
+    return found, terms
+
+
 def _numbers(f: Function, variant: Variant, which: str) -> tuple[str, str]:
     """Scales, and zero points times scales, negative."""
-    scales = column_numbers(f, _LANES, f"%{which}scales", variant.scale_bytes)
-    if variant.zeros is Zeros.EQUAL:
-        terms = f.splat(_LANES, "float", "%zero")
-    else:
-        terms = column_numbers(f, _LANES, f"%{which}zeros", variant.zeros.size)
-    if variant.zeros in (Zeros.EQUAL, Zeros.BYTES):
-        terms = f.let(f"fmul {_FLOATS} {terms}, {scales}")
+    scales, terms = block_numbers(f, variant, f"%{which}scales", f"%{which}zeros", "%zero")
     return scales, f.let(f"fneg {_FLOATS} {terms}")
 
 

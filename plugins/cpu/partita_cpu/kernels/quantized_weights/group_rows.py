@@ -1,0 +1,75 @@
+"""Rows as int8, each group of terms by its largest one: see `int8_groups` and `dot_unpacked`.
+
+A row is its terms, then two numbers for each unit of terms, then whether all are finite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
+from partita_cpu.jit.intrinsics.address_call import address, call_group
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.copies.int8_groups import STEP
+
+
+@loop
+def quantize_groups(
+    x: Any,
+    out: Any,
+    kernel: Any,
+    floats: Any,
+    terms: int,
+    padded: int,
+    group: int,
+    unit: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Quantizes rows.
+
+    Args:
+        x: float32, flat.
+        out: Bytes; `unpacked_products.row_bytes` for each row.
+        kernel: `tile_kernels.group_kernel`.
+        floats: Scratch memory: `group` for each thread.
+        terms: Of a row.
+        padded: The same up to whole blocks of weights.
+        group: Terms that share a scale, `padded` at most; the last one may have fewer.
+        unit: Terms that share one with the weights, too; divides groups.
+        tid: This thread.
+        nt: All threads.
+    """
+    whole = padded + 8 * (padded // unit) + 8
+    rows = x.size // terms
+    threads = min(nt, floats.size // group)
+    if tid >= threads:
+        return
+    rest = floats[tid * group : (tid + 1) * group]
+    for row in range(rows * tid // threads, rows * (tid + 1) // threads):
+        place = address(out) + row * whole
+        finite = np.int64(1)
+        for first in range(0, padded, group):
+            count = min(group, padded - first)
+            source = address(x) + 4 * (row * terms + first)
+            if first + count > terms:
+                there = max(0, terms - first)
+                given = floats_at(source, there)
+                for i in range(there):
+                    rest[i] = given[i]
+                for i in range(there, count):
+                    rest[i] = np.float32(0)
+                source = address(rest)
+            finite &= call_group(
+                kernel[0],
+                (
+                    source,
+                    place + first,
+                    place + padded + 8 * (first // unit),
+                    count // unit,
+                    unit // STEP,
+                ),
+            )
+        sizes_at(place + whole - 8, 2)[0] = np.int32(finite)

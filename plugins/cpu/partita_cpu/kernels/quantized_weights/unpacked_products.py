@@ -1,0 +1,336 @@
+"""Products of many rows with quantized weights in vectors: some are unpacked at a time.
+
+What is unpacked of some columns stays in the first-level cache while the rows of a chunk meet it,
+and these in the second-level cache while columns change. Rows are int16, as `quantize_rows` leaves
+them, or int8, as `quantize_groups` does: see `dot_unpacked`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita_cpu.gemm.shares import own_share
+from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at
+from partita_cpu.jit.intrinsics.address_call import address, call_unpack_quads, call_unpacked
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.half import float16_to_float32
+from partita_cpu.kernels.quantized_weights.row_products import (
+    MOST_ROWS,
+    BlockArrays,
+    RowSizes,
+    floats_of_thread,
+    panel_of,
+    repeat_unusual,
+    scratch_floats,
+)
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Zeros
+from partita_cpu.machine_model import MachineModel
+
+TERMS = 640
+"""Most that are unpacked at a time: as int16 they take two thirds of a first-level cache of 32 KB,
+as bytes of 32 columns, with what belongs to them, all but a tenth of it."""
+
+MANY_ROWS = 48
+"""Unpacking pays from so many on."""
+
+ROWS_SHARE = 1 / 2
+"""Of the second-level cache, for rows that meet one panel after another."""
+
+_LINE = 16
+"""Floats of a line of the cache."""
+
+_LINE_BYTES = 64
+
+_HALVES, _BYTES = int(Zeros.HALVES), int(Zeros.BYTES)
+_EQUAL, _FLOATS = int(Zeros.EQUAL), int(Zeros.FLOATS)
+
+
+class Unpacked(NamedTuple):
+    """What both sides become.
+
+    Attributes:
+        factor: Bytes of a factor: 2 for pairs, 1 for quads.
+        unit: Terms that share a scale, on both sides.
+        width: Columns that are unpacked together.
+    """
+
+    factor: int
+    unit: int
+    width: int
+
+
+def row_bytes(terms: int, size: int, unpacked: Unpacked) -> int:
+    """Bytes of a row: terms, two numbers for each unit, and whether all are finite."""
+    padded = -(-terms // size) * size
+    return padded * unpacked.factor + 8 * (padded // unpacked.unit) + 8
+
+
+def thread_floats(size: int, unpacked: Unpacked) -> int:
+    """Scratch memory of a thread, in floats, for blocks of so many terms."""
+    numbers = 2 * (TERMS // unpacked.unit + 1) * unpacked.width
+    return scratch_floats(size) + TERMS * unpacked.width * unpacked.factor // 4 + numbers + _LINE
+
+
+def chunk_rows(machine: MachineModel, unpacked: Unpacked) -> int:
+    """Rows whose part of a chunk the second-level cache holds, of whole groups."""
+    of_row = TERMS * unpacked.factor + 8 * (TERMS // unpacked.unit)
+    return max(1, machine.l2_bytes(ROWS_SHARE) // of_row // MOST_ROWS) * MOST_ROWS
+
+
+@loop
+def multiply_unpacked_rows(
+    x: Any,
+    quantized: Any,
+    arrays: BlockArrays,
+    kernels: Any,
+    sizes: RowSizes,
+    unpacked: Unpacked,
+    floats: Any,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = x @ w + bias``.
+
+    Args:
+        x: The left side, flat.
+        quantized: The same as int16 or int8.
+        arrays: Weights, bias, result.
+        kernels: `tile_kernels.unpacked_kernels` or `quad_kernels`, for weights as they are.
+        sizes: Of the product.
+        unpacked: What both sides become.
+        floats: Scratch memory, `thread_floats` for each thread.
+        tid: This thread.
+        nt: All threads.
+    """
+    size, unit, width = sizes.size, unpacked.unit, unpacked.width
+    blocks, across = -(-sizes.terms // size), -(-sizes.columns // width)
+    room = floats_of_thread(size) + TERMS * width * unpacked.factor // 4
+    room += 2 * (TERMS // unit + 1) * width + _LINE
+    threads = min(nt, floats.size // room)
+    groups = -(-sizes.rows // MOST_ROWS)
+    top, bottom, first, last = own_share(sizes.shares, tid, threads, groups, across)
+    if tid >= threads or top == bottom or first == last:
+        return
+    top, bottom = top * MOST_ROWS, min(bottom * MOST_ROWS, sizes.rows)
+    own = address(floats) + 4 * tid * room
+    to = own + 4 * floats_of_thread(size)
+    to += -to % (4 * _LINE)
+    chunks = -(-blocks // (TERMS // size))
+    for chunk in range(chunks):
+        block = blocks * chunk // chunks
+        count = blocks * (chunk + 1) // chunks - block
+        for start in range(top, bottom, sizes.chunk):
+            stop = min(start + sizes.chunk, bottom)
+            for number in range(first, last):
+                if unpacked.factor == 2:
+                    _unpack_pairs(arrays, sizes, number, block, count, to)
+                else:
+                    _unpack_quads(arrays, kernels[0], sizes, unpacked, number, block, count, to)
+                following = panel_of(arrays, sizes, min(number + 1, last - 1) * (width // COLUMNS))
+                place = Place(to, number * width, block, count, start, stop, following.w)
+                _multiply_rows(quantized, arrays, kernels, sizes, unpacked, place)
+    panels = width // COLUMNS
+    last = min(last * panels, -(-sizes.columns // COLUMNS))
+    whole = _row_bytes_of(sizes, unpacked)
+    repeat_unusual(x, quantized, whole, arrays, sizes, own, (top, bottom, first * panels, last))
+
+
+class Place(NamedTuple):
+    """Some rows, columns and blocks of a product.
+
+    Attributes:
+        w: Address of the unpacked weights.
+        column: The first one.
+        block: The first one.
+        blocks: How many.
+        start: The first row.
+        stop: Behind the last one.
+        following: Address of the packed weights of the columns that come next.
+    """
+
+    w: int
+    column: int
+    block: int
+    blocks: int
+    start: int
+    stop: int
+    following: int
+
+
+@loop(inline=True)
+def _row_bytes_of(sizes: RowSizes, unpacked: Unpacked) -> Any:
+    """`row_bytes`, for kernels."""
+    padded = -(-sizes.terms // sizes.size) * sizes.size
+    return padded * unpacked.factor + 8 * (padded // unpacked.unit) + 8
+
+
+@loop
+def _multiply_rows(
+    quantized: Any,
+    arrays: BlockArrays,
+    kernels: Any,
+    sizes: RowSizes,
+    unpacked: Unpacked,
+    place: Place,
+) -> None:
+    """Some rows times some blocks of columns, added to what the blocks before them gave.
+
+    Meanwhile the same blocks of the columns that follow are fetched, panel by panel: a processor
+    does not guess where they are.
+    """
+    factor, unit, width = unpacked.factor, unpacked.unit, unpacked.width
+    padded, whole = -(-sizes.terms // sizes.size) * sizes.size, _row_bytes_of(sizes, unpacked)
+    term, units = place.block * sizes.size, place.blocks * sizes.size // unit
+    pitch = 4 * sizes.columns
+    scales = place.w + TERMS * width * factor
+    line = COLUMNS * sizes.bits // 8  # bytes of a panel's weights of one term
+    part, fetched = line * place.blocks * sizes.size, 0
+    row = place.start
+    while row < place.stop:
+        rows = min(MOST_ROWS, place.stop - row)
+        while kernels[rows] == 0:
+            rows -= 1
+        ahead = place.w
+        if fetched < part * (width // COLUMNS):
+            panel = fetched // part
+            ahead = place.following + line * (panel * padded + term) + fetched - panel * part
+            fetched += _LINE_BYTES * units
+        of_row = address(quantized) + row * whole
+        y = address(arrays.y) + 4 * (row * sizes.columns + place.column)
+        source, step = y, pitch
+        if place.block == 0:
+            source, step = address(arrays.bias) + 4 * place.column, 0
+        call_unpacked(
+            kernels[rows],
+            (
+                of_row + term * factor,
+                whole,
+                of_row + padded * factor + 8 * (term // unit),
+                place.w,
+                scales,
+                scales + 4 * width * units,
+                units,
+                unit * factor // 4,
+                source,
+                step,
+                y,
+                pitch,
+                min(width, sizes.columns - place.column),
+                ahead,
+            ),
+        )
+        row += rows
+
+
+@loop
+def _unpack_quads(
+    arrays: BlockArrays,
+    kernel: int,
+    sizes: RowSizes,
+    unpacked: Unpacked,
+    number: int,
+    block: int,
+    count: int,
+    to: int,
+) -> None:
+    """Some blocks of some columns: weights as bytes, scales, and zero points times scales.
+
+    Where columns end with half of a width, its last panel takes the place of the one that lacks.
+    """
+    width, size, units = unpacked.width, sizes.size, sizes.size // unpacked.unit
+    panels, at = -(-sizes.columns // COLUMNS), block * COLUMNS
+    for part in range(width // COLUMNS):
+        panel = panel_of(arrays, sizes, min(number * (width // COLUMNS) + part, panels - 1))
+        first = to + 4 * COLUMNS * part
+        call_unpack_quads(
+            kernel,
+            (
+                panel.w + at * size * sizes.bits // 8,
+                panel.scales + at * sizes.scale_bytes,
+                panel.zeros + at * panel.zero_bytes,
+                count,
+                size * sizes.bits // 32,
+                units,
+                first,
+                first + TERMS * width,
+                first + TERMS * width + 4 * width * count * units,
+                4 * width,
+                np.float32(sizes.zero),
+            ),
+        )
+
+
+@loop
+def _unpack_pairs(
+    arrays: BlockArrays, sizes: RowSizes, number: int, block: int, count: int, to: int
+) -> None:
+    """Some blocks of a panel: weights less whole zero points as int16, scales, other zero points.
+
+    Scales, and zero points times scales, are float32; see `dot_unpacked.PARAMETERS`.
+    """
+    panel = panel_of(arrays, sizes, number)
+    at, per_block = block * COLUMNS, COLUMNS * sizes.size
+    of_scales = to + 2 * TERMS * COLUMNS
+    of_terms = of_scales + 4 * count * COLUMNS
+    _as_floats(panel.scales, at, sizes.scale_bytes, floats_at(of_scales, count * COLUMNS))
+    if sizes.zeros == _HALVES or sizes.zeros == _FLOATS:
+        terms = floats_at(of_terms, count * COLUMNS)
+        _as_floats(panel.zeros, at, panel.zero_bytes, terms)
+    zeros = shorts_at(of_terms + 4 * count * COLUMNS, 2 * COLUMNS)
+    for j in range(2 * COLUMNS):
+        zeros[j] = np.uint16(sizes.zero if sizes.zeros == _EQUAL else 0)
+    for i in range(count):
+        if sizes.zeros == _BYTES:
+            pairs = shorts_at(panel.zeros + at + i * COLUMNS, COLUMNS // 2)
+            for j in range(2 * COLUMNS):
+                zeros[j] = np.uint16((pairs[j // 4] >> (8 * (j // 2 % 2))) & 255)
+        first = (block + i) * per_block
+        words = shorts_at(panel.w + first * sizes.bits // 8, per_block * sizes.bits // 16)
+        out = shorts_at(to + 2 * i * per_block, per_block)
+        if sizes.bits == 4:
+            _unpack_nibbles(words, zeros, out)
+        else:
+            _unpack_bytes(words, zeros, out)
+
+
+@loop
+def _as_floats(source: int, start: int, size: int, out: Any) -> None:
+    """Numbers of 2 or 4 bytes each from a place on."""
+    if size == 2:
+        halves = shorts_at(source + 2 * start, out.size)
+        for j in range(out.size):
+            out[j] = float16_to_float32(halves[j])
+    else:
+        floats = floats_at(source + 4 * start, out.size)
+        for j in range(out.size):
+            out[j] = floats[j]
+
+
+@loop
+def _unpack_nibbles(words: Any, zeros: Any, out: Any) -> None:
+    """Four pairs of each word."""
+    wide = 2 * COLUMNS
+    for group in range(words.size // wide):
+        source = words[group * wide : (group + 1) * wide]
+        target = out[4 * group * wide : 4 * (group + 1) * wide]
+        for j in range(wide):
+            word, zero = source[j], zeros[j]
+            target[j] = np.uint16((word & 15) - zero)
+            target[wide + j] = np.uint16(((word >> 4) & 15) - zero)
+            target[2 * wide + j] = np.uint16(((word >> 8) & 15) - zero)
+            target[3 * wide + j] = np.uint16((word >> 12) - zero)
+
+
+@loop
+def _unpack_bytes(words: Any, zeros: Any, out: Any) -> None:
+    """Two pairs of each word."""
+    wide = 2 * COLUMNS
+    for group in range(words.size // wide):
+        source = words[group * wide : (group + 1) * wide]
+        target = out[2 * group * wide : 2 * (group + 1) * wide]
+        for j in range(wide):
+            word, zero = source[j], zeros[j]
+            target[j] = np.uint16((word & 255) - zero)
+            target[wide + j] = np.uint16((word >> 8) - zero)

@@ -1,0 +1,103 @@
+"""A group of float32 as int8, each number a multiple of a 127th of the largest one.
+
+For products with weights quantized in blocks: see `dot_unpacked`, which says in which order numbers
+are, and what units are.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, quad_order
+
+PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %units, i64 %steps"
+"""x: the group. out: as many bytes. numbers: for each unit two floats, the group's scale and this
+times the sum of the unit's bytes. units: how many; steps: of `STEP` numbers in each.
+
+Returns 1, or 0 where a number is not finite, and nothing is written then."""
+
+STEP = 16
+"""Numbers that are taken at a time."""
+
+LARGEST = 127.0
+"""What the largest number becomes."""
+
+SMALLEST_BITS = 0x0DA24260
+"""Those of 1e-30: groups of no larger numbers become zeros, as the inverse of their scale may be
+infinite."""
+
+_FLOATS, _INTS, _BYTES = (f"<{STEP} x {kind}>" for kind in ("float", "i32", "i8"))
+
+
+def kernel_name(bits: int) -> str:
+    """The symbol of the kernel for weights of so many bits."""
+    return f"group_{bits}"
+
+
+def functions() -> list[Function]:
+    """All kernels."""
+    return [_group(bits) for bits in BLOCK_BITS]
+
+
+def _group(bits: int) -> Function:
+    f = Function(kernel_name(bits), PARAMETERS, "i64")
+    steps = f.let("mul i64 %units, %steps")
+    sign_off = f.splat(STEP, "i32", str(0x7FFFFFFF))
+
+    def measure(_: str, values: list[str]) -> list[str]:
+        at, largest = values
+        sizes = f.let(f"and {_INTS} {f.load(_INTS, at)}, {sign_off}")
+        larger = f.let(f"call {_INTS} @llvm.smax.v{STEP}i32({_INTS} {largest}, {_INTS} {sizes})")
+        return [f.at(at, 4 * STEP), larger]
+
+    _, found = f.loop(steps, [("ptr", "%x"), (_INTS, "zeroinitializer")], measure)
+    largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
+    finite = f.let(f"icmp slt i32 {largest}, {0x7F800000}")
+    f.either(finite, lambda: _write(f, largest, bits), lambda: None)
+    f.do(f"ret i64 {f.let(f'zext i1 {finite} to i64')}")
+    return f
+
+
+def _write(f: Function, largest: str, bits: int) -> None:
+    """The group by the bits of its largest number."""
+    top = f.let(f"bitcast i32 {largest} to float")
+    counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
+    quotients = f"fdiv float {top}, {LARGEST}", f"fdiv float {LARGEST}, {top}"
+    scale, inverse = (
+        f.let(f"select i1 {counts}, float {f.let(quotient)}, float 0.0") for quotient in quotients
+    )
+    factor = f.splat(STEP, "float", inverse)
+    order = quad_order(bits)
+    each = len(order)
+    places = ", ".join(f"i32 {i - i % each + order[i % each]}" for i in range(STEP))
+
+    def step(_: str, values: list[str]) -> list[str]:
+        x, out, total = values
+        scaled = f.let(f"fmul {_FLOATS} {f.load(_FLOATS, x)}, {factor}")
+        whole = f.let(f"call {_FLOATS} @llvm.roundeven.v{STEP}f32({_FLOATS} {scaled})")
+        levels = f.let(f"fptosi {_FLOATS} {whole} to {_INTS}")
+        narrow = f.let(f"trunc {_INTS} {levels} to {_BYTES}")
+        turned = f"shufflevector {_BYTES} {narrow}, {_BYTES} poison, {_INTS} <{places}>"
+        f.do(f"store {_BYTES} {f.let(turned)}, ptr {out}, align 1")
+        return [f.at(x, 4 * STEP), f.at(out, STEP), f.let(f"add {_INTS} {total}, {levels}")]
+
+    def unit(_: str, values: list[str]) -> list[str]:
+        x, out, numbers = values
+        state = [("ptr", x), ("ptr", out), (_INTS, "zeroinitializer")]
+        x, out, levels = f.loop("%steps", state, step)
+        total = f.let(f"call i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS} {levels})")
+        product = f.let(f"fmul float {scale}, {f.let(f'sitofp i32 {total} to float')}")
+        f.do(f"store float {scale}, ptr {numbers}, align 4")
+        f.do(f"store float {product}, ptr {f.at(numbers, 4)}, align 4")
+        return [x, out, f.at(numbers, 8)]
+
+    f.loop("%units", [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers")], unit)
+
+
+def declarations() -> str:
+    """What the kernels call."""
+    return (
+        f"declare {_INTS} @llvm.smax.v{STEP}i32({_INTS}, {_INTS})\n"
+        f"declare i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS})\n"
+        f"declare i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS})\n"
+        f"declare {_FLOATS} @llvm.roundeven.v{STEP}f32({_FLOATS})\n"
+    )

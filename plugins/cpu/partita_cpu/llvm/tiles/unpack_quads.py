@@ -1,0 +1,70 @@
+"""Weights quantized in blocks made bytes, four neighbours in a word: see `dot_unpacked`.
+
+Scales become float32, and so do zero points times scales: a number of each for each unit.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Variant
+from partita_cpu.llvm.tiles.unpack_blocks import block_numbers
+
+PARAMETERS = (
+    "ptr %w, ptr %scales, ptr %zeros, i64 %blocks, i64 %words, i64 %units, ptr %to, "
+    "ptr %to_scales, ptr %to_terms, i64 %pitch, float %zero"
+)
+"""w, scales, zeros: those of a panel, from a block on. blocks: how many; words: of each; units: of
+each. to, to_scales, to_terms: where they go, pitch bytes from one word or unit to the next. zero:
+the zero point if all are equal."""
+
+_INTS, _FLOATS = f"<{COLUMNS} x i32>", f"<{COLUMNS} x float>"
+_NIBBLES = 0x0F0F0F0F
+
+
+def kernel_name(variant: Variant) -> str:
+    """The symbol of a kernel."""
+    return f"quads_of_{variant.name}"
+
+
+def functions() -> list[Function]:
+    """All of them."""
+    return [_unpack_quads(variant) for variant in VARIANTS]
+
+
+def _unpack_quads(variant: Variant) -> Function:
+    f = Function(kernel_name(variant), PARAMETERS)
+    size = 4 * COLUMNS
+
+    def word(_: str, values: list[str]) -> list[str]:
+        w, to = values
+        found = f.load(_INTS, w, 1)
+        if variant.bits == 8:
+            f.do(f"store {_INTS} {found}, ptr {to}, align 4")
+        else:
+            mask = f.splat(COLUMNS, "i32", str(_NIBBLES))
+            f.do(f"store {_INTS} {f.let(f'and {_INTS} {found}, {mask}')}, ptr {to}, align 4")
+            high = f.let(f"lshr {_INTS} {found}, {f.splat(COLUMNS, 'i32', '4')}")
+            to = f.at(to, "%pitch")
+            f.do(f"store {_INTS} {f.let(f'and {_INTS} {high}, {mask}')}, ptr {to}, align 4")
+        return [f.at(w, size), f.at(to, "%pitch")]
+
+    def block(_: str, values: list[str]) -> list[str]:
+        w, scales, zeros, to, to_scales, to_terms = values
+        numbers = block_numbers(f, variant, scales, zeros, "%zero")
+
+        def unit(_: str, places: list[str]) -> list[str]:
+            for number, place in zip(numbers, places, strict=True):
+                f.do(f"store {_FLOATS} {number}, ptr {place}, align 4")
+            return [f.at(place, "%pitch") for place in places]
+
+        state = [("ptr", to_scales), ("ptr", to_terms)]
+        to_scales, to_terms = f.loop("%units", state, unit)
+        w, to = f.loop("%words", [("ptr", w), ("ptr", to)], word)
+        scales = f.at(scales, variant.scale_bytes * COLUMNS)
+        zeros = f.at(zeros, variant.zeros.size * COLUMNS)
+        return [w, scales, zeros, to, to_scales, to_terms]
+
+    names = ("w", "scales", "zeros", "to", "to_scales", "to_terms")
+    f.loop("%blocks", [("ptr", f"%{name}") for name in names], block)
+    f.do("ret void")
+    return f

@@ -1,0 +1,181 @@
+"""DYNAMIC_QUANTIZATION_GROUP_SIZE: rows in int8, and what is told about them, on every level."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from block_weights import Weights
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
+from single_op import model_of, normal
+
+import partita
+from partita.errors import PropertyError
+from partita_cpu.gemm import precision_policy
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm.levels import EVERY
+from partita_cpu.llvm.tiles.dot_unpacked import longest_unit
+
+PROPERTY = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+MANY = 48
+"""Rows from which on they are rounded."""
+
+NEAR = 1e-5
+"""Of the largest result: what sums in float32 differ from those in float64."""
+
+EXACT = 1e-4
+ROUNDED = 2e-2
+KINDS = [None, "bytes", "equal", "floats", "minimum"]
+LEVELS = [level.name for level in available()]
+
+
+def compiled(weights, x, group, device="CPU", **config):
+    constants = tuple(range(1, 1 + len(weights.inputs)))
+    made = model_of(
+        "MatMulNBits",
+        [x, *weights.inputs],
+        domain="com.microsoft",
+        constants=constants,
+        **weights.sizes,
+    )
+    core = partita.Core()
+    model = core.read_model(made.SerializeToString())
+    return core.compile_model(model, device, {PROPERTY: group, **config})
+
+
+def grouped(x, group):
+    """Rows in multiples of a 127th of the largest number of each group, by numpy."""
+    padded = np.zeros((len(x), -(-x.shape[1] // group), group), np.float32)
+    padded.reshape(len(x), -1)[:, : x.shape[1]] = x
+    largest = np.abs(padded).max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        levels = np.where(largest > 0, np.rint(padded * (np.float32(127) / largest)), 0)
+    scales = (largest / np.float32(127)).astype(np.float64)
+    return (levels * scales).reshape(len(x), -1)[:, : x.shape[1]]
+
+
+def off(got, expected):
+    """The largest difference, of the largest number."""
+    return np.abs(got - expected).max() / np.abs(expected).max()
+
+
+def is_rounded(rows, bits):
+    return rows >= MANY and longest_unit(precision_policy.this_machine().level, bits) > 0
+
+
+@examples(40)
+@given(
+    rows=st.integers(1, 300),
+    terms=st.integers(1, 900),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32, 64, 128, 256]),
+    bits=st.sampled_from([4, 8]),
+    zeros=st.sampled_from(KINDS),
+    halves=st.booleans(),
+    group=st.sampled_from([32, 64, 96, 128, 1 << 20]),
+    seed=st.integers(0, 99),
+)
+def test_products(rows, terms, columns, size, bits, zeros, halves, group, seed):
+    weights = Weights(seed, terms, columns, size, bits, zeros, halves)
+    x = normal(seed, rows, terms) * np.float32(10.0) ** (seed % 7 - 3)
+    y = compiled(weights, x, group)([x])["y0"]
+    if not is_rounded(rows, bits):
+        assert off(y, x.astype(np.float64) @ weights.matrix()) <= EXACT
+        return
+    group = min(group, -(-terms // size) * size)
+    assert off(y, grouped(x, group) @ weights.matrix()) <= NEAR
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounded_rows_are_near_the_exact_ones(level, bits, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", level)
+    weights, x = Weights(3, 1536, 200, 32, bits, "floats"), normal(4, 130, 1536)
+    expected = x.astype(np.float64) @ weights.matrix()
+    exact, rounded = (compiled(weights, x, group)([x])["y0"] for group in (0, 32))
+    assert off(exact, expected) <= EXACT
+    assert off(rounded, expected) <= (ROUNDED if is_rounded(len(x), bits) else EXACT)
+    assert bool(off(rounded, expected) > EXACT) is is_rounded(len(x), bits)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_numbers_of_rows_change(threads):
+    weights = Weights(5, 640, 70, 32, 4, "bytes")
+    x = normal(6, 400, 640)
+    request = compiled(weights, x, 32, INFERENCE_NUM_THREADS=threads).create_infer_request()
+    rounded, exact = (given @ weights.matrix() for given in (grouped(x, 32), x.astype(np.float64)))
+    for rows in (60, 3, 60, 400, 47, 48, 100):
+        y = request.infer([x[:rows]])["y0"]
+        bound = NEAR if is_rounded(rows, 4) else EXACT
+        assert off(y, (rounded if is_rounded(rows, 4) else exact)[:rows]) <= bound
+
+
+def test_rows_that_are_not_finite_leave_the_others_alone():
+    weights = Weights(7, 300, 40, 32, 4)
+    x = normal(8, 60, 300)
+    plain = compiled(weights, x, 32)([x])["y0"]
+    x[11, 299], x[12, 0] = np.inf, np.nan
+    y = compiled(weights, x, 32)([x])["y0"]
+    assert not np.isfinite(y[11:13]).any()
+    np.testing.assert_array_equal(np.delete(y, (11, 12), 0), np.delete(plain, (11, 12), 0))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("group", [0, 32])
+def test_it_is_told_what_it_comes_to(level, device, group, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", level)
+    weights, x = Weights(1, 64, 16, 32, 4), normal(2, 3, 64)
+    model = compiled(weights, x, group, device)
+    own = model
+    if device != "CPU":
+        own = model.get_property("DEVICE_PROPERTIES")["CPU"]
+    effective, note = (
+        own[name] if isinstance(own, dict) else own.get_property(name)
+        for name in (PROPERTY, "DYNAMIC_QUANTIZATION_NOTE")
+    )
+    able = longest_unit(EVERY[level], 4) > 0
+    assert effective == (group if able else 0)
+    notes = "\n".join(model.explain().notes)
+    assert (PROPERTY in notes) is bool(group)
+    assert note in notes
+    if not group:
+        assert note == ""
+    elif able:
+        both = longest_unit(EVERY[level], 8) > 0
+        assert ("4 and 8 bits" in note) is both
+        assert f"'{level}'" in note
+    else:
+        assert f"{PROPERTY}=32 is 0 here: level '{level}'" in note
+
+
+def test_the_log_says_once_that_kernels_lack(caplog, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
+    precision_policy.tell_once.cache_clear()
+    weights, x = Weights(1, 64, 16, 32, 4), normal(2, 3, 64)
+    with caplog.at_level(logging.WARNING, "partita_cpu"):
+        compiled(weights, x, 32)
+        compiled(weights, x, 32)
+    assert len([record for record in caplog.records if PROPERTY in record.message]) == 1
+
+
+def test_products_of_bfloat16_go_before():
+    note = precision_policy.told_of_groups(32, EVERY["amx"])
+    assert "no such kernels beside products of bfloat16 by AMX" in note
+
+
+@pytest.mark.parametrize("group", [-32, 16, 33, "many"])
+def test_groups_of_other_sizes_are_refused(group):
+    with pytest.raises(PropertyError, match=f"'{PROPERTY}' of Device 'CPU'"):
+        partita.Core().set_property("CPU", {PROPERTY: group})
+
+
+def test_an_exported_model_keeps_it():
+    weights, x = Weights(1, 640, 16, 32, 4), normal(2, 60, 640)
+    made = compiled(weights, x, 64)
+    again = partita.Core().import_model(made.export_model(), "CPU")
+    assert again.get_property(PROPERTY) == made.get_property(PROPERTY)
+    np.testing.assert_array_equal(again([x])["y0"], made([x])["y0"])
