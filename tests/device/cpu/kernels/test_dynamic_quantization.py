@@ -59,7 +59,7 @@ def grouped(x, group):
 
 def off(got, expected):
     """The largest difference, of the largest number."""
-    return np.abs(got - expected).max() / np.abs(expected).max()
+    return np.abs(got - expected).max() / np.abs(expected).max(initial=1e-30)
 
 
 def is_rounded(rows, bits):
