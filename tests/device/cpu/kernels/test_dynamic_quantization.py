@@ -16,13 +16,11 @@ import partita
 from partita.errors import PropertyError
 from partita_cpu.gemm import precision_policy
 from partita_cpu.jit.isa import available
+from partita_cpu.kernels.quantized_weights.unpacked_products import QUAD_ROWS
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.llvm.tiles.dot_unpacked import longest_unit
 
 PROPERTY = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-MANY = 48
-"""Rows from which on they are rounded."""
-
 NEAR = 2e-6
 """Of the largest sum of products without their signs: by what float32 differs from float64."""
 
@@ -68,12 +66,13 @@ def off(got, x, weights):
 
 
 def is_rounded(rows, bits):
-    return rows >= MANY and longest_unit(precision_policy.this_machine().level, bits) > 0
+    level = precision_policy.this_machine().level
+    return longest_unit(level, bits) > 0 and rows >= QUAD_ROWS[level.lanes]
 
 
 @examples(40)
 @given(
-    rows=st.integers(1, 300),
+    rows=st.integers(1, 100),
     terms=st.integers(1, 900),
     columns=st.integers(1, 70),
     size=st.sampled_from([16, 32, 64, 128, 256]),
@@ -114,7 +113,7 @@ def test_numbers_of_rows_change(threads):
     x = normal(6, 400, 640)
     request = compiled(weights, x, 32, INFERENCE_NUM_THREADS=threads).create_infer_request()
     rounded, exact = grouped(x, 32), x.astype(np.float64)
-    for rows in (60, 3, 60, 400, 47, 48, 100):
+    for rows in (60, 3, 60, 400, 11, 12, 31, 32, 100):
         y = request.infer([x[:rows]])["y0"]
         given, bound = (rounded, NEAR) if is_rounded(rows, 4) else (exact, EXACT)
         assert off(y, given[:rows], weights) <= bound

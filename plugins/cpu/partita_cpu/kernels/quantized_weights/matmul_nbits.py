@@ -47,10 +47,10 @@ from partita_cpu.kernels.quantized_weights.tile_products import (
     unpacked_size,
     unpacked_table,
 )
-from partita_cpu.kernels.quantized_weights.unpacked_products import MANY_ROWS as UNPACKED_ROWS
 from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,
     chunk_rows,
+    fewest_rows,
     multiply_unpacked_rows,
     thread_floats,
 )
@@ -167,7 +167,8 @@ def _emit(
         return
     machine = MachineModel(PORTABLE) if known is None else known.machine
     unpacked = None if native is None else _unpacked(native, sizes)
-    if native is not None and unpacked is not None and rows >= UNPACKED_ROWS:
+    many = unpacked is not None and rows >= fewest_rows(machine.level, unpacked)
+    if native is not None and unpacked is not None and many:
         _emit_unpacked(b, native, unpacked, x, panels, sizes, bias, y)
         return
     quantized = b.flat(x) if native is None else _quantized_rows(b, x, panels, sizes, rows)

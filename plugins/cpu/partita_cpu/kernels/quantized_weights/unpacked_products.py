@@ -25,6 +25,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     repeat_unusual,
     scratch_floats,
 )
+from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Zeros
 from partita_cpu.machine_model import MachineModel
 
@@ -32,8 +33,11 @@ TERMS = 640
 """Most that are unpacked at a time: as int16 they take two thirds of a first-level cache of 32 KB,
 as bytes of 32 columns, with what belongs to them, all but a tenth of it."""
 
-MANY_ROWS = 48
-"""Unpacking pays from so many on."""
+PAIR_ROWS = 48
+"""Making weights int16 pays from so many rows on."""
+
+QUAD_ROWS = {8: 12, 16: 32}
+"""The same for bytes, by lanes of a vector: kernels that unpack have few rows at a time in 8."""
 
 ROWS_SHARE = 1 / 2
 """Of the second-level cache, for rows that meet one panel after another."""
@@ -59,6 +63,11 @@ class Unpacked(NamedTuple):
     factor: int
     unit: int
     width: int
+
+
+def fewest_rows(level: Level, unpacked: Unpacked) -> int:
+    """Rows of a product from which on weights are unpacked."""
+    return PAIR_ROWS if unpacked.factor == 2 else QUAD_ROWS[level.lanes]
 
 
 def row_bytes(terms: int, size: int, unpacked: Unpacked) -> int:
