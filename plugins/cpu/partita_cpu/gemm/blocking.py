@@ -377,6 +377,8 @@ class _Planner:
             and min(i.begin + i.end) >= 0
             and min(i.begin[1], i.end[1]) <= overhang
             and self.cell <= self.group_channels * FULLEST
+            # Channels that lie apart are dealt out with nothing between two pixels.
+            and not (self.storage.planar and self.cell != i.channels)
         )
         if not self.tiles:
             fits = fits and i.out_width >= self.rows // 2

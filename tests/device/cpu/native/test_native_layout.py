@@ -62,6 +62,8 @@ class Net:
 
 
 def compiled(model, **config):
+    """For two threads: on many, what small images are computed in depends on how many there are."""
+    config = {"INFERENCE_NUM_THREADS": 2, **config}
     return partita.Core().compile_model(
         partita.Core().read_model(model.SerializeToString()), "CPU", config
     )
@@ -375,6 +377,15 @@ def test_pictures_are_read_as_they_are(config, kernel, side):
     kinds = check(net, a, y, config=config, tolerance=tolerance)
     if side[0] > 9:
         assert list(kinds.values()).count("reorder") == 2  # of what callers see
+
+
+@pytest.mark.parametrize("config", [*SETTINGS, {"INFERENCE_PRECISION_HINT": "bf16"}])
+def test_pictures_under_dilated_windows(config):
+    """Tiles that multiply pairs have room for a fourth channel between two taps."""
+    net = Net(2, 3, 30, 40)
+    y = net.conv("x", 3, 20, dilations=[1, 2], pads=[1, 2, 1, 2])
+    tolerance = 2e-2 if "INFERENCE_PRECISION_HINT" in config else 4e-6
+    check(net, y, config=config, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("config", SETTINGS)

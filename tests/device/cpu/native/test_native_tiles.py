@@ -253,6 +253,15 @@ def test_convolutions(level, arithmetic, images, seed, threads, caches):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_pictures_of_dilated_windows_are_read_as_planes_if_pixels_lie_together(level, arithmetic):
+    """Where arithmetic in pairs gives each pixel room for a fourth channel, they are copied."""
+    around = (3, 3), (1, 1), (1, 2), (1, 2), (1, 2), 30, 40
+    images = Images(1, 30, 40, 3, 17, 1, *around)
+    cut = plan(images, MachineModel(level), arithmetic, 2, Storage(planar=30 * 40))
+    assert (cut.source is Source.HALO) == (not arithmetic.in_bfloat16)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
 @examples(40)
 @given(data=st.data(), seed=st.integers(0, 99), special=st.sampled_from([1.0, np.inf, np.nan]))
 def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, special):

@@ -170,21 +170,22 @@ def test_every_level_computes_volumes_by_its_tiles(level, mode):
     assert ("blas" not in set(taken.values())) == native
 
 
-def sums_of_slices(x, w, pads, dilation, strides):
-    """A convolution of one volume in float64, dilated in depth: (outputs, depth, height, width)."""
+def sums_of_slices(x, w, pads, dilations, strides):
+    """A convolution of one volume in float64: (outputs, depth, height, width)."""
     padded = np.pad(x[0].astype(np.float64), [(0, 0), *((n, n) for n in pads)])
-    reach = [dilation * (w.shape[2] - 1), w.shape[3] - 1, w.shape[4] - 1]
+    reach = [gap * (taps - 1) for gap, taps in zip(dilations, w.shape[2:], strict=True)]
     out = [size - far for size, far in zip(padded.shape[1:], reach, strict=True)]
     total = np.zeros((w.shape[0], *out))
+    down, below, across = dilations
     for d, h, v in np.ndindex(w.shape[2:]):
-        window = padded[:, dilation * d :, h:, v:][:, : out[0], : out[1], : out[2]]
+        window = padded[:, down * d :, below * h :, across * v :][:, : out[0], : out[1], : out[2]]
         total += np.einsum("oc,cdhw->odhw", w[:, :, d, h, v].astype(np.float64), window)
     return total[:, :: strides[0], :: strides[1], :: strides[2]]
 
 
-def computed_slices(x, w, pads, dilation, strides, config):
+def computed_slices(x, w, pads, dilations, strides, config):
     """What the device makes of the same, and its steps."""
-    attrs = {"pads": [*pads, *pads], "dilations": [dilation, 1, 1], "strides": strides}
+    attrs = {"pads": [*pads, *pads], "dilations": dilations, "strides": strides}
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], **attrs)]
     model = network_of(nodes, x.shape, ["y"], {"w": w})
     request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
@@ -201,7 +202,7 @@ def test_tiles_add_up_the_slices_under_a_window(level, kernel):
     rng = np.random.default_rng(1)
     w = rng.standard_normal((40, 18, *kernel)).astype(np.float32)
     x = rng.standard_normal((1, 18, 6, 9, 15)).astype(np.float32)
-    given = x, w, [2, kernel[1] // 2, kernel[2] // 2], 2, [1, 1, 1]
+    given = x, w, [2, kernel[1] // 2, kernel[2] // 2], [2, 1, 1], [1, 1, 1]
     found, steps = computed_slices(*given, EXACT)
     expected = sums_of_slices(*given)
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
@@ -211,14 +212,14 @@ def test_tiles_add_up_the_slices_under_a_window(level, kernel):
 
 
 @pytest.mark.parametrize("strides", [[1, 1, 1], [1, 2, 2], [2, 3, 1]])
-@pytest.mark.parametrize("channels", [3, 16, 32])
+@pytest.mark.parametrize(("channels", "dilation"), [(3, 1), (3, 2), (16, 1), (32, 1)])
 @pytest.mark.parametrize("arithmetic", ["exact", "default", "bf16"])
-def test_tiles_add_up_slices_in_every_arithmetic(level, arithmetic, channels, strides):
+def test_tiles_add_up_slices_in_every_arithmetic(level, arithmetic, channels, dilation, strides):
     """Whether tiles read lines of the slices, of pictures or not, or copies of their windows."""
     rng = np.random.default_rng(channels)
     w = rng.standard_normal((40, channels, 3, 3, 3)).astype(np.float32)
     x = rng.standard_normal((1, channels, 11, 9, 15)).astype(np.float32)
-    given = x, w, [1, 1, 1], 1, strides
+    given = x, w, [1, 1, 1], [1, 1, dilation], strides
     configs = {"exact": EXACT, "default": {}, "bf16": {"INFERENCE_PRECISION_HINT": "bf16"}}
     tolerances = {"exact": 2e-6, "default": 2e-5, "bf16": 1.2e-2}
     found, _ = computed_slices(*given, configs[arithmetic])
@@ -233,7 +234,7 @@ def test_slices_of_infinite_numbers_and_none(level, arithmetic, strides):
     w = rng.standard_normal((40, 18, 3, 3, 3)).astype(np.float32)
     x = rng.standard_normal((1, 18, 6, 9, 15)).astype(np.float32)
     x[0, 3, 0, 4, 7], x[0, 5, 5, 0, 0] = np.inf, np.nan
-    given = x, w, [1, 1, 1], 1, strides
+    given = x, w, [1, 1, 1], [1, 1, 1], strides
     found, _ = computed_slices(*given, {**EXACT, "INFERENCE_PRECISION_HINT": arithmetic})
     expected = sums_of_slices(*given)
     finite = np.isfinite(expected)
