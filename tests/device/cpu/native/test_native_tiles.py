@@ -72,7 +72,7 @@ def run(
                 cut.table,
                 own_share_left(tid, threads) if claims is None else claims,
             ),
-            Epilogue(int(residual is not None), low, high, gate, code, 0.0, 0.0),
+            Epilogue(int(residual is not None), low, high, gate, int(code), 0.0, 0.0),
             tid,
             threads,
         )
