@@ -143,18 +143,18 @@ def run_rows(problem, level, threads, shares):
     return run(problem, multiply_blocks, x, quantized, kernels, each, threads, shares)
 
 
-def run_pairs(problem, level, threads, shares):
+def run_pairs(problem, level, threads, shares, depth=1):
     size, zeros = problem.sizes.size, problem.variant.zeros
     x, quantized = rounded_rows(problem, level, threads)
     kernels = unpacked_kernels(level, Factors.PAIRS, zeros in (Zeros.HALVES, Zeros.FLOATS))
-    unpacked = Unpacked(2, size, width(level))
+    unpacked = Unpacked(2, size, width(level), depth)
     operands = x, quantized, kernels, thread_floats(size, unpacked)
     return run(problem, multiply_unpacked_rows, *operands, threads, shares, unpacked)
 
 
-def run_quads(problem, level, threads, shares, group, unit):
+def run_quads(problem, level, threads, shares, group, unit, depth=1):
     guarded, sizes, variant = problem.guarded, problem.sizes, problem.variant
-    unpacked = Unpacked(1, unit, width(level))
+    unpacked = Unpacked(1, unit, width(level), depth)
     padded = -(-sizes.terms // sizes.size) * sizes.size
     group = min(group, padded)
     x = guarded.array(problem.x).reshape(-1)
@@ -208,7 +208,8 @@ def test_rows_by_unpacked_weights(level, variant, rows, terms, columns, size, th
     guarded = Guarded()
     problem = Problem(guarded, seed, variant, rows, terms, columns, size)
     shares = data.draw(st.integers(1, threads))
-    problem.check(run_pairs(problem, level, threads, shares), 1e-4)
+    depth = data.draw(st.integers(1, 3))
+    problem.check(run_pairs(problem, level, threads, shares, depth), 1e-4)
     guarded.release()
 
 
@@ -262,7 +263,8 @@ def test_rows_of_bytes(level, variant, rows, terms, columns, size, group, thread
     shares = data.draw(st.integers(1, threads))
     longest = min(longest_unit(level, variant.bits), math.gcd(size, group))
     unit = data.draw(st.sampled_from([unit for unit in (16, 32, 64) if longest % unit == 0]))
-    y = run_quads(problem, level, threads, shares, group, unit)
+    depth = data.draw(st.integers(1, 3))
+    y = run_quads(problem, level, threads, shares, group, unit, depth)
     x = grouped(problem.x, group)
     without_signs = (np.abs(x) @ np.abs(problem.matrix)).max()
     assert np.abs(y - problem.exact(x)).max() <= 2e-6 * (without_signs + 1)

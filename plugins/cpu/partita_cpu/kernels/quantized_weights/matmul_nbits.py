@@ -51,6 +51,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,
     chunk_rows,
     fewest_rows,
+    in_depth,
     multiply_unpacked_rows,
     thread_floats,
 )
@@ -193,11 +194,13 @@ def _unpacked(choice: Choice, sizes: BlockSizes) -> Unpacked | None:
     level = choice.level
     longest = min(longest_unit(level, sizes.bits), choice.group)
     if longest:
-        unit = math.gcd(sizes.size, choice.group)
-        return Unpacked(Factors.QUADS.size, min(unit, longest), width(level))
-    if row_counts(level, Factors.PAIRS):
-        return Unpacked(Factors.PAIRS.size, sizes.size, width(level))
-    return None
+        unit = min(math.gcd(sizes.size, choice.group), longest)
+        unpacked = Unpacked(Factors.QUADS.size, unit, width(level))
+    elif row_counts(level, Factors.PAIRS):
+        unpacked = Unpacked(Factors.PAIRS.size, sizes.size, width(level))
+    else:
+        return None
+    return in_depth(choice.machine, unpacked, sizes.terms, sizes.size)
 
 
 def _emit_unpacked(

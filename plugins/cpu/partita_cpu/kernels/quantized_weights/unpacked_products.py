@@ -42,6 +42,9 @@ QUAD_ROWS = {8: 12, 16: 32}
 ROWS_SHARE = 1 / 2
 """Of the second-level cache, for rows that meet one panel after another."""
 
+FEW_ROWS = 120
+"""Rows at least that meet what was unpacked, where there are so many."""
+
 _LINE = 16
 """Floats of a line of the cache."""
 
@@ -58,11 +61,13 @@ class Unpacked(NamedTuple):
         factor: Bytes of a factor: 2 for pairs, 1 for quads.
         unit: Terms that share a scale, on both sides.
         width: Columns that are unpacked together.
+        depth: Chunks of terms that rows meet of some columns before they meet other columns.
     """
 
     factor: int
     unit: int
     width: int
+    depth: int = 1
 
 
 def fewest_rows(level: Level, unpacked: Unpacked) -> int:
@@ -82,10 +87,27 @@ def thread_floats(size: int, unpacked: Unpacked) -> int:
     return scratch_floats(size) + TERMS * unpacked.width * unpacked.factor // 4 + numbers + _LINE
 
 
+def in_depth(machine: MachineModel, unpacked: Unpacked, terms: int, size: int) -> Unpacked:
+    """With all chunks of so many terms, in blocks of a size, if enough rows of them fit the cache.
+
+    Sums of a product then pass through memory once. Of longer rows one chunk after another meets
+    all rows: with some at a time little would be saved, and fewer rows share what is unpacked.
+    """
+    blocks = -(-terms // size)
+    chunks = -(-blocks // (TERMS // size))
+    deep = unpacked._replace(depth=chunks)
+    return deep if chunk_rows(machine, deep) >= FEW_ROWS else unpacked
+
+
 def chunk_rows(machine: MachineModel, unpacked: Unpacked) -> int:
-    """Rows whose part of a chunk the second-level cache holds, of whole groups."""
-    of_row = TERMS * unpacked.factor + 8 * (TERMS // unpacked.unit)
+    """Rows whose part of these chunks the second-level cache holds, of whole groups."""
+    of_row = unpacked.depth * _chunk_bytes(unpacked)
     return max(1, machine.l2_bytes(ROWS_SHARE) // of_row // MOST_ROWS) * MOST_ROWS
+
+
+def _chunk_bytes(unpacked: Unpacked) -> int:
+    """Bytes of a row's part of a chunk."""
+    return TERMS * unpacked.factor + 8 * (TERMS // unpacked.unit)
 
 
 @loop
@@ -126,21 +148,28 @@ def multiply_unpacked_rows(
     own = address(floats) + 4 * tid * room
     to = own + 4 * floats_of_thread(size)
     to += -to % (4 * _LINE)
-    chunks = -(-blocks // (TERMS // size))
-    for chunk in range(chunks):
-        block = blocks * chunk // chunks
-        count = blocks * (chunk + 1) // chunks - block
-        for start in range(top, bottom, sizes.chunk):
-            stop = min(start + sizes.chunk, bottom)
+    panels, chunks = width // COLUMNS, -(-blocks // (TERMS // size))
+    each = -(-(bottom - top) // -(-(bottom - top) // sizes.chunk))  # no piece is much shorter
+    each += -each % MOST_ROWS
+    for group in range(0, chunks, unpacked.depth):
+        end = min(group + unpacked.depth, chunks)
+        for start in range(top, bottom, each):
+            stop = min(start + each, bottom)
             for number in range(first, last):
-                if unpacked.factor == 2:
-                    _unpack_pairs(arrays, sizes, number, block, count, to)
-                else:
-                    _unpack_quads(arrays, kernels[0], sizes, unpacked, number, block, count, to)
-                following = panel_of(arrays, sizes, min(number + 1, last - 1) * (width // COLUMNS))
-                place = Place(to, number * width, block, count, start, stop, following.w)
-                _multiply_rows(quantized, arrays, kernels, sizes, unpacked, place)
-    panels = width // COLUMNS
+                for chunk in range(group, end):
+                    coming, after = number, chunk + 1
+                    if after == end:
+                        coming, after = min(number + 1, last - 1), group
+                    packed = panel_of(arrays, sizes, coming * panels).w
+                    packed += blocks * after // chunks * size * COLUMNS * sizes.bits // 8
+                    block = blocks * chunk // chunks
+                    count = blocks * (chunk + 1) // chunks - block
+                    place = Place(to, number * width, block, count, start, stop, packed)
+                    if unpacked.factor == 2:
+                        _unpack_pairs(arrays, sizes, place)
+                    else:
+                        _unpack_quads(arrays, kernels[0], sizes, unpacked, place)
+                    _multiply_rows(quantized, arrays, kernels, sizes, unpacked, place)
     last = min(last * panels, -(-sizes.columns // COLUMNS))
     whole = _row_bytes_of(sizes, unpacked)
     repeat_unusual(x, quantized, whole, arrays, sizes, own, (top, bottom, first * panels, last))
@@ -156,7 +185,7 @@ class Place(NamedTuple):
         blocks: How many.
         start: The first row.
         stop: Behind the last one.
-        following: Address of the packed weights of the columns that come next.
+        following: Address of the packed weights that come next.
     """
 
     w: int
@@ -186,8 +215,8 @@ def _multiply_rows(
 ) -> None:
     """Some rows times some blocks of columns, added to what the blocks before them gave.
 
-    Meanwhile the same blocks of the columns that follow are fetched, panel by panel: a processor
-    does not guess where they are.
+    Meanwhile the weights that come next are fetched, panel by panel: a processor does not guess
+    where they are.
     """
     factor, unit, width = unpacked.factor, unpacked.unit, unpacked.width
     padded, whole = -(-sizes.terms // sizes.size) * sizes.size, _row_bytes_of(sizes, unpacked)
@@ -204,7 +233,7 @@ def _multiply_rows(
         ahead = place.w
         if fetched < part * (width // COLUMNS):
             panel = fetched // part
-            ahead = place.following + line * (panel * padded + term) + fetched - panel * part
+            ahead = place.following + line * panel * padded + fetched - panel * part
             fetched += _LINE_BYTES * units
         of_row = address(quantized) + row * whole
         y = address(arrays.y) + 4 * (row * sizes.columns + place.column)
@@ -239,32 +268,29 @@ def _unpack_quads(
     kernel: int,
     sizes: RowSizes,
     unpacked: Unpacked,
-    number: int,
-    block: int,
-    count: int,
-    to: int,
+    place: Place,
 ) -> None:
     """Some blocks of some columns: weights as bytes, scales, and zero points times scales.
 
     Where columns end with half of a width, its last panel takes the place of the one that lacks.
     """
     width, size, units = unpacked.width, sizes.size, sizes.size // unpacked.unit
-    panels, at = -(-sizes.columns // COLUMNS), block * COLUMNS
+    panels, at = -(-sizes.columns // COLUMNS), place.block * COLUMNS
     for part in range(width // COLUMNS):
-        panel = panel_of(arrays, sizes, min(number * (width // COLUMNS) + part, panels - 1))
-        first = to + 4 * COLUMNS * part
+        panel = panel_of(arrays, sizes, min(place.column // COLUMNS + part, panels - 1))
+        first = place.w + 4 * COLUMNS * part
         call_unpack_quads(
             kernel,
             (
                 panel.w + at * size * sizes.bits // 8,
                 panel.scales + at * sizes.scale_bytes,
                 panel.zeros + at * panel.zero_bytes,
-                count,
+                place.blocks,
                 size * sizes.bits // 32,
                 units,
                 first,
                 first + TERMS * width,
-                first + TERMS * width + 4 * width * count * units,
+                first + TERMS * width + 4 * width * place.blocks * units,
                 4 * width,
                 np.float32(sizes.zero),
             ),
@@ -272,14 +298,13 @@ def _unpack_quads(
 
 
 @loop
-def _unpack_pairs(
-    arrays: BlockArrays, sizes: RowSizes, number: int, block: int, count: int, to: int
-) -> None:
+def _unpack_pairs(arrays: BlockArrays, sizes: RowSizes, place: Place) -> None:
     """Some blocks of a panel: weights less whole zero points as int16, scales, other zero points.
 
     Scales, and zero points times scales, are float32; see `dot_unpacked.PARAMETERS`.
     """
-    panel = panel_of(arrays, sizes, number)
+    panel = panel_of(arrays, sizes, place.column // COLUMNS)
+    block, count, to = place.block, place.blocks, place.w
     at, per_block = block * COLUMNS, COLUMNS * sizes.size
     of_scales = to + 2 * TERMS * COLUMNS
     of_terms = of_scales + 4 * count * COLUMNS
