@@ -31,7 +31,7 @@ from partita_cpu.machine_model import MachineModel
 
 TERMS = 640
 """Most that are unpacked at a time: as int16 they take two thirds of a first-level cache of 32 KB,
-as bytes of 32 columns, with what belongs to them, all but a tenth of it."""
+as bytes of 32 columns, with what belongs to them, four fifths of it."""
 
 PAIR_ROWS = 48
 """Making weights int16 pays from so many rows on."""
