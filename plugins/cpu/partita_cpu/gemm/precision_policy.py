@@ -81,6 +81,17 @@ EXACT_OUTPUTS_OF_WINDOWS = 17
 """The same for convolutions whose windows overlap."""
 
 
+SAVED_BY_ROUNDING = 26
+"""Products that take as much longer in float32, by vectors of 16, as to round a number does.
+
+Zen 5: 1x1 convolutions of images in float32 take as long in both with 48 channels and 56 outputs,
+96 and 40, 256 and 28; see docs/performance-log.md."""
+
+_ROUND_PIXEL = 54
+"""A pixel takes as much longer as if it had so many channels more."""
+
+_LANES = 16
+
 FLOAT16_LIMIT = 65520.0
 """Numbers from here on are infinite in float16."""
 
@@ -161,6 +172,16 @@ class Choice:
         off = excess(Arithmetic.BF16X3, images.depth)
         return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
 
+    def wanted_stored(self, images: Images, *, halves: bool) -> Arithmetic:
+        """The same for an image that is kept in 16 bits, or in float32 and rounded on the way.
+
+        Vectors multiply numbers of bfloat16 twice as fast as those of float32, but to round them
+        takes longer than that saves where few outputs are computed of each.
+        """
+        found = self.wanted(images)
+        by_vectors = found is Arithmetic.BF16 and not self.level.tiles
+        return Arithmetic.F32 if by_vectors and not halves and not _repays(images) else found
+
     def _splits_exactly(self, images: Images) -> bool:
         """Whether six products in bfloat16 take less time than one in float32."""
         few = images.out_height > 1 and images.pixels < EXACT_PIXELS_OF_THREAD * self.threads
@@ -201,6 +222,13 @@ def _tolerance(images: Images, computed: bool) -> float:
     if not many and images.kernel == (1, 1) and images.out_height > 1 and _splits_exactly(images):
         return TOLERANCE_OF_PIXELS
     return TOLERANCE_OF_MANY if many and not computed else TOLERANCE
+
+
+def _repays(images: Images) -> bool:
+    """Whether a product in bfloat16 saves more time than it takes to round its input."""
+    rounded = -(-images.outputs // images.groups // _LANES) * _LANES
+    channels = images.channels // images.groups
+    return rounded * images.depth > SAVED_BY_ROUNDING * (_ROUND_PIXEL + channels)
 
 
 def _splits(images: Images) -> bool:

@@ -194,7 +194,9 @@ def emit_product(
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
-    wanted = plan(images, choice.machine, choice.wanted(images), choice.threads, storage)
+    halves = storage.half_in or storage.half_out
+    arithmetic = choice.wanted_stored(images, halves=halves)
+    wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)
     cut, weights = fitting(b, choice, wanted, op.w)
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
