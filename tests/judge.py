@@ -62,6 +62,7 @@ def _run(model: bytes, feeds: dict[str, np.ndarray], optimized: bool) -> list[An
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # to start others, which spin, takes longer than small models
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
 
