@@ -32,7 +32,7 @@ def load(proto: bytes, properties: OrtProperties | None = None) -> Any:
     """A session, whatever it takes."""
     import onnxruntime as ort
 
-    properties = properties or OrtProperties()
+    properties = properties or OrtProperties(INFERENCE_NUM_THREADS=1)  # it is only probed
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = properties.INFERENCE_NUM_THREADS
