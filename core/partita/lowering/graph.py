@@ -116,6 +116,11 @@ class Node:
             if value is not None:
                 value.producer = self
 
+    @property
+    def result(self) -> Value | None:
+        """The first output; ``None`` if it is left out, or there is none, as of a Loop."""
+        return self.outputs[0] if self.outputs else None
+
     @classmethod
     def link(cls, source: Value, target: Value, owner: Node) -> Node:
         """An Identity that stands for ``owner`` in one program and leaves ``target.producer``."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+import pydantic
 import pytest
 from good_device import Good, GoodCompiled, GoodProperties
 from pydantic import Field
@@ -10,6 +11,7 @@ from pydantic import Field
 from partita_conformance.bench.bench import Target
 from partita_conformance.runs.collect import Selection, collect
 from partita_conformance.runs.running import InProcess
+from partita_conformance.suites.contract.suite_properties import other_values
 
 
 class Limited(GoodCompiled):
@@ -53,3 +55,16 @@ def test_a_hint_that_is_not_followed_is_explained(plugin, fault):
     outcome = InProcess(Target("GOOD", name)).run(check)
     assert outcome.bad == bool(fault)
     assert outcome.detail.startswith(fault)
+
+
+def test_other_values_of_whole_numbers_are_multiples_of_what_they_must_be():
+    """A step beside a value is one that the property may have."""
+
+    class Properties(pydantic.BaseModel):
+        PLAIN: int = 3
+        EVEN: int = pydantic.Field(default=0, multiple_of=32)
+
+    fields = Properties.model_fields
+    assert other_values(fields["PLAIN"]) == [4]
+    assert other_values(fields["EVEN"]) == [32]
+    assert other_values(fields["EVEN"], 96) == [128]

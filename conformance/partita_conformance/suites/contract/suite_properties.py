@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import re
 import time
 import typing
@@ -30,8 +31,19 @@ def _fields(bench: Bench) -> dict[str, Any]:
     return dict(bench.plugin.properties_type.model_fields)
 
 
-def other_values(annotation: Any, default: Any) -> list[Any]:
-    """Values that a field may have besides its default, as far as its type tells."""
+_DECLARED = object()
+
+
+def other_values(field: Any, default: Any = _DECLARED) -> list[Any]:
+    """Values that a field may have besides one, as far as its type and its multiples tell.
+
+    Args:
+        field: Of pydantic's.
+        default: The value; the field's default if it is left out.
+    """
+    annotation = field.annotation
+    if default is _DECLARED:
+        default = field.default
     if annotation is bool:
         return [not default]
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -39,8 +51,14 @@ def other_values(annotation: Any, default: Any) -> list[Any]:
     if typing.get_origin(annotation) is typing.Literal:
         return [value for value in typing.get_args(annotation) if value != default]
     if annotation is int:
-        return [default + 1]
+        return [default + _step(field)]
     return []
+
+
+def _step(field: Any) -> int:
+    """From one value of a whole number to the next one."""
+    steps = [known.multiple_of for known in field.metadata if hasattr(known, "multiple_of")]
+    return math.lcm(*map(int, steps))
 
 
 def settable(bench: Bench) -> Iterator[tuple[str, Any]]:
@@ -53,7 +71,7 @@ def settable(bench: Bench) -> Iterator[tuple[str, Any]]:
 def other_settings(bench: Bench) -> Iterator[tuple[str, Any]]:
     """Each property that can be set, but for those that choose the device, and other values."""
     for name, field in settable(bench):
-        for value in other_values(field.annotation, field.default):
+        for value in other_values(field):
             yield name, value
 
 
@@ -150,7 +168,7 @@ def set_ones_reach_the_compiled_model(bench: Bench) -> None:
             continue
         field = bench.plugin.properties_type.model_fields[name]
         default = bench.core.get_property(bench.device, name)
-        for value in other_values(field.annotation, default):
+        for value in other_values(field, default):
             core = bench.new_core()
             core.set_property(bench.device, {name: value})
             compiled = bench.compile(sample.proto, core=core)
@@ -212,7 +230,7 @@ def do_not_change_results(bench: Bench) -> None:
         if name in _FREE or "PRECISION" in name:
             continue
         field = bench.plugin.properties_type.model_fields[name]
-        for value in other_values(field.annotation, field.default):
+        for value in other_values(field):
             request = bench.compile(sample.proto, {name: value}).create_infer_request()
             for seed in (0, 1):
                 feeds = sample.feeds(seed)

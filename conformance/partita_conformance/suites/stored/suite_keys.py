@@ -24,7 +24,7 @@ def _settings(bench: Bench) -> Iterator[dict[str, Any]]:
     """No settings, and each value that a property may have beside its default, as JSON has it."""
     yield {}
     for name, field in settable(bench):
-        for value in other_values(field.annotation, field.default):
+        for value in other_values(field):
             yield {name: getattr(value, "value", value)}
 
 

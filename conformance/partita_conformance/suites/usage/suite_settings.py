@@ -134,7 +134,7 @@ def what_is_taken_compiles_under_every_setting(bench: Bench) -> None:
         usual = steps_taken(bench, asked.steps, asked.ports, asked.weights)
         tried += len(usual)
         for name, field in settable(bench) if usual else ():
-            for value in other_values(field.annotation, field.default):
+            for value in other_values(field):
                 _compiles_with(bench, asked._replace(steps=usual), name, value)
     if not tried:
         raise NotApplicableError("the device takes none of the operations")
@@ -197,7 +197,7 @@ def narrow_precision_is_told_if_it_is_there(bench: Bench) -> None:
         feeds = Sample("", proto).feeds(62)
         (due,) = bench.expected(proto, feeds)
         for name, field in names:
-            for value in other_values(field.annotation, field.default):
+            for value in other_values(field):
                 if str(value).lower() not in _HALVES:
                     continue
                 compiled = bench.compile(proto, {name: value})
@@ -252,14 +252,15 @@ _TRUTHS = {
 }
 
 
-def _spellings(annotation: Any, default: Any) -> Iterator[tuple[Any, Any]]:
+def _spellings(field: Any, default: Any) -> Iterator[tuple[Any, Any]]:
     """Values of a property, each with a way to write it, as far as its type tells them."""
-    if not other_values(annotation, default):
+    annotation = field.annotation
+    if not other_values(field, default):
         return
     if annotation is bool:
         for truth in (not default, default):
             yield from ((truth, text) for text in _TRUTHS[truth])
-    for value in (*other_values(annotation, default), default):
+    for value in (*other_values(field, default), default):
         if isinstance(value, enum.Enum):
             yield value, value.value
         elif annotation is int:
@@ -275,7 +276,7 @@ def values_may_be_texts(bench: Bench) -> None:
     blob = bench.compile(sample.proto).export_model() if _exports(bench, sample) else None
     for name, field in settable(bench):
         usual = core.get_property(bench.device, name)
-        for value, text in _spellings(field.annotation, usual):
+        for value, text in _spellings(field, usual):
             what = f"{name}={text!r}"
             core.set_property(bench.device, {name: text})
             have = core.get_property(bench.device, name)
@@ -355,7 +356,7 @@ def each_model_keeps_its_own(bench: Bench) -> None:
     names = [name for name in names if not isinstance(due[name], dict)]  # of other devices' facts
     made = []
     for name, field in settable(bench):
-        for value in other_values(field.annotation, field.default):
+        for value in other_values(field):
             given = bench.compile(sample.proto, {name: value}, core)
             core.set_property(bench.device, {name: value})
             set_one = bench.compile(sample.proto, core=core)

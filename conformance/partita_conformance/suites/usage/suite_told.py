@@ -130,7 +130,7 @@ def what_is_told_does_not_add_up(bench: Bench) -> None:
 def decoders_leave_what_is_set(bench: Bench) -> None:
     """for_decoder() leaves each property that the application has set, to whatever value."""
     for name, field in settable(bench):
-        for value in (*other_values(field.annotation, field.default), field.default):
+        for value in (*other_values(field), field.default):
             made = bench.properties(**{name: value})
             for request in (
                 DecoderRequest(),

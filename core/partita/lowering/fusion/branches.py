@@ -43,11 +43,11 @@ def fuse_branches(rewriter: Rewriter) -> None:
         if node.kind in _TERMS and not rewriter.is_read_by(node.outputs[0], _SUMS):
             continue  # as most: nobody would ask for the form
         found = _form(node, forms)
-        if found is not None and node.outputs[0] is not None and len(found.nodes) <= _MOST:
-            forms[node.outputs[0]] = found
+        if found is not None and node.result is not None and len(found.nodes) <= _MOST:
+            forms[node.result] = found
     gone: set[Node] = set()
     for node in reversed(nodes):  # the largest sums first
-        result = node.outputs[0]
+        result = node.result
         if node.kind in _SUMS and node not in gone and result in forms:
             gone |= _merge(rewriter, node, forms[result])
 

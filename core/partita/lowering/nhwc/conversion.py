@@ -94,7 +94,7 @@ class ChannelsLast:
             if node in self._taken:
                 continue
             rule = self.rules.get(node.kind)
-            asked = rule is not None and (self.is_image(node.outputs[0]) or node.kind in self.heads)
+            asked = rule is not None and (self.is_image(node.result) or node.kind in self.heads)
             if rule is None or not asked or not rule(node):
                 for value in node.reads():
                     self.bring_back(value, node)

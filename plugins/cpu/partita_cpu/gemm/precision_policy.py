@@ -87,6 +87,9 @@ SAVED_BY_ROUNDING = 26
 Zen 5: 1x1 convolutions of images in float32 take as long in both with 48 channels and 56 outputs,
 96 and 40, 256 and 28; see docs/performance-log.md."""
 
+ROUNDED_PIXELS = 1024
+"""Images of fewer are rounded all the same: little is to be saved, and bfloat16 was asked for."""
+
 _ROUND_PIXEL = 54
 """A pixel takes as much longer as if it had so many channels more."""
 
@@ -180,7 +183,9 @@ class Choice:
         """
         found = self.wanted(images)
         by_vectors = found is Arithmetic.BF16 and not self.level.tiles
-        return Arithmetic.F32 if by_vectors and not halves and not _repays(images) else found
+        many = images.out_height > 1 and images.pixels >= ROUNDED_PIXELS
+        costly = many and not halves and not _repays(images)
+        return Arithmetic.F32 if by_vectors and costly else found
 
     def _splits_exactly(self, images: Images) -> bool:
         """Whether six products in bfloat16 take less time than one in float32."""

@@ -46,9 +46,7 @@ class _Halves:
         # Some nodes hold their result in the type of their input, and back.
         self._tied = [pair for node in graph.nodes for pair in _ties(node)]
         self._half = {
-            node.outputs[0]
-            for node in graph.nodes
-            if node.outputs[0] is not None and can_write(node)
+            node.result for node in graph.nodes if node.result is not None and can_write(node)
         } - set(graph.outputs)
         for node in graph.nodes:
             for position, value in enumerate(node.inputs):
@@ -66,7 +64,7 @@ class _Halves:
                     self._half -= {one, other}
             changed = len(self._half) < before
         self._graph.nodes = [
-            node.like(attrs={"half": True}) if node.outputs[0] in self._half else node
+            node.like(attrs={"half": True}) if node.result in self._half else node
             for node in self._graph.nodes
         ]
 
@@ -111,7 +109,7 @@ def _reads_float16(node: Node, position: int) -> bool:
 
 
 def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
-    output = node.outputs[0]
+    output = node.result
     if node.kind in _SAME or (node.kind == _CONV and _is_depthwise(node)):
         return [(node.inputs[0], output)]
     if _is_concat(node):

@@ -18,11 +18,12 @@ def scale_on_the_way(graph: Graph) -> None:
     outputs = set(graph.outputs)
     taken: dict[Node, Node] = {}
     for node in graph.nodes:
-        readers = uses.get(node.outputs[0], []) if node.outputs[0] is not None else []
-        alone = node.kind == _SCALE and len(readers) == 1 and node.outputs[0] not in outputs
+        result = node.result
+        readers = uses.get(result, []) if result is not None else []
+        alone = node.kind == _SCALE and len(readers) == 1 and result not in outputs
         if alone and not bounds_of(node.attrs.get("activation"))[2].code:
             reader = readers[0]
-            if _is_pointwise(reader) and reader.inputs.count(node.outputs[0]) == 1:
+            if _is_pointwise(reader) and reader.inputs.count(result) == 1:
                 taken[reader] = node
     if not taken:
         return

@@ -56,7 +56,7 @@ class Lifting(abc.ABC):
         if not any(map(self.is_convolution, self.graph.nodes)):
             return self.shapes
         for node in self.graph.nodes:
-            output = node.outputs[0] if node.outputs else None
+            output = node.result
             if output is not None and (self.is_convolution(node) or self.follows(node)):
                 self.lift(node, output)
             else:

@@ -37,7 +37,7 @@ def _join(
     outputs = set(graph.outputs)
     taken: dict[Node, Node] = {}
     for node in graph.nodes:
-        value = node.outputs[0]
+        value = node.result
         readers = uses.get(value, []) if value is not None else []
         if len(readers) == 1 and value not in outputs and is_first(node):
             reader = readers[0]

@@ -22,7 +22,7 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
     uses, outputs = graph.uses(), set(graph.outputs)
     marked = set()
     for node, reader in pairwise(graph.nodes):
-        value = node.outputs[0]
+        value = node.result
         if value is None or value in outputs or node.input(3) is not None:
             continue
         alone = uses.get(value, []) == [reader] and reader.inputs.count(value) == 1

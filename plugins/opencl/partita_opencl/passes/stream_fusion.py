@@ -146,7 +146,7 @@ class Merger:
         gone: set[Node] = set()
         for node in graph.nodes:
             x, scale, shift = (node.input(i) for i in range(3))
-            y = node.outputs[0]
+            y = node.result
             if node.kind != "LayerNormalization" or x is None or y is None or any(node.outputs[1:]):
                 continue
             shape = shapes.get(y, ())
