@@ -147,7 +147,11 @@ def opened(handle: Any, context: Any, told: str) -> CudaSide | None:
         context: Its context.
         told: What its trial said.
     """
-    if told != PASSED or os.environ.get(SWITCH) == "0":
+    kept_out = os.environ.get(SWITCH) == "0"
+    if told != PASSED or kept_out:
+        if told:
+            why = f"{SWITCH} is 0" if kept_out else told
+            _log.info("%s is not driven by CUDA: %s", handle.name, why)
         return None
     try:
         cuda = cuda_of(handle)
