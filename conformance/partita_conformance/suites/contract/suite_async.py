@@ -131,20 +131,20 @@ def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
     expected = [bench.expected(sample.proto, one) for one in feeds]
     inputs = [host_tensors(compiled, one) for one in feeds]
     for turn in range(_CANCELLED_RUNS):
-        now = (
-            turn // 2 % 2
-        )  # what was run before the one that is cancelled is the other or the same
+        now = turn % 2
+        runner.run(inputs[1 - now])
         given = [partita.HostTensor(np.full_like(array, 9)) for array in expected[now]]
         with concurrent.futures.ThreadPoolExecutor(1) as other:
-            run = other.submit(runner.run, inputs[now], given if turn % 2 else None)
+            run = other.submit(runner.run, inputs[now], given if turn % 3 else None)
             while not run.done():
                 runner.cancel()
         with contextlib.suppress(InferCancelledError):
             results = [tensor.numpy() for tensor in run.result()]
             compare(results, expected[now], f"{sample.name}, cancelled while it ran")
-        results = [tensor.numpy() for tensor in runner.run(inputs[now])]
+        behind = turn // 2 % 2  # the same inputs once more, or others
+        results = [tensor.numpy() for tensor in runner.run(inputs[behind])]
         what = f"{sample.name}, after a run that was cancelled over and over"
-        compare(results, expected[now], what)
+        compare(results, expected[behind], what)
     runner.close()
 
 
@@ -184,20 +184,30 @@ def cancelling_one_ends_no_other(bench: Bench) -> None:
         began = time.perf_counter()
         cancelled.infer(feeds)
         lasts = min(lasts, time.perf_counter() - began)
-    for moment in range(12):
+    for moment in range(_MOMENTS):
         for request in (*others, cancelled):
             request.start_async(feeds)
         if moment % 2:
-            time.sleep(lasts * moment / 4)  # four run at once, so that each takes longer
+            time.sleep(lasts * moment / 8)  # four run at once, so that each takes longer
             cancelled.cancel()
         else:
             while not all(request.wait_for(0) for request in others):
+                if _has_ended(cancelled):
+                    cancelled.start_async(feeds)
+                time.sleep(lasts / 8)  # its run may not have begun yet
                 cancelled.cancel()
         for request in others:
             request.wait()
             compare(request.results.to_tuple(), expected, f"{sample.name} beside a cancelled one")
         with contextlib.suppress(InferCancelledError):
             cancelled.wait()
+
+
+def _has_ended(request: partita.InferRequest) -> bool:
+    try:
+        return request.wait_for(0)
+    except InferCancelledError:
+        return True
 
 
 @check("async", values=True)
