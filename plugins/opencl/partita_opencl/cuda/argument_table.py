@@ -45,10 +45,6 @@ class ArgumentTable:
         """What a kernel has at a position."""
         return self._values[number][position]
 
-    def values(self, number: int) -> Sequence[Argument]:
-        """What a kernel has."""
-        return self._values[number]
-
     def change(self, number: int, position: int, value: Argument) -> None:
         """Takes another buffer in the place of one."""
         self._values[number][position] = value

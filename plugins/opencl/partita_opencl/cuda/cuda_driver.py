@@ -55,7 +55,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoDAsync_v2": (Address, Address, _Size, Word),
     "cuMemHostAlloc": (_Pointer(Word), _Size, _UInt),
     "cuMemFreeHost": (Word,),
-    "cuMemGetAllocationGranularity": (_Pointer(_Size), Word, _Int),
     "cuMemCreate": (_Pointer(Address), _Size, Word, Address),
     "cuMemRelease": (Address,),
     "cuMemAddressReserve": (_Pointer(Address), _Size, _Size, Address, Address),
@@ -116,9 +115,9 @@ class Cuda:
     def __init__(self, library: Any, number: int) -> None:
         self._library = library
         self.number = number
-        self._context = Word()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), number)
-        self.context = self._context.value or 0
+        made = Word()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(made), number)
+        self.context = made.value or 0
 
     def call(self, name: str, *args: Any) -> None:
         """Calls a function of the driver.
@@ -139,7 +138,7 @@ class Cuda:
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         """Makes the context this thread's while the block runs."""
-        self.call("cuCtxPushCurrent_v2", self._context)
+        self.call("cuCtxPushCurrent_v2", self.context)
         try:
             yield
         finally:

@@ -14,6 +14,9 @@ from typing import Any
 
 from partita_opencl.cuda.cuda_driver import Address, Cuda
 
+EXTENSION = "cl_khr_external_memory_opaque_fd"
+"""What OpenCL's driver must list to import memory."""
+
 _OPAQUE_FD = 0x2060
 """``CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR``"""
 
@@ -130,9 +133,9 @@ class SharedMemory:
                     _keep(part)
                     free.append((part, slab.cuda.address + start))
             part, address = free.pop()
-        buffer = cl.Buffer.from_int_ptr(part.int_ptr, retain=True)
-        buffer.cuda = CudaMemory(address)  # type: ignore[attr-defined]  # pyopencl's take any
-        weakref.finalize(buffer.cuda, self._give_back, size, (part, address)).atexit = False  # type: ignore[attr-defined]
+        buffer: Any = cl.Buffer.from_int_ptr(part.int_ptr, retain=True)
+        buffer.cuda = CudaMemory(address)
+        weakref.finalize(buffer.cuda, self._give_back, size, (part, address)).atexit = False
         return buffer
 
     def _give_back(self, size: int, part: tuple[Any, int]) -> None:

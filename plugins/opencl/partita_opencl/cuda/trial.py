@@ -12,13 +12,12 @@ import numpy as np
 
 from partita_opencl.cuda.cuda_driver import CudaError, cuda_of
 from partita_opencl.cuda.replay import Kernel, Replay, load
-from partita_opencl.cuda.shared_memory import address_of
+from partita_opencl.cuda.shared_memory import EXTENSION, address_of
 from partita_opencl.cuda.side import PASSED, CudaSide
 
 PLATFORM = "NVIDIA CUDA"
 """The name of the OpenCL platform whose devices may be CUDA's as well."""
 
-_IMPORTS = "cl_khr_external_memory_opaque_fd"
 _ITEMS, _GROUP = 4096, 64
 _LARGE = 3 << 20
 
@@ -42,8 +41,8 @@ def outcome(handle: Any, context: Any) -> str:
     """
     import pyopencl as cl
 
-    if _IMPORTS not in handle.extensions.split():
-        return f"OpenCL does not list {_IMPORTS}"
+    if EXTENSION not in handle.extensions.split():
+        return f"OpenCL does not list {EXTENSION}"
     try:
         cuda = cuda_of(handle)
         if cuda is None:
@@ -75,7 +74,7 @@ def _error(side: CudaSide, program: Any, queue: Any) -> str:
     stream = side.stream()
     place = np.arange(_ITEMS)
     groups = (_ITEMS // _GROUP + place // _GROUP).astype(np.float32)
-    wanted = 2 * (2 * x + (groups)) + groups  # what changes places twice is where it was
+    wanted = 2 * (2 * x + groups) + groups  # what changes places twice is where it was
     found = np.empty_like(x)
     for buffer in (target, other):
         replay.change(1, 1, buffer)

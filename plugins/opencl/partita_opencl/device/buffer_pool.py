@@ -78,9 +78,7 @@ class BufferPool:
         size = max(nbytes, self._limits.alignment)
         for attempt in range(2):
             try:
-                return self._allocate(
-                    size, content if content is not None and content.nbytes else None
-                )
+                return self._allocate(size, content)
             except (cl.Error, CudaError) as error:
                 if isinstance(error, CudaError) and not error.is_lack_of_memory:
                     raise DeviceUnavailableError(
@@ -93,13 +91,14 @@ class BufferPool:
     def _allocate(self, size: int, content: Any) -> Any:
         import pyopencl as cl
 
+        has_content = content is not None and content.nbytes > 0
         if self._cuda is not None:
             buffer = self._cuda.memory.allocate(size)
-            if content is not None:
+            if has_content:
                 self._cuda.write(buffer, raw(content))
             return buffer
         flags = cl.mem_flags.READ_WRITE
-        if content is None:
+        if not has_content:
             return cl.Buffer(self._context, flags, size)
         return cl.Buffer(self._context, flags | cl.mem_flags.COPY_HOST_PTR, hostbuf=raw(content))
 

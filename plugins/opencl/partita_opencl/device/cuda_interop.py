@@ -17,12 +17,9 @@ import numpy as np
 
 from partita.errors import DeviceError, DeviceMemoryError
 from partita_opencl.cuda.cuda_driver import CudaError
-from partita_opencl.cuda.shared_memory import import_buffer, imported_address
+from partita_opencl.cuda.shared_memory import EXTENSION, import_buffer, imported_address
 from partita_opencl.device.device import find_device
 from partita_opencl.device.device_tensor import OpenClTensor
-
-EXTENSION = "cl_khr_external_memory_opaque_fd"
-"""What the driver must list."""
 
 
 def import_memory(

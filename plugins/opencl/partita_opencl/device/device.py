@@ -22,13 +22,11 @@ from partita_opencl.drivers import driver_trial, installed_drivers
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
 from partita_opencl.drivers.installed_drivers import Driver
+from partita_opencl.drivers.processor_name import POCL
 from partita_opencl.drivers.program_cache import ProgramCache
 
 CURE = "pip install 'partita[opencl]'"
 """The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
-
-_POCL = "Portable Computing Language"
-"""The name of PoCL's platform."""
 
 
 class Device:
@@ -174,7 +172,7 @@ class Device:
             if self._programs is None:
                 # PoCL has a cache of its own. Asked for a binary, it compiles each kernel of the
                 # file once more, for groups of any size: five times the time of building it.
-                on_disk = self.handle.platform.name != _POCL
+                on_disk = self.handle.platform.name != POCL
                 self._programs = ProgramCache(context, self.handle, self.identity, on_disk=on_disk)
             return self._programs
 

@@ -14,7 +14,9 @@ import struct
 from platform import machine
 from typing import Any
 
-_PLATFORM = "Portable Computing Language"
+POCL = "Portable Computing Language"
+"""The name of PoCL's platform."""
+
 UNKNOWN, KNOWN = b"generic\0", b"haswell\0"
 """What LLVM says, and the first with AVX2: a processor without fails its trial as it did before."""
 
@@ -33,7 +35,7 @@ def name_processors(platform: Any) -> None:
     """
     import pyopencl as cl
 
-    if platform.name != _PLATFORM or machine() != "x86_64":
+    if platform.name != POCL or machine() != "x86_64":
         return
     with contextlib.suppress(cl.Error, OSError):  # a driver that cannot be helped fails its trial
         for handle in platform.get_devices():

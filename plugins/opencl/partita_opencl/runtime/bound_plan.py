@@ -344,9 +344,11 @@ class BoundPlan:
 
     def _cuda_commands(self) -> CudaCommands | None:
         """``None`` as long as CUDA does not have the programs, or where it refuses a kernel."""
-        side, plan = self._device.cuda, self.plan
-        if self._by_cuda is not None or side is None or self._refused or not plan.is_loaded():
+        if self._by_cuda is not None or self._refused:
             return self._by_cuda
+        side, plan = self._device.cuda, self.plan
+        if side is None or not plan.is_loaded():
+            return None
         steps = [plan.launch(step) for step in plan.steps]
         kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
         try:
@@ -486,8 +488,9 @@ class BoundPlan:
             if in_place is not None:
                 return in_place
             return OpenClTensor(buffer, operand.shape, operand.dtype, self._device, self._name)
-        if target.buffer is not buffer and operand.nbytes:  # type: ignore[attr-defined]  # a tensor of this device
-            commands.copy(target.buffer, buffer, operand.nbytes)  # type: ignore[attr-defined]
+        own_target: Any = target  # a tensor of this device
+        if own_target.buffer is not buffer and operand.nbytes:
+            commands.copy(own_target.buffer, buffer, operand.nbytes)
         return target
 
     # ------------------------------------------------------------------------ faults
