@@ -216,6 +216,37 @@ def test_random_graphs_at_many_sizes(seed, caplog):
     assert not [r for r in caplog.records if any(words in r.message for words in unusual)]
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"auto_pad": "SAME_UPPER"},
+        {"auto_pad": "SAME_LOWER", "output_padding": [1, 0]},
+        {"output_shape": [16, 20]},
+        {"auto_pad": "SAME_UPPER", "output_shape": [17, 19]},
+    ],
+)
+def test_padding_of_transposed_convolutions_that_follows_from_sizes(attributes):
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((CHANNELS, 8, 3, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("ConvTranspose", ["a", "w"], ["y"], strides=[2, 3], **attributes),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "transposed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", CHANNELS, "H", "W"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    for shape in [(1, 8, 7), (2, 9, 8), (1, 10, 9), (3, 9, 7), (1, 8, 9)]:
+        x = rng.standard_normal((shape[0], CHANNELS, *shape[1:])).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_sizes_of_none_one_and_many_alternate():
     """Programs of one class must not take each other's decisions about empty tensors."""
     nodes = [

@@ -284,9 +284,11 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
     same = mode in ("SAME_UPPER", "SAME_LOWER")
     out, begin, end = [], [], []
     for i, n in enumerate(size):
-        full = strides[i] * (n - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1
+        beyond = extra[i] + (kernel[i] - 1) * dilations[i] + 1 - strides[i]
+        full = n * strides[i] + beyond
         if wanted or same:
-            total = max(0, full - (wanted[i] if wanted else n * strides[i]))
+            # Of auto_pad it is the same number for all sizes.
+            total = max(0, full - wanted[i] if wanted else beyond)
             low = total // 2 if mode == "SAME_UPPER" else total - total // 2
             out.append(wanted[i] if wanted else full - total)
         else:

@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
@@ -81,7 +82,7 @@ def _phases(window: Window, axis: int) -> list[Phase]:
     count, found = -(-size // stride), []
     for first in range(min(stride, size)):
         # Output pixel `first` meets its first tap at this input pixel, and earlier ones after it.
-        nearest, tap = divmod(first + begin, stride)
+        nearest, tap = (first + begin) // stride, settled((first + begin) % stride)
         taps = -(-(kernel - tap) // stride)
         end = nearest + count - pixels
         found.append(Phase(tap, taps, first, count, taps - 1 - nearest, end))
