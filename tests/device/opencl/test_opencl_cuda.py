@@ -325,7 +325,11 @@ class ThroughOpenCl(OpenClCommands):
 @pytest.fixture
 def driven_by_cuda(monkeypatch):
     """The first OpenCL device, as if CUDA had it and all programs."""
-    side = SimpleNamespace(stream=object, load=lambda _: SimpleNamespace(is_possible=True))
+    side = SimpleNamespace(
+        stream=object,
+        load=lambda _: SimpleNamespace(is_possible=True),
+        cuda=SimpleNamespace(page_locked=lambda _: None),
+    )
     find_device("").pool  # noqa: B018  # made without that
     monkeypatch.setattr(ThroughOpenCl, "made", [])
     monkeypatch.setattr(Device, "cuda", side)

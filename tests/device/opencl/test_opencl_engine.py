@@ -455,6 +455,7 @@ def test_a_driver_that_writes_a_log_raises_no_warning(monkeypatch, recwarn):
 def loops(request, monkeypatch):
     """The native loops, which cannot be had for a reason, or can."""
     find = driver_loops.driver_loops
+    find_device("").cuda  # noqa: B018  # it loads a library, too
     if request.param == "function":
         monkeypatch.setattr(driver_loops.ctypes, "CDLL", lambda _: object())
         find = find.__wrapped__

@@ -149,7 +149,10 @@ def test_recorded_programs_compute_what_onnxruntime_does(
 def test_other_tiles_are_no_other_recording(monkeypatch):
     """A graphics card has tiles for each size of a product."""
     tiles = tuple(product_tiles.TILES[n] for n in (2, 4, 5))
-    monkeypatch.setattr(product_tiles, "CPU_TILES", tiles)
+    for kind in ("CPU_TILES", "TILES"):
+        monkeypatch.setattr(product_tiles, kind, tiles)
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, compute_units=2))
     chosen = set()
     cut = product_tiles.ranked
 

@@ -193,8 +193,16 @@ def steps():
     return plan.steps
 
 
-def test_launches_that_pass_are_made_once(scripted):
-    launches, device = steps(), find_device("")
+@pytest.fixture
+def alone(monkeypatch):
+    """The device, as a processor's, all of whose launches one process makes."""
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, is_cpu=True))
+    return device
+
+
+def test_launches_that_pass_are_made_once(scripted, alone):
+    launches, device = steps(), alone
     asked = scripted(lambda _: "")
     rehearsal.require(device, launches)
     rehearsal.require(device, launches)
@@ -223,8 +231,8 @@ def test_processes_share_the_launches_of_a_graphics_card(scripted, monkeypatch, 
 
 
 @pytest.mark.parametrize("how", ["dies", "wrong options"])
-def test_what_fails_side_by_side_is_found_one_by_one(scripted, how):
-    launches, device = steps(), find_device("")
+def test_what_fails_side_by_side_is_found_one_by_one(scripted, alone, how):
+    launches, device = steps(), alone
     bad = rehearsed_launch.told(launches[1])["kernel"], rehearsed_launch.told(launches[1])["args"]
     asked = scripted(lambda launch: how if (launch["kernel"], launch["args"]) == bad else "")
     with pytest.raises(rehearsal.LaunchError, match=r"SIGSEGV|wrong options") as caught:
@@ -301,10 +309,9 @@ def test_what_compiling_failed_at_the_next_query_says(scripted):
 def test_nothing_is_kept_of_what_fails_by_chance_or_has_open_shapes(scripted, monkeypatch):
     compiled(network())
     scripted(lambda launch: "wrong" if "softmax" in launch["kernel"] else "")
-    monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
-    with pytest.raises(UnsupportedOpError):
+    with monkeypatch.context() as patch, pytest.raises(UnsupportedOpError):
+        patch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
         compiled(network())
-    monkeypatch.undo()
     scripted(None)
     assert not refused(network())
     model = network()

@@ -85,8 +85,18 @@ def _template(expression: Expression, dtype: np.dtype[Any]) -> str | None:
     ints = expression.ints
     if dtype.kind == "u" and expression.unsigned is not None:
         ints = expression.unsigned
-    types = {"type": ctype_of(dtype), "wraps": "ulong" if dtype.itemsize == 8 else "uint"}
-    return None if ints is None else _fill(ints, types)
+    wraps = "ulong" if dtype.itemsize == 8 else "uint"
+    zero = "(uint){a}" if _hides_zero(expression, dtype) else f"({wraps})0"
+    filled = {"type": ctype_of(dtype), "wraps": wraps, "zero": zero}
+    return None if ints is None else _fill(ints, filled)
+
+
+def _hides_zero(expression: Expression, dtype: np.dtype[Any]) -> bool:
+    """Whether the number 0 of a negation comes as a parameter.
+
+    NVIDIA's compiler takes ``-x < 0`` of 16 bits for ``x > 0``, also of the one that stays itself.
+    """
+    return dtype == np.int16 and "{zero}" in (expression.ints or "")
 
 
 def _types(expression: Expression) -> DTypes:
@@ -101,7 +111,10 @@ def _emit_expression(k: Kit, node: Node, *inputs: Operand) -> Operand:
     if template is None:
         raise CompileError(f"Operation '{node.name}' ({node.told}) has no kernel for {dtype}.")
     result = _BOOL if expression.compares else dtype
-    return apply(k, template, result, *inputs, parameters=expression.parameters(node.attrs))
+    parameters = expression.parameters(node.attrs)
+    if _hides_zero(expression, dtype):
+        parameters = (0.0,)
+    return apply(k, template, result, *inputs, parameters=parameters)
 
 
 def _unary(k: Kit, node: Node, x: Operand) -> Operand:

@@ -7,7 +7,7 @@ of ``prelude.cl`` may be used. Comparisons are written so that NaN passes as in 
 Integers wrap around, which compilers take for impossible of signed ones: they make ``x`` of
 ``x * 4 / 4``. So in templates for integers ``{type}`` stands for the operands' type, and
 ``{wraps}`` for the unsigned one to compute in what may overflow; no narrower than ``uint``, as
-narrower ones would be promoted to ``int``.
+narrower ones would be promoted to ``int``. ``{zero}`` is what a number is negated from.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Expression:
     compares: bool = False
 
 
-_NEGATED = "({type})-({wraps}){0}"
+_NEGATED = "({type})({zero} - ({wraps}){0})"
 _SIGNED_DIV = f"({{1}} == 0 ? 0 : {{1}} == -1 ? {_NEGATED} : {{0}} / {{1}})"
 _UNSIGNED_DIV = "({1} == 0 ? 0 : {0} / {1})"
 _SELU = _defaults(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
