@@ -329,6 +329,8 @@ def driven_by_cuda(monkeypatch):
         stream=object,
         load=lambda _: SimpleNamespace(is_possible=True),
         cuda=SimpleNamespace(page_locked=lambda _: None),
+        read=lambda *_: False,
+        write=lambda *_: False,
     )
     find_device("").pool  # noqa: B018  # made without that
     monkeypatch.setattr(ThroughOpenCl, "made", [])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +167,7 @@ def test_families_that_pass_are_tried_once(monkeypatch):
 
 
 class Scripted:
-    """A process that tells what a test says: a fault per family, or how it dies at one."""
+    """A process that tells what a test says: a fault per family or part, or how it dies at one."""
 
     hangs = False
     by_chance = False
@@ -174,13 +175,13 @@ class Scripted:
     def __init__(self, module, request, seconds, *, lasting):
         assert module == standing_processes.WORKER
         assert lasting
-        self.family = None
+        self.family = self.part = None
         self.failed = False
         self.fault = ""
 
     def ask(self, request):
         if request:
-            self.family = request["task"][0]
+            self.family, _, self.part = request["task"]
             self.runs.append((self, self.family))
 
     def close(self):
@@ -191,6 +192,8 @@ class Scripted:
             yield {"ready": True}
             return
         what, self.family = self.script[self.family], None
+        if not isinstance(what, str):
+            what = what[self.part]
         if what == "dies":
             self.fault = "the process that tried it ended by SIGSEGV"
             return
@@ -208,9 +211,57 @@ def scripted(monkeypatch, untried):
         monkeypatch.setattr(Scripted, "runs", [], raising=False)
         monkeypatch.setattr(Scripted, "script", script, raising=False)
         monkeypatch.setattr(standing_processes, "TrialProcess", Scripted)
-        return find_device("")
+        device = find_device("")
+        monkeypatch.setattr(device, "limits", replace(device.limits, is_cpu=True))
+        return device
 
     return make
+
+
+@pytest.fixture
+def graphics_card(monkeypatch):
+    """Has a device be tried as a graphics card is."""
+
+    def make(device):
+        monkeypatch.setattr(device, "limits", replace(device.limits, is_cpu=False))
+        return device
+
+    return make
+
+
+def test_a_graphics_card_tries_parts_of_families(scripted, graphics_card):
+    families = "pooling", "softmax"
+    device = graphics_card(scripted(pooling=["", "", ""], softmax=["", "wrong"]))
+    found = kernel_trial.fitness(device, REGISTERS, families)
+    assert found["pooling"] == Fitness()
+    assert found["softmax"].reason.startswith("wrong")
+    assert [family for _, family in Scripted.runs].count("pooling") == 3
+    kernel_trial.forget()
+    Scripted.runs.clear()
+    assert kernel_trial.fitness(device, REGISTERS, families) == found
+    assert not Scripted.runs  # each part's verdict is kept
+
+
+@pytest.mark.usefixtures("untried")
+def test_parts_of_families_are_right_on_a_device(graphics_card):
+    device = graphics_card(find_device(""))
+    families = "reduction", "elementwise"
+    assert kernel_trial.fitness(device, REGISTERS, families) == dict.fromkeys(families, Fitness())
+
+
+@pytest.mark.parametrize("family", kernel_checks.CHECKS)
+def test_parts_of_a_family_are_all_of_it(family):
+    whole = kernel_checks.sample(family)
+    told = {}
+    for number in range(kernel_checks.parts(family)):
+        part = kernel_checks.sample(family, number)
+        made = {*part.feeds, *part.weights, *(y for node in part.nodes for y in node.output)}
+        assert {x for node in part.nodes for x in node.input if x} <= made
+        assert {*part.feeds, *part.weights} <= {x for node in part.nodes for x in node.input}
+        told |= part.wanted
+    assert told.keys() == whole.wanted.keys()
+    for name, wanted in whole.wanted.items():
+        np.testing.assert_array_equal(told[name], wanted)
 
 
 def test_after_a_crash_another_process_goes_on(scripted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -74,6 +75,20 @@ class Sample:
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
+    def keep(self, number: int) -> None:
+        """Leaves only one of the outputs, by its number, and what that one needs."""
+        (name,) = list(self.wanted)[number : number + 1]
+        self.wanted = {name: self.wanted[name]}
+        needed = {name}
+        kept = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                kept.append(node)
+                needed.update(node.input)
+        self.nodes = kept[::-1]
+        self.feeds = {name: x for name, x in self.feeds.items() if name in needed}
+        self.weights = {name: x for name, x in self.weights.items() if name in needed}
+
     def error(self, found: Mapping[str, Array]) -> float:
         """The largest relative error of an output; infinite for one of a wrong shape."""
         return max(_distance(found[name], wanted) for name, wanted in self.wanted.items())
@@ -86,11 +101,19 @@ def _distance(found: Array, wanted: Array) -> float:
     return difference / max(float(np.linalg.norm(wanted)), 1e-30)
 
 
-def sample(family: str) -> Sample:
-    """The model of a family."""
+def sample(family: str, part: int | None = None) -> Sample:
+    """The model of a family; with a part, a number below :func:`parts`, of that output alone."""
     made = Sample()
     CHECKS[family](made)
+    if part is not None:
+        made.keep(part)
     return made
+
+
+@functools.cache
+def parts(family: str) -> int:
+    """In how many parts a family can be tried, so that processes can share them."""
+    return len(sample(family).wanted)
 
 
 def _family(fill: Family) -> Family:

@@ -93,11 +93,11 @@ class Fitness:
 
 @dataclass(frozen=True)
 class _Task:
-    """One thing to try: a family of kernels in a form, or a part of what units do."""
+    """One thing to try: a family of kernels in a form, or a part of it or of what units do."""
 
     family: str
     form: Form
-    part: int = 0
+    part: int | None = None
 
 
 under_trial: _Task | None = None
@@ -148,19 +148,26 @@ def _decide(
     hanging: set[str] = set()
     for form in Form:
         others = form is not Form.USUAL
-        tasks = [_Task(f, form) for f in left if not others or (f in FORMED and f not in hanging)]
+        tried = [f for f in left if not others or (f in FORMED and f not in hanging)]
+        tasks = [_Task(f, form, part) for f in tried for part in _parts(device, f)]
+        bad: dict[str, tuple[str, Path | None]] = {}
         for task, verdict in _verdicts(device, mode, tasks).items():
-            if verdict.good:
-                found[task.family] = Fitness(form)
-            else:
-                faults.setdefault(task.family, (verdict.reason, verdict.file))
+            if not verdict.good:
+                bad.setdefault(task.family, (verdict.reason, verdict.file))
             if verdict.facts.get("hangs"):
                 hanging.add(task.family)
+        found |= {family: Fitness(form) for family in tried if family not in bad}
+        faults = bad | faults
         left = [family for family in left if family not in found]
     for family, (reason, file) in faults.items():
         _tell(device, family, reason, found.get(family), file)
     found |= {family: Fitness(reason=faults[family][0]) for family in left}
     return {_key(device, mode, family): fit for family, fit in found.items()}
+
+
+def _parts(device: Device, family: str) -> Sequence[int | None]:
+    """What of a family is tried apart: a graphics card's compiler has little use for threads."""
+    return (None,) if device.limits.is_cpu else range(kernel_checks.parts(family))
 
 
 def _tell(
@@ -307,7 +314,7 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
         if family in list(Units):
             fault = matrix_unit_checks.fault(device.id, Units(family), part)
         else:
-            fault = _fault(family, device.id, precision, tiling)
+            fault = _fault(family, part, device.id, precision, tiling)
     except (DeviceMemoryError, cl.MemoryError):
         raise  # another time there may be room
     except (CompileError, InferError, UnsupportedOpError, cl.Error) as error:
@@ -315,8 +322,10 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
     answer({"fault": fault})
 
 
-def _fault(family: str, device_id: str, precision: Precision, tiling: Tiling) -> str:
-    sample = kernel_checks.sample(family)
+def _fault(
+    family: str, part: int | None, device_id: str, precision: Precision, tiling: Tiling
+) -> str:
+    sample = kernel_checks.sample(family, part)
     config = {"INFERENCE_PRECISION_HINT": precision, "TILING": tiling}
     compiled = own_device.compile_model(sample.model(), device_id, config)
     results = compiled.create_infer_request().infer(sample.feeds)
