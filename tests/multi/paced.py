@@ -130,3 +130,36 @@ class PacedRunner(FakeRunner):
             )
             for number, ((name, op_type), time) in enumerate(zip(self._ops, times, strict=True))
         ]
+
+
+class PacedTwins(FakeDevice):
+    """One plugin with several devices.
+
+    Args:
+        name: Device name; the devices are ``NAME.0``, ``NAME.1``, ...
+        members: The devices in order, which are given these names.
+    """
+
+    def __init__(self, name, *members):
+        super().__init__(name)
+        self.members = {str(number): member for number, member in enumerate(members)}
+        for number, member in self.members.items():
+            member.device_name = f"{name}.{number}"
+
+    def device_ids(self):
+        return list(self.members)
+
+    def device_info(self, device_id):
+        return self.members[device_id or "0"].device_info(device_id)
+
+    def query_model(self, model, properties):
+        return self.members[properties.DEVICE_ID or "0"].query_model(model, properties)
+
+    def compile_model(self, model, properties):
+        return self.members[properties.DEVICE_ID or "0"].compile_model(model, properties)
+
+    def can_share(self, memory, device_id=""):
+        return self.members[device_id or "0"].can_share(memory)
+
+    def transfer_to(self, tensor, device_id=""):
+        return self.members[device_id or "0"].transfer_to(tensor)

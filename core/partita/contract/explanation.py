@@ -31,6 +31,8 @@ class OpPlacement:
         alternative: The next best device that takes it, where that is known.
         extra_us: What the whole run would take longer with it there, where that is known.
         change: What would change its place.
+        also: Other devices that run it, each for some of the requests, where the model has
+            replicas.
     """
 
     name: str
@@ -43,6 +45,12 @@ class OpPlacement:
     alternative: str = ""
     extra_us: float | None = None
     change: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Its device, or which of its devices, in words."""
+        return " or ".join((self.device, *self.also))
 
     @property
     def elsewhere(self) -> str:
@@ -220,6 +228,8 @@ class Explanation:
         planned_for: Where input shapes vary: those at which measurements decided.
         near: Other placements, by the input shapes at which measurements decided for them; a
             request runs what was planned for the shapes nearest to its own.
+        replicas: Where the model is on several sets of devices, whole on each: the devices of each
+            set, and the part of the requests that is bound to it; empty where it is on one.
     """
 
     model: str
@@ -230,6 +240,7 @@ class Explanation:
     decision: Decision | None = None
     planned_for: str = ""
     near: Mapping[str, Explanation] = field(default_factory=dict)
+    replicas: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def single_device(cls, model: Model, device: str) -> Explanation:
@@ -252,7 +263,8 @@ class Explanation:
     @property
     def ops_per_device(self) -> dict[str, int]:
         """How many operations each device runs; constant operations are not counted."""
-        return dict(Counter(op.device for op in self.ops if op.subgraph is not None))
+        placed = (op for op in self.ops if op.subgraph is not None)
+        return dict(Counter(device for op in placed for device in (op.device, *op.also)))
 
     @property
     def bytes_crossing(self) -> int:
@@ -261,7 +273,8 @@ class Explanation:
 
     def summary(self) -> str:
         """One line: which device got how many operations, how many submodels, what crosses."""
-        counts = ", ".join(f"{device} {n} ops" for device, n in self.ops_per_device.items())
+        places = Counter(op.where for op in self.ops if op.subgraph is not None)
+        counts = ", ".join(f"{where} {n} ops" for where, n in places.items())
         inner = [b for b in self.boundaries if b.source is not None and b.target is not None]
         shared = sum(b.how == "shared" for b in inner)
         unknown = sum(b.nbytes is None for b in inner)
@@ -282,7 +295,7 @@ class Explanation:
             (
                 op.name,
                 op.op_type,
-                op.device,
+                op.where,
                 "" if op.subgraph is None else str(op.subgraph),
                 op.elsewhere,
                 op.change,
@@ -297,7 +310,13 @@ class Explanation:
         """What stands below the table, a line each."""
         decided = self.decision.lines() if self.decision else []
         shapes = [f"planned for inputs near {self.planned_for}"] if self.planned_for else []
-        return [*map(printable, [self.summary(), *self.notes, *shapes, *decided])]
+        spread = [self.spread()] if self.replicas else []
+        return [*map(printable, [self.summary(), *spread, *self.notes, *shapes, *decided])]
+
+    def spread(self) -> str:
+        """Which replica gets which part of the requests, in words; empty where there is one."""
+        told = ", ".join(f"{devices} {share:.0%}" for devices, share in self.replicas.items())
+        return f"each request stays on one of {len(self.replicas)} replicas: {told}" if told else ""
 
     def __str__(self) -> str:
         columns, body = self.table()

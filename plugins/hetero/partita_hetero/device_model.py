@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from partita.contract.device_model import DeviceModel
@@ -14,6 +14,7 @@ from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.in_place import InPlacePair, in_place_pairs
 from partita_hetero.compile.pipeline import Compilation
 from partita_hetero.export import export
+from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.runtime.failover import Failover
@@ -89,7 +90,7 @@ class HeteroModel(DeviceModel):
             return {}
         places = [
             {(pair.output, pair.input, pair.device) for pair in self._pairs(one)}
-            for one in (self.assembly, *self.assembly.variants)
+            for one in self.assembly.every()
         ]
         return {made: given for made, given, _ in sorted(set.intersection(*places))}
 
@@ -103,6 +104,11 @@ class HeteroModel(DeviceModel):
     def _pairs(self, assembly: Assembly) -> list[InPlacePair]:
         return in_place_pairs(assembly, len(self.inputs))
 
+    def _parts(self) -> Iterator[tuple[Submodel, DeviceModel]]:
+        """The submodels of all replicas."""
+        for one in (self.assembly, *self.assembly.replicas):
+            yield from zip(one.submodels, one.compiled, strict=True)
+
     def explain(self) -> Explanation:
         """Where every operation runs and why, what crosses, and what went wrong on the way."""
         return self.failover.explain()
@@ -110,32 +116,33 @@ class HeteroModel(DeviceModel):
     @property
     def execution_devices(self) -> list[str]:
         """The devices that run something, in order of first use."""
-        assemblies = (self.assembly, *self.assembly.variants)
-        return list(dict.fromkeys(piece.device for one in assemblies for piece in one.submodels))
+        every = self.assembly.every()
+        return list(dict.fromkeys(piece.device for one in every for piece in one.submodels))
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """What its devices take at the same time: each then works on other requests than the rest.
 
-        A device that runs several submodels counts once, by the one that takes most.
+        A device that runs several submodels counts once, by the one that takes most; what replicas
+        take adds up.
         """
-        most: dict[str, int] = {}
         assembly = self.assembly
-        for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
-            count = part.optimal_number_of_infer_requests
-            most[piece.device] = max(count, most.get(piece.device, 1))
-        return max(1, sum(most.values()))
+        return sum(_requests_at_once(one) for one in (assembly, *assembly.replicas))
 
     def extra_properties(self) -> dict[str, Any]:
-        """``HETERO_NUMBER_OF_SUBMODELS``, and the properties that each device's submodels have."""
-        assembly = self.assembly
+        """``HETERO_NUMBER_OF_SUBMODELS``, and the properties that each device's submodels have.
+
+        Submodels are those that a request runs; ``HETERO_NUMBER_OF_REPLICAS`` says on how many
+        sets of devices there is one of each.
+        """
         of_device: dict[str, dict[str, Any]] = {}
-        for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+        for piece, part in self._parts():
             if piece.device not in of_device:
                 keys = part.get_property("SUPPORTED_PROPERTIES")
                 of_device[piece.device] = {key: part.get_property(key) for key in keys}
         return {
-            "HETERO_NUMBER_OF_SUBMODELS": len(assembly.submodels),
+            "HETERO_NUMBER_OF_SUBMODELS": len(self.assembly.submodels),
+            "HETERO_NUMBER_OF_REPLICAS": 1 + len(self.assembly.replicas),
             "DEVICE_PROPERTIES": of_device,
         }
 
@@ -157,3 +164,12 @@ class HeteroModel(DeviceModel):
             DeviceNotFoundError: The device is not in the list.
         """
         self.failover.enable_device(device)
+
+
+def _requests_at_once(assembly: Assembly) -> int:
+    """What the devices of an assembly take at the same time."""
+    most: dict[str, int] = {}
+    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+        count = part.optimal_number_of_infer_requests
+        most[piece.device] = max(count, most.get(piece.device, 1))
+    return max(1, sum(most.values()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partita.contract.explanation import Decision
+from partita.contract.explanation import Decision, Explanation
 from partita.contract.identity import stamp
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
@@ -15,8 +15,10 @@ from partita.properties import DeviceProperties, validate
 from partita.storage import exported_model as blobs
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation, Tune
+from partita_hetero.compile.replicas import Spread
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
+from partita_hetero.placement.decision import Choice, Replica
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 
@@ -36,10 +38,9 @@ def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str
         properties: Those that belong to the model wherever it is imported.
     """
     devices = compilation.devices
-    assemblies = (assembly, *assembly.variants)
     arrays: dict[str, Any] = {}
     made_by: dict[str, str] = {}
-    for one in assemblies:
+    for one in assembly.every():
         for piece, part in zip(one.submodels, one.compiled, strict=True):
             state = part.export_state()
             arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
@@ -47,7 +48,7 @@ def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str
                 made_by[piece.device] = _stamp(devices, piece.device)
     header = {
         "properties": dict(properties),
-        "placements": [_stored(one) for one in assemblies],
+        "placements": [_stored(one) for one in (assembly, *assembly.variants)],
         "notes": list(assembly.explanation.notes),
         "overrides": devices.overrides,
         "devices": made_by,
@@ -98,13 +99,17 @@ def restore(
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BlobError(f"The exported model's placement is damaged: {error}") from error
     names = [op.name for op in content.model.ops]
-    first = kept[0].placement.device
+    first = kept[0].spread.placements[0].device
     pins = {n: d for n, d in zip(names, first, strict=True) if d is not None}
-    compilation = Compilation(content.model, devices, tune, pins)
+    has_replicas = any(len(one.spread.placements) > 1 for one in kept)
+    compilation = Compilation(content.model, devices, tune, {} if has_replicas else pins)
+    inputs = [port.name for port in content.model.inputs]
+    if has_replicas:  # for when a device fails: the others keep their replicas
+        compilation.choices = [choice for one in kept for choice in one.choices(inputs)]
     states = _states(devices, made_by, content.arrays)
-    placed = [(one.placement, one.planned_for) for one in kept]
+    placed = [(one.spread, one.planned_for) for one in kept]
     assembly = compilation.restore(placed, states, notes)
-    return compilation, _explained(assembly, kept, [port.name for port in content.model.inputs])
+    return compilation, _explained(assembly, kept, inputs)
 
 
 @dataclass(frozen=True)
@@ -112,35 +117,62 @@ class _Kept:
     """One placement of an exported model.
 
     Attributes:
-        placement: Where each operation goes.
+        spread: Where each operation goes; with replicas, several times.
         planned_for: Input shapes that measurements chose it at, where input shapes vary.
         elsewhere: By operation, what was known of it on other devices.
         decision: How it was decided.
     """
 
-    placement: Placement
+    spread: Spread
     planned_for: Sequence[InputShapes]
     elsewhere: Mapping[str, Mapping[str, Any]]
     decision: Decision | None
+
+    def choices(self, inputs: Sequence[str]) -> Iterator[Choice]:
+        """As choices of a scheduler, one for each of the shapes.
+
+        Args:
+            inputs: Names of the model's inputs.
+        """
+        spread = self.spread
+        wishes, *others = (_wishes(spread.placements[seat]) for seat in spread.seats)
+        decision = self.decision or Decision("THROUGHPUT", "imported", [], None, False)
+        replicas = [Replica(*pair) for pair in zip(others, spread.shares[1:], strict=True)]
+        for shapes in self.planned_for or [()]:
+            named = dict(zip(inputs, shapes, strict=False))
+            yield Choice(wishes, decision, shapes=named, replicas=replicas)
+
+
+def _wishes(placement: Placement) -> dict[int, tuple[str, Reason]]:
+    """Where operations are, and why, as a wish."""
+    pairs = enumerate(zip(placement.device, placement.reason, strict=True))
+    return {op: (device, reason) for op, (device, reason) in pairs if device is not None}
 
 
 def _stored(assembly: Assembly) -> dict[str, Any]:
     """A placement as plain data."""
     why = assembly.explanation
     return {
-        "operations": [
-            {
-                "name": op.name,
-                "device": op.device if op.subgraph is not None else None,
-                "reason": _pair(op.reason),
-                "refused": {device: _pair(reason) for device, reason in op.refused.items()},
-                "elsewhere": [op.own_us, op.alternative, op.extra_us, op.change],
-            }
-            for op in why.ops
-        ],
+        "operations": _stored_ops(why),
+        "replicas": [_stored_ops(one.explanation) for one in assembly.replicas],
+        "seats": list(assembly.seats),
+        "shares": list(assembly.shares),
         "planned_for": assembly.planned_for,
         "decision": None if why.decision is None else asdict(why.decision),
     }
+
+
+def _stored_ops(why: Explanation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": op.name,
+            "device": op.device if op.subgraph is not None else None,
+            "reason": _pair(op.reason),
+            "refused": {device: _pair(reason) for device, reason in op.refused.items()},
+            "elsewhere": [op.own_us, op.alternative, op.extra_us, op.change],
+        }
+        for op in why.ops
+    ]
 
 
 def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
@@ -152,7 +184,17 @@ def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
     if any([len(shape) for shape in one] != ranks for one in shapes):
         raise ValueError("it is for other inputs")
     told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
-    return _Kept(_placement(model, rows), shapes, told, _decision(stored.get("decision")))
+    placements = [_placement(model, one) for one in (rows, *stored["replicas"])]
+    spread = Spread(
+        placements,
+        [int(seat) for seat in stored["seats"]],
+        [float(share) for share in stored["shares"]],
+    )
+    if len(spread.seats) != len(spread.shares) or not all(share > 0 for share in spread.shares):
+        raise ValueError("its seats have no shares")
+    if set(spread.seats) != set(range(len(placements))):
+        raise ValueError("its seats are of other placements")
+    return _Kept(spread, shapes, told, _decision(stored.get("decision")))
 
 
 def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str]) -> Assembly:
@@ -164,7 +206,9 @@ def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str])
     for one, known in zip(built, kept, strict=True):
         ops = [
             replace(op, **known.elsewhere[op.name]) if (device or "-") == op.device else op
-            for op, device in zip(one.explanation.ops, known.placement.device, strict=True)
+            for op, device in zip(
+                one.explanation.ops, known.spread.placements[0].device, strict=True
+            )
         ]
         why = replace(one.explanation, decision=known.decision, ops=ops, near={})
         told.append(replace(one, explanation=why, variants=()))

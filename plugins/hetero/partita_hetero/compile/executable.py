@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +73,9 @@ class Assembly:
         places: Where they lie in it, by slot.
         planned_for: Input shapes that measurements chose it at, where input shapes vary.
         variants: What requests run whose inputs are nearer to shapes that these were chosen at.
+        replicas: The same model on other devices, for some of the requests.
+        seats: By seat that a request can have, the replica that runs it; 0 is this assembly.
+        shares: By seat, the part of the requests that should have it.
     """
 
     submodels: Sequence[Submodel]
@@ -85,6 +88,15 @@ class Assembly:
     places: dict[int, Place]
     planned_for: Sequence[InputShapes] = ()
     variants: Sequence[Assembly] = ()
+    replicas: Sequence[Assembly] = ()
+    seats: Sequence[int] = (0,)
+    shares: Sequence[float] = (1.0,)
+
+    def every(self) -> Iterator[Assembly]:
+        """All that requests may run: this one, its variants, and the replicas of each."""
+        for one in (self, *self.variants):
+            yield one
+            yield from one.replicas
 
     def prepare(self, core: CoreAPI) -> list[Tensor | None]:
         """Allocates one request's intermediate host tensors, per slot, as views of one block.

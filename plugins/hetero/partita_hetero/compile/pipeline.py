@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, not_compiled, remark
 from partita_hetero.compile.layout_negotiation import Negotiation
 from partita_hetero.compile.placer import Placer
+from partita_hetero.compile.replicas import Spread, with_replicas
 from partita_hetero.compile.submodel_compiler import SubmodelCompiler
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
@@ -93,14 +94,15 @@ class Compilation:
 
     def restore(
         self,
-        placements: Sequence[tuple[Placement, Sequence[InputShapes]]],
+        placements: Sequence[tuple[Spread, Sequence[InputShapes]]],
         states: Mapping[str, Mapping[str, Any]],
         notes: Sequence[str] = (),
     ) -> Assembly:
         """Compiles what an earlier compile found; asks no device what it takes.
 
         Args:
-            placements: The placement, and others for other shapes, with the shapes of each.
+            placements: The placement, and others for other shapes, with the shapes of each; with
+                replicas, several placements in one.
             states: Device to what its compiled submodels had exported.
             notes: What to say in the explanation.
         """
@@ -109,8 +111,8 @@ class Compilation:
             remarks = list(notes)
             self.compiler.states = states
             built = [
-                (self.build(placement, excluded, remarks), shapes)
-                for placement, shapes in placements
+                (self.build_spread(spread, excluded, remarks), shapes)
+                for spread, shapes in placements
             ]
             self.compiler.states = {}
             assemblies = [
@@ -164,6 +166,22 @@ class Compilation:
             out |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
         return None
 
+    def build_spread(
+        self,
+        spread: Spread,
+        out: dict[tuple[int, str], Reason],
+        remarks: list[str],
+        choice: Choice | None = None,
+    ) -> Assembly | None:
+        """Compiles placements that requests are spread over; else as :meth:`build`."""
+        assemblies = []
+        for placement in spread.placements:
+            assembly = self.build(placement, out, remarks, choice)
+            if assembly is None:
+                return None
+            assemblies.append(assembly)
+        return with_replicas(assemblies, spread)
+
     def forget(self, device: str) -> None:
         """Asks a device anew, and has it compile anew, when it is needed next."""
         with self._lock:
@@ -182,21 +200,17 @@ class Compilation:
         self, out: dict[tuple[int, str], Reason], remarks: list[str]
     ) -> list[Assembly] | None:
         """What was chosen, compiled, each placement once; ``None`` if a device failed."""
-        shapes: dict[tuple[str | None, ...], list[InputShapes]] = {}
+        shapes: dict[Hashable, list[InputShapes]] = {}
         built: list[Assembly] = []
         undecided: Sequence[Choice | None] = [None]
         for choice in self.choices or undecided:
-            placement = (
-                self.placer.place(out, choice.wishes, keeps_limits=choice.keeps_limits)
-                if choice
-                else self.placer.place(out, {})
-            )
-            is_new = tuple(placement.device) not in shapes
-            planned_for = shapes.setdefault(tuple(placement.device), [])
+            spread = self.spread(choice, out)
+            is_new = spread.key not in shapes
+            planned_for = shapes.setdefault(spread.key, [])
             if choice is not None and choice.shapes:
                 planned_for.append(tuple(choice.shapes.values()))
             if is_new:
-                assembly = self.build(placement, out, remarks, choice)
+                assembly = self.build_spread(spread, out, remarks, choice)
                 if assembly is None:
                     return None
                 built.append(assembly)
@@ -205,10 +219,21 @@ class Compilation:
             for one, found in zip(built, shapes.values(), strict=True)
         ]
 
+    def spread(self, choice: Choice | None, out: Exclusions) -> Spread:
+        """The placements of a choice."""
+        if choice is None:
+            return Spread.single(self.placer.place(out, {}))
+        every = [choice.wishes, *(one.wishes for one in choice.replicas)]
+        placed = [
+            (self.placer.place(out, wishes, keeps_limits=choice.keeps_limits), wishes)
+            for wishes in every
+        ]
+        return Spread.of(placed, choice.shares)
+
     def _kept(self, assemblies: Sequence[Assembly]) -> Assembly:
         """The assembly that will run, told of in the log, and in files if they are wanted."""
         assembly = with_variants(assemblies, [port.name for port in self.model.inputs])
-        self.compiler.forget_old([piece for one in assemblies for piece in one.submodels])
+        self.compiler.forget_old([piece for one in assembly.every() for piece in one.submodels])
         _log.info("%s", assembly.explanation.summary())
         if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.wanted(os.environ):
             why = assembly.explanation

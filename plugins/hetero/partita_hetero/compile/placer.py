@@ -107,8 +107,7 @@ class Placer:
             return place({})
         if keeps_limits:
             placement = place({})
-            homes = placement.device
-            if all(homes[op] in (None, device) for op, (device, _) in wishes.items()):
+            if placement.follows(wishes):
                 return placement
         return memory_limits.enforce(
             memory_limits.MemoryModel(

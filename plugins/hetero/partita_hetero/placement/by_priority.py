@@ -41,6 +41,11 @@ class Placement:
     refused: list[dict[str, Reason]]
     pinned_elsewhere: list[int] = field(default_factory=list)
 
+    def follows(self, wishes: Wishes) -> bool:
+        """Whether each operation that needs a place has the one that is wished for it."""
+        homes = self.device
+        return all(homes[op] in (None, device) for op, (device, _) in wishes.items())
+
 
 def place(
     graph: OpGraph,

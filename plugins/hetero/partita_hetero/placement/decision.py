@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,19 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
+class Replica:
+    """The model on other devices, for some of the requests.
+
+    Attributes:
+        wishes: Operation to device and reason, for the same operations as those of the choice.
+        share: The part of the requests that it should get.
+    """
+
+    wishes: Wishes
+    share: float
+
+
+@dataclass(frozen=True)
 class Choice:
     """Where operations go, and how that was found.
 
@@ -41,6 +54,7 @@ class Choice:
         elsewhere: For each operation what it would cost elsewhere.
         shapes: Input to the shape that it was found for, where input shapes vary.
         keeps_limits: Whether memory limits were counted when it was found.
+        replicas: The model on further devices; ``wishes`` get the requests that these leave.
     """
 
     wishes: Wishes
@@ -49,15 +63,20 @@ class Choice:
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     keeps_limits: bool = False
+    replicas: Sequence[Replica] = ()
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of the requests that each placement should get, the first one's first."""
+        others = [one.share for one in self.replicas]
+        return (1.0 - sum(others), *others)
 
 
 def store(choice: Choice) -> dict[str, Any]:
     """As plain data."""
     return {
-        "wishes": [
-            [op, device, str(reason.code), reason.detail]
-            for op, (device, reason) in choice.wishes.items()
-        ],
+        "wishes": _stored(choice.wishes),
+        "replicas": [[_stored(one.wishes), one.share] for one in choice.replicas],
         "decision": asdict(choice.decision),
         "elsewhere": [[op, *astuple(other)] for op, other in choice.elsewhere.items()],
         "predicted": None if choice.predicted is None else asdict(choice.predicted),
@@ -72,10 +91,8 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
         ops: How many operations the model has.
     """
     try:
-        wishes = {
-            int(op): (str(device), Reason(ReasonCode(code), str(detail)))
-            for op, device, code, detail in data["wishes"]
-        }
+        wishes = _restored(data["wishes"])
+        replicas = [Replica(_restored(one), float(share)) for one, share in data["replicas"]]
         decision = replace(Decision.from_dict(data["decision"]), from_database=True)
         elsewhere = {int(op): Elsewhere(*facts) for op, *facts in data["elsewhere"]}
         predicted = data["predicted"]
@@ -86,6 +103,21 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
             )
     except (KeyError, TypeError, ValueError):
         return None
-    if not all(0 <= op < ops for op in wishes):
+    every = [wishes, *(one.wishes for one in replicas)]
+    if not all(0 <= op < ops for one in every for op in one):
         return None
-    return Choice(wishes, decision, predicted, elsewhere)
+    choice = Choice(wishes, decision, predicted, elsewhere, replicas=replicas)
+    return choice if all(share > 0 for share in choice.shares) else None
+
+
+def _stored(wishes: Wishes) -> list[list[int | str]]:
+    return [
+        [op, device, str(reason.code), reason.detail] for op, (device, reason) in wishes.items()
+    ]
+
+
+def _restored(rows: Any) -> dict[int, tuple[str, Reason]]:
+    return {
+        int(op): (str(device), Reason(ReasonCode(code), str(detail)))
+        for op, device, code, detail in rows
+    }

@@ -70,7 +70,7 @@ def _change(reason: Reason, refused: Mapping[str, Reason]) -> str:
             return f"{first} taking it ({refused[first].code})" if first else ""
         case ReasonCode.PRIORITY:
             return "a pin, another order, or COST"
-        case ReasonCode.FOLLOWS:
+        case ReasonCode.FOLLOWS | ReasonCode.REPLICATED:
             return "a pin"
         case _:
             return ""

@@ -52,12 +52,12 @@ def write(
 
 def affinity_graph(graph: OpGraph, why: Explanation) -> str:
     """Every operation with its device, grouped by submodel."""
-    colour = _colours([op.device for op in why.ops])
+    colour = _colours([op.where for op in why.ops])
     lines = ["digraph affinity {", "  rankdir=TB; node [shape=box, style=filled];"]
     for index, op in enumerate(why.ops):
-        where = op.device if op.subgraph is None else f"{op.device}, subgraph {op.subgraph}"
+        where = op.where if op.subgraph is None else f"{op.where}, subgraph {op.subgraph}"
         label = quote(f"{op.name}\n{op.op_type}\n{where}")
-        lines.append(f'  op{index} [label={label}, fillcolor="{colour[op.device]}"];')
+        lines.append(f'  op{index} [label={label}, fillcolor="{colour[op.where]}"];')
     for index, preds in enumerate(graph.preds):
         lines += [f"  op{pred} -> op{index};" for pred in preds]
     return "\n".join([*lines, "}", ""])
@@ -65,13 +65,12 @@ def affinity_graph(graph: OpGraph, why: Explanation) -> str:
 
 def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
     """Every submodel with its device and size; edges carry the tensors and how they pass."""
-    colour = _colours([submodel.device for submodel in submodels])
+    places = [why.ops[submodel.ops[0]].where for submodel in submodels]
+    colour = _colours(places)
     lines = ["digraph subgraphs {", "  rankdir=TB; node [shape=box, style=filled];"]
-    for submodel in submodels:
-        label = quote(f"subgraph {submodel.number}\n{submodel.device}\n{len(submodel.ops)} ops")
-        lines.append(
-            f'  s{submodel.number} [label={label}, fillcolor="{colour[submodel.device]}"];'
-        )
+    for submodel, where in zip(submodels, places, strict=True):
+        label = quote(f"subgraph {submodel.number}\n{where}\n{len(submodel.ops)} ops")
+        lines.append(f'  s{submodel.number} [label={label}, fillcolor="{colour[where]}"];')
     for edge in why.boundaries:
         source = "inputs" if edge.source is None else f"s{edge.source}"
         target = "outputs" if edge.target is None else f"s{edge.target}"

@@ -100,6 +100,7 @@ def run_record(
     shapes = [f"planned for inputs near {explanation.planned_for}"]
     shapes = shapes if explanation.planned_for else []
     shapes += [f"near {where}: {one.summary()}" for where, one in explanation.near.items()]
+    spread = [explanation.spread()] if explanation.replicas else []
     operations = _operations(run, explanation, nbytes, elsewhere)
     return PlacementRecord(
         model,
@@ -107,7 +108,7 @@ def run_record(
         "the one run" if len(runs) == 1 else f"the median of {len(runs)} runs",
         run.us,
         facts,
-        [explanation.summary(), *explanation.notes, *shapes, *decision],
+        [explanation.summary(), *spread, *explanation.notes, *shapes, *decision],
         operations,
         _parts(run, explanation, operations),
         [
@@ -148,7 +149,7 @@ def _operations(
         Operation(
             op.name,
             op.op_type,
-            op.device,
+            op.where,
             op.subgraph,
             times.get(op.name) if op.name not in leader else None,
             size,

@@ -16,6 +16,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
 from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.compile.replicas import Seats, for_seat
 from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.properties import HeteroProperties
@@ -59,6 +60,7 @@ class Failover:
         compilation: Makes assemblies.
         properties: How requests run.
         assembly: What requests run from now on.
+        seats: Which replica each request is bound to.
         due_shapes: The shapes that values of the model have.
         watchdog: Gives up calls that take too long, if there is a limit.
         measured: When each step of the last request ran, if requests note that.
@@ -83,6 +85,7 @@ class Failover:
         self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
         self.measured: RunTimeline | None = None
+        self.seats = Seats()
         self.assembly = compilation.assemble({}) if assembly is None else assembly
 
     @property
@@ -95,9 +98,9 @@ class Failover:
         """Whether a request has told already of NaN out of finite inputs."""
         return self._told_of_nan
 
-    def assembly_for(self, inputs: Sequence[Tensor]) -> Assembly:
-        """What a request with these inputs runs."""
-        return for_inputs(self.assembly, inputs)
+    def assembly_for(self, inputs: Sequence[Tensor], seat: int) -> Assembly:
+        """What a request with these inputs, on this seat, runs."""
+        return request_assembly(self.assembly, inputs, seat)
 
     def explain(self) -> Explanation:
         """Where every operation runs and why, what crosses, and what went wrong on the way."""
@@ -229,3 +232,8 @@ class Failover:
     def first_op(self, piece: Submodel) -> str:
         """The name of a submodel's first operation."""
         return self.compilation.wiring.names()[piece.ops[0]]
+
+
+def request_assembly(assembly: Assembly, inputs: Sequence[Tensor], seat: int) -> Assembly:
+    """What a request with these inputs, on this seat, runs of an assembly."""
+    return for_seat(for_inputs(assembly, inputs), seat)

@@ -16,13 +16,13 @@ from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, PartitaError
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.compile.variants import for_inputs
+from partita_hetero.compile.replicas import for_seat
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import BoundRequest
 from partita_hetero.runtime.bound_steps import BoundSteps, StopFlag
 from partita_hetero.runtime.drift import PAYS, race
-from partita_hetero.runtime.failover import Failover
+from partita_hetero.runtime.failover import Failover, request_assembly
 from partita_hetero.runtime.part_failure import PartFailedError
 from partita_hetero.runtime.whole_model import WatchedBoundCall
 
@@ -34,6 +34,7 @@ class HeteroRunner(Runner):
 
     A failing part is moved to the next device and the request repeated from its inputs. Only if
     that succeeds is the new assembly kept: what fails everywhere (bad input data) changes nothing.
+    Where the model has replicas, the request is bound to one of them.
     """
 
     def __init__(self, failover: Failover) -> None:
@@ -44,10 +45,14 @@ class HeteroRunner(Runner):
         self._parked: list[BoundRequest] = []  # of other variants of the same assembly
         self._left: BoundRequest | None = None  # its results may be read until the next run
         self._unready: PartFailedError | None = None
+        assembly = failover.assembly
+        self._seat = failover.seats.take(assembly.shares)
+        self._is_open = True
         try:
-            self._bound = BoundRequest(failover, failover.assembly)
+            self._bound = BoundRequest(failover, for_seat(assembly, self._seat))
         except PartFailedError as failure:
             if self._strict:
+                self.close()
                 raise failure.as_infer_error() from failure.error
             self._unready = failure  # the first run moves the part, and knows whether that works
 
@@ -59,7 +64,7 @@ class HeteroRunner(Runner):
         if self._left is not None:
             self._leave(self._left)
             self._left = None
-        assembly = self._failover.assembly_for(inputs)
+        assembly = self._failover.assembly_for(inputs, self._seat)
         bound, unready = self._bound, self._unready
         self._unready = None
         try:
@@ -89,7 +94,7 @@ class HeteroRunner(Runner):
     ) -> BoundCall | None:
         """The bound call of the device that runs the whole model, or those of all submodels."""
         bound = self._bound
-        if bound is None or bound.assembly is not self._failover.assembly_for(inputs):
+        if bound is None or bound.assembly is not self._failover.assembly_for(inputs, self._seat):
             return None
         call = bound.bind(inputs, outputs, scratch, self._stop)
         if call is None:
@@ -99,8 +104,7 @@ class HeteroRunner(Runner):
 
     def _switch(self, assembly: Assembly) -> BoundRequest:
         """Goes on with another assembly; what was made for variants of the same one is kept."""
-        present = self._failover.assembly
-        current = {id(present), *map(id, present.variants)}
+        current = set(map(id, self._failover.assembly.every()))
         waiting = [*self._parked, *([] if self._bound is None else [self._bound])]
         self._bound, self._parked = None, []
         for bound in waiting:
@@ -138,7 +142,8 @@ class HeteroRunner(Runner):
                 raise failure.as_infer_error() from failure.error
             bound = None
             try:
-                bound = BoundRequest(failover, for_inputs(remedy.assembly, inputs))
+                assembly = request_assembly(remedy.assembly, inputs, self._seat)
+                bound = BoundRequest(failover, assembly)
                 results = bound.run(inputs, outputs, self._stop)
             except PartFailedError as again:
                 self._leave(bound)
@@ -176,7 +181,8 @@ class HeteroRunner(Runner):
 
         try:
             remedy = failover.without_drifted(pieces, f"{why}; elsewhere the model is faster.")
-            other = BoundRequest(failover, for_inputs(remedy.assembly, inputs))
+            assembly = request_assembly(remedy.assembly, inputs, self._seat)
+            other = BoundRequest(failover, assembly)
             present_s, other_s = race(partial(run, bound), partial(run, other))
         except (PartitaError, PartFailedError) as error:
             self._leave(other)
@@ -243,6 +249,9 @@ class HeteroRunner(Runner):
             self._leave(bound)
         self._bound = self._left = None
         self._parked = []
+        if self._is_open:
+            self._is_open = False
+            self._failover.seats.leave(self._seat)
 
 
 def _all_failures(

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InferError
+from partita.errors import InferError, PartitaError
+from partita_hetero.compile.replicas import Spread, replicated
 from partita_hetero.cost import clock
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.placement.by_priority import Placement, Wishes
-from partita_hetero.placement.decision import Choice, Elsewhere
+from partita_hetero.placement.decision import Choice, Elsewhere, Replica
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 from partita_hetero.tuning.neighbours import slowdowns
 from partita_hetero.tuning.profiler import Profile
+from partita_hetero.tuning.replication import (
+    FREE,
+    Replication,
+    interval_us,
+    is_possible,
+    replications,
+    shares_of,
+    twins_of,
+)
 from partita_hetero.tuning.trial_run import Counters, Run, Trial
 
 if TYPE_CHECKING:
@@ -71,7 +82,7 @@ class Entry:
 
     Attributes:
         name: For reports.
-        placement: A device for every operation.
+        spread: A device for every operation; with replicas, several.
         trial: What runs it; ``None`` if that failed.
         run: Its first runs.
         submodels: How many there are.
@@ -84,7 +95,7 @@ class Entry:
     """
 
     name: str
-    placement: Placement
+    spread: Spread
     trial: Trial | None = None
     run: Run | None = None
     submodels: int = 0
@@ -96,12 +107,22 @@ class Entry:
     times: list[float] = field(default_factory=list)
 
     @property
+    def placement(self) -> Placement:
+        """The placement; with replicas the first one."""
+        return self.spread.placements[0]
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether requests are spread over replicas."""
+        return len(self.spread.placements) > 1
+
+    @property
     def median(self) -> float:
         """Median of the race's times."""
         return statistics.median(self.times) if self.times else math.inf
 
     @property
-    def spread(self) -> float | None:
+    def noise(self) -> float | None:
         """Within so much of the median half of the race's times lie; unknown of one time."""
         if len(self.times) < 2:
             return None
@@ -120,12 +141,16 @@ class Outcome:
     Attributes:
         problem: The costs, as all runs corrected them.
         assignment: Device index of each task, in the placement that was fastest.
+        replicas: The same of each further replica, if it has some.
+        shares: The part of the requests of each, the first one's first.
         kept: That placement, as it raced.
         decision: What raced.
     """
 
     problem: Problem
     assignment: tuple[int, ...]
+    replicas: Sequence[tuple[int, ...]]
+    shares: Sequence[float]
     kept: Candidate
     decision: Decision
 
@@ -161,7 +186,7 @@ class Contest:
         self._objective = objective
         self._inputs = samples.tensors()
         self._made_up = samples.made_up
-        self._entries: dict[tuple[str | None, ...], Entry] = {}
+        self._entries: dict[tuple[tuple[str | None, ...], ...], Entry] = {}
         self._present: Entry | None = None
         self._seen_together: set[frozenset[str]] = set()
         self.scales: dict[tuple[int, str], float] = {}
@@ -175,7 +200,7 @@ class Contest:
         """Everything on one device that it takes, the rest by priority; fills in its costs."""
         order = [device.name, *(n for n in self._compilation.devices.names if n != device.name)]
         unmeasured = self._profile.missing(device)
-        entry = self._enter("", lambda: self._compilation.placer.place(self._out, {}, order))
+        entry = self._enter("", lambda: self._placed({}, order))
         if entry is None or entry.trial is None or entry.run is None:
             return
         if unmeasured:
@@ -186,20 +211,35 @@ class Contest:
     def enter_plan(self, plan: Plan) -> bool:
         """What the planner found; whether that is new, so that another round may find more."""
         wishes = self._wishes(plan.assignment)
-        entry = self._enter(PLAN, lambda: self._compilation.placer.place(self._out, wishes))
+        entry = self._enter(PLAN, lambda: self._placed(wishes))
         if entry is not None:
             self.correct_entry(entry)
         return entry is not None
 
-    def enter_present(self, name: str, wishes: Wishes) -> None:
+    def enter_replicas(self) -> None:
+        """What has run on one of several devices that compute alike, now on each of them.
+
+        Requests then stay on one replica, so that nothing crosses between these devices.
+        """
+        if self._objective != "THROUGHPUT":
+            return
+        groups = twins_of(self._compilation.devices, [one.name for one in self._table.devices])
+        if groups and self._compilation.model.variables:
+            self.note("No replicas were tried: the model keeps state from run to run.")
+            return
+        able = [entry.placement for entry in self._entries.values() if entry.trial is not None]
+        for found in replications(able, list(self._table.home), groups):
+            self._enter("", functools.partial(self._replicated, found))
+
+    def enter_present(self, name: str, choice: Choice) -> None:
         """A placement that the model has already, for other shapes; others must beat it surely."""
 
-        def place() -> Placement:
-            return self._compilation.placer.place(self._out, wishes)
+        def place() -> Spread:
+            return self._compilation.spread(choice, self._out)
 
         entry = self._enter(name, place)
         if entry is None:
-            entry = self._entries[tuple(place().device)]
+            entry = self._entries[place().key]
         else:
             self.correct_entry(entry)
         self._present = self._present or entry
@@ -231,7 +271,8 @@ class Contest:
             raise InferError(f"No placement could be run. {failures}")
         problem = self._corrected(chosen)
         kept = decision.candidates[list(self._entries.values()).index(chosen)]
-        return Outcome(problem, tuple(self._assignment(chosen.placement)), kept, decision)
+        first, *others = (tuple(self._assignment(one)) for one in chosen.spread.placements)
+        return Outcome(problem, first, others, chosen.spread.shares, kept, decision)
 
     def _raced(self, plan: Plan | None) -> tuple[Entry | None, Decision]:
         """The fastest of all that work, after a race."""
@@ -258,7 +299,27 @@ class Contest:
         plan = Plan(tuple(assignment), self._objective, value, 0.0, chosen.name, order, timeline)
         why = reasons(problem, plan, EXPLAINING_SECONDS, RUNS_DECIDED)
         wishes = self._wishes(assignment, [one.reason for one in why])
-        return Choice(wishes, decision, timeline, self._elsewhere(problem, why))
+        elsewhere = self._elsewhere(problem, why)
+        if not chosen.is_replicated:
+            return Choice(wishes, decision, timeline, elsewhere)
+        return self._replicated_choice(chosen, Choice(wishes, decision, timeline, elsewhere))
+
+    def _replicated_choice(self, chosen: Entry, first: Choice) -> Choice:
+        """The choice of the first replica with the others; for what each has, one reason."""
+        every = [self._wishes(self._assignment(one)) for one in chosen.spread.placements]
+        names = {op: dict.fromkeys(wishes[op][0] for wishes in every) for op in self._table.home}
+        moved = {op: replicated(where) for op, where in names.items() if len(where) > 1}
+        told = [
+            {op: (device, moved.get(op, first.wishes[op][1])) for op, (device, _) in one.items()}
+            for one in every
+        ]
+        elsewhere = {
+            op: replace(there, device="", extra_us=None, change=FREE) if op in moved else there
+            for op, there in first.elsewhere.items()
+        }
+        shares = chosen.spread.shares
+        others = [Replica(*pair) for pair in zip(told[1:], shares[1:], strict=True)]
+        return replace(first, wishes=told[0], elsewhere=elsewhere, replicas=others)
 
     def _elsewhere(self, problem: Problem, why: Sequence[TaskReason]) -> dict[int, Elsewhere]:
         """What each operation, with those that share its device, would cost on the next one."""
@@ -273,26 +334,48 @@ class Contest:
 
     # ---------------------------------------------------------------------------- entering
 
-    def _enter(self, name: str, place: Callable[[], Placement]) -> Entry | None:
-        """Compiles and runs a placement; ``None`` if it was entered before."""
+    def _placed(self, wishes: Wishes, order: Sequence[str] | None = None) -> Spread:
+        return Spread.single(self._compilation.placer.place(self._out, wishes, order))
+
+    def _replicated(self, found: Replication) -> Spread | None:
+        """The placement on each device that it can be had on; ``None`` if that is less than two."""
+        placer, problem = self._compilation.placer, self.problem()
+        placements = []
+        for wishes in found.wishes():
+            try:
+                placement = placer.place(self._out, wishes)
+            except PartitaError as error:
+                _log.info("no replica: %s", error)
+                continue
+            if placement.follows(wishes) and is_possible(problem, self._assignment(placement)):
+                placements.append(placement)
+        if len(placements) < 2:
+            return None
+        shares = shares_of(problem, [self._assignment(one) for one in placements])
+        return Spread(placements, range(len(placements)), shares)
+
+    def _enter(self, name: str, place: Callable[[], Spread | None]) -> Entry | None:
+        """Compiles and runs a placement; ``None`` if there is none, or it was entered before."""
         while True:
-            placement = place()
-            key = tuple(placement.device)
-            if key in self._entries:
+            spread = place()
+            if spread is None or spread.key in self._entries:
                 return None
-            assembly = self._compilation.build(placement, self._out, self._remarks)
+            assembly = self._compilation.build_spread(spread, self._out, self._remarks)
             if assembly is not None:
                 break
             self._table.refuse(self._out)
-        entry = self._entries[key] = Entry(name or self._name(placement), placement)
-        entry.submodels = len(assembly.submodels)
+        entry = self._entries[spread.key] = Entry(name or self._name(spread), spread)
+        entry.submodels = sum(len(one.submodels) for one in assembly.every())
         if not any(map(self._profile.missing, self._table.devices)):
-            entry.foreseen_us = self._value(self.problem(), placement)
+            entry.foreseen_us = self._value(self.problem(), spread)
         try:
             trial = Trial(self._compilation, assembly, self._inputs)
-            entry.run = trial.measure()
+            if entry.is_replicated:  # what each part takes is known of it alone
+                entry.predicted_us = entry.foreseen_us
+            else:
+                entry.run = trial.measure()
+                self._look_at_neighbours(assembly)
             entry.trial = trial
-            self._look_at_neighbours(assembly)
         except Exception as error:  # noqa: BLE001  # whatever a broken device raises
             entry.failure = f"it failed: {error}"
             _log.warning("Candidate '%s' failed: %s", entry.name, error)
@@ -331,14 +414,14 @@ class Contest:
             return
         pieces = entry.trial.assembly.submodels
         entry.scales = self._for_twins(self._profile.scales(pieces, entry.run))
-        expected = self._value(self._table.problem(entry.scales, 0.0), entry.placement)
+        expected = self._value(self._table.problem(entry.scales, 0.0), entry.spread)
         if self._objective != "THROUGHPUT" and pieces:
             entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
         self.scales |= entry.scales
         if len(pieces) > 1:  # of one submodel it is the request's own, and noise
             self._overhead = entry.overhead
         entry.predicted_us = self._value(
-            self._table.problem(entry.scales, entry.overhead), entry.placement
+            self._table.problem(entry.scales, entry.overhead), entry.spread
         )
 
     def _for_twins(self, scales: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
@@ -398,13 +481,13 @@ class Contest:
         candidates = [
             Candidate(
                 entry.name,
-                dict(Counter(entry.placement.device[op] or "-" for op in self._table.home)),
+                self._counts(entry.spread),
                 entry.submodels,
                 entry.foreseen_us,
                 entry.predicted_us,
                 entry.median * 1e6 if entry.times else None,
                 entry.failure,
-                None if entry.spread is None else entry.spread * 1e6,
+                None if entry.noise is None else entry.noise * 1e6,
             )
             for entry in entries
         ]
@@ -419,7 +502,21 @@ class Contest:
 
     # ---------------------------------------------------------------------------- internals
 
-    def _name(self, placement: Placement) -> str:
+    def _counts(self, spread: Spread) -> dict[str, int]:
+        """Device to how many operations it runs; one that replicas share has them once."""
+        placed = {
+            (one.device[op] or "-", op) for one in spread.placements for op in self._table.home
+        }
+        counts = Counter(device for device, _ in placed)
+        order = dict.fromkeys(
+            one.device[op] or "-" for one in spread.placements for op in self._table.home
+        )
+        return {device: counts[device] for device in order}
+
+    def _name(self, spread: Spread) -> str:
+        if len(spread.placements) > 1:
+            return f"replicas on {spread.describe(list(self._table.home))}"
+        (placement,) = spread.placements
         used = dict.fromkeys(placement.device[op] for op in self._table.home)
         if len(used) == 1:
             return f"only {next(iter(used))}"
@@ -427,8 +524,10 @@ class Contest:
             return "priority"
         return f"{placement.device[min(self._table.home)]} first"
 
-    def _value(self, problem: Problem, placement: Placement) -> float:
-        assignment = self._assignment(placement)
+    def _value(self, problem: Problem, spread: Spread) -> float:
+        assignment, *others = (self._assignment(one) for one in spread.placements)
+        if others:
+            return interval_us(problem, [assignment, *others], spread.shares)
         timeline = simulate(problem, assignment, self._objective)
         return objective_value(problem, assignment, self._objective, timeline)
 
@@ -452,7 +551,7 @@ def best(entries: Sequence[Entry], present: Entry | None = None) -> Entry | None
         present: What the model has already, for other shapes: only what surely beats it is kept.
     """
     ran = sorted((entry for entry in entries if entry.times), key=lambda entry: entry.median)
-    simple = next((entry for entry in ran if entry.name != PLAN), None)
+    simple = next((e for e in ran if e.name != PLAN and not e.is_replicated), None)
     if present in ran:
         simple = present
     return next((e for e in ran if simple is None or e is simple or _beats(e, simple)), None)

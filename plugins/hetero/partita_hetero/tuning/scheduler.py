@@ -136,6 +136,7 @@ class Scheduler:
                 plan = solve(contest.problem())
                 if not contest.enter_plan(plan):
                     break
+            contest.enter_replicas()
             return contest.outcome(plan)
 
     @contextlib.contextmanager
@@ -196,7 +197,9 @@ class Scheduler:
             "model": self._signatures.whole,
             "varies": [*self._sized.shapes],
             "present": [
-                {str(op): device for op, (device, _) in one.wishes.items()} for one in self._present
+                {str(op): device for op, (device, _) in wishes.items()}
+                for one in self._present
+                for wishes in (one.wishes, *(other.wishes for other in one.replicas))
             ],
             "devices": [device.key for device in devices],
             "executor": properties.HETERO_EXECUTOR,
@@ -282,6 +285,7 @@ class Scheduler:
                 break
             if not contest.enter_plan(plan):
                 break
+        contest.enter_replicas()
         return contest.settle(plan)
 
     def _contest(
@@ -318,7 +322,7 @@ class Scheduler:
                 profile.recall(device)  # what the one before took, if they are alike
                 contest.enter_device(device)
         for one in self._present:
-            contest.enter_present(f"as at {describe(one.shapes)}", one.wishes)
+            contest.enter_present(f"as at {describe(one.shapes)}", one)
         return contest
 
 

@@ -55,13 +55,17 @@ class Trial:
         compilation: What the assembly comes from.
         assembly: The compiled placement.
         inputs: What it is run on.
+
+    Attributes:
+        assembly: The compiled placement.
+        inputs: What it is run on.
     """
 
     def __init__(
         self, compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
     ) -> None:
         self.assembly = assembly
-        self._inputs = list(inputs)
+        self.inputs = list(inputs)
         properties = compilation.devices.properties
         # A failure shows, instead of moving something.
         plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
@@ -116,7 +120,7 @@ class Trial:
 
     def _run_timed(self) -> float:
         start = clock.seconds()
-        self._timed.run(self._inputs)
+        self._timed.run(self.inputs)
         return clock.seconds() - start
 
     def count(self, effort: Effort = COUNTED) -> dict[int, Counters]:
@@ -157,13 +161,19 @@ class Trial:
 
         The first runs of a request bind kernels and memory, which takes longer than many others.
         """
-        new = at_once - len(self._in_flight)
-        if new > 0:
-            self._in_flight += [self._compiled.create_runner() for _ in range(new)]
-            self._flow(at_once, WARM_RUNS * at_once)
-        return self._flow(at_once, requests) / requests
+        is_new = at_once > len(self._in_flight)
+        runners = self.runners(at_once)
+        if is_new:
+            self._flow(runners, WARM_RUNS * at_once)
+        return self._flow(runners, requests) / requests
 
-    def _flow(self, at_once: int, requests: int) -> float:
+    def runners(self, at_once: int) -> list[Runner]:
+        """Requests that can be in flight at a time, the same ones each time."""
+        new = at_once - len(self._in_flight)
+        self._in_flight += [self._compiled.create_runner() for _ in range(new)]
+        return self._in_flight[:at_once]
+
+    def _flow(self, runners: Sequence[Runner], requests: int) -> float:
         """Seconds of some requests."""
         left = iter(range(requests))
         lock = threading.Lock()
@@ -175,11 +185,10 @@ class Trial:
                     with lock:
                         if next(left, None) is None or errors:
                             return
-                    runner.run(self._inputs)
+                    runner.run(self.inputs)
             except Exception as error:  # noqa: BLE001  # raised below, on the waiting thread
                 errors.append(error)
 
-        runners = self._in_flight[:at_once]
         threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
         start = clock.seconds()
         for thread in threads:

@@ -1,0 +1,168 @@
+"""One model on several devices, whole on each: requests are spread over them, and stay."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from partita.contract.query import Reason, ReasonCode
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.placement.by_priority import Placement, Wishes
+
+
+def replicated(devices: Collection[str]) -> Reason:
+    """Why an operation is on several devices, or on the last of them."""
+    text = f"each of {', '.join(devices)} runs it, for requests of its own"
+    if len(devices) < 2:
+        text = "the other devices that ran it for requests of their own are gone"
+    return Reason(ReasonCode.REPLICATED, text)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Placements of one model, whole each, that requests are spread over.
+
+    Attributes:
+        placements: One, or some on different devices.
+        seats: By seat that a request can have, the placement that runs it.
+        shares: By seat, the part of the requests that should have it; they add up to 1.
+    """
+
+    placements: Sequence[Placement]
+    seats: Sequence[int] = (0,)
+    shares: Sequence[float] = (1.0,)
+
+    @classmethod
+    def single(cls, placement: Placement) -> Spread:
+        """One placement for all requests."""
+        return cls((placement,))
+
+    @classmethod
+    def of(cls, placed: Sequence[tuple[Placement, Wishes]], shares: Sequence[float]) -> Spread:
+        """Of a placement for each seat those that came out as they were wished.
+
+        A placement that cannot have its devices any more is left out, and its seats go to the
+        others in turn. If all are so, the first one stands for all.
+
+        Args:
+            placed: What became of wishes, by seat.
+            shares: By seat, the part of the requests.
+        """
+        intact = [seat for seat, (one, wishes) in enumerate(placed) if one.follows(wishes)] or [0]
+        spare = itertools.cycle(range(len(intact)))
+        seats = [
+            intact.index(seat) if seat in intact else next(spare) for seat in range(len(placed))
+        ]
+        return cls(_told([placed[seat][0] for seat in intact]), seats, shares)
+
+    def describe(self, ops: Iterable[int]) -> str:
+        """The devices of replicas, those that all of them use last.
+
+        Args:
+            ops: Operations that need a place.
+
+        Example:
+            >>> spread = Spread([Placement([d, "CPU"], [], []) for d in ("GPU.0", "GPU.1")])
+            >>> spread.describe([0, 1])
+            'GPU.0, GPU.1 with CPU'
+        """
+        used = [dict.fromkeys(one.device[op] or "-" for op in ops) for one in self.placements]
+        every = dict.fromkeys(device for one in used for device in one)
+        common = [device for device in every if all(device in one for one in used)]
+        own = ", ".join(device for device in every if device not in common)
+        return f"{own} with {', '.join(common)}" if common else own
+
+    @property
+    def key(self) -> tuple[tuple[str | None, ...], ...]:
+        """Equal for those of the same devices."""
+        return tuple(tuple(one.device) for one in self.placements)
+
+
+def _told(placements: Sequence[Placement]) -> list[Placement]:
+    """Replicas with reasons that name those which there are."""
+    devices = [dict.fromkeys(homes) for homes in zip(*(p.device for p in placements), strict=True)]
+    told = []
+    for one in placements:
+        pairs = zip(one.reason, devices, strict=True)
+        why = [
+            replicated([home for home in homes if home is not None])
+            if reason.code is ReasonCode.REPLICATED
+            else reason
+            for reason, homes in pairs
+        ]
+        told.append(replace(one, reason=why))
+    return told
+
+
+def with_replicas(assemblies: Sequence[Assembly], spread: Spread) -> Assembly:
+    """The first assembly, which knows the others, its replicas, and tells of them.
+
+    Args:
+        assemblies: Each is the whole model, by one of the placements.
+        spread: The placements.
+    """
+    first, *others = assemblies
+    if not others:
+        return first
+    columns = zip(*(one.explanation.ops for one in assemblies), strict=True)
+    ops = []
+    for own, *there in columns:
+        also = tuple(dict.fromkeys(op.device for op in there if op.device != own.device))
+        ops.append(replace(own, also=also, alternative="", extra_us=None) if also else own)
+    told: dict[str, float] = {}
+    for seat, share in zip(spread.seats, spread.shares, strict=True):
+        devices = dict.fromkeys(piece.device for piece in assemblies[seat].submodels)
+        name = " with ".join(devices)
+        told[name] = told.get(name, 0.0) + share
+    notes = dict.fromkeys(note for one in assemblies for note in one.explanation.notes)
+    explanation = replace(first.explanation, ops=ops, notes=list(notes), replicas=told)
+    return replace(
+        first,
+        explanation=explanation,
+        replicas=others,
+        seats=tuple(spread.seats),
+        shares=tuple(spread.shares),
+    )
+
+
+def for_seat(assembly: Assembly, seat: int) -> Assembly:
+    """What a request with this seat runs: the assembly, or one of its replicas."""
+    if not assembly.replicas:
+        return assembly
+    return (assembly, *assembly.replicas)[assembly.seats[seat % len(assembly.seats)]]
+
+
+class Seats:
+    """Which replica each request of a model is bound to, from its creation on.
+
+    A new request gets the seat that then has the fewest requests for its share, the first of
+    equals; one that is closed makes room.
+
+    Example:
+        >>> seats = Seats()
+        >>> [seats.take([0.75, 0.25]) for _ in range(4)]
+        [0, 0, 0, 1]
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[int, int] = {}
+
+    def take(self, shares: Sequence[float]) -> int:
+        """A seat for a new request.
+
+        Args:
+            shares: By seat, the part of the requests that should have it.
+        """
+        with self._lock:
+            taken = self._taken
+            seat = min(range(len(shares)), key=lambda one: (taken.get(one, 0) + 1) / shares[one])
+            taken[seat] = taken.get(seat, 0) + 1
+            return seat
+
+    def leave(self, seat: int) -> None:
+        """Makes room: a request is closed."""
+        with self._lock:
+            self._taken[seat] -= 1

@@ -1,0 +1,127 @@
+"""Replicas as candidates: a placement that uses one of several devices that compute alike, on each.
+
+Requests are spread over replicas; what one of them gets does not depend on which, but for the last
+bits where devices of one plugin are not the same (ADR 52).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from partita.errors import PartitaError
+from partita_hetero.compile.replicas import replicated
+from partita_hetero.placement.by_priority import Placement, Wishes
+from partita_hetero.placement.device_list import DeviceList
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.simulation.feasible import broken_rules
+from partita_hetero.planner.simulation.simulate import simulate
+
+EVEN = 1.05
+"""Replicas of which none is so many times as fast as another get as many requests."""
+
+FREE = "a pin"
+"""What would change the place of an operation that any of several devices runs."""
+
+
+@dataclass(frozen=True)
+class Replication:
+    """A placement that can be had on several devices.
+
+    Attributes:
+        homes: The placement: operation to device.
+        device: The one of its devices that others stand for.
+        twins: All devices that can, this one among them.
+    """
+
+    homes: Mapping[int, str]
+    device: str
+    twins: Sequence[str]
+
+    def wishes(self) -> Iterator[Wishes]:
+        """For each of the devices, where operations are then."""
+        reason = replicated(self.twins)
+        for twin in self.twins:
+            yield {
+                op: (twin if home == self.device else home, reason)
+                for op, home in self.homes.items()
+            }
+
+
+def twins_of(devices: DeviceList, names: Iterable[str]) -> list[list[str]]:
+    """Devices between which results do not differ by chance: groups of two or more.
+
+    They are of one plugin and one kind, and compute with the same properties, precision among them.
+    """
+    core = devices.core
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name in names:
+        try:
+            plugin = core.resolve_device(name).partition(".")[0]
+            settings = core.fingerprint(name, devices.config(name))["properties"]
+            key = plugin, core.device_info(name).kind, settings
+        except PartitaError:
+            continue  # a device that cannot be described is like no other
+        groups.setdefault(key, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def replications(
+    placements: Iterable[Placement], ops: Sequence[int], groups: Sequence[Sequence[str]]
+) -> list[Replication]:
+    """What of some placements uses exactly one device of a group, each form of it once.
+
+    Args:
+        placements: Those that have run.
+        ops: Operations that need a place.
+        groups: Devices that compute alike.
+    """
+    found: dict[tuple[str, ...], Replication] = {}
+    for placement in placements:
+        homes = {op: home for op in ops if (home := placement.device[op]) is not None}
+        for group in groups:
+            used = set(homes.values()) & set(group)
+            if len(used) != 1:
+                continue
+            (device,) = used
+            form = tuple(group[0] if home == device else home for home in homes.values())
+            found.setdefault(form, Replication(homes, device, group))
+    return list(found.values())
+
+
+def is_possible(problem: Problem, assignment: Sequence[int]) -> bool:
+    """Whether a replica keeps every rule: each device has room for all of it."""
+    return not broken_rules(problem, assignment, simulate(problem, assignment, "THROUGHPUT"))
+
+
+def shares_of(problem: Problem, assignments: Sequence[Sequence[int]]) -> list[float]:
+    """The part of the requests that each replica should get: as many as it does in a time.
+
+    Equal parts where that is nearly so, since measurements are not exact.
+    """
+    speeds = [1 / max(1e-9, interval_us(problem, [one], [1.0])) for one in assignments]
+    if max(speeds) < EVEN * min(speeds):
+        speeds = [1.0] * len(speeds)
+    return [speed / sum(speeds) for speed in speeds]
+
+
+def interval_us(
+    problem: Problem, assignments: Sequence[Sequence[int]], shares: Sequence[float]
+) -> float:
+    """Time between results of requests that are spread over replicas, in microseconds.
+
+    The busiest device decides, as for any plan; a device that replicas share works for all.
+
+    Args:
+        problem: What everything costs.
+        assignments: By replica, the device index of each task.
+        shares: By replica, the part of the requests that it gets.
+    """
+    loads = dict.fromkeys((device.name for device in problem.devices), 0.0)
+    for assignment, share in zip(assignments, shares, strict=True):
+        alone = simulate(problem, assignment, "THROUGHPUT").load_us()
+        for device, us in alone.items():
+            loads[device] += share * us
+    slots = {device.name: device.slots or math.inf for device in problem.devices}
+    return max((us / slots[device] for device, us in loads.items()), default=0.0)

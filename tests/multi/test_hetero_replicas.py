@@ -1,0 +1,284 @@
+"""Whole replicas: a request stays on one of several devices that compute alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from models import model_of, node, value, weight
+
+import partita
+
+from .fakes import core_with, evaluate
+from .graphs import X
+from .paced import PacedDevice, PacedTwins
+from .virtual_time import install
+
+TYPES = ["Atan", "Sinh", "Tan", "Asinh"]  # none of these is ever grouped with another one
+CHAIN = model_of(
+    [node(t, [f"v{i}"], f"v{i + 1}", t.lower()) for i, t in enumerate(TYPES)],
+    [value("v0", [2, 3])],
+    ["v4"],
+)
+MANY = {"HETERO_SCHEDULE": "COST", "PERFORMANCE_HINT": "THROUGHPUT"}
+BOTH = "HETERO:T.0,T.1"
+CHOSEN = "replicas on T.0, T.1"
+FAST = 0.0002
+UNEVEN = {"Atan": 4 * FAST, "Sinh": FAST, "Tan": FAST, "Asinh": FAST}
+"""No cut in two halves is even: the larger takes 4, all of it 7."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    install(monkeypatch)
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+
+
+def twins(*slower, times=UNEVEN, **options):
+    """Two devices of one plugin, the second so many times as slow as the first."""
+    factors = [1.0, *(slower or [1.0])]
+    return PacedTwins(
+        "T",
+        *(
+            PacedDevice("T", {t: factor * s for t, s in times.items()}, **options)
+            for factor in factors
+        ),
+    )
+
+
+def compile_for(*devices, device=BOTH, proto=CHAIN, **config):
+    return core_with(*devices).compile_model(proto, device, {**MANY, **config})
+
+
+def ran(plugin, request, times=1):
+    """How often each device has run, of so many runs of a request."""
+    before = [member.runs for member in plugin.members.values()]
+    for _ in range(times):
+        (found,) = request.infer({"v0": X}).to_tuple()
+        np.testing.assert_allclose(found, evaluate(CHAIN, {"v0": X})[0], rtol=1e-5)
+    after = [member.runs for member in plugin.members.values()]
+    return [now - then for now, then in zip(after, before, strict=True)]
+
+
+def seats(plugin, compiled, count):
+    """The device of each of so many new requests, which are kept alive meanwhile."""
+    requests = [compiled.create_infer_request() for _ in range(count)]
+    return [int(np.argmax(ran(plugin, request))) for request in requests]
+
+
+def test_requests_are_spread_over_replicas_where_that_is_faster():
+    plugin = twins()
+    compiled = compile_for(plugin)
+    decision = compiled.explain().decision
+    assert decision.chosen == CHOSEN
+    replicas = decision[CHOSEN]
+    assert (replicas.ops, replicas.submodels) == ({"T.0": 4, "T.1": 4}, 2)
+    assert replicas.predicted_us == pytest.approx(3.5e6 * FAST, rel=0.05)
+    assert replicas.measured_us == pytest.approx(3.5e6 * FAST, rel=0.05)
+    assert decision["plan"].measured_us == pytest.approx(4e6 * FAST, rel=0.05)
+    for _ in range(4):
+        request = compiled.create_infer_request()
+        assert sorted(ran(plugin, request, 3)) == [0, 3]  # it stays where it is
+
+
+def test_new_requests_take_turns_and_closed_ones_make_room():
+    plugin = twins()
+    compiled = compile_for(plugin)
+    requests = [compiled.create_infer_request() for _ in range(4)]
+    assert [ran(plugin, request).index(1) for request in requests] == [0, 1, 0, 1]
+    del requests[2]
+    assert seats(plugin, compiled, 1) == [0]
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 2
+
+
+def test_a_faster_device_gets_more_requests():
+    plugin = twins(3.0)
+    compiled = compile_for(plugin)
+    assert compiled.explain().replicas == pytest.approx({"T.0": 0.75, "T.1": 0.25}, abs=0.01)
+    assert Counter(seats(plugin, compiled, 8)) == {0: 6, 1: 2}
+
+
+def test_an_operation_says_that_it_runs_on_either():
+    compiled = compile_for(twins())
+    explanation = compiled.explain()
+    assert explanation.ops_per_device == {"T.0": 4, "T.1": 4}
+    for op in explanation.ops:
+        assert (op.device, op.also, op.where) == ("T.0", ("T.1",), "T.0 or T.1")
+        assert str(op.reason) == "REPLICATED: each of T.0, T.1 runs it, for requests of its own"
+        assert (op.alternative, op.change) == ("", "a pin")
+    assert explanation.summary().startswith("m: T.0 or T.1 4 ops in 1 subgraph;")
+    assert "each request stays on one of 2 replicas: T.0 50%, T.1 50%" in str(explanation)
+    assert compiled.get_property("EXECUTION_DEVICES") == ["T.0", "T.1"]
+    assert compiled.get_property("HETERO_NUMBER_OF_REPLICAS") == 2
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == 1
+    assert set(compiled.get_property("DEVICE_PROPERTIES")) == {"T.0", "T.1"}
+
+
+def test_pictures_say_so_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compile_for(twins(), HETERO_DUMP_GRAPH_DOT=True)
+    for name in ("affinity", "subgraphs"):
+        assert "T.0 or T.1" in (tmp_path / f"hetero_{name}_m.dot").read_text()
+
+
+def test_what_only_another_device_takes_is_shared_by_the_replicas():
+    """T refuses Sinh; C computes it for both, and is the busiest device if it is slow."""
+    plugin = twins()
+    for member in plugin.members.values():
+        member.refuses = {"Sinh"}
+    other = PacedDevice("C", {"Sinh": FAST}, refuses={"Atan", "Tan", "Asinh"})
+    compiled = compile_for(plugin, other, device=f"{BOTH},C")
+    explanation = compiled.explain()
+    assert explanation.decision.chosen == f"{CHOSEN} with C"
+    assert explanation.replicas == pytest.approx({"T.0 with C": 0.5, "T.1 with C": 0.5})
+    assert (explanation["sinh"].where, explanation["tan"].where) == ("C", "T.0 or T.1")
+    assert explanation.decision[f"{CHOSEN} with C"].ops == {"T.0": 3, "C": 1, "T.1": 3}
+    assert Counter(seats(plugin, compiled, 4)) == {0: 2, 1: 2}
+
+
+def test_a_second_compile_finds_them():
+    first, second = compile_for(twins()), compile_for(plugin := twins())
+    assert [member.runs for member in plugin.members.values()] == [0, 0]
+    assert second.explain().decision.from_database
+    assert second.explain().replicas == first.explain().replicas
+    assert second.explain().ops == first.explain().ops
+    assert Counter(seats(plugin, second, 4)) == {0: 2, 1: 2}
+
+
+# ------------------------------------------------------------------------------ when not
+
+
+@pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])
+def test_only_throughput_has_them(hint):
+    compiled = compile_for(twins(), PERFORMANCE_HINT=hint)
+    assert bool(compiled.explain().replicas) == (hint == "THROUGHPUT")
+
+
+def test_a_plan_that_is_faster_is_kept():
+    """Each half is on the device that is fast at it."""
+    plugin = PacedTwins(
+        "T",
+        PacedDevice("T", {"Atan": FAST, "Sinh": FAST, "Tan": 9 * FAST, "Asinh": 9 * FAST}),
+        PacedDevice("T", {"Atan": 9 * FAST, "Sinh": 9 * FAST, "Tan": FAST, "Asinh": FAST}),
+    )
+    explanation = compile_for(plugin).explain()
+    assert (explanation.decision.chosen, explanation.replicas) == ("plan", {})
+    assert explanation.decision[CHOSEN].measured_us > explanation.decision["plan"].measured_us
+
+
+def test_devices_of_two_plugins_have_none():
+    """Results of a request would depend on which of them it is bound to."""
+    devices = [PacedDevice(name, UNEVEN) for name in "AB"]
+    explanation = compile_for(*devices, device="HETERO:A,B").explain()
+    assert not explanation.replicas
+    assert not any("replicas" in one.name for one in explanation.decision.candidates)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "accelerator"])
+def test_devices_of_two_kinds_have_none(kind):
+    plugin = twins()
+    plugin.members["1"].kind = kind
+    assert bool(compile_for(plugin).explain().replicas) == (kind == "accelerator")
+
+
+def test_devices_with_other_properties_have_none():
+    settings = {"DEVICE_PROPERTIES": {"T.1": {"FLAVOUR": "other"}}}
+    assert not compile_for(twins(), **settings).explain().replicas
+    both = {"DEVICE_PROPERTIES": {"T": {"FLAVOUR": "other"}}}
+    assert compile_for(twins(), **both).explain().replicas
+
+
+def test_a_pin_keeps_its_device():
+    explanation = compile_for(twins(), HETERO_PINS=["tan=T.1"]).explain()
+    assert (explanation.replicas, explanation["tan"].device) == ({}, "T.1")
+
+
+def test_each_replica_needs_room_for_all_weights():
+    rng = np.random.default_rng(0)
+    big = model_of(
+        [node("MatMul", ["v0", "w0"], "m", "first"), node("MatMul", ["m", "w1"], "y", "second")],
+        [value("v0", [4, 256])],
+        ["y"],
+        [weight(name, rng.random((256, 256), np.float32)) for name in ("w0", "w1")],
+    )
+    for limit, has_replicas in (("1MiB", True), ("300KiB", False)):
+        plugin = twins(times={"MatMul": FAST})
+        limits = {"HETERO_MEMORY_LIMITS": {"T.0": "1MiB", "T.1": limit}}
+        explanation = compile_for(plugin, proto=big, **limits).explain()
+        names = [one.name for one in explanation.decision.candidates]
+        assert (CHOSEN in names) == has_replicas
+
+
+# ------------------------------------------------------------------------- failures, files
+
+
+@pytest.mark.parametrize("dead", ["0", "1"])
+def test_requests_of_a_device_that_dies_go_to_the_other(dead):
+    plugin = twins()
+    compiled = compile_for(plugin)
+    requests = [compiled.create_infer_request() for _ in range(4)]
+    for request in requests:
+        ran(plugin, request)
+    member = plugin.members[dead]
+    member.fails_at_run = range(1, 1000)
+    other = "1" if dead == "0" else "0"
+    for request in requests:
+        assert ran(plugin, request)[int(other)] == 1
+    explanation = compiled.explain()
+    assert (explanation.replicas, explanation.ops_per_device) == ({}, {f"T.{other}": 4})
+    assert f"T.{dead} claimed 4 operations (from 'atan') and failed to run" in str(explanation)
+    assert explanation["tan"].reason.detail == (
+        "the other devices that ran it for requests of their own are gone"
+    )
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
+    member.fails_at_run = ()
+    compiled.device_model.enable_device(f"T.{dead}")
+    assert [ran(plugin, request).index(1) for request in requests] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("dead", ["", "0", "1"])
+def test_an_imported_model_has_them_too(dead):
+    blob = compile_for(twins()).export_model()
+    plugin = twins()
+    imported = core_with(plugin).import_model(blob, BOTH)
+    explanation = imported.explain()
+    assert explanation.replicas == pytest.approx({"T.0": 0.5, "T.1": 0.5})
+    assert explanation["tan"].where == "T.0 or T.1"
+    assert explanation.decision.chosen == CHOSEN
+    if dead:
+        plugin.members[dead].fails_at_run = range(1, 1000)
+        seats_now = {1 - int(dead)}
+    else:
+        seats_now = {0, 1}
+    requests = [imported.create_infer_request() for _ in range(4)]
+    for request in requests:
+        request.infer({"v0": X})
+    assert {ran(plugin, request).index(1) for request in requests} == seats_now
+
+
+def test_cached_models_have_them_too(tmp_path):
+    config = {"CACHE_DIR": str(tmp_path / "cache")}
+    first = compile_for(twins(), **config)
+    again = compile_for(plugin := twins(), **config)
+    assert again.get_property("LOADED_FROM_CACHE")
+    assert again.explain().replicas == first.explain().replicas
+    assert Counter(seats(plugin, again, 4)) == {0: 2, 1: 2}
+
+
+def test_requests_that_run_at_the_same_time_are_right():
+    compiled = compile_for(twins())
+    rng = np.random.default_rng(0)
+    feeds = [rng.random((2, 3), np.float32) for _ in range(32)]
+    wanted = [evaluate(CHAIN, {"v0": x})[0] for x in feeds]
+    found = {}
+    queue = partita.AsyncInferQueue(compiled, 6)
+    queue.set_callback(
+        lambda request, number: found.update({number: np.array(request.get_output_tensor().data)})
+    )
+    for number, x in enumerate(feeds):
+        queue.start_async({"v0": x}, number)
+    queue.wait_all()
+    for number, result in found.items():
+        np.testing.assert_allclose(result, wanted[number], rtol=1e-5)
+    assert len(found) == len(feeds)
