@@ -3,15 +3,16 @@
     python benchmarks/gpu_pipeline.py [--devices OPENCL.0,OPENCL.1] [--requests 600] [--jobs 6]
         [--rounds 5] [--context 1024] [--json] [model ...]
 
-Models: those of `cpu_networks` (default resnet50), in float32; or ``8B-f16``, a decoder of
-`random_decoders` with weights so stored, computed in float16. Inputs and outputs are on the host.
-Contestants, in turns in one process, requests a second: each device alone with the same number of
-requests in flight, HETERO with the first half of the operations pinned to one and the second half
-to the other, and HETERO where it chooses, both with PERFORMANCE_HINT=THROUGHPUT: by measured costs
-(HETERO_SCHEDULE=COST), for decoders by layers (HETERO_CONTEXT). A request of a decoder is one token
-of a sequence with a cache of its own, which is half full; the first device alone stands for both,
-so that weights are made fewer times. Printed: medians of the rounds, and over the faster device
-alone.
+Models: those of `cpu_networks` (default resnet50 and inception_v3), in float32; or ``8B-f16``, a
+decoder of `random_decoders` with weights so stored, computed in float16. Inputs and outputs are on
+the host. Contestants, in turns in one process, requests a second: each device alone with the same
+number of requests in flight, HETERO with the first half of the operations pinned to one and the
+second half to the other, the whole network on each (by device MULTI; not of decoders), and HETERO
+where it chooses, all with PERFORMANCE_HINT=THROUGHPUT: by measured costs (HETERO_SCHEDULE=COST),
+for decoders by layers (HETERO_CONTEXT). A request of a decoder is one token of a sequence with a
+cache of its own, which is half full; the first device alone stands for both, so that weights are
+made fewer times. Printed: medians of the rounds, over the faster device alone, what HETERO chose of
+what, and how long it all took to compile.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from random_decoders import decoder
 from throughput import THROUGHPUT, Batch, through
 
 import partita
+from partita.contract.explanation import Decision
 
 HALVES = 2
 
@@ -79,13 +81,19 @@ def work(name: str, context: int) -> Work:
     return Work(model, feeds, halves, {"HETERO_CONTEXT": context}, is_large=True)
 
 
-def contestants(task: Work, devices: tuple[str, str], jobs: int) -> dict[str, Batch]:
-    """All that take turns, by name."""
-    core, found = partita.Core(), {}
+def contestants(
+    task: Work, devices: tuple[str, str], jobs: int
+) -> tuple[dict[str, Batch], Decision | None]:
+    """All that take turns, by name, and how HETERO chose."""
+    core, found, decision = partita.Core(), {}, None
     for device in devices[:1] if task.is_large else devices:
         compiled = core.compile_model(task.model(), device, task.precision)
         found[device] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
-    both = f"HETERO:{','.join(devices)}"
+    names = ",".join(devices)
+    if not task.is_large:
+        spread = {"DEVICE_PROPERTIES": dict.fromkeys(devices, task.precision), **THROUGHPUT}
+        compiled = core.compile_model(task.model(), f"MULTI:{names}", spread)
+        found["whole on each"] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
     properties = {"DEVICE_PROPERTIES": dict.fromkeys(devices, task.precision), **THROUGHPUT}
     halves = task.model()
     pin_alternately(halves, HALVES, devices)
@@ -93,14 +101,17 @@ def contestants(task: Work, devices: tuple[str, str], jobs: int) -> dict[str, Ba
         ("two halves", halves, {"STRICT": True}),
         ("chosen", task.model(), task.placing),
     ):
-        compiled = core.compile_model(model, both, {**properties, **config})
+        compiled = core.compile_model(model, f"HETERO:{names}", {**properties, **config})
         found[label] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
-    return found
+        decision = compiled.explain().decision
+    return found, decision
 
 
 def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) -> dict[str, Any]:
     """Requests a second of each contestant."""
-    batches = contestants(work(name, options.context), devices, options.jobs)
+    start = time.perf_counter()
+    batches, decision = contestants(work(name, options.context), devices, options.jobs)
+    seconds = time.perf_counter() - start
     rates: dict[str, list[float]] = {label: [] for label in batches}
     for run in batches.values():
         run(options.jobs * 4)
@@ -113,14 +124,23 @@ def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) ->
     found = {label: statistics.median(each) for label, each in rates.items()}
     alone = max(found[device] for device in devices if device in found)
     over = {label: rate / alone for label, rate in found.items() if label not in devices}
-    return {"model": name, "requests a second": found, "over the faster alone": over}
+    return {
+        "model": name,
+        "requests a second": found,
+        "over the faster alone": over,
+        "chosen": [] if decision is None else decision.lines(),
+        "seconds to compile": seconds,
+    }
 
 
 def main() -> None:
     """Prints a line for every model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "models", nargs="*", default=["resnet50"], help=f"{', '.join(BUILT)}; 8B-f16"
+        "models",
+        nargs="*",
+        default=["resnet50", "inception_v3"],
+        help=f"{', '.join(BUILT)}; 8B-f16",
     )
     parser.add_argument("--devices", default="OPENCL.0,OPENCL.1", help="two, separated by a comma")
     parser.add_argument("--requests", type=int, default=600, help="in a round")
@@ -137,7 +157,9 @@ def main() -> None:
             continue
         rates = "  ".join(f"{k} {rate:.0f}/s" for k, rate in found["requests a second"].items())
         over = "  ".join(f"{k} {ratio:.2f}" for k, ratio in found["over the faster alone"].items())
-        print(f"{name:14} {rates}   over the faster alone: {over}", flush=True)
+        print(f"{name:14} {rates}   over the faster alone: {over}")
+        print("\n".join(found["chosen"]))
+        print(f"compiled in {found['seconds to compile']:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
