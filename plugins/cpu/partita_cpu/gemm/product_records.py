@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import NamedTuple
 
 from partita.lowering import Array
@@ -50,6 +51,15 @@ class InputScaling(NamedTuple):
     high: float = math.inf
 
 
+def gate_word(factor: float = 1.0, summand: float = 0.0) -> int:
+    """What kernels take for ``factor * hard_swish(x) + summand``: both as float32, in one number.
+
+    It is not 0, which means that there is no gate, unless both numbers are.
+    """
+    word: int = struct.unpack("<q", struct.pack("<2f", factor, summand))[0]
+    return word
+
+
 class Epilogue(NamedTuple):
     """What happens to sums last: ``activation(min(max(sum + bias + residual, low), high))``.
 
@@ -57,7 +67,7 @@ class Epilogue(NamedTuple):
         has_residual: 0 or 1.
         low: Lower bound.
         high: Upper bound.
-        gate: 1 for HardSwish, else 0.
+        gate: `gate_word` for HardSwish, else 0.
         code: `ActivationCode` of what bounds and gate do not express, or 0.
         alpha: Of the activation.
         beta: Of the activation.

@@ -26,6 +26,7 @@ from partita_cpu.gemm.product_records import (
     InputScaling,
     ProductArrays,
     TileContext,
+    gate_word,
 )
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
 from partita_cpu.threads.claims import LINE
@@ -61,9 +62,12 @@ class LinearOp(NamedTuple):
 
 
 def split_gate(activation: Activation) -> tuple[int, Activation]:
-    """1 if the activation is the gate that tile kernels know, and what remains then."""
+    """The word of the gate that tile kernels know if the activation is it, and what remains then.
+
+    A HardSwish whose parameters are not 0 has a factor and a summand; see `passes.scaled_gates`.
+    """
     if activation.code is ActivationCode.HARD_SWISH:
-        return 1, NO_ACTIVATION
+        return gate_word(activation.alpha or 1.0, activation.beta), NO_ACTIVATION
     return 0, activation
 
 

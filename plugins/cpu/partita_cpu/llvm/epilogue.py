@@ -7,7 +7,6 @@ sums go on later, they go to a scratch tile instead.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 from partita_cpu.llvm.function import Function
@@ -19,7 +18,7 @@ PARAMETERS = (
 )
 """tile: where sums go if y is null, row by row; AMX keeps them there in any case. bias: one number
 per column. residual: like y, or null. y: the first row of the output; ldy: bytes between rows.
-columns: how many of the tile's exist. low, high: bounds. gate: 1 for `hard_swish`.
+columns: how many of the tile's exist. low, high: bounds. gate: see `gated`.
 """
 
 VECTORS = 2
@@ -72,9 +71,7 @@ class Finish:
         present = f.let("icmp ne ptr %residual, null")
         sums = self._maybe(present, sums, self._add_residuals)
         sums = self._bounded(sums)
-        gated = f.let("icmp ne i64 %gate, 0")
-        swish = functools.partial(hard_swish, f, self._lanes)
-        sums = self._maybe(gated, sums, lambda values: [swish(x) for x in values])
+        sums = gated(f, self._lanes, sums)
         masks = self._masks()
         to = "%y"
         for row in range(len(sums) // across):
@@ -99,7 +96,7 @@ class Finish:
                         x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
                     values.append(x)
                 values = self._bounded(values)
-                values = [hard_swish(f, lanes, x) for x in values] if gate else values
+                values = hard_swish(f, lanes, values) if gate else values
                 self._store(values, f.at("%y", place), masks)
                 return []
 
@@ -157,14 +154,33 @@ class Finish:
                 masked_store(self._f, self._lanes, x, at, masks[i])
 
 
-def hard_swish(f: Function, lanes: int, x: str) -> str:
-    """``x * max(0, min(1, x / 6 + 0.5))``."""
+def gated(f: Function, lanes: int, values: list[str]) -> list[str]:
+    """The values, by `hard_swish` unless the parameter ``%gate`` is 0."""
+    kind = f"<{lanes} x float>"
+    rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
+    carried = [(kind, x) for x in values]
+    return f.loop(rounds, carried, lambda _, inner: hard_swish(f, lanes, inner))
+
+
+def hard_swish(f: Function, lanes: int, values: list[str]) -> list[str]:
+    """``factor * x * max(0, min(1, x / 6 + 0.5)) + summand``.
+
+    The lower half of the parameter ``%gate`` is the factor, the upper one the summand, as float32.
+    """
     v = f"<{lanes} x float>"
     slope, half, zero, one = (
         f.splat(lanes, "float", text) for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
     )
-    sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
-    return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
+    factor, summand = (
+        f.splat(lanes, "float", f.let(f"bitcast i32 {f.let(f'trunc i64 {word} to i32')} to float"))
+        for word in ("%gate", f.let("lshr i64 %gate, 32"))
+    )
+    found = []
+    for x in values:
+        sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
+        y = f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
+        found.append(f.let(f"fadd {v} {f.let(f'fmul {v} {y}, {factor}')}, {summand}"))
+    return found
 
 
 def epilogue(name: str, lanes: int, half: str = "") -> Function:

@@ -113,7 +113,7 @@ class Depthwise(NamedTuple):
         p: `places`.
         low: Lower bound.
         high: Upper bound.
-        gate: 1 for HardSwish, else 0.
+        gate: `gate_word` for HardSwish, else 0.
     """
 
     taps: KernelArray

@@ -79,7 +79,7 @@ class RowBuffer(NamedTuple):
         thread_bytes: A ring, a list of its rows, and room to align them.
         low: Lower bound.
         high: Upper bound.
-        gate: 1 for HardSwish, else 0.
+        gate: `gate_word` for HardSwish, else 0.
     """
 
     taps: KernelArray

@@ -62,6 +62,7 @@ from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import scale_on_the_way
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
+from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.tiled_activations import keep_tiles
 from partita_cpu.passes.widened_convolutions import widen_convolutions
@@ -233,6 +234,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             scale_on_the_way(graph)
+            scale_gates(graph)
             keep_halves(graph, choice)
             write_in_place(graph)
             join_separable(graph)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.product_records import gate_word
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.llvm.levels import Level
@@ -89,6 +90,20 @@ def choices():
         kinds += [Arithmetic.BF16X3, Arithmetic.BF16X6] if level.tiles else []
         found += [(level, arithmetic) for arithmetic in kinds]
     return found
+
+
+_SCALED = 1.75, -0.375
+
+GATES = [0, gate_word(), gate_word(*_SCALED)]
+"""No gate, HardSwish, and HardSwish times a number plus another."""
+
+
+def gated(x, gate):
+    """What one of `GATES` makes of numbers."""
+    if not gate:
+        return x
+    factor, summand = (1, 0) if gate == GATES[1] else _SCALED
+    return factor * x * np.clip(x / 6 + 0.5, 0, 1) + summand
 
 
 TOLERANCE = {

@@ -28,7 +28,7 @@ from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import ALL_TAKEN, LINE
 
-from .conftest import CACHES, TOLERANCE, Guarded, own_share_left
+from .conftest import CACHES, GATES, TOLERANCE, Guarded, gated, own_share_left
 
 ARITHMETICS = [a for a in Arithmetic if a.in_bfloat16 and detected().tiles]
 INF = float("inf")
@@ -165,8 +165,9 @@ def test_a_gate_and_bounds(arithmetic, guarded):
     w = rng.standard_normal((70, 50)).astype(np.float32)
     expected = x.astype(np.float64) @ w
     check(run(guarded, arithmetic, x, w, low=0.0), expected.clip(0), arithmetic, x, w)
-    gated = expected * np.clip(expected / 6 + 0.5, 0, 1)
-    check(run(guarded, arithmetic, x, w, gate=1), gated, arithmetic, x, w)
+    for gate in GATES[1:]:
+        y = run(guarded, arithmetic, x, w, gate=gate)
+        check(y, gated(expected, gate), arithmetic, x, w)
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)

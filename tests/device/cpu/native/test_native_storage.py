@@ -39,7 +39,7 @@ from partita_cpu.nhwc.window import (
 )
 from partita_cpu.scalar.activations import ActivationFields
 
-from .conftest import TOLERANCE, Guarded, choices, own_share_left
+from .conftest import GATES, TOLERANCE, Guarded, choices, gated, own_share_left
 from .test_native_tiles import convolutions, convolve
 
 INF = float("inf")
@@ -154,7 +154,7 @@ def test_images_in_bfloat16_are_read_in_place(level, pixels, channels, outputs, 
 
 
 @pytest.mark.parametrize("level", NARROW)
-@pytest.mark.parametrize("gate", [0, 1])
+@pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("width", [7, 14, 40])
 def test_residuals_in_bfloat16(guarded, level, gate, width):
     rng = np.random.default_rng(0)
@@ -188,7 +188,7 @@ def test_residuals_in_bfloat16(guarded, level, gate, width):
             2,
         )
     total = convolve(images, loaded(x), w) + loaded(residual)
-    wanted = total * np.clip(total / 6 + 0.5, 0, 1) if gate else np.maximum(total, 0)
+    wanted = gated(total, gate) if gate else np.maximum(total, 0)
     assert np.abs(loaded(y) - wanted).max() <= 1.5e-2 * np.abs(wanted).max()
 
 
@@ -208,7 +208,7 @@ def windows_of(x, down, across, stride):
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
 @pytest.mark.parametrize("kind", [WEIGH, MAX, MEAN])
-@pytest.mark.parametrize("gate", [0, 1])
+@pytest.mark.parametrize("gate", GATES)
 @examples(15)
 @given(
     channels=st.integers(1, 50),
@@ -251,7 +251,7 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
         )
     if kind == WEIGH:
         wanted = np.clip((taps * w).sum(axis=2) + bias, -2, 3)
-        wanted = wanted * np.clip(wanted / 6 + 0.5, 0, 1) if gate else wanted
+        wanted = gated(wanted, gate)
     else:
         wanted = taps.max(axis=2) if kind == MAX else taps.mean(axis=2)
     found = loaded(y)
@@ -263,7 +263,7 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
 
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
-@pytest.mark.parametrize("gate", [0, 1])
+@pytest.mark.parametrize("gate", GATES)
 @examples(25)
 @given(
     channels=st.integers(1, 70),
@@ -311,7 +311,7 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
         )
     flat = w.reshape(channels, -1).T.astype(np.float64)
     wanted = np.clip((taps * flat).sum(axis=3) + bias, -2, 3)
-    wanted = wanted * np.clip(wanted / 6 + 0.5, 0, 1) if gate else wanted
+    wanted = gated(wanted, gate)
     found = loaded(y)
     inside = found[..., before_y : before_y + channels]
     np.testing.assert_allclose(inside, wanted, rtol=8e-3 if half else 1e-5, atol=2e-5)

@@ -25,7 +25,7 @@ from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 
-from .conftest import CACHES, TOLERANCE, Guarded, choices, own_share_left
+from .conftest import CACHES, GATES, TOLERANCE, Guarded, choices, gated, own_share_left
 
 INF = float("inf")
 
@@ -494,7 +494,8 @@ def test_activations_of_all_numbers(level, code, guarded):
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("with_residual", [True, False])
-def test_a_gate_after_the_residual(level, arithmetic, with_residual, guarded):
+@pytest.mark.parametrize("gate", GATES[1:])
+def test_a_gate_after_the_residual(level, arithmetic, with_residual, gate, guarded):
     rng = np.random.default_rng(1)
     for rows in range(1, 40, 3):
         x = rng.standard_normal((rows, 8)).astype(np.float32)
@@ -502,9 +503,9 @@ def test_a_gate_after_the_residual(level, arithmetic, with_residual, guarded):
         bias = rng.standard_normal(37).astype(np.float32)
         residual = rng.standard_normal((rows, 37)).astype(np.float32) if with_residual else None
         cut = plan(Images.matrix(rows, 8, 37), MachineModel(level), arithmetic, 2)
-        y = run(guarded, cut, level, x, w, bias, residual, gate=1)
+        y = run(guarded, cut, level, x, w, bias, residual, gate=gate)
         whole = x.astype(np.float64) @ w + bias + (0 if residual is None else residual)
-        check(y, whole * np.clip(whole / 6 + 0.5, 0, 1), arithmetic)
+        check(y, gated(whole, gate), arithmetic)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

@@ -28,7 +28,7 @@ from partita_cpu.nhwc.depthwise_direct import (
 )
 from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
 
-from .conftest import TOLERANCE, Guarded, choices, own_share_left
+from .conftest import GATES, TOLERANCE, Guarded, choices, gated, own_share_left
 from .test_native_layout import LEVELS, Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
 
@@ -77,8 +77,7 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
         for b in range(window.kernel[2]):
             rows = slice(a * window.dilation[1], None, window.stride[1])
             y += x[:, rows, b :: window.stride[2]][:, :oh, :ow] * w[:, 0, a, b]
-    y = np.clip(y + bias, low, high)
-    return y * np.clip(y / 6 + 0.5, 0, 1) if gate else y
+    return gated(np.clip(y + bias, low, high), gate)
 
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
@@ -87,7 +86,7 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
     window=windows(),
     channels=st.integers(1, 70),
     beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
-    gate=st.integers(0, 1),
+    gate=st.sampled_from(GATES),
     batch=st.integers(1, 2),
     threads=st.integers(1, 3),
 )

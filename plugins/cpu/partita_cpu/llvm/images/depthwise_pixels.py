@@ -6,7 +6,7 @@ lie outside of the image, at either end, are masked; there, and only there, it c
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import hard_swish, load_half, store_parts
+from partita_cpu.llvm.epilogue import gated, load_half, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
@@ -22,7 +22,7 @@ from one block of channels to the next. bias: a vector per block. blocks: how ma
 channels: how many exist in these. stored: how many are written; of those that do not exist, some
 number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how many bfloat16
 results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part to the next.
-low, high: bounds. gate: 1 for `finish.hard_swish`.
+low, high: bounds. gate: see `epilogue.gated`.
 
 Returns the largest absolute value among the results as the bits of a float32, from kernels that
 write bfloat16.
@@ -109,9 +109,7 @@ class _Weigh:
             state = [(kind, a) for (kind, _), a in zip(state, after, strict=True)]
             after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
             sums = [bounded(f, v, s, low, high, lanes) for s in after[2:]]
-            rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
-            gated = [(v, s) for s in sums]
-            sums = f.loop(rounds, gated, lambda _, xs: [hard_swish(f, lanes, x) for x in xs])
+            sums = gated(f, lanes, sums)
             return [self._store(sums, first, carried[0])]
 
         largest = f.loop("%blocks", [(self._ints, "zeroinitializer")], block)[0]

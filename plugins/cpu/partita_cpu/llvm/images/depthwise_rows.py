@@ -7,7 +7,7 @@ pixel is at an edge.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import hard_swish, load_half, store_half
+from partita_cpu.llvm.epilogue import gated, load_half, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
@@ -19,7 +19,7 @@ PARAMETERS = (
 row. block: bytes from one block of a row to the next. w: a vector per tap; w_block: bytes from one
 block's weights to the next. bias: a vector per block. blocks: how many to compute. channels: how
 many exist in these. y: the first output pixel; y_pixel: bytes to the next. low, high: bounds. gate:
-1 for `finish.hard_swish`."""
+see `epilogue.gated`."""
 
 LAY_PARAMETERS = "ptr %x, i64 %pixels, i64 %x_pixel, i64 %channels, ptr %to, i64 %block"
 """x: the first pixel; x_pixel: bytes to the next. to: the place of its first block; block: bytes to
@@ -60,9 +60,7 @@ def depthwise(name: str, pixels: int, lanes: int, half: bool = False) -> Functio
         weights = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
         sums = f.loop("%rows", [("ptr", weights)] + [(v, bias)] * pixels, row)[1:]
         sums = [bounded(f, v, x, low, high, lanes) for x in sums]
-        rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
-        gated = [(v, x) for x in sums]
-        sums = f.loop(rounds, gated, lambda _, xs: [hard_swish(f, lanes, x) for x in xs])
+        sums = gated(f, lanes, sums)
         to = f.at("%y", f.let(f"mul i64 {index}, {(2 if half else 4) * lanes}"))
         for x in sums:
             store(f, lanes, x, to, mask)

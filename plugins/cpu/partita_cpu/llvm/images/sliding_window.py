@@ -6,7 +6,7 @@ so nothing is copied; a caller clips the taps at the edges by passing fewer of t
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import hard_swish, load_half, store_half
+from partita_cpu.llvm.epilogue import gated, load_half, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
@@ -16,8 +16,8 @@ PARAMETERS = (
 )
 """x: the first tap of the first pixel. row, tap, pixel: bytes between rows of taps, taps, output
 pixels. rows, taps: how many taps down and across. w: weights of the first tap, `channels` floats a
-tap; w_row: bytes between rows of them. y_pixel: bytes between output pixels. gate: 1 for
-`hard_swish` of a weighted sum. For a sum, `low` is the factor of the result."""
+tap; w_row: bytes between rows of them. y_pixel: bytes between output pixels. gate: of a
+weighted sum, see `epilogue.gated`. For a sum, `low` is the factor of the result."""
 
 WINDOW_PIXELS = (1, 2, 4, 8)
 """Numbers of output pixels that kernels compute together."""
@@ -88,9 +88,7 @@ def window(
         to = f.at("%y", place_out)
         if kind == "weigh":
             sums = [bounded(f, v, x, low, high, lanes) for x in sums]
-            rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
-            gated = [(v, x) for x in sums]
-            sums = f.loop(rounds, gated, lambda _, xs: [hard_swish(f, lanes, x) for x in xs])
+            sums = gated(f, lanes, sums)
         for p in range(pixels):
             x = f.let(f"fmul {v} {sums[p]}, {low}") if kind == "sum" else sums[p]
             store(f, lanes, x, to, mask)
