@@ -243,25 +243,32 @@ class ChannelsLast:
 
     def _resize(self, node: Node) -> bool:
         """The operator takes any axes, so that only its numbers per axis change places."""
+        inputs = self.resized_inputs(node)
+        if inputs is None:
+            return False
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def resized_inputs(self, node: Node) -> list[Value | None] | None:
+        """What a Resize of an image that is there reads with channels last; else ``None``."""
         x = node.inputs[0]
         if x is None or not self.is_last(x) or node.version < 11 or "axes" in node.attrs:
-            return False
+            return None
         if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-            return False
+            return None
         inputs: list[Value | None] = [None, None]
         for value in node.inputs[2:]:
             if value is None or (value.const is not None and value.const.size == 0):
                 inputs.append(None)
             elif value.const is None or value.const.shape != (4,):
-                return False
+                return None
             else:
                 numbers = value.const[list(_TO_LAST)]
                 if numbers.dtype.kind == "i":  # sizes
                     numbers = numbers + np.array([0, 0, 0, -numbers[3] % self._unit])
                 inputs.append(Value.constant(numbers, value.name))
         inputs[0] = self.bring(x, node)
-        self.replace(node, inputs, node.op_type, node.domain)
-        return True
+        return inputs
 
     def _window(self, node: Node) -> bool:
         if not self.is_image(node.inputs[0]) or any(node.outputs[1:]):

@@ -80,6 +80,7 @@ from partita_cpu.gemm.tile_fields import (
 )
 from partita_cpu.gemm.tile_kernels import (
     ACTIVATE,
+    ACTIVATE_NARROW,
     CONFIG,
     CONFIGURE,
     EPILOGUE,
@@ -95,6 +96,7 @@ from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, sho
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_activate,
+    call_activate_narrow,
     call_convert,
     call_epilogue,
     call_plain,
@@ -123,7 +125,8 @@ def multiply_tiles(
     """``y = activation(min(max(conv(x, w) + bias + residual, low), high))``, channels last.
 
     Tiles are finished where they are computed, unless the activation needs more than bounds, a gate
-    and the kernel in the place of `ACTIVATE`, or rows of a tile lie between image rows.
+    and the kernel in the place of `ACTIVATE`, or rows of a tile lie between image rows. Sums that
+    an activation follows and that end in bfloat16 are stored first.
 
     Args:
         x: Input pixels, flat; bfloat16 as uint16.
@@ -562,6 +565,7 @@ def _finish_rows(
 ) -> None:
     """Finishes a tile of sums; its rows that lie between image rows are dropped."""
     kernel, activate = context.kernels[EPILOGUE], context.kernels[ACTIVATE]
+    narrow = context.kernels[ACTIVATE_NARROW]
     bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     columns, outputs = context.p[TILE_COLUMNS], panel.pixel_bytes
@@ -577,6 +581,8 @@ def _finish_rows(
                 call_epilogue(kernel, (count, piece, *rest))
                 if activate:
                     call_activate(activate, (count, to, outputs, column.exist))
+            elif narrow and not other:
+                call_activate_narrow(narrow, (count, piece, column.bias, to, outputs, column.exist))
             else:
                 _activate_piece(piece, count, other, panel, column, context, epilogue)
                 rest = (panel.zeros, 0, to, outputs, column.exist, lowest, highest, 0)

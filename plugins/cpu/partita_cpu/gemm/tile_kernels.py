@@ -33,7 +33,8 @@ SCALE = MAX_ROWS + 7
 DEAL = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
-FIRST = MAX_ROWS + 11
+ACTIVATE_NARROW = MAX_ROWS + 11
+FIRST = MAX_ROWS + 12
 WIDE = FIRST + MAX_ROWS + 1
 WIDEN = 2 * WIDE
 SLOTS = WIDEN + 1
@@ -126,8 +127,8 @@ def tile_kernels(
             float16, whether it is float16.
         half_out: Whether output and residual are; likewise.
         step: Elements along k that are taken at a time; see `Plan.step`.
-        activation: What the kernel in the place of `ACTIVATE` applies to results in float32; there
-            is none for most.
+        activation: What the kernel in the place of `ACTIVATE` applies to results in float32, or
+            that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most.
     """
     known = llvm_kernel.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -148,6 +149,9 @@ def tile_kernels(
         table[rows] = products[f"{kind}_{-(-rows // 16) if tiles else rows}"]
     if half_out:
         table[EPILOGUE] = known["epilogue_narrow"]
+        if activation in activations.KERNELS:
+            narrow = llvm_kernel.addresses(level, "_activated_halves")
+            table[ACTIVATE_NARROW] = narrow[f"{activations.KERNELS[activation]}_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
         table[DEAL] = known[f"deal_{name}"]

@@ -7,17 +7,22 @@ those of `partita_cpu.scalar.math`, but for the quotient where an instruction be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from partita.lowering import ActivationCode
-from partita_cpu.llvm.epilogue import VECTORS
+from partita_cpu.llvm.epilogue import VECTORS, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
 PARAMETERS = "i64 %rows, ptr %y, i64 %ldy, i64 %columns"
 """How many rows, the first one, bytes from one to the next, and how many columns exist."""
+
+NARROW_PARAMETERS = "i64 %rows, ptr %x, ptr %bias, ptr %y, i64 %ldy, i64 %columns"
+"""x: the first of so many rows of a tile of sums, in float32. bias: one number per column, as many
+as a tile has. y: where the first row's results go; ldy: bytes to the next one's. columns: how many
+exist."""
 
 KERNELS = {
     ActivationCode.SIGMOID: "sigmoid_rows",
@@ -67,46 +72,101 @@ def activate_rows(name: str, code: ActivationCode, lanes: int) -> Function:
         lanes: Floats of a vector.
     """
     f = Function(name, PARAMETERS)
+
+    def read(at: list[str], i: int, mask: str | None) -> str:
+        place = f.at(at[0], 4 * lanes * i)
+        if mask is None:
+            return f.load(f"<{lanes} x float>", place)
+        return masked_load(f, lanes, place, mask)
+
+    def write(at: list[str], i: int, mask: str | None, x: str) -> None:
+        place = f.at(at[0], 4 * lanes * i)
+        if mask is None:
+            f.do(f"store <{lanes} x float> {x}, ptr {place}, align 4")
+        else:
+            masked_store(f, lanes, x, place, mask)
+
+    return _of_rows(f, code, lanes, [("%y", "%ldy")], read, write)
+
+
+def narrow_rows(name: str, code: ActivationCode) -> Function:
+    """Adds the bias to rows of a tile of sums, applies an activation and rounds to bfloat16.
+
+    Args:
+        name: Its symbol.
+        code: One of `KERNELS`.
+    """
+    lanes = 16
+    f = Function(name, NARROW_PARAMETERS)
+    vector = f"<{lanes} x float>"
+    bias = [f.load(vector, f.at("%bias", 4 * lanes * i)) for i in range(VECTORS)]
+
+    def read(at: list[str], i: int, _: str | None) -> str:
+        return f.let(f"fadd {vector} {f.load(vector, f.at(at[0], 4 * lanes * i))}, {bias[i]}")
+
+    def write(at: list[str], i: int, mask: str | None, x: str) -> None:
+        store_half(f, lanes, x, f.at(at[1], 2 * lanes * i), mask)
+
+    tile_row = str(4 * lanes * VECTORS)
+    return _of_rows(f, code, lanes, [("%x", tile_row), ("%y", "%ldy")], read, write)
+
+
+def _of_rows(
+    f: Function,
+    code: ActivationCode,
+    lanes: int,
+    rows: Sequence[tuple[str, str]],
+    read: Callable[[list[str], int, str | None], str],
+    write: Callable[[list[str], int, str | None, str], None],
+) -> Function:
+    """Finishes a kernel: an activation of `%rows` rows of which `%columns` columns exist.
+
+    Args:
+        f: The kernel.
+        code: One of `KERNELS`.
+        lanes: Floats of a vector.
+        rows: Where the first row is read, and written, and bytes to the next one.
+        read: Called with the places of a row, the number of a vector, and which lanes of it exist
+            (``None``: all); returns the vector.
+        write: Called with these and what becomes of the vector.
+    """
     formulas = _Formulas(f, lanes)
-    vector, row_bytes = f"<{lanes} x float>", "%ldy"
+    starts = [("ptr", start) for start, _ in rows]
 
-    def whole(count: int) -> Callable[[str, list[str]], list[str]]:
-        """Rows of which all columns exist."""
+    def together(count: int, masks: Sequence[str | None]) -> _Body:
+        """So many rows."""
 
-        def rows(_: str, at: list[str]) -> list[str]:
-            starts = [at[0]]
+        def body(_: str, at: list[str]) -> list[str]:
+            places = [at]
             for _row in range(count):
-                starts.append(f.at(starts[-1], row_bytes))
-            places = [f.at(start, 4 * lanes * i) for start in starts[:-1] for i in range(VECTORS)]
-            found = formulas.activated(code, [f.load(vector, place) for place in places])
-            for x, place in zip(found, places, strict=True):
-                f.do(f"store {vector} {x}, ptr {place}, align 4")
-            return starts[-1:]
+                places.append(
+                    [f.at(place, step) for place, (_, step) in zip(places[-1], rows, strict=True)]
+                )
+            parts = [(place, i, masks[i]) for place in places[:-1] for i in range(VECTORS)]
+            found = formulas.activated(code, [read(*part) for part in parts])
+            for x, part in zip(found, parts, strict=True):
+                write(*part, x)
+            return places[-1]
 
-        return rows
-
-    def parts() -> None:
-        masks = column_masks(f, "%columns", lanes, VECTORS)
-
-        def row(_: str, at: list[str]) -> list[str]:
-            places = [f.at(at[0], 4 * lanes * i) for i in range(VECTORS)]
-            pairs = list(zip(places, masks, strict=True))
-            found = formulas.activated(code, [masked_load(f, lanes, *pair) for pair in pairs])
-            for x, pair in zip(found, pairs, strict=True):
-                masked_store(f, lanes, x, *pair)
-            return [f.at(at[0], row_bytes)]
-
-        f.loop("%rows", [("ptr", "%y")], row)
+        return body
 
     def all_columns() -> None:
+        masks = [None] * VECTORS
         many = f.let(f"udiv i64 %rows, {_TOGETHER}")
-        at = f.loop(many, [("ptr", "%y")], whole(_TOGETHER))
-        f.loop(f.let(f"urem i64 %rows, {_TOGETHER}"), [("ptr", at[0])], whole(1))
+        at = f.loop(many, starts, together(_TOGETHER, masks))
+        left = [("ptr", place) for place in at]
+        f.loop(f.let(f"urem i64 %rows, {_TOGETHER}"), left, together(1, masks))
 
-    f.either(f.let(f"icmp eq i64 %columns, {VECTORS * lanes}"), all_columns, parts)
+    def some_columns() -> None:
+        f.loop("%rows", starts, together(1, column_masks(f, "%columns", lanes, VECTORS)))
+
+    f.either(f.let(f"icmp eq i64 %columns, {VECTORS * lanes}"), all_columns, some_columns)
     f.do("ret void")
     return f
 
+
+_Body = Callable[[str, list[str]], list[str]]
+"""Of a loop: what it carries on from a round to the next."""
 
 _Numbers = str | list[str]
 """A vector for all, or one for each."""

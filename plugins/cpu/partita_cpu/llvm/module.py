@@ -15,6 +15,7 @@ from partita_cpu.llvm.images.max_int8 import declarations as maximum_declaration
 from partita_cpu.llvm.images.max_int8 import largest_bytes
 from partita_cpu.llvm.images.planar_to_interleaved import deal
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS, window
+from partita_cpu.llvm.images.sums import add_rows
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles import (
     amx,
@@ -42,15 +43,17 @@ PARTS = (
     "_bytes",
     *(weighing_part(across, half) for half in (False, True) for across in ACROSS),
     "_pairs",
+    "_activated_halves",
     "_f16",
     "_blocks",
     "_quads",
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
-Windows that slide over images, depthwise convolutions, products of bfloat16 by vectors and of bytes
-take long to compile, and each is asked for by some networks; those for float16, for weights
-quantized in blocks and for rows of bytes beside these are seldom asked for.
+Windows that slide over images, depthwise convolutions, products of bfloat16 by vectors, activations
+that end in bfloat16, and products of bytes take long to compile, and each is asked for by some
+networks; those for float16, for weights quantized in blocks and for rows of bytes beside these are
+seldom asked for.
 """
 
 
@@ -71,6 +74,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []
     if part == "_windows":
         return _window_functions(level)
+    if part == "_activated_halves":
+        kinds = activations.KERNELS if level.keeps_bfloat16 else {}
+        return [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]
     if part:
         half, across = part.startswith("_weigh_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
@@ -83,7 +89,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
-    made.append(deal("deal", lanes))
+    made += [deal("deal", lanes), add_rows("add_rows", lanes, half=False)]
     made += fp16_weights.conversions(lanes)
     made += [turn(f"turn_{bits}", bits, lanes) for bits in (8, 32)]
     made.append(turn("turn_32_by_8", 32, lanes, side=8))
@@ -157,7 +163,7 @@ def _bfloat16_functions(level: Level) -> list[Function]:
 def _bfloat16_images() -> list[Function]:
     """What deals with images that stay in bfloat16 between steps."""
     made = [epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT)]
-    made.append(bf16_split.copy_halves("copy_halves"))
+    made += [bf16_split.copy_halves("copy_halves"), add_rows("add_halves", 16, half=True)]
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
     made += [window(f"all_{kind}_widen", kind, 1, 16, half_in=True) for kind in OVERALL_KINDS]
     return made

@@ -1,8 +1,8 @@
 """Which images stay in 16 bits between steps, where products are computed in 16 bits.
 
 Works on graphs with channels last. An image is kept so if who makes it can and all who read it can:
-a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums of
-residuals, pooled means). Attribute ``half`` of its node says so.
+a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums,
+pooled means). Attribute ``half`` of its node says so.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import bounds_of, split_gate
 from partita_cpu.gemm.tile_kernels import Arithmetic
 
-_CONV = f"{DOMAIN}::Conv"
+_CONV, _TRANSPOSED = f"{DOMAIN}::Conv", f"{DOMAIN}::ConvTranspose"
+_ADD = f"{DOMAIN}::Add"
 _SAME = frozenset(
-    f"{DOMAIN}::{name}" for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels")
+    f"{DOMAIN}::{name}"
+    for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels", "Gate", "Resize")
 )
 _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
@@ -70,12 +72,16 @@ class _Halves:
 
 
 def _can_write(choice: Choice, node: Node) -> bool:
+    if node.kind == _ADD or _moves(node):
+        return True
     if node.kind in _SAME or _is_concat(node):
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
+    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
+    if node.kind == _TRANSPOSED:
+        return _is_narrow_product(choice, node) and not act.code
     if node.kind != _CONV:
         return False
-    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
     if _is_depthwise(node):
         return not act.code
     # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
@@ -83,10 +89,12 @@ def _can_write(choice: Choice, node: Node) -> bool:
 
 
 def _can_read(choice: Choice, node: Node, position: int) -> bool:
-    if node.kind in _SAME or node.kind in _MEANS:
+    if node.kind in _SAME or node.kind in _MEANS or _moves(node):
         return position == 0
-    if _is_concat(node):
+    if node.kind == _ADD or _is_concat(node):
         return True
+    if node.kind == _TRANSPOSED:
+        return _is_narrow_product(choice, node) and position == 0
     if node.kind != _CONV:
         return False
     if _is_depthwise(node):
@@ -110,13 +118,18 @@ def _reads_float16(node: Node, position: int) -> bool:
 
 def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
     output = node.result
-    if node.kind in _SAME or (node.kind == _CONV and _is_depthwise(node)):
+    if node.kind in _SAME or _moves(node) or (node.kind == _CONV and _is_depthwise(node)):
         return [(node.inputs[0], output)]
-    if _is_concat(node):
+    if node.kind == _ADD or _is_concat(node):
         return [(value, output) for value in node.inputs]
     if node.kind == _CONV and node.input(3) is not None:
         return [(node.inputs[3], output)]
     return []
+
+
+def _moves(node: Node) -> bool:
+    """Whether it takes elements of its input, of any type."""
+    return node.kind == "Slice"
 
 
 def _is_concat(node: Node) -> bool:

@@ -1,10 +1,11 @@
-"""Concat along channels without a copy: its inputs are written where they belong in its result.
+"""Concat and slices along channels without a copy: images that are parts of larger ones.
 
-Works on graphs with channels last. All of them share a node ``Buffer``; who writes to it has it as
-last input and the place in attribute ``into``, who reads a part finds it in ``channels``. Values
-that must be whole by themselves are still copied. A Concat whose first input is a Concat (DenseNet)
-shares one buffer with it. Slices that a Concat puts together again (split blocks of detectors) are
-the image that they were cut from.
+Works on graphs with channels last. What a Concat joins is written where it belongs in its result.
+All its inputs share a node ``Buffer``; who writes to it has it as last input and the place in
+attribute ``into``, who reads a part finds it in ``channels``. Values that must be whole by
+themselves are still copied. A Concat whose first input is a Concat (DenseNet) shares one buffer
+with it. Slices that a Concat puts together again (split blocks of detectors) are the image that
+they were cut from, and a slice whose readers can take some channels of an image is that image.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
 
 _CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
-_TRANSPOSED = f"{DOMAIN}::ConvTranspose"
+_TRANSPOSED, _RESIZE = f"{DOMAIN}::ConvTranspose", f"{DOMAIN}::Resize"
+_ADD, _GATE = f"{DOMAIN}::Add", f"{DOMAIN}::Gate"
 _POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
 _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
 
 _TARGET = {_CONV: 6, _SCALE: 3, _TRANSPOSED: 3, **dict.fromkeys(_POOLS, 1)}
+_TARGET |= {_ADD: 2, _GATE: 2, _RESIZE: 4}
 """Who can write to a part of a buffer, and the position of the input that is the buffer."""
 
 _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
@@ -32,9 +35,10 @@ _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
 
 def write_in_place(graph: Graph) -> None:
     """Takes the copies out of every Concat along the channels of images with channels last."""
-    if not any(map(_along_channels, graph.nodes)):
+    if any(map(_along_channels, graph.nodes)):
+        _put_together(graph)
+    elif not any(_range_of(node) for node in graph.nodes):
         return
-    _put_together(graph)
     _Slices(graph).run()
 
 
@@ -121,6 +125,7 @@ class _Slices:
         self._order = {node: number for number, node in enumerate(graph.nodes)}
         self._concats: dict[Node, bool] = {}
         self._places: dict[Value, tuple[_Buffer, int]] = {}
+        self._views: dict[Value, tuple[Value, int]] = {}  # slices: of what, from which channel on
         self._new: dict[Node, list[Node]] = {}  # what comes in a Concat's place
         self._buffers: list[_Buffer] = []
 
@@ -128,7 +133,8 @@ class _Slices:
         for node in reversed(self._graph.nodes):
             if self._is_concat(node) and node not in self._new:
                 self._open(node)
-        if not self._buffers:
+            self._see(node)
+        if not self._buffers and not self._views:
             return
         first: dict[int, list[_Buffer]] = {}
         for buffer in self._buffers:
@@ -137,7 +143,8 @@ class _Slices:
         nodes: list[Node] = []
         for number, node in enumerate(self._graph.nodes):
             nodes += [self._memory(buffer) for buffer in first.get(number, ())]
-            nodes += [self._placed(n) for n in self._new.get(node, [node])]
+            if node.result not in self._views:
+                nodes += [self._placed(n) for n in self._new.get(node, [node])]
         for value, (buffer, _) in self._places.items():
             value.shape = buffer.shape
         self._graph.nodes = nodes
@@ -163,6 +170,23 @@ class _Slices:
         if node.kind == "Concat":
             return self._is_concat(node)
         return node.kind in _TARGET
+
+    def _see(self, node: Node) -> None:
+        """Notes a slice that is no image of its own."""
+        piece, source, output = _range_of(node), node.input(0), node.result
+        if piece is None or source is None or output is None or output in self._outputs:
+            return
+        if all(self._reads_part(reader, output) for reader in self._uses.get(output, [])):
+            self._views[output] = source, piece[0]
+
+    def _reads_part(self, reader: Node, value: Value) -> bool:
+        """Whether a node can read a value that is some channels of a larger image."""
+        if _range_of(reader) is not None or reader.kind == _ADD:
+            return True
+        if reader.kind == "Concat":
+            return self._is_concat(reader)
+        reads = reader.kind in _READERS and reader.inputs[0] is value
+        return reads and reader.inputs.count(value) == 1
 
     def _open(self, concat: Node) -> None:
         """Makes a buffer for a Concat's result."""
@@ -207,18 +231,7 @@ class _Slices:
                 return False
         elif maker.kind not in _TARGET or maker.input(3 if maker.kind == _CONV else 9) is not None:
             return False
-        elif maker.kind == _TRANSPOSED and concat.attrs.get("half"):
-            return False  # it makes float32 alone
-        return all(
-            _range_of(reader) is not None
-            or (
-                reader.kind in _READERS
-                and (reader.inputs[0] is value or reader.kind == "Concat")
-                and (reader.kind != "Concat" or self._is_concat(reader))
-                and (reader.kind == "Concat" or reader.inputs.count(value) == 1)
-            )
-            for reader in self._uses.get(value, [])
-        )
+        return all(self._reads_part(reader, value) for reader in self._uses.get(value, []))
 
     def _copy(self, concat: Node, value: Value, buffer: _Buffer, offset: int) -> Node:
         copied = Value(f"{value.name}:part", value.dtype, buffer.shape)
@@ -236,20 +249,33 @@ class _Slices:
         attrs = {"shape": buffer.shape, "half": buffer.half}
         return Node("Buffer", [], [buffer.value], attrs, domain=DOMAIN, name=buffer.value.name)
 
+    def _place(self, value: Value | None) -> tuple[Value, int] | None:
+        """The tensor that a value is some channels of, and the first of them."""
+        if value in self._views:
+            source, first = self._views[value]
+            whole, before = self._place(source) or (source, 0)
+            return whole, before + first
+        return (value, self._places[value][1]) if value in self._places else None
+
     def _placed(self, node: Node) -> Node:
         """The node with what it has to know about the places of what it reads and writes."""
+        if node.op_type == "Joined":
+            return node
         attrs: dict[str, object] = {}
         inputs = list(node.inputs)
-        source = node.inputs[0] if node.inputs else None
-        if source in self._places and node.op_type != "Joined":
-            buffer, offset = self._places[source]
+        for position, name in enumerate(("channels", "second")[: 1 + (node.kind == _ADD)]):
+            value = node.input(position)
+            place = self._place(value)
+            if value is None or place is None:
+                continue
+            inputs[position], first = place
             piece = _range_of(node)
             if piece is not None:
-                bounds = [Value.constant(np.array([offset + channel])) for channel in piece]
-                return node.like([source, *bounds, *node.inputs[3:]])
-            attrs["channels"] = offset, _channels(source)
+                bounds = [Value.constant(np.array([first + channel])) for channel in piece]
+                return node.like([place[0], *bounds, *node.inputs[3:]])
+            attrs[name] = first, _channels(value)
         output = node.outputs[0]
-        if output in self._places and node.op_type != "Joined":
+        if output in self._places:
             buffer, offset = self._places[output]
             attrs["into"] = offset
             inputs += [None] * (_TARGET[node.kind] - len(inputs))

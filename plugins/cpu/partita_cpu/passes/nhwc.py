@@ -141,6 +141,9 @@ class _Walk(ChannelsLast):
             "Reshape": self._shuffle,
             "Slice": self._slice,
             "Split": self._split,
+            "Add": self._sum,
+            "Mul": self._gate,
+            "Resize": self._resize,
         }
         kinds = "Conv", "SummedConv", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
@@ -280,6 +283,57 @@ class _Walk(ChannelsLast):
         attrs = {"activation": activation if last is not node else None}
         self.append(node, inputs, last.outputs[0], "ScaleShift", DOMAIN, attrs, origins)
         return True
+
+    def _sum(self, node: Node) -> bool:
+        """Sums of two images of one shape, which are read and written where others want them."""
+        pair = [v for v in node.inputs if v is not None and self.is_image(v)]
+        same = len(pair) == 2 and self.shape(pair[0]) == self.shape(pair[1])
+        if not same or not any(map(self.is_last, pair)) or not self._are_single(pair):
+            return self._elementwise(node)
+        self.replace(node, [self.bring(value, node) for value in pair], "Add", DOMAIN)
+        return True
+
+    def _gate(self, node: Node) -> bool:
+        """Images times a computed number for each channel (squeeze and excitation)."""
+        pair = [v for v in node.inputs if v is not None and self.is_image(v)]
+        if len(pair) != 2 or not self._are_single(pair):
+            return self._elementwise(node)
+        x, factor = pair if self._is_pixel(pair[1]) else pair[::-1]
+        gates = self._is_pixel(factor) and not self._is_pixel(x) and self.is_last(x)
+        if not gates or (self.shape(x) or ())[:2] != (self.shape(factor) or ())[:2]:
+            return self._elementwise(node)
+        self.replace(node, [self.bring(x, node), self.bring(factor, node)], "Gate", DOMAIN)
+        return True
+
+    def _is_pixel(self, value: Value) -> bool:
+        """Whether images have one pixel."""
+        return (self.shape(value) or ())[2:] == (1, 1)
+
+    def _are_single(self, values: Sequence[Value]) -> bool:
+        return all(value.dtype not in BYTES for value in values)
+
+    def _resize(self, node: Node) -> bool:
+        """By the nearest pixels, by kernels that read and write parts of images; else as it is."""
+        inputs = self.resized_inputs(node)
+        if inputs is None:
+            return False
+        domain = DOMAIN if self._takes_pixels(node) else node.domain
+        self.replace(node, inputs, node.op_type, domain)
+        return True
+
+    def _takes_pixels(self, node: Node) -> bool:
+        """Whether a Resize takes the nearest pixel for each, and no other channels or images."""
+        x, attrs = node.inputs[0], node.attrs
+        stretches = attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+        nearest = attrs.get("mode", "nearest") == "nearest" and stretches
+        if x is None or x.dtype in BYTES or not nearest:
+            return False
+        shape = self.shape(x) or ()
+        for value in node.inputs[2:4]:
+            if value is not None and value.const is not None and value.const.size:
+                kept = (1, 1) if value.const.dtype.kind == "f" else shape[:2]
+                return tuple(value.const[:2]) == kept
+        return False
 
     def _slice(self, node: Node) -> bool:
         """Ranges that are constants, along any axes."""

@@ -135,8 +135,8 @@ def test_slices_that_are_put_together_again(bounds, order, mode):
 def test_an_image_that_is_put_together_again_is_not_copied():
     net, _, y = split_block([(0, 8), (8, 16)], (0, 1, 2))
     found = steps_of(net, y, EXECUTION_MODE_HINT="ACCURACY")
-    assert found.count("copy_nd") == 1  # the half that goes on
-    assert found.count("put_channels") == 1  # the sum
+    assert "copy_nd" not in found  # the half that goes on is read where it lies
+    assert "put_channels" not in found  # nor is the sum, which is written there
 
 
 def enlarged(kernel, outputs, **attrs):

@@ -53,6 +53,9 @@ call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
 call_activate = calling(*[_I64] * 4)
 """Applies an activation to rows of a result; see `activations.PARAMETERS`."""
 
+call_activate_narrow = calling(*[_I64] * 6)
+"""Finishes rows of a tile so that they end in bfloat16; see `activations.NARROW_PARAMETERS`."""
+
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
 
@@ -63,6 +66,9 @@ call_lay_tile = calling(*[_I64] * 5, returns=_I64)
 
 call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 """Calls a conversion that scales; see `ir.narrow.SCALED`. Returns an int64."""
+
+call_add = calling(*[_I64] * 8)
+"""Adds pixels of two images; see `images.sums.PARAMETERS`."""
 
 call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""

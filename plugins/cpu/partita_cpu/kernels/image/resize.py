@@ -32,7 +32,7 @@ from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settle
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.indexing import taken, taken_pixels
+from partita_cpu.kernels.movement.indexing import table_of_indices, taken, taken_pixels
 from partita_cpu.kernels.movement.rearrange import axis_of, ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INDICES, DTypes, kernel
 
@@ -235,6 +235,28 @@ def resize(
     sizes: Operand | None = None,
 ) -> Operand:
     """By scales or to sizes, along all axes or some."""
+    axes = resized_axes(b, node, x, roi, scales, sizes)
+    return _resampled(b, node, x, axes, _rounding(node))
+
+
+def _rounding(node: Node) -> str:
+    rounding: str = node.attrs.get("nearest_mode", "round_prefer_floor")
+    return rounding
+
+
+def resized_axes(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    roi: Operand | None,
+    scales: Operand | None,
+    sizes: Operand | None,
+) -> list[AxisSizes]:
+    """What a Resize (from opset 11 on) makes of each axis.
+
+    Raises:
+        CompileError: It has neither scales nor sizes, or lacks a region.
+    """
     attrs = node.attrs
     transform = attrs.get("coordinate_transformation_mode", "half_pixel")
     given = attrs.get("axes")
@@ -259,8 +281,20 @@ def resize(
     for k, axis in enumerate(along):
         bounds = region[k], region[k + len(along)]
         axes[axis] = AxisSizes(x.shape[axis], outs[k], factors[k], transform, *bounds)
-    rounding = attrs.get("nearest_mode", "round_prefer_floor")
-    return _resampled(b, node, x, axes, rounding)
+    return axes
+
+
+def nearest_pixels(
+    b: Builder, node: Node, x: Operand, axes: Sequence[AxisSizes]
+) -> tuple[Operand, Operand]:
+    """Tables of the input's rows and columns, channels last, that are nearest to the output's."""
+    rounding = _rounding(node)
+    down, across = (_nearest_of(b, x, axis, axes[axis], rounding) for axis in (1, 2))
+    return down, across
+
+
+def _nearest_of(b: Builder, x: Operand, axis: int, sizes: AxisSizes, rounding: str) -> Operand:
+    return table_of_indices(b, x, axis, sizes.out, _nearest, rounding, *sizes)
 
 
 def _resampled(
@@ -277,9 +311,9 @@ def _resampled(
     order = [k for k, axis in enumerate(axes) if not axis.is_identity]
     order.sort(key=lambda k: (evaluated(_growth, axes[k].out, axes[k].size), -k))
     if mode == "nearest" and len(order) == 2 and abs(order[0] - order[1]) == 1:
-        first, second = min(order), max(order)
-        pair = (rounding, *axes[first]), (rounding, *axes[second])
-        y = taken_pixels(b, y, first, (axes[first].out, axes[second].out), _nearest, pair)
+        first = min(order)
+        pair = [_nearest_of(b, y, axis, axes[axis], rounding) for axis in (first, first + 1)]
+        y = taken_pixels(b, y, first, *pair)
         order = []
     for k in order:
         if mode == "nearest":

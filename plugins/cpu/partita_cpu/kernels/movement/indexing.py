@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -187,24 +187,12 @@ def taken(
     Raises:
         CompileError: One is out of bounds.
     """
-    return gathered(b, x, _indices(b, x, axis, count, index_of, *args), axis)
+    return gathered(b, x, table_of_indices(b, x, axis, count, index_of, *args), axis)
 
 
-def taken_pixels(
-    b: Builder,
-    x: Operand,
-    axis: int,
-    counts: tuple[int, int],
-    index_of: Callable[..., Array],
-    args: tuple[Sequence[Any], Sequence[Any]],
-) -> Operand:
-    """As `taken` along an axis and the next one, with the function's arguments for each.
-
-    Raises:
-        CompileError: An index is out of bounds.
-    """
-    down = _indices(b, x, axis, counts[0], index_of, *args[0])
-    across = _indices(b, x, axis + 1, counts[1], index_of, *args[1])
+def taken_pixels(b: Builder, x: Operand, axis: int, down: Operand, across: Operand) -> Operand:
+    """As `taken` along an axis and the next one, at indices that `table_of_indices` made."""
+    counts = down.shape[0], across.shape[0]
     y = b.empty([*x.shape[:axis], *counts, *x.shape[axis + 2 :]], x.dtype)
     if y.size:
         numbers = *x.shape[axis : axis + 2], math.prod(x.shape[axis + 2 :])
@@ -212,10 +200,14 @@ def taken_pixels(
     return y
 
 
-def _indices(
+def table_of_indices(
     b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
 ) -> Operand:
-    """As many indices along an axis, which a function computes of sizes."""
+    """As many indices along an axis, which a function computes of sizes.
+
+    Raises:
+        CompileError: One is out of bounds.
+    """
     where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.told})"
     return b.table((count,), np.int64, _within, *where, index_of, *args)
 

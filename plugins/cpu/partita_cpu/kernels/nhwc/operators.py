@@ -204,7 +204,7 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     return images.pixels > 0 and source is Source.HALO
 
 
-@kernel("ConvTranspose", domain=DOMAIN, dtypes=F32)
+@kernel("ConvTranspose", domain=DOMAIN, dtypes=STORED)
 def conv_transpose(
     b: Builder,
     node: Node,
@@ -223,7 +223,7 @@ def conv_transpose(
             f"weights of shape {list(w.shape)}."
         )
     window = resolve_transposed(node, (h, width), (down, across))
-    y = place.output(b, (n, *window.size[1:], outputs), False)
+    y = place.output(b, (n, *window.size[1:], outputs), bool(node.attrs.get("half")))
     if not y.size:
         return y
     activation = node.attrs.get("activation")
@@ -235,13 +235,14 @@ def conv_transpose(
     if bias is not None:
         bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
     in_order = down == 1 and place.y is None
-    blocks = y if in_order else b.empty((n * h * width, down * across * outputs), x.dtype)
+    blocks = y if in_order else b.empty((n * h * width, down * across * outputs), y.dtype)
     images = Images.matrix(n * h * width, inputs, down * across * outputs)
     # In tiles most of which do not exist, activations that take long take longer.
     narrow = down * across * outputs <= NARROW and needs_pass(activation)
     within = None if narrow else activation
     op = LinearOp(matrix, bias, None, within)
-    storage = Storage(x_pitch=x.shape[3], x_first=place.first)
+    halves = x.dtype == HALF, y.dtype == HALF
+    storage = Storage(*halves, x_pitch=x.shape[3], x_first=place.first)
     emit_product(b, choice_of(b), images, x, op, blocks, storage)
     if narrow:
         finish(b, blocks, width * down * across * outputs, None, 0, None, activation)

@@ -21,7 +21,7 @@ from partita_cpu.gemm.blocking import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box
-from partita_cpu.kernels.nhwc.placement import Place
+from partita_cpu.kernels.nhwc.placement import HALF, Place
 
 _MOST = 64
 """Phases; each is a product of its own."""
@@ -135,7 +135,8 @@ def emit_phases(
             )
             w = _weights_of(b, op.w, rows, columns, stride)
             pitch, first = stride[1] * outputs, columns.first * outputs
-            storage = Storage(x_pitch=x_pitch, x_first=place.first, y_pitch=pitch, y_first=first)
+            halves = x.dtype == HALF, y.dtype == HALF
+            storage = Storage(*halves, x_pitch, place.first, pitch, first)
             emit_product(b, choice, images, x, op._replace(w=w), lines, storage)
         count = -(-(out_height - rows.first) // stride[0])
         box = n, count, out_width, outputs

@@ -1,0 +1,85 @@
+"""Sums of two images, some channels of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from partita_cpu.llvm.epilogue import load_half, store_half
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
+
+PARAMETERS = "i64 %rows, i64 %columns, ptr %a, i64 %lda, ptr %b, i64 %ldb, ptr %y, i64 %ldy"
+"""rows: pixels, of as many columns each. a, b, y: the first pixel; lda, ldb, ldy: bytes from one to
+the next."""
+
+TOGETHER = 4
+"""Vectors that are computed side by side."""
+
+
+def add_rows(name: str, lanes: int, half: bool) -> Function:
+    """``y = a + b``.
+
+    Args:
+        name: Its symbol.
+        lanes: Floats of a vector.
+        half: Whether all three are bfloat16; sums are rounded once.
+    """
+    f = Function(name, PARAMETERS)
+    vector, size = f"<{lanes} x float>", 2 if half else 4
+
+    def read(at: str, mask: str | None) -> str:
+        if mask is None:
+            return _load_whole(f, lanes, at) if half else f.load(vector, at)
+        return load_half(f, lanes, at, mask) if half else masked_load(f, lanes, at, mask)
+
+    def write(x: str, at: str, mask: str | None) -> None:
+        if half:
+            store_half(f, lanes, x, at, mask)
+        elif mask is None:
+            f.do(f"store {vector} {x}, ptr {at}, align 4")
+        else:
+            masked_store(f, lanes, x, at, mask)
+
+    def add(places: Sequence[str], count: int, mask: str | None = None) -> None:
+        found = []
+        for i in range(count):
+            a, b = (read(f.at(place, size * lanes * i), mask) for place in places[:2])
+            found.append(f.let(f"fadd {vector} {a}, {b}"))
+        for i, total in enumerate(found):
+            write(total, f.at(places[2], size * lanes * i), mask)
+
+    many = f.let(f"udiv i64 %columns, {TOGETHER * lanes}")
+    others = f.let(f"udiv i64 {f.let(f'urem i64 %columns, {TOGETHER * lanes}')}, {lanes}")
+    left = f.let(f"urem i64 %columns, {lanes}")
+    some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
+    mask = column_masks(f, left, lanes, 1)[0]
+
+    def vectors(count: int) -> Callable[[str, list[str]], list[str]]:
+        def body(_: str, places: list[str]) -> list[str]:
+            add(places, count)
+            return [f.at(place, size * lanes * count) for place in places]
+
+        return body
+
+    def end(_: str, places: list[str]) -> list[str]:
+        add(places, 1, mask)
+        return places
+
+    def pixel(_: str, starts: list[str]) -> list[str]:
+        places = starts
+        for rounds, body in ((many, vectors(TOGETHER)), (others, vectors(1)), (some, end)):
+            places = f.loop(rounds, [("ptr", place) for place in places], body)
+        steps = ("%lda", "%ldb", "%ldy")
+        return [f.at(start, step) for start, step in zip(starts, steps, strict=True)]
+
+    f.loop("%rows", [("ptr", "%a"), ("ptr", "%b"), ("ptr", "%y")], pixel)
+    f.do("ret void")
+    return f
+
+
+def _load_whole(f: Function, lanes: int, pointer: str) -> str:
+    """A vector of bfloat16 as floats."""
+    ints, short = f"<{lanes} x i32>", f"<{lanes} x i16>"
+    wide = f.let(f"zext {short} {f.load(short, pointer, 2)} to {ints}")
+    bits = f.let(f"shl {ints} {wide}, {f.splat(lanes, 'i32', '16')}")
+    return f.let(f"bitcast {ints} {bits} to <{lanes} x float>")
