@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 
 import numpy as np
+import onnx
 import pytest
 from models import model_of, node, value, weight
 
 import partita
+from partita.cli.main import main
+from partita.errors import PlanError
 
 from .fakes import core_with, evaluate
 from .graphs import X
@@ -282,3 +287,90 @@ def test_requests_that_run_at_the_same_time_are_right():
     for number, result in found.items():
         np.testing.assert_allclose(result, wanted[number], rtol=1e-5)
     assert len(found) == len(feeds)
+
+
+# ------------------------------------------------------------------------- plan, lock files
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Runs a command line over twins; returns the output."""
+    model = tmp_path / "model.onnx"
+    onnx.save(CHAIN, model)
+    core = core_with(twins())
+    for module in ("partita_hetero.cli.plan", "partita.cli.commands.run"):
+        monkeypatch.setattr(f"{module}.Core", lambda: core)
+
+    def run(name, *argv):
+        assert main([name, str(model), "-d", BOTH, *map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_partita_plan_tells_of_them(command, tmp_path):
+    page, lock = tmp_path / "plan.html", tmp_path / "plan.toml"
+    throughput = ("--objective", "THROUGHPUT")
+    data = json.loads(command("plan", *throughput, "--json", "--gantt", page))
+    assert data["kept"] == CHOSEN
+    assert data["value_us"] == pytest.approx(3.5e6 * FAST, rel=0.05)
+    assert {task["device"] for task in data["tasks"]} == {"T.0 or T.1"}
+    assert {task["reason"]["code"] for task in data["tasks"]} == {"REPLICATED"}
+    assert [(part["number"], part["device"], part["ops"]) for part in data["parts"]] == [
+        (1, "T.0", 4),
+        (2, "T.1", 4),
+    ]
+    uses = {use["device"]: (use["ops"], use["load_us"]) for use in data["devices"]}
+    assert uses == {name: (4, pytest.approx(3.5e6 * FAST, rel=0.05)) for name in ("T.0", "T.1")}
+    assert "T.0 or T.1" in page.read_text()
+    out = command("plan", *throughput, "--lock", lock, "--explain")
+    assert f"'{CHOSEN}' is kept" in out
+    assert re.search(r'^"?tan"? += "T.0 or T.1" +# Tan$', lock.read_text(), re.MULTILINE)
+
+
+def test_a_lock_brings_them_back(command, tmp_path):
+    lock = tmp_path / "plan.toml"
+    command("plan", "--objective", "THROUGHPUT", "--lock", lock)
+    plugin = twins()
+    config = {"HETERO_PLACEMENT_LOCK": lock, "STRICT": True}
+    compiled = core_with(plugin).compile_model(CHAIN, BOTH, config)
+    explanation = compiled.explain()
+    assert explanation.replicas == pytest.approx({"T.0": 0.5, "T.1": 0.5})
+    assert (explanation["tan"].where, explanation.decision) == ("T.0 or T.1", None)
+    assert seats(plugin, compiled, 4) == [0, 1, 0, 1]
+
+
+def test_a_lock_can_be_edited(command, tmp_path):
+    """One operation on one device, which crosses in the replica of the other; and other shares."""
+    lock = tmp_path / "plan.toml"
+    command("plan", "--objective", "THROUGHPUT", "--lock", lock)
+    text = lock.read_text()
+    assert 'shares = "0.500 0.500"' in text
+    lines = text.replace("0.500 0.500", "3 1").split("\n")
+    lines = [x.replace("T.0 or T.1", "T.1") if x.startswith("tan ") else x for x in lines]
+    lock.write_text("\n".join(lines))
+    compiled = core_with(twins()).compile_model(CHAIN, BOTH, {"HETERO_PLACEMENT_LOCK": lock})
+    explanation = compiled.explain()
+    assert (explanation["tan"].where, explanation["atan"].where) == ("T.1", "T.0 or T.1")
+    assert explanation.replicas == pytest.approx({"T.0 with T.1": 0.75, "T.1": 0.25})
+    (found,) = compiled({"v0": X}).to_tuple()
+    np.testing.assert_allclose(found, evaluate(CHAIN, {"v0": X})[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("0.500 0.500", "1"), "'shares' in [plan] is '1'; positive numbers are due, one for each"),
+        (("0.500 0.500", "1 -1"), "'shares' in [plan] is '1 -1'; positive numbers are due"),
+        (("0.500 0.500", "a b"), "of the replicas, of which there are 2."),
+        (("T.1", "T.1 or T.0"), "has operations of 2 and of 3 devices joined by ' or '"),
+        (("T.1", "T.2"), "gives operations to 'T.2', which [devices] does not list"),
+    ],
+)
+def test_a_lock_that_makes_no_sense_is_an_error(command, tmp_path, edit, said):
+    lock = tmp_path / "plan.toml"
+    command("plan", "--objective", "THROUGHPUT", "--lock", lock)
+    before, _, last = lock.read_text().rpartition(edit[0])
+    lock.write_text(before + edit[1] + last)
+    with pytest.raises(PlanError, match=re.escape(said)):
+        core_with(twins()).compile_model(CHAIN, BOTH, {"HETERO_PLACEMENT_LOCK": lock})

@@ -136,11 +136,10 @@ class _Kept:
         """
         spread = self.spread
         wishes, *others = (_wishes(spread.placements[seat]) for seat in spread.seats)
-        decision = self.decision or Decision("THROUGHPUT", "imported", [], None, False)
         replicas = [Replica(*pair) for pair in zip(others, spread.shares[1:], strict=True)]
         for shapes in self.planned_for or [()]:
             named = dict(zip(inputs, shapes, strict=False))
-            yield Choice(wishes, decision, shapes=named, replicas=replicas)
+            yield Choice(wishes, self.decision, shapes=named, replicas=replicas)
 
 
 def _wishes(placement: Placement) -> dict[int, tuple[str, Reason]]:

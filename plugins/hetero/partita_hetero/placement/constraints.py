@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +25,12 @@ class Wanted:
     Attributes:
         pins: Operation to its pin; devices are named as in the device list, if they are there.
         notes: What of a lock file no longer holds.
+        replicas: For each replica that a lock file has, operation to device; and its share.
     """
 
     pins: Mapping[int, Pin]
     notes: list[str] = field(default_factory=list)
+    replicas: Sequence[tuple[Mapping[int, str], float]] = ()
 
 
 def gather(
@@ -64,14 +66,16 @@ def gather(
     named = by_name(affinities, wiring, devices)
     pins |= named.pins
     notes = named.notes
+    replicas: Sequence[tuple[Mapping[int, str], float]] = ()
     if properties.HETERO_PLACEMENT_LOCK:
-        locked, stale = _from_lock(
-            Path(properties.HETERO_PLACEMENT_LOCK), model, wiring, devices, ask
-        )
-        pins |= locked
-        notes += stale
+        path = Path(properties.HETERO_PLACEMENT_LOCK)
+        locked = _from_lock(path, model, wiring, devices, ask)
+        free = {op for wishes, _ in locked.replicas for op in wishes}
+        pins = {op: pin for op, pin in pins.items() if op not in free} | {**locked.pins}
+        notes += locked.notes
+        replicas = locked.replicas
     pins |= {op: pin for op, pin in ruled.items() if pin.hard}
-    return Wanted(pins, notes)
+    return Wanted(pins, notes, replicas)
 
 
 def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Wanted:
@@ -141,8 +145,8 @@ def _from_lock(
     wiring: OpGraph,
     devices: DeviceList,
     ask: Callable[[str], QueryResult],
-) -> tuple[dict[int, Pin], list[str]]:
-    """Pins of a lock file, and what of it no longer holds."""
+) -> Wanted:
+    """Pins and replicas of a lock file, and what of it no longer holds."""
     lock = locks.load(path)
     locks.check_model(lock, model, path)
     spelling = Spelling(devices)
@@ -166,11 +170,19 @@ def _from_lock(
         _log.warning("%s", message)
     names = {name: index for index, name in enumerate(wiring.names())}
     pins = {}
-    for op, device in lock.ops.items():
-        here = spelled[device]
-        if op in names and here is not None:
-            pins[names[op]] = Pin(here, f"placement lock '{path.name}'", hard=False)
-    return pins, [f"Placement lock '{path.name}': {line}" for line in lines]
+    shares = lock.shares
+    replicas: list[tuple[dict[int, str], float]] = [({}, share) for share in shares]
+    for op in lock.ops:
+        here = [spelled[device] for device in lock.devices_of(op)]
+        known = [device for device in here if device is not None]
+        if op in names and len(known) > 1:
+            for (wishes, _), device in zip(replicas, here, strict=True):
+                if device is not None:
+                    wishes[names[op]] = device
+        elif op in names and known:
+            pins[names[op]] = Pin(known[0], f"placement lock '{path.name}'", hard=False)
+    told = [f"Placement lock '{path.name}': {line}" for line in lines]
+    return Wanted(pins, told, [one for one in replicas if one[0]])
 
 
 def driver_of(devices: DeviceList, device: str) -> str:

@@ -49,7 +49,7 @@ class Choice:
 
     Attributes:
         wishes: Operation to device and reason; operations that are missing go by priority.
-        decision: What was compared.
+        decision: What was compared; ``None`` if nothing was.
         predicted: The run that the cost model foresees, if it was asked.
         elsewhere: For each operation what it would cost elsewhere.
         shapes: Input to the shape that it was found for, where input shapes vary.
@@ -58,7 +58,7 @@ class Choice:
     """
 
     wishes: Wishes
-    decision: Decision
+    decision: Decision | None
     predicted: Timeline | None = None
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def store(choice: Choice) -> dict[str, Any]:
     return {
         "wishes": _stored(choice.wishes),
         "replicas": [[_stored(one.wishes), one.share] for one in choice.replicas],
-        "decision": asdict(choice.decision),
+        "decision": None if choice.decision is None else asdict(choice.decision),
         "elsewhere": [[op, *astuple(other)] for op, other in choice.elsewhere.items()],
         "predicted": None if choice.predicted is None else asdict(choice.predicted),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,12 @@ _HEADER = """\
 # partita run MODEL -d HETERO:... --lock THIS_FILE
 """
 
+EITHER = " or "
+"""Between devices of which each runs an operation, for requests of its own."""
+
+SHARES = "shares"
+"""In the table of the plan: the part of the requests of each replica, as text."""
+
 
 @dataclass(frozen=True)
 class Lock:
@@ -41,7 +48,8 @@ class Lock:
         model: The model's name.
         graph: Digest of its operations, see :func:`graph_digest`.
         devices: Device to its driver, with version.
-        ops: Operation to device, in the model's order. Constant operations are left out.
+        ops: Operation to device, in the model's order. Constant operations are left out. With
+            replicas, ``"GPU.0 or GPU.1"``.
         op_types: Operation to operator, for readers.
         plan: What the plan was made for and what it promises: texts and numbers, by name.
     """
@@ -52,6 +60,17 @@ class Lock:
     ops: Mapping[str, str]
     op_types: Mapping[str, str] = field(default_factory=dict)
     plan: Mapping[str, toml.Scalar] = field(default_factory=dict)
+
+    def devices_of(self, op: str) -> list[str]:
+        """The device of an operation, or that of each replica."""
+        return self.ops[op].split(EITHER)
+
+    @property
+    def shares(self) -> list[float]:
+        """The part of the requests of each replica; of one without replicas all."""
+        count = max((len(self.devices_of(op)) for op in self.ops), default=1)
+        parts = [float(one) for one in str(self.plan.get(SHARES, "1 " * count)).split()]
+        return [part / sum(parts) for part in parts]
 
     def text(self) -> str:
         """The file: an operation a line, in the model's order."""
@@ -113,7 +132,8 @@ def load(path: Path) -> Lock:
         raise PlanError(f"{where} has a key '{unknown[0]}', which means nothing.")
     model = _table(data, "model", where)
     ops, devices = _texts(data, "ops", where), _texts(data, "devices", where)
-    strays = sorted(set(ops.values()) - set(devices))
+    named = {device for places in ops.values() for device in places.split(EITHER)}
+    strays = sorted(named - set(devices))
     if strays:
         raise PlanError(
             f"{where} gives operations to '{strays[0]}', which [devices] does not list; it lists "
@@ -125,7 +145,37 @@ def load(path: Path) -> Lock:
             raise PlanError(
                 f"{where}: '{label}' in [plan] must be a text, a number or true or false."
             )
-    return Lock(str(model.get("name", "")), str(model.get("graph", "")), devices, ops, plan=plan)
+    lock = Lock(str(model.get("name", "")), str(model.get("graph", "")), devices, ops, plan=plan)
+    _check_replicas(lock, where)
+    return lock
+
+
+def _check_replicas(lock: Lock, where: str) -> None:
+    """Refuses replicas of which one lacks operations or a share.
+
+    Raises:
+        PlanError: There are such.
+    """
+    counts = {len(lock.devices_of(op)) for op in lock.ops} - {1}
+    if len(counts) > 1:
+        raise PlanError(
+            f"{where} has operations of {min(counts)} and of {max(counts)} devices joined by "
+            f"'{EITHER}'; each replica has one device for each of them."
+        )
+    due = max(counts, default=1)
+    text = str(lock.plan.get(SHARES, "1 " * due))
+    if len(text.split()) != due or not all(map(_is_positive, text.split())):
+        raise PlanError(
+            f"{where}: '{SHARES}' in [plan] is '{text}'; positive numbers are due, one for each of "
+            f"the replicas, of which there {'is' if due == 1 else 'are'} {due}."
+        )
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def _check_size(text: str, nbytes: int, path: Path) -> None:
@@ -246,7 +296,7 @@ def compare(
     new = [op for op in placed if op not in lock.ops]
     missing: dict[str, int] = {}
     refused: dict[str, tuple[str, str]] = {}
-    for op, device in lock.ops.items():
+    for op, device in [(name, device) for name in lock.ops for device in lock.devices_of(name)]:
         if device not in listed:
             missing[device] = missing.get(device, 0) + 1
         elif op in known:

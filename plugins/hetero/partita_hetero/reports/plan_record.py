@@ -32,7 +32,9 @@ def plan_record(
     """
     parts = submodels(problem, plan.assignment, plan.objective)
     home = {task: number for number, part in enumerate(parts, 1) for task in part.ops}
-    used = dict.fromkeys(problem.devices[place].name for place in plan.assignment)
+    used = dict.fromkeys(
+        problem.devices[place].name for assignment in plan.assignments for place in assignment
+    )
     return PlacementRecord(
         problem.name,
         ", ".join(used),
@@ -40,7 +42,7 @@ def plan_record(
         plan.timeline.latency_us,
         _facts(summary),
         summary.notes,
-        _operations(problem, plan, reasons, home),
+        _operations(problem, plan, reasons, home, [one.device for one in summary.tasks]),
         [PartRecord(part.number, part.device, part.ops, part.us) for part in summary.parts],
         _crossings(problem, plan, home),
         [plan.timeline],
@@ -60,7 +62,11 @@ def _facts(summary: PlanSummary) -> dict[str, str]:
 
 
 def _operations(
-    problem: Problem, plan: Plan, reasons: Sequence[TaskReason], home: dict[int, int]
+    problem: Problem,
+    plan: Plan,
+    reasons: Sequence[TaskReason],
+    home: dict[int, int],
+    where: Sequence[str],
 ) -> list[Operation]:
     moved = [task.weight_bytes for task in problem.tasks]
     for value in problem.values:
@@ -70,9 +76,7 @@ def _operations(
             moved[value.producer] += value.nbytes
     there = costs_elsewhere(problem)
     found = []
-    for index, (task, place, why) in enumerate(
-        zip(problem.tasks, plan.assignment, reasons, strict=True)
-    ):
+    for index, (task, why) in enumerate(zip(problem.tasks, reasons, strict=True)):
         best = why.alternative
         next_best = "" if best is None else problem.devices[best.device].name
         if best is not None and best.extra_us is not None:
@@ -81,7 +85,7 @@ def _operations(
             Operation(
                 task.name,
                 ", ".join(task.op_types),
-                problem.devices[place].name,
+                where[index],
                 home[index],
                 why.own_us,
                 moved[index],

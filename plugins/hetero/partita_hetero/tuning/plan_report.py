@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from partita.model.model import Model
+from partita_hetero.compile.replicas import replicated
 from partita_hetero.options.pins import PinRule
-from partita_hetero.placement.lock_file import Lock, graph_digest
+from partita_hetero.placement.lock_file import EITHER, SHARES, Lock, graph_digest
 from partita_hetero.planner.problem import constraints
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
@@ -16,6 +17,7 @@ from partita_hetero.planner.search.solve import order_of, solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 from partita_hetero.tuning.race import RUNS_DECIDED
+from partita_hetero.tuning.replication import FREE, interval_us
 from partita_hetero.tuning.scheduler import ROUNDS, Scheduler, solve_warm
 
 
@@ -63,18 +65,22 @@ class Planned:
         """
         device_of: dict[str, str] = {}
         types: dict[str, str] = {}
-        for task, place in zip(self.problem.tasks, self.plan.assignment, strict=True):
+        used: dict[str, None] = {}
+        for task, *places in zip(self.problem.tasks, *self.plan.assignments, strict=True):
             names = task.ops or (task.name,)
+            homes = dict.fromkeys(self.problem.devices[place].name for place in places)
+            used |= homes
             for number, name in enumerate(names):
-                device_of[name] = self.problem.devices[place].name
+                device_of[name] = EITHER.join(homes)
                 types[name] = task.op_types[number] if number < len(task.op_types) else ""
         if model is not None:
             order = [op.name for op in model.ops if op.name in device_of]
             device_of = {name: device_of[name] for name in order}
-        used = dict.fromkeys(device_of.values())
         listed = [device.name for device in self.problem.devices if device.name in used]
         summary = self.summary
-        measured: dict[str, float] = {}
+        measured: dict[str, float | str] = {}
+        if self.plan.replicas:
+            measured[SHARES] = " ".join(f"{share:.3f}" for share in self.plan.shares)
         if summary.measured_us is not None:
             measured["measured_us"] = round(summary.measured_us, 3)
         return Lock(
@@ -129,19 +135,38 @@ def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
     kept = outcome.assignment
     timeline = simulate(problem, kept, wishes.objective)
     value = objective_value(problem, kept, wishes.objective, timeline)
+    proof = ideal.proof
+    if outcome.replicas:
+        value = interval_us(problem, [kept, *outcome.replicas], outcome.shares)
+        proof = "of plans without replicas"
+    is_ideal = kept == ideal.assignment and not outcome.replicas
     plan = replace(
         ideal,
         assignment=kept,
         value_us=value,
         bound_us=min(ideal.bound_us, value),
-        method=ideal.method if kept == ideal.assignment else outcome.kept.name,
+        method=ideal.method if is_ideal else outcome.kept.name,
         order=order_of(timeline, problem),
         timeline=timeline,
+        proof=proof,
+        replicas=tuple(outcome.replicas),
+        shares=tuple(outcome.shares),
     )
-    why = reasons(problem, plan, doubt=RUNS_DECIDED)
+    why = _told(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
     return Planned(
         problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
     )
+
+
+def _told(problem: Problem, plan: Plan, why: Sequence[TaskReason]) -> list[TaskReason]:
+    """Reasons, with one of their own for tasks that several devices run."""
+    told = []
+    for one, *places in zip(why, *plan.assignments, strict=True):
+        homes = dict.fromkeys(problem.devices[place].name for place in places)
+        if len(homes) > 1:
+            one = replace(one, reason=replicated(homes), alternative=None, change=FREE)
+        told.append(one)
+    return told
 
 
 def _wished(problem: Problem, wishes: Wishes) -> Problem:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from partita.contract.query import Reason
-from partita_hetero.placement.decision import Choice
+from partita_hetero.compile.replicas import replicated
+from partita_hetero.placement.decision import Choice, Replica
 
 if TYPE_CHECKING:
     from partita_hetero.compile.pipeline import Compilation
@@ -24,12 +25,26 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
         remarks: Notes for the explanation; what fails here is added.
     """
     properties = compilation.devices.properties
+    if not compilation.choices:
+        compilation.choices = _locked_choice(compilation)
     if not compilation.choices and properties.HETERO_CONTEXT:
         compilation.choices = _decoder_choice(compilation, out, remarks)
     if not compilation.choices and properties.HETERO_SCHEDULE == "COST":
         _choose(compilation, out, remarks)
     if compilation.inexact is None and properties.HETERO_ACCURACY_BUDGET:
         compilation.inexact = _within_budget(compilation, out, remarks)
+
+
+def _locked_choice(compilation: Compilation) -> list[Choice]:
+    """The replicas of a lock file; none where it has none."""
+    wanted = compilation.placer.wanted.replicas
+    if len(wanted) < 2:
+        return []
+    first, *others = (
+        Replica({op: (device, replicated([device])) for op, device in homes.items()}, share)
+        for homes, share in wanted
+    )
+    return [Choice(first.wishes, None, replicas=others)]
 
 
 def _decoder_choice(compilation: Compilation, out: Excluded, remarks: list[str]) -> list[Choice]:

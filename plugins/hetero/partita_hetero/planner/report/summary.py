@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.contract.explanation import Candidate, Decision
@@ -158,16 +158,20 @@ def summarize(
 ) -> PlanSummary:
     """Collects everything; what was kept of what was run, if anything was."""
     timeline = plan.timeline
-    load, peaks = timeline.load_us(), timeline.peak_bytes
     latency = timeline.latency_us
     placed = list(zip(problem.tasks, plan.assignment, strict=True))
+    homes = list(zip(problem.tasks, zip(*plan.assignments, strict=True), strict=True))
+    held = [
+        [task for task, places in homes if index in places] for index in range(len(problem.devices))
+    ]
+    load, peaks = _loads(problem, plan)
     uses = [
         DeviceUse(
             device.name,
-            sum(len(task.ops) or 1 for task, place in placed if place == index),
+            sum(len(task.ops) or 1 for task in held[index]),
             load.get(device.name, 0.0),
             load.get(device.name, 0.0) / latency if latency else 0.0,
-            sum(task.weight_bytes for task, place in placed if place == index),
+            sum(task.weight_bytes for task in held[index]),
             peaks.get(device.name, 0),
             device.memory_bytes,
         )
@@ -190,8 +194,8 @@ def summarize(
         _parts(problem, plan),
         rivals(problem, plan),
         [
-            _task(problem, task.name, place, why)
-            for (task, place), why in zip(placed, reasons, strict=True)
+            _task(problem, task.name, places, why)
+            for task, why, *places in zip(problem.tasks, reasons, *plan.assignments, strict=True)
         ],
         None if kept is None else kept.measured_us,
         None if kept is None else kept.spread_us,
@@ -202,11 +206,26 @@ def summarize(
     )
 
 
-def _task(problem: Problem, name: str, place: int, why: TaskReason) -> PlannedTask:
+def _loads(problem: Problem, plan: Plan) -> tuple[Mapping[str, float], Mapping[str, int]]:
+    """Time that each device is in use for a request on the average, and its most bytes."""
+    if not plan.replicas:
+        return plan.timeline.load_us(), plan.timeline.peak_bytes
+    load: dict[str, float] = {}
+    peaks: dict[str, int] = {}
+    for assignment, share in zip(plan.assignments, plan.shares, strict=True):
+        alone = simulate(problem, assignment, plan.objective)
+        for device, us in alone.load_us().items():
+            load[device] = load.get(device, 0.0) + share * us
+        for device, nbytes in alone.peak_bytes.items():
+            peaks[device] = max(nbytes, peaks.get(device, 0))
+    return load, peaks
+
+
+def _task(problem: Problem, name: str, places: Sequence[int], why: TaskReason) -> PlannedTask:
     other = why.alternative
     return PlannedTask(
         name,
-        problem.devices[place].name,
+        " or ".join(dict.fromkeys(problem.devices[place].name for place in places)),
         why.own_us,
         why.reason,
         "" if other is None else problem.devices[other.device].name,
@@ -245,6 +264,8 @@ def rivals(problem: Problem, plan: Plan) -> list[Rival]:
 
 
 def _parts(problem: Problem, plan: Plan) -> list[PlannedPart]:
+    every = (submodels(problem, assignment, plan.objective) for assignment in plan.assignments)
+    parts = [part for one in every for part in one]
     return [
         PlannedPart(
             number,
@@ -254,5 +275,5 @@ def _parts(problem: Problem, plan: Plan) -> list[PlannedPart]:
             problem.tasks[part.ops[-1]].name,
             sum(problem.tasks[task].costs[part.device].us or 0.0 for task in part.ops),
         )
-        for number, part in enumerate(submodels(problem, plan.assignment, plan.objective), 1)
+        for number, part in enumerate(parts, 1)
     ]

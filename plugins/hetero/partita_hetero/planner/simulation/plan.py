@@ -28,6 +28,8 @@ class Plan:
         seconds: Time that planning took.
         proof: What gave the bound.
         tried: Method to the value that it reached.
+        replicas: The assignment of each further replica, if requests are spread over some.
+        shares: The part of the requests of each replica, the first one's first.
         cut: Whether a method was left out or ended before it was through, for want of time or room,
             so that there may be a better plan; never if this one is proven to be optimal.
     """
@@ -43,6 +45,13 @@ class Plan:
     proof: str = ""
     tried: dict[str, float] = field(default_factory=dict)
     cut: bool = False
+    replicas: tuple[tuple[int, ...], ...] = ()
+    shares: tuple[float, ...] = (1.0,)
+
+    @property
+    def assignments(self) -> tuple[tuple[int, ...], ...]:
+        """Those of all replicas."""
+        return (self.assignment, *self.replicas)
 
     @property
     def gap(self) -> float:
