@@ -9,15 +9,20 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
+from cache_device import ROOM, CacheDevice, CacheTensor, row
+from decoders import decoder, step
 from models import model_of, node, value, weight
 
 import partita
 from partita.cli.main import main
 from partita.errors import PlanError
+from partita_hetero.placement.lock_file import Lock, graph_digest
 
 from .fakes import core_with, evaluate
 from .graphs import X
 from .paced import PacedDevice, PacedTwins
+from .test_hetero_state import column, due, fill, two_layers
+from .test_state_in_place import CONTEXT, close, judged
 from .virtual_time import install
 
 TYPES = ["Atan", "Sinh", "Tan", "Asinh"]  # none of these is ever grouped with another one
@@ -92,8 +97,8 @@ def test_new_requests_take_turns_and_closed_ones_make_room():
     compiled = compile_for(plugin)
     requests = [compiled.create_infer_request() for _ in range(4)]
     assert [ran(plugin, request).index(1) for request in requests] == [0, 1, 0, 1]
-    del requests[2]
-    assert seats(plugin, compiled, 1) == [0]
+    del requests[1], requests[2]
+    assert seats(plugin, compiled, 2) == [1, 1]
     assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 2
 
 
@@ -374,3 +379,52 @@ def test_a_lock_that_makes_no_sense_is_an_error(command, tmp_path, edit, said):
     lock.write_text(before + edit[1] + last)
     with pytest.raises(PlanError, match=re.escape(said)):
         core_with(twins()).compile_model(CHAIN, BOTH, {"HETERO_PLACEMENT_LOCK": lock})
+
+
+# ------------------------------------------------------------------------------ state
+
+
+def locked(core, proto, devices, path, **config):
+    """A model of which each device has all, as a lock file says; nothing moves."""
+    model = core.read_model(proto.SerializeToString())
+    infos = [core.device_api.device_info(device) for device in devices]
+    drivers = [", ".join(text for text in (i.full_name, i.driver) if text) for i in infos]
+    ops = {op.name: " or ".join(devices) for op in model.ops}
+    lock = Lock(model.name, graph_digest(model), dict(zip(devices, drivers, strict=True)), ops)
+    lock.save(path / "replicas.toml")
+    config |= {"HETERO_PLACEMENT_LOCK": path / "replicas.toml", "STRICT": True}
+    return core.compile_model(model, f"HETERO:{','.join(devices)}", config)
+
+
+def test_state_stays_where_its_request_is(tmp_path):
+    devices = CacheDevice(name="CACHE"), CacheDevice(name="CACHE2")
+    CacheTensor.downloads = 0
+    compiled = locked(core_with(*devices), two_layers(), ["CACHE", "CACHE2"], tmp_path)
+    requests = [compiled.create_infer_request() for _ in range(4)]
+    also = compiled.create_infer_request(share_state_with=requests[1])
+    for request in requests:
+        fill(request, ROOM // 2)
+    for at in range(ROOM // 2, ROOM):
+        for request in (requests[0], also, *requests[2:]):
+            assert request.infer(row(at + 1, at))["y.1"].flat[0] == due(at + 1)
+    assert ([one.copied for one in devices], CacheTensor.downloads) == ([0, 0], 0)
+    memories = [request.get_tensor("past.0").memory for request in (*requests, also)]
+    assert memories == ["CACHE", "CACHE2", "CACHE", "CACHE2", "CACHE2"]
+    for request in (*requests[:1], also, *requests[2:]):
+        assert column(request, 0) == list(range(1, ROOM + 1))
+
+
+def test_sequences_in_turns_are_those_of_onnxruntime(tmp_path):
+    """A decoder on two devices with real kernels: each sequence has its own cache."""
+    core = partita.Core()
+    core.register_plugin("partita_cpu", "CPU2")
+    compiled = locked(core, decoder(2, CONTEXT, True), ["CPU", "CPU2"], tmp_path)
+    assert compiled.explain().replicas == pytest.approx({"CPU": 0.5, "CPU2": 0.5})
+    requests = [compiled.create_infer_request() for _ in range(3)]
+    parts = [([number + token for token in range(5)], 0) for number in range(3)]
+    logits, _ = zip(*(judged([part]) for part in parts), strict=True)
+    for request, (tokens, at), wanted in zip(requests, parts, logits, strict=True):
+        close(request.infer(step(tokens, at))["logits"], wanted[0])
+    for number, request in enumerate(requests):
+        both = [parts[number], ([7], 5)]
+        close(request.infer(step([7], 5))["logits"], judged(both)[0][1])

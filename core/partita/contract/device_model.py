@@ -48,6 +48,15 @@ class DeviceModel(abc.ABC):
     def create_runner(self) -> Runner:
         """(required) Makes the private state of one request. Called from several threads."""
 
+    def for_request(self) -> DeviceModel:
+        """(optional) The model as a new request has it for all its life (defaults to itself).
+
+        For models that are in several places, of which a request stays at one: its runner, and
+        memory for what it keeps from run to run, are asked of the result. Requests that share state
+        share the result.
+        """
+        return self
+
     def create_call_queue(self, requests: int) -> CallQueue | None:
         """(optional) What makes bound calls of many requests beside Python (defaults to none).
 

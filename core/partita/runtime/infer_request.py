@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from partita.contract.device_model import DeviceModel
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.errors import (
@@ -111,9 +112,14 @@ class InferRequest:
         other = share_state_with
         if other is not None and other.compiled_model is not compiled:
             raise InputError(f"A request of {other.compiled_model!r} has none of {compiled!r}.")
-        self._memory: StateMemory = StateMemory(compiled) if other is None else other._memory
+        self._place: DeviceModel = (
+            compiled.device_model.for_request() if other is None else other._place
+        )
+        self._memory: StateMemory = (
+            StateMemory(compiled, self._place) if other is None else other._memory
+        )
         self._inputs = RequestInputs(compiled, self._memory)
-        self.runner = compiled.device_model.create_runner()
+        self.runner = self._place.create_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
         self._has_results: bool | None = None  # none yet: there was no run
         self._may_leave = False  # whether the last results are of no bound call

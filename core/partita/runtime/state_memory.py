@@ -24,6 +24,7 @@ class StateMemory:
 
     Args:
         compiled: The request's model.
+        place: The model where the request is.
 
     Attributes:
         outputs: By the index of an output that of the input whose tensor it is written to.
@@ -32,8 +33,8 @@ class StateMemory:
         unsized: Inputs whose shape the first run is to decide, or who sets them.
     """
 
-    def __init__(self, compiled: CompiledFacts) -> None:
-        self._model = compiled.device_model
+    def __init__(self, compiled: CompiledFacts, place: DeviceModel) -> None:
+        self._model = place
         self._ports = compiled.inputs
         self.version = 0
         self.outputs = self._pairs(compiled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.contract.device_model import DeviceModel
@@ -13,6 +13,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.in_place import InPlacePair, in_place_pairs
 from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.compile.replicas import for_seat
 from partita_hetero.export import export
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
@@ -77,6 +78,13 @@ class HeteroModel(DeviceModel):
         """How often each device has failed while requests ran and lost operations for it."""
         return self.failover.failures
 
+    def for_request(self) -> DeviceModel:
+        """The model on the replica that a new request stays on; itself if there is but one."""
+        assembly = self.assembly
+        if not any(one.replicas for one in (assembly, *assembly.variants)):
+            return self
+        return HeteroReplica(self, self.failover.seats.choose(assembly.shares))
+
     def create_runner(self) -> Runner:
         """A runner with runners of its own on every device."""
         return HeteroRunner(self.failover)
@@ -86,17 +94,25 @@ class HeteroModel(DeviceModel):
 
         None with a time limit: a submodel that is given up may go on to write.
         """
+        return self.updates(list(self.assembly.every()))
+
+    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """Memory of the device that updates the input."""
+        return self.allocate_for(self.assembly, port, shape)
+
+    def updates(self, assemblies: Sequence[Assembly]) -> dict[int, int]:
+        """By output the input that all of some assemblies can write it over, on the same device."""
         if self.failover.watchdog is not None:
             return {}
         places = [
             {(pair.output, pair.input, pair.device) for pair in self._pairs(one)}
-            for one in self.assembly.every()
+            for one in assemblies
         ]
         return {made: given for made, given, _ in sorted(set.intersection(*places))}
 
-    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
-        """Memory of the device that updates the input."""
-        for pair in self._pairs(self.assembly):
+    def allocate_for(self, assembly: Assembly, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """Memory of the device that updates an input in an assembly."""
+        for pair in self._pairs(assembly):
             if pair.input == port.index:
                 return pair.part.allocate(pair.port, shape)
         return super().allocate(port, shape)
@@ -164,6 +180,37 @@ class HeteroModel(DeviceModel):
             DeviceNotFoundError: The device is not in the list.
         """
         self.failover.enable_device(device)
+
+
+class HeteroReplica(DeviceModel):
+    """The compiled model as a request has it that stays on one of several replicas.
+
+    Args:
+        whole: The model.
+        seat: Which replica.
+    """
+
+    def __init__(self, whole: HeteroModel, seat: int) -> None:
+        super().__init__(whole.model, whole.properties, whole.device)
+        self._whole, self._seat = whole, seat
+
+    def create_runner(self) -> Runner:
+        """A runner on the replica."""
+        return HeteroRunner(self._whole.failover, self._seat)
+
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """As those of the whole model, on the devices of this replica."""
+        assembly = self._whole.assembly
+        every = (assembly, *assembly.variants)
+        return self._whole.updates([for_seat(one, self._seat) for one in every])
+
+    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """Memory of the replica's device that updates the input."""
+        return self._whole.allocate_for(for_seat(self._whole.assembly, self._seat), port, shape)
+
+    def explain(self) -> Explanation:
+        """That of the whole model."""
+        return self._whole.explain()
 
 
 def _requests_at_once(assembly: Assembly) -> int:

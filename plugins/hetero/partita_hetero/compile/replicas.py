@@ -141,28 +141,34 @@ class Seats:
     equals; one that is closed makes room.
 
     Example:
-        >>> seats = Seats()
-        >>> [seats.take([0.75, 0.25]) for _ in range(4)]
+        >>> seats, found = Seats(), []
+        >>> for _ in range(4):
+        ...     found.append(seats.choose([0.75, 0.25]))
+        ...     seats.take(found[-1])
+        >>> found
         [0, 0, 0, 1]
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is collected while it is held leaves seats
         self._taken: dict[int, int] = {}
 
-    def take(self, shares: Sequence[float]) -> int:
-        """A seat for a new request.
+    def choose(self, shares: Sequence[float]) -> int:
+        """The seat that a new request should have.
 
         Args:
             shares: By seat, the part of the requests that should have it.
         """
         with self._lock:
             taken = self._taken
-            seat = min(range(len(shares)), key=lambda one: (taken.get(one, 0) + 1) / shares[one])
-            taken[seat] = taken.get(seat, 0) + 1
-            return seat
+            return min(range(len(shares)), key=lambda one: (taken.get(one, 0) + 1) / shares[one])
+
+    def take(self, seat: int) -> None:
+        """Counts a request that has a seat."""
+        with self._lock:
+            self._taken[seat] = self._taken.get(seat, 0) + 1
 
     def leave(self, seat: int) -> None:
-        """Makes room: a request is closed."""
+        """Counts it no more."""
         with self._lock:
             self._taken[seat] -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -35,9 +36,13 @@ class HeteroRunner(Runner):
     A failing part is moved to the next device and the request repeated from its inputs. Only if
     that succeeds is the new assembly kept: what fails everywhere (bad input data) changes nothing.
     Where the model has replicas, the request is bound to one of them.
+
+    Args:
+        failover: What requests of the model share.
+        seat: Which replica it is bound to (defaults to one that has room).
     """
 
-    def __init__(self, failover: Failover) -> None:
+    def __init__(self, failover: Failover, seat: int | None = None) -> None:
         self._failover = failover
         self._strict = failover.properties.STRICT
         self._stop = StopFlag()
@@ -46,13 +51,13 @@ class HeteroRunner(Runner):
         self._left: BoundRequest | None = None  # its results may be read until the next run
         self._unready: PartFailedError | None = None
         assembly = failover.assembly
-        self._seat = failover.seats.take(assembly.shares)
-        self._is_open = True
+        self._seat = failover.seats.choose(assembly.shares) if seat is None else seat
+        failover.seats.take(self._seat)
+        self._leave_seat = weakref.finalize(self, failover.seats.leave, self._seat)
         try:
             self._bound = BoundRequest(failover, for_seat(assembly, self._seat))
         except PartFailedError as failure:
             if self._strict:
-                self.close()
                 raise failure.as_infer_error() from failure.error
             self._unready = failure  # the first run moves the part, and knows whether that works
 
@@ -249,9 +254,7 @@ class HeteroRunner(Runner):
             self._leave(bound)
         self._bound = self._left = None
         self._parked = []
-        if self._is_open:
-            self._is_open = False
-            self._failover.seats.leave(self._seat)
+        self._leave_seat()
 
 
 def _all_failures(

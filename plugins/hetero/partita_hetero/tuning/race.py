@@ -224,9 +224,6 @@ class Contest:
         if self._objective != "THROUGHPUT":
             return
         groups = twins_of(self._compilation.devices, [one.name for one in self._table.devices])
-        if groups and self._compilation.model.variables:
-            self.note("No replicas were tried: the model keeps state from run to run.")
-            return
         able = [entry.placement for entry in self._entries.values() if entry.trial is not None]
         for found in replications(able, list(self._table.home), groups):
             self._enter("", functools.partial(self._replicated, found))
