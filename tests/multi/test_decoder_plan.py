@@ -30,6 +30,7 @@ from partita_hetero.tuning.decoder_plan import layer_range, plan_model
 from tests.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
 from .fakes import FakeDevice, core_with
+from .paced import PacedTwins
 
 CONTEXT = 64
 Q4 = WeightFormat(4, 32)
@@ -143,6 +144,68 @@ def test_two_equal_devices_are_balanced_for_a_pipeline_of_requests(core):
     assert plan.gap == 0
     alone = planned(core, decoder("tiny", "q4"), "A", **properties).plan
     assert plan.decode > 1.3 * alone.decode
+
+
+@pytest.fixture
+def twins(core):
+    """Devices T.0 and T.1 of one plugin beside the others."""
+    members = (FakeDevice("T", memory=memory, kind="gpu") for memory in ("t", "u"))
+    core.register_plugin(PacedTwins("T", *members))
+    return core
+
+
+MANY = {"PERFORMANCE_HINT": "THROUGHPUT"}
+
+
+def test_two_devices_that_compute_alike_have_the_whole_decoder_each(twins):
+    model = decoder("tiny", "q4")
+    plan = planned(twins, model, "T.0,T.1", **MANY).plan
+    alone = planned(twins, model, "T.0", **MANY).plan
+    assert plan.replicas == ["T.0", "T.1"]
+    assert plan.decode == pytest.approx(2 * alone.decode)
+    assert plan.prefill == pytest.approx(2 * alone.prefill)
+    assert plan.bandwidth_decode == pytest.approx(2 * alone.bandwidth_decode)
+    assert plan.request_us == pytest.approx(alone.request_us / 2)
+    assert set(homes(plan).values()) == {"T.0 or T.1"}
+    assert {layer.reason.code for layer in plan.layers} == {ReasonCode.REPLICATED}
+    for name in ("T.0", "T.1"):
+        told = share(plan, name)
+        assert told.layers == share(alone, "T.0").layers
+        assert told.total_bytes == share(alone, "T.0").total_bytes
+    assert plan.line().startswith("whole on each of T.0, T.1: T.0 embedding")
+
+
+def test_replicas_need_room_on_each_device(twins):
+    model = decoder("tiny", "q4")
+    needed = share(planned(twins, model, "T.0", **MANY).plan, "T.0").total_bytes
+    for limit, replicas in ((needed, ["T.0", "T.1"]), (needed - 1, ())):
+        limits = {"HETERO_MEMORY_LIMITS": {"T.1": limit}}
+        plan = planned(twins, model, "T.0,T.1", **limits, **MANY).plan
+        assert list(plan.replicas) == list(replicas)
+
+
+@pytest.mark.parametrize(
+    ("priorities", "properties"),
+    [("T.0,T.1", {}), ("A,B", MANY), ("T.0,T.1", {**MANY, "HETERO_PINS": "re:layers.0=T.1"})],
+)
+def test_one_request_other_plugins_and_pins_have_no_replicas(twins, priorities, properties):
+    assert not planned(twins, decoder("tiny", "q4"), priorities, **properties).plan.replicas
+
+
+def test_a_compile_has_the_replicas_and_so_has_a_lock(twins, tmp_path):
+    model = decoder("tiny", "f32", context=CONTEXT)
+    both, settings = "HETERO:T.0,T.1", {"HETERO_CONTEXT": CONTEXT, **MANY}
+    compiled = twins.compile_model(model, both, settings)
+    explained = compiled.explain()
+    assert explained.decision.chosen == "replicas on T.0, T.1"
+    assert explained.replicas == pytest.approx({"T.0": 0.5, "T.1": 0.5})
+    assert {op.where for op in explained.ops if op.subgraph} == {"T.0 or T.1"}
+    assert len(explained.subgraph_devices) == 1
+    path = tmp_path / "plan.toml"
+    found = planned(twins, model, "T.0,T.1", **MANY)
+    found.lock(model, {}).save(path)
+    locked = twins.compile_model(model, both, {"HETERO_PLACEMENT_LOCK": str(path)}).explain()
+    assert locked.replicas == explained.replicas
 
 
 def test_one_request_stays_on_one_of_two_equal_devices(core):

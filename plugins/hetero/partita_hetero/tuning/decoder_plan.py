@@ -15,13 +15,14 @@ from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.model import Model
 from partita.model.prompt_chunk import chunk_tokens
 from partita_hetero.compile.placer import Placer
+from partita_hetero.compile.replicas import replicated
 from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.token_work import DecoderWork
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.partition.decoder_layers import cache_inputs, decoder_layers
-from partita_hetero.placement.decision import Choice, Elsewhere
+from partita_hetero.placement.decision import Choice, Elsewhere, Replica
 from partita_hetero.placement.device_list import DeviceList
-from partita_hetero.placement.lock_file import Lock, graph_digest
+from partita_hetero.placement.lock_file import EITHER, SHARES, Lock, graph_digest
 from partita_hetero.planner.chain.problem import Chain, ChainObjective, blend, excess, use_of
 from partita_hetero.planner.chain.search import ChainPlan, solve_chain
 from partita_hetero.tuning.decoder_chain import (
@@ -34,6 +35,8 @@ from partita_hetero.tuning.decoder_chain import (
     describe_devices,
     formats_of,
 )
+from partita_hetero.tuning.decoder_replicas import DecoderReplicas, best_replicas, whole_on
+from partita_hetero.tuning.replication import FREE, twins_of
 
 SMALLEST_CONTEXT = 16
 """Below this no context is tried where memory does not suffice."""
@@ -45,7 +48,7 @@ class LayerPlace:
 
     Attributes:
         layer: ``"embedding"``, ``"layer 0"``, ..., ``"head"``.
-        device: Where its attention is, and its cache.
+        device: Where its attention is, and its cache; with replicas, ``"GPU.0 or GPU.1"``.
         experts: Where its experts are, if those are elsewhere; else empty.
         weight_bytes: Its weights.
         cache_bytes: Its cache at the whole context.
@@ -139,6 +142,8 @@ class DecoderPlan:
         devices: What each one does.
         layers: Where each layer is, and why.
         others: Other placements.
+        replicas: Devices that have the whole decoder each, if there are several; tokens a second
+            are those of all together.
     """
 
     model: str
@@ -155,6 +160,7 @@ class DecoderPlan:
     devices: Sequence[DeviceShare]
     layers: Sequence[LayerPlace]
     others: Sequence[OtherPlacement]
+    replicas: Sequence[str] = ()
 
     def line(self) -> str:
         """The plan in one line."""
@@ -163,6 +169,8 @@ class DecoderPlan:
             for one in self.devices
             if one.layers
         )
+        if self.replicas:
+            where = f"whole on each of {', '.join(self.replicas)}: {where}"
         return (
             f"{where}: decode {self.decode:.1f} tokens/s at {self.request.context} tokens of "
             f"context, prefill {self.prefill:.0f} tokens/s by the probes; at most "
@@ -178,11 +186,13 @@ class PlannedDecoder:
         plan: For people.
         device_of: Operation to device and reason.
         elsewhere: Operation to what it would cost elsewhere.
+        replicas: The same decoder on further devices.
     """
 
     plan: DecoderPlan
     device_of: Mapping[int, tuple[str, Reason]]
     elsewhere: Mapping[int, Elsewhere]
+    replicas: Sequence[Replica] = ()
 
     def lock(self, model: Model, drivers: Mapping[str, str]) -> Lock:
         """The plan as a placement lock.
@@ -191,10 +201,13 @@ class PlannedDecoder:
             model: What was planned.
             drivers: Device to its driver, where known.
         """
-        ops = model.ops
-        placed = {ops[op].name: device for op, (device, _) in self.device_of.items()}
-        used = dict.fromkeys(placed.values())
-        plan = self.plan
+        ops, plan = model.ops, self.plan
+        every = [self.device_of, *(one.wishes for one in self.replicas)]
+        homes = {op: dict.fromkeys(one[op][0] for one in every) for op in self.device_of}
+        placed = {ops[op].name: EITHER.join(devices) for op, devices in homes.items()}
+        used = dict.fromkeys(device for devices in homes.values() for device in devices)
+        shares = [f"{share:.3f}" for share in self._choice(None).shares]
+        spread = {SHARES: " ".join(shares)} if self.replicas else {}
         return Lock(
             model.name,
             graph_digest(model),
@@ -210,6 +223,7 @@ class PlannedDecoder:
                 "prefill_tokens_per_s": round(plan.prefill, 3),
                 "value_us": round(plan.request_us, 3),
                 "bound_us": round(plan.bound_us, 3),
+                **spread,
             },
         )
 
@@ -226,15 +240,24 @@ class PlannedDecoder:
 
     def choice(self) -> Choice:
         """As a choice of HETERO's scheduler."""
-        plan, ops = self.plan, [device for device, _ in self.device_of.values()]
-        counts = {name: ops.count(name) for name in dict.fromkeys(ops)}
-        pieces = 1 + sum(one != two for one, two in itertools.pairwise(ops))
-        candidates = [Candidate("plan", counts, pieces, plan.request_us, None, None)]
+        plan = self.plan
+        every = [self.device_of, *(one.wishes for one in self.replicas)]
+        homes = [[device for device, _ in one.values()] for one in every]
+        counts = {name: ops.count(name) for ops in homes for name in dict.fromkeys(ops)}
+        pieces = sum(1 + sum(one != two for one, two in itertools.pairwise(ops)) for ops in homes)
+        name = f"replicas on {', '.join(plan.replicas)}" if plan.replicas else "plan"
+        candidates = [Candidate(name, counts, pieces, plan.request_us, None, None)]
         rates = DecoderRates(plan.prefill, plan.decode, plan.decode_at_start, plan.request.context)
-        decision = Decision(
-            plan.objective, "plan", candidates, plan.gap, False, [plan.line()], rates
+        return self._choice(
+            Decision(plan.objective, name, candidates, plan.gap, False, [plan.line()], rates)
         )
-        return Choice(self.device_of, decision, None, self.elsewhere, keeps_limits=True)
+
+    def _choice(self, decision: Decision | None) -> Choice:
+        return Choice(
+            *(self.device_of, decision, None, self.elsewhere),
+            keeps_limits=True,
+            replicas=self.replicas,
+        )
 
 
 def plan_decoder(
@@ -279,7 +302,27 @@ def plan_decoder(
             f"Model '{placer.model.name}' does not fit with a cache for {request.context} tokens: "
             f"{error} {advice} Raise a limit, add a device, or ask for less context."
         ) from error
-    return _Report(placer, decoder, request, objective, found).made(time.perf_counter() - start)
+    found, spread = _with_replicas(placer.devices, decoder, whole, objective, found)
+    report = _Report(placer, decoder, request, objective, found, spread)
+    return report.made(time.perf_counter() - start)
+
+
+def _with_replicas(
+    devices: DeviceList,
+    decoder: DecoderChain,
+    whole: Chain,
+    objective: ChainObjective,
+    found: ChainPlan,
+) -> tuple[ChainPlan, DecoderReplicas | None]:
+    """The plan, or the first of replicas that do more requests, and these."""
+    groups = twins_of(devices, whole.devices) if objective == "THROUGHPUT" else []
+    spread = best_replicas(decoder, whole, groups)
+    if spread is None or spread.value_us >= found.value_us:
+        return found, None
+    bound = min(found.bound_us, spread.value_us)
+    first = spread.choices[0]
+    use = use_of(whole, first)
+    return replace(found, choice=first, value_us=spread.value_us, bound_us=bound, use=use), spread
 
 
 def plan_model(model: Model, devices: DeviceList) -> PlannedDecoder:
@@ -395,17 +438,30 @@ class _Report:
         request: TokenRequest,
         objective: ChainObjective,
         found: ChainPlan,
+        spread: DecoderReplicas | None = None,
     ) -> None:
         self._placer, self._decoder, self._request = placer, decoder, request
         self._objective, self._found = objective, found
         self._whole = _whole(decoder, request)
-        self._homes = [
-            layer.places[row] for layer, row in zip(decoder.layers, found.choice, strict=True)
-        ]
+        self._shares = (1.0,) if spread is None else spread.shares
+        self._choices = (found.choice,) if spread is None else spread.choices
+        self._homes = self._homes_of(found.choice)
+        self._twins = (
+            [] if spread is None else [self._name(self._homes_of(c)[0]) for c in spread.choices]
+        )
+
+    def _homes_of(self, choice: Sequence[int]) -> list[tuple[int, ...]]:
+        """By layer, where its parts are."""
+        return [layer.places[row] for layer, row in zip(self._decoder.layers, choice, strict=True)]
+
+    def _name(self, places: Sequence[int]) -> str:
+        return self._decoder.devices[places[0]].name
 
     def made(self, seconds: float) -> PlannedDecoder:
         """The plan."""
-        rates = {phase: self._rate(phase, self._found.choice) for phase in PHASES}
+        rates = {
+            phase: sum(self._rate(phase, choice) for choice in self._choices) for phase in PHASES
+        }
         layers = [self._layer(index) for index in range(len(self._homes))]
         plan = DecoderPlan(
             self._placer.model.name,
@@ -422,18 +478,30 @@ class _Report:
             [self._share(index) for index in range(len(self._decoder.devices))],
             layers,
             [self._alone(index) for index in range(len(self._decoder.devices))],
+            self._twins,
         )
+        elsewhere = {
+            op: Elsewhere(told.decode_us, told.alternative, told.extra_us, told.change)
+            for layer, told in zip(self._decoder.layers, layers, strict=True)
+            for part in layer.parts
+            for op in part.ops
+        }
+        first, *others = (self._device_of(choice, layers) for choice in self._choices)
+        replicas = [Replica(*pair) for pair in zip(others, self._shares[1:], strict=True)]
+        return PlannedDecoder(plan, first, elsewhere, replicas)
+
+    def _device_of(
+        self, choice: Sequence[int], layers: Sequence[LayerPlace]
+    ) -> dict[int, tuple[str, Reason]]:
+        """Operation to device and reason."""
         device_of: dict[int, tuple[str, Reason]] = {}
-        elsewhere: dict[int, Elsewhere] = {}
-        for layer, places, told in zip(self._decoder.layers, self._homes, layers, strict=True):
+        homes = self._homes_of(choice)
+        for layer, places, told in zip(self._decoder.layers, homes, layers, strict=True):
             for part, place in zip(layer.parts, places, strict=True):
                 pinned = Reason(ReasonCode.PINNED, part.pinned) if part.pinned else told.reason
                 for op in part.ops:
                     device_of[op] = (self._decoder.devices[place].name, pinned)
-                    elsewhere[op] = Elsewhere(
-                        told.decode_us, told.alternative, told.extra_us, told.change
-                    )
-        return PlannedDecoder(plan, dict(sorted(device_of.items())), elsewhere)
+        return dict(sorted(device_of.items()))
 
     def _rate(self, phase: Phase, choice: Sequence[int]) -> float:
         """Tokens a second."""
@@ -442,10 +510,14 @@ class _Report:
 
     def _bandwidth_decode(self) -> float:
         """Tokens a second by bytes over bandwidth alone."""
-        busy = np.zeros(len(self._decoder.devices))
-        for places, work in zip(self._homes, self._decoder.work["decode"], strict=True):
-            busy[places[0]] += work.bytes_read / self._decoder.devices[places[0]].speed.bandwidth
-        return float(1 / (busy.sum() if self._objective == "LATENCY" else busy.max()))
+        rate = 0.0
+        for choice in self._choices:
+            busy = np.zeros(len(self._decoder.devices))
+            works = self._decoder.work["decode"]
+            for (place, *_), work in zip(self._homes_of(choice), works, strict=True):
+                busy[place] += work.bytes_read / self._decoder.devices[place].speed.bandwidth
+            rate += float(1 / (busy.sum() if self._objective == "LATENCY" else busy.max()))
+        return rate
 
     def _layer(self, index: int) -> LayerPlace:
         layer, places = self._decoder.layers[index], self._homes[index]
@@ -456,7 +528,7 @@ class _Report:
         reason, other, extra, change = self._why(index)
         return LayerPlace(
             layer.layer.name,
-            names[0],
+            EITHER.join(self._twins) or names[0],
             experts,
             weights,
             sum(part.nbytes for part in layer.parts) - weights,
@@ -470,6 +542,8 @@ class _Report:
 
     def _why(self, index: int) -> tuple[Reason, str, float | None, str]:
         """Reason, best other device, what it would cost, and what would change the place."""
+        if self._twins:
+            return replicated(self._twins), "", None, FREE
         layer, row = self._decoder.layers[index], self._found.choice[index]
         pins = [part.pinned for part in layer.parts if part.pinned]
         home = self._homes[index][0]
@@ -516,19 +590,24 @@ class _Report:
 
     def _share(self, device: int) -> DeviceShare:
         weights = total = 0
-        for layer, places in zip(self._decoder.layers, self._homes, strict=True):
+        choice = next(
+            (one for one in self._choices if any(device in p for p in self._homes_of(one))),
+            self._found.choice,
+        )
+        homes = self._homes_of(choice)
+        for layer, places in zip(self._decoder.layers, homes, strict=True):
             for part, place in zip(layer.parts, places, strict=True):
                 if place == device:
                     weights += part.weight_bytes
                     total += part.nbytes
         busy: dict[Phase, float] = {}
         for phase in PHASES:
-            load = use_of(self._decoder.chains[phase], self._found.choice).load_us
+            load = use_of(self._decoder.chains[phase], choice).load_us
             busy[phase] = float(load[device] / load.sum())
         one = self._decoder.devices[device]
         names = tuple(
             layer.layer.name
-            for layer, places in zip(self._decoder.layers, self._homes, strict=True)
+            for layer, places in zip(self._decoder.layers, homes, strict=True)
             if places[0] == device
         )
         return DeviceShare(
@@ -546,15 +625,15 @@ class _Report:
     def _alone(self, device: int) -> OtherPlacement:
         """Everything on one device."""
         name = f"only {self._decoder.devices[device].name}"
-        choice: list[int] = []
-        for layer in self._decoder.layers:
-            places = (device,) * len(layer.parts)
-            if places not in layer.places:
-                pins = [part.pinned for part in layer.parts if part.pinned]
-                refused = [part.refused.get(name.removeprefix("only ")) for part in layer.parts]
-                why = next((str(one) for one in refused if one), pins[0] if pins else "refused")
-                return OtherPlacement(name, None, None, f"{layer.layer.name}: {why}")
-            choice.append(layer.places.index(places))
+        choice = whole_on(self._decoder, device)
+        if choice is None:
+            layer = next(
+                one for one in self._decoder.layers if (device,) * len(one.parts) not in one.places
+            )
+            pins = [part.pinned for part in layer.parts if part.pinned]
+            refused = [part.refused.get(name.removeprefix("only ")) for part in layer.parts]
+            why = next((str(one) for one in refused if one), pins[0] if pins else "refused")
+            return OtherPlacement(name, None, None, f"{layer.layer.name}: {why}")
         lacking = excess(self._whole, use_of(self._whole, choice))
         obstacle = ", ".join(f"lacks {format_bytes(nbytes)}" for nbytes in lacking.values())
         if obstacle:
