@@ -18,8 +18,9 @@ from partita.cli.main import main
 from partita.errors import PlanError
 from partita_hetero.placement.lock_file import Lock, graph_digest
 
-from .fakes import core_with, evaluate
+from .fakes import FakeDevice, core_with, evaluate
 from .graphs import X
+from .lossy import LossyDevice
 from .paced import PacedDevice, PacedTwins
 from .test_hetero_state import column, due, fill, two_layers
 from .test_state_in_place import CONTEXT, close, judged
@@ -154,6 +155,32 @@ def test_a_second_compile_finds_them():
     assert second.explain().replicas == first.explain().replicas
     assert second.explain().ops == first.explain().ops
     assert Counter(seats(plugin, second, 4)) == {0: 2, 1: 2}
+
+
+def test_they_are_found_for_each_of_several_sizes():
+    """Short inputs: replicas; long ones: C, of another plugin, is faster than both together."""
+    varying = model_of(CHAIN.graph.node, [value("v0", ["rows", 3])], ["v4"])
+    each = dict.fromkeys(TYPES, FAST / 3)
+    plugin = PacedTwins("T", *(PacedDevice("T", per_element=each) for _ in range(2)))
+    steady = PacedDevice("C", dict.fromkeys(TYPES, 8 * FAST))
+    sizes = {"HETERO_SAMPLE_SHAPES": "v0=2x3; v0=4x3; v0=64x3"}
+    compiled = compile_for(plugin, steady, device=f"{BOTH},C", proto=varying, **sizes)
+    explanation = compiled.explain()
+    assert explanation.replicas == pytest.approx({"T.0": 0.5, "T.1": 0.5})
+    assert explanation.planned_for == "v0=2x3; v0=4x3"
+    (far,) = explanation.near.values()
+    assert (far.ops_per_device, far.replicas) == ({"C": 4}, {})
+    requests = [compiled.create_infer_request() for _ in range(2)]
+    assert [ran(plugin, request).index(1) for request in requests] == [0, 1]
+    long = np.ones((64, 3), np.float32)
+    for request in requests:
+        before = steady.runs
+        request.infer({"v0": long})
+        assert steady.runs == before + 1
+    assert [ran(plugin, request).index(1) for request in requests] == [0, 1]
+    imported = core_with(plugin, steady).import_model(compiled.export_model(), f"{BOTH},C")
+    assert imported.explain().replicas == explanation.replicas
+    assert imported.explain().near.keys() == explanation.near.keys()
 
 
 # ------------------------------------------------------------------------------ when not
@@ -392,7 +419,7 @@ def locked(core, proto, devices, path, **config):
     ops = {op.name: " or ".join(devices) for op in model.ops}
     lock = Lock(model.name, graph_digest(model), dict(zip(devices, drivers, strict=True)), ops)
     lock.save(path / "replicas.toml")
-    config |= {"HETERO_PLACEMENT_LOCK": path / "replicas.toml", "STRICT": True}
+    config = {"HETERO_PLACEMENT_LOCK": path / "replicas.toml", "STRICT": True, **config}
     return core.compile_model(model, f"HETERO:{','.join(devices)}", config)
 
 
@@ -428,3 +455,15 @@ def test_sequences_in_turns_are_those_of_onnxruntime(tmp_path):
     for number, request in enumerate(requests):
         both = [parts[number], ([7], 5)]
         close(request.infer(step([7], 5))["logits"], judged(both)[0][1])
+
+
+def test_each_replica_keeps_the_accuracy_budget(tmp_path):
+    """T.1 is not exact enough at Sinh, so it gets nothing to do; T.0 is."""
+    plugin = PacedTwins("T", FakeDevice("T"), LossyDevice("T", {"Sinh": 0.1}))
+    for budget, devices in ((0.5, {"T.0": 4, "T.1": 4}), (1e-3, {"T.0": 4})):
+        config = {"HETERO_ACCURACY_BUDGET": budget, "STRICT": False}
+        compiled = locked(core_with(plugin), CHAIN, ["T.0", "T.1"], tmp_path, **config)
+        assert compiled.explain().ops_per_device == devices
+    for _ in range(2):
+        (found,) = compiled.create_infer_request().infer({"v0": X}).to_tuple()
+        np.testing.assert_allclose(found, evaluate(CHAIN, {"v0": X})[0], rtol=1e-3)

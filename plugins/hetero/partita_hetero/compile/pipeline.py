@@ -223,10 +223,9 @@ class Compilation:
         """The placements of a choice."""
         if choice is None:
             return Spread.single(self.placer.place(out, {}))
-        every = [choice.wishes, *(one.wishes for one in choice.replicas)]
         placed = [
             (self.placer.place(out, wishes, keeps_limits=choice.keeps_limits), wishes)
-            for wishes in every
+            for wishes in choice.every
         ]
         return Spread.of(placed, choice.shares)
 

@@ -66,6 +66,11 @@ class Choice:
     replicas: Sequence[Replica] = ()
 
     @property
+    def every(self) -> tuple[Wishes, ...]:
+        """The wishes of all replicas, the first one's first."""
+        return (self.wishes, *(one.wishes for one in self.replicas))
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The part of the requests that each placement should get, the first one's first."""
         others = [one.share for one in self.replicas]

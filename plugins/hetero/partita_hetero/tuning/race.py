@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partita.contract.explanation import Candidate, Decision
@@ -23,6 +21,7 @@ from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
+from partita_hetero.tuning.contestant import PLAN, Entry, best, decided
 from partita_hetero.tuning.neighbours import slowdowns
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.replication import (
@@ -34,7 +33,7 @@ from partita_hetero.tuning.replication import (
     shares_of,
     twins_of,
 )
-from partita_hetero.tuning.trial_run import Counters, Run, Trial
+from partita_hetero.tuning.trial_run import Counters, Trial
 
 if TYPE_CHECKING:
     from partita_hetero.compile.executable import Assembly
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from partita_hetero.tuning.sample_inputs import Samples
 
 _log = logging.getLogger("partita.hetero")
-
-PLAN = "plan"
 
 RACE_SECONDS = 2.0
 LEAST_ROUNDS, MOST_ROUNDS = 7, 201
@@ -54,12 +51,6 @@ HOPELESS = 1.3
 
 IN_FLIGHT = 4
 """Requests for each that is in flight at a time, when throughput is measured."""
-
-MARGIN = 0.01
-MAJORITY = 0.75
-"""A plan replaces a simpler placement only if it is faster by more than the margin in the median,
-and faster in that share of the rounds: on a busy machine medians of equal placements differ."""
-
 
 UNFIT = (
     "Candidates ran on made-up inputs, which may be impossible for the model: name real ones with "
@@ -74,64 +65,6 @@ RUNS_DECIDED = "by its costs alone; runs decided otherwise"
 """Said of another device that would be faster by the costs, in a placement that won its race."""
 
 _PLANNED = Reason(ReasonCode.MERGED, "planned")
-
-
-@dataclass
-class Entry:
-    """One placement.
-
-    Attributes:
-        name: For reports.
-        spread: A device for every operation; with replicas, several.
-        trial: What runs it; ``None`` if that failed.
-        run: Its first runs.
-        submodels: How many there are.
-        scales: Factors for the costs of groups, learned from the run.
-        overhead: Seconds of each submodel beyond its device's launch, learned from the run.
-        foreseen_us: What the cost model said before it ran.
-        predicted_us: What it says once each submodel was timed, before the race.
-        failure: Why it cannot be kept.
-        times: Seconds of a request, or between results, in the race.
-    """
-
-    name: str
-    spread: Spread
-    trial: Trial | None = None
-    run: Run | None = None
-    submodels: int = 0
-    scales: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    overhead: float = 0.0
-    foreseen_us: float | None = None
-    predicted_us: float | None = None
-    failure: str = ""
-    times: list[float] = field(default_factory=list)
-
-    @property
-    def placement(self) -> Placement:
-        """The placement; with replicas the first one."""
-        return self.spread.placements[0]
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether requests are spread over replicas."""
-        return len(self.spread.placements) > 1
-
-    @property
-    def median(self) -> float:
-        """Median of the race's times."""
-        return statistics.median(self.times) if self.times else math.inf
-
-    @property
-    def noise(self) -> float | None:
-        """Within so much of the median half of the race's times lie; unknown of one time."""
-        if len(self.times) < 2:
-            return None
-        return statistics.median(abs(time - self.median) for time in self.times)
-
-    def close(self) -> None:
-        """Frees what its requests hold."""
-        if self.trial is not None:
-            self.trial.close()
 
 
 @dataclass(frozen=True)
@@ -441,7 +374,7 @@ class Contest:
         start = clock.seconds()
         for number in range(MOST_ROUNDS):
             if number >= LEAST_ROUNDS and (
-                clock.seconds() - start > RACE_SECONDS or _decided(racing)
+                clock.seconds() - start > RACE_SECONDS or decided(racing)
             ):
                 break
             for entry in list(racing):
@@ -538,30 +471,3 @@ class Contest:
             for index, number in enumerate(assignment)
             for op in self._table.groups[index].ops
         }
-
-
-def best(entries: Sequence[Entry], present: Entry | None = None) -> Entry | None:
-    """What is kept; ``None`` if nothing has run.
-
-    Args:
-        entries: What raced.
-        present: What the model has already, for other shapes: only what surely beats it is kept.
-    """
-    ran = sorted((entry for entry in entries if entry.times), key=lambda entry: entry.median)
-    simple = next((e for e in ran if e.name != PLAN and not e.is_replicated), None)
-    if present in ran:
-        simple = present
-    return next((e for e in ran if simple is None or e is simple or _beats(e, simple)), None)
-
-
-def _beats(plan: Entry, simple: Entry) -> bool:
-    """Whether a plan is surely faster than a simpler placement that ran in turns with it."""
-    pairs = list(zip(plan.times, simple.times, strict=False))  # one may have dropped out
-    won = sum(ours < theirs for ours, theirs in pairs)
-    return plan.median * (1 + MARGIN) < simple.median and won >= MAJORITY * len(pairs)
-
-
-def _decided(racing: Sequence[Entry]) -> bool:
-    """Whether one has always been faster than any other ever was."""
-    ranked = sorted(racing, key=lambda entry: entry.median)
-    return not ranked or all(max(ranked[0].times) < min(other.times) for other in ranked[1:])

@@ -199,7 +199,7 @@ class Scheduler:
             "present": [
                 {str(op): device for op, (device, _) in wishes.items()}
                 for one in self._present
-                for wishes in (one.wishes, *(other.wishes for other in one.replicas))
+                for wishes in one.every
             ],
             "devices": [device.key for device in devices],
             "executor": properties.HETERO_EXECUTOR,

@@ -82,11 +82,15 @@ def _within_budget(
     accuracy = Accuracy(compilation)
     inexact: Excluded = {}
     for decisions_left in (2, 1, 0):
-        wishes = compilation.choice.wishes if compilation.choice else {}
-        found = accuracy.fit(wishes, {**out, **inexact})
-        inexact |= found.excluded
-        remarks += [note for note in found.notes if note not in remarks]
-        if compilation.choice is None or not found.changes or not decisions_left:
+        changes = False
+        for wishes in compilation.choice.every if compilation.choice else ({},):
+            found = accuracy.fit(wishes, {**out, **inexact})
+            inexact |= found.excluded
+            changes |= bool(found.changes)
+            remarks += [note for note in found.notes if note not in remarks]
+        if compilation.choice is None or not changes or not decisions_left:
             break
+        if compilation.choice.decision is None:
+            break  # a lock file's
         _choose(compilation, {**out, **inexact}, remarks)
     return inexact

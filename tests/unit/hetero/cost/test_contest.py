@@ -6,7 +6,7 @@ import pytest
 
 from partita_hetero.compile.replicas import Spread
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.tuning.race import PLAN, Entry, best
+from partita_hetero.tuning.contestant import PLAN, Entry, best
 
 
 def entry(name, times):
