@@ -92,8 +92,14 @@ def best(entries: Sequence[Entry], present: Entry | None = None) -> Entry | None
 
 
 def _beats(plan: Entry, simple: Entry) -> bool:
-    """Whether a plan is surely faster than a simpler placement that ran in turns with it."""
-    pairs = list(zip(plan.times, simple.times, strict=False))  # one may have dropped out
+    """Whether a plan is surely faster than a simpler placement that ran in turns with it.
+
+    Of one that dropped out, the best round counts: it ran in the first ones alone, in which others
+    may have been slow, while a driver assembled kernels behind them.
+    """
+    if len(simple.times) < len(plan.times):
+        return plan.median * (1 + MARGIN) < min(simple.times)
+    pairs = list(zip(plan.times, simple.times, strict=False))  # the plan may have dropped out
     won = sum(ours < theirs for ours, theirs in pairs)
     return plan.median * (1 + MARGIN) < simple.median and won >= MAJORITY * len(pairs)
 

@@ -27,6 +27,12 @@ def test_a_plan_must_be_surely_faster(plan, kept):
     assert best([entry("only A", [100] * 8), entry(PLAN, plan)]).name == kept
 
 
+@pytest.mark.parametrize(("late", "kept"), [(60, PLAN), (99.5, "only A")])
+def test_rounds_before_one_dropped_out_may_have_been_slow(late, kept):
+    plan = entry(PLAN, [200, 150, *[late] * 6])
+    assert best([entry("only A", [100] * 3), plan]).name == kept
+
+
 def test_of_several_plans_the_fastest_that_is_sure():
     doubtful = entry(PLAN, [60] * 5 + [120] * 3)
     sure = entry(PLAN, [80] * 8)
