@@ -160,9 +160,8 @@ def tile_kernels(
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data
     _with_halves(table)
-    if arithmetic is Arithmetic.F32:
-        for rows in range(1, level.rows + 1):
-            table[FIRST + rows] = known[f"fma_first_{rows}"]
+    for rows in range(1, level.rows + 1) if not tiles else ():
+        table[FIRST + rows] = products[f"{kind}_first_{rows}"]
     return table
 
 

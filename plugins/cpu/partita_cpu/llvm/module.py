@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
@@ -171,12 +173,11 @@ def _bfloat16_images() -> list[Function]:
 
 def _pair_functions(level: Level) -> list[Function]:
     """Products in bfloat16 by vectors."""
-    made = []
-    for rows in range(1, level.rows + 1):
-        made.append(fma.fma_tile(f"bf16_{rows}", rows, level.lanes, fma.Factors.PAIRS))
-        if level.keeps_bfloat16:
-            name, half = f"bf16_narrow_{rows}", epilogue.BFLOAT
-            made.append(fma.fma_tile(name, rows, level.lanes, fma.Factors.PAIRS, half))
+    ends = {"bf16": "", **({"bf16_narrow": epilogue.BFLOAT} if level.keeps_bfloat16 else {})}
+    kind, lanes, made = fma.Factors.PAIRS, level.lanes, []
+    for (name, half), rows in itertools.product(ends.items(), range(1, level.rows + 1)):
+        made.append(fma.fma_tile(f"{name}_{rows}", rows, lanes, kind, half))
+        made.append(fma.fma_tile(f"{name}_first_{rows}", rows, lanes, kind, half, vectors=1))
     return made
 
 

@@ -15,13 +15,15 @@ from partita.lowering.nhwc.conversion import DOMAIN
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import bounds_of, split_gate
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.kernels.nhwc.placement import SLICES
 
 _CONV, _TRANSPOSED = f"{DOMAIN}::Conv", f"{DOMAIN}::ConvTranspose"
+_OF_SLICES = frozenset(f"{SLICES}::{name}" for name in ("Conv", "SummedConv"))
 _ADD = f"{DOMAIN}::Add"
 _SAME = frozenset(
     f"{DOMAIN}::{name}"
     for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels", "Gate", "Resize")
-)
+) | frozenset(f"{SLICES}::{name}" for name in ("MaxPool", "AveragePool", "Join"))
 _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
 
@@ -80,7 +82,7 @@ def _can_write(choice: Choice, node: Node) -> bool:
     act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
     if node.kind == _TRANSPOSED:
         return _is_narrow_product(choice, node) and not act.code
-    if node.kind != _CONV:
+    if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
         return not act.code
@@ -95,7 +97,7 @@ def _can_read(choice: Choice, node: Node, position: int) -> bool:
         return True
     if node.kind == _TRANSPOSED:
         return _is_narrow_product(choice, node) and position == 0
-    if node.kind != _CONV:
+    if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
         return position == 0
@@ -118,11 +120,12 @@ def _reads_float16(node: Node, position: int) -> bool:
 
 def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
     output = node.result
-    if node.kind in _SAME or _moves(node) or (node.kind == _CONV and _is_depthwise(node)):
+    convolves = node.kind == _CONV or node.kind in _OF_SLICES
+    if node.kind in _SAME or _moves(node) or (convolves and _is_depthwise(node)):
         return [(node.inputs[0], output)]
     if node.kind == _ADD or _is_concat(node):
         return [(value, output) for value in node.inputs]
-    if node.kind == _CONV and node.input(3) is not None:
+    if convolves and node.input(3) is not None:
         return [(node.inputs[3], output)]
     return []
 

@@ -223,11 +223,12 @@ def test_products_with_activations_that_end_in_bfloat16(level, code, width, guar
 
 
 def stays_in_halves(net, *outputs):
-    """Whether all but the first and the last step of a model read images in bfloat16."""
+    """Whether all steps of a model but those that read its input read images in bfloat16."""
     device = compiled(net.model(*outputs), **BF16)
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.device_model.specializer.program(specs, None).steps
-    kinds = [step.args[0].dtype for step in steps if step.fn.__name__ != "swap_axes"]
+    names = "swap_axes", "turn_planes", "join_slices"
+    kinds = [step.args[0].dtype for step in steps if step.fn.__name__ not in names]
     return set(kinds[1:]) == {np.dtype(np.uint16)}
 
 
@@ -347,3 +348,26 @@ def test_images_resized_between_others(level_of_model, mode, mode_of_resize, fac
     joined = net.add("Concat", large, net.add("Neg", large), large, axis=1)
     channels = 12 * factors[1]
     check(net, net.conv(joined, 3 * channels, 8), net.conv(large, channels, 6, 1), **mode)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("slices", [4, 60])
+def test_volumes(level_of_model, mode, depth, slices):
+    """Slices under a window added up, joined in the channels, or by themselves; and pools."""
+    net = Net(1, 3, slices, 9, 8)
+
+    def conv(x, channels, outputs):
+        shape = outputs, channels, depth, 3, 3
+        scale = np.float32(1 / np.sqrt(channels * depth * 9))
+        w = net.const(values=net.rng.standard_normal(shape).astype(np.float32) * scale)
+        pads = [depth // 2, 1, 1] * 2
+        return net.add("Relu", net.add("Conv", x, w, net.const(outputs), pads=pads))
+
+    x = conv("x", 3, 16)
+    x = net.add("MaxPool", x, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    x = conv(x, 16, 20)
+    x = net.add("AveragePool", x, kernel_shape=[1, 2, 2])
+    y = conv(conv(x, 20, 24), 24, 8)
+    check(net, y, **mode)
+    if EVERY[level_of_model].keeps_bfloat16 and mode["config"] == BF16:
+        assert stays_in_halves(net, y)

@@ -18,8 +18,8 @@ from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of, turned
-from partita_cpu.kernels.nhwc.placement import SLICES, Place, choice_of
-from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.kernels.nhwc.placement import HALF, SLICES, STORED, Place, choice_of
+from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
 
@@ -27,7 +27,7 @@ MOST_TOGETHER = 8
 """Slices of the result that are computed together, at most."""
 
 
-@kernel("Conv", domain=SLICES, dtypes=F32)
+@kernel("Conv", domain=SLICES, dtypes=STORED)
 def conv_slices(
     b: Builder,
     node: Node,
@@ -52,7 +52,7 @@ def conv_slices(
     return b.view(y, (n, slices * y.shape[1], *y.shape[2:]))
 
 
-@kernel("SummedConv", domain=SLICES, dtypes=F32)
+@kernel("SummedConv", domain=SLICES, dtypes=STORED)
 def sum_convolutions(
     b: Builder,
     node: Node,
@@ -72,12 +72,19 @@ def sum_convolutions(
     height = rows // max(slices, 1)
     window, w = without_padding(b, resolve(node, (slices, height, width), w.shape[2:]), w)
     out, out_height, out_width = window.out
-    y = b.empty((1, out * out_height, out_width, outputs), x.dtype)
+    kept = HALF if node.attrs.get("half") else np.float32
+    y = b.empty((1, out * out_height, out_width, outputs), kept)
     if y.size:
         images = images_of(1, channels, outputs, 1, window)
         if planar and not _reads_planes(b, images, window, w):
             x, planar = turned(b, x), False
-        storage = Storage(x_pitch=channels, y_pitch=outputs, planar=rows * width if planar else 0)
+        storage = Storage(
+            x.dtype == HALF,
+            y.dtype == HALF,
+            channels,
+            y_pitch=outputs,
+            planar=rows * width if planar else 0,
+        )
         op = LinearOp(w, bias, residual, node.attrs.get("activation"))
         _emit_slices(b, x, op, y, images, window, storage)
     return y
@@ -169,7 +176,7 @@ def _slices_behind_another(w: Array) -> Array:
     return np.ascontiguousarray(w.swapaxes(1, 2)).reshape(shape)
 
 
-@kernel("MaxPool", "AveragePool", domain=SLICES, dtypes=F32)
+@kernel("MaxPool", "AveragePool", domain=SLICES, dtypes=STORED)
 def pool_slices(b: Builder, node: Node, x: Operand) -> Operand:
     """The largest element or the mean of each window: in every slice first, then across slices."""
     n, rows, width, channels = x.shape
@@ -248,7 +255,7 @@ class SliceWindow(NamedTuple):
     channels: int
 
 
-@kernel("Join", domain=SLICES, dtypes=F32)
+@kernel("Join", domain=SLICES, dtypes=STORED)
 def join(b: Builder, node: Node, x: Operand) -> Operand:
     """For each window the channels of all slices under it, or zeros where it lies outside."""
     names = ("slices", "out", "taps", "stride", "dilation", "begin")
@@ -267,8 +274,8 @@ def join_slices(x: Array, y: Array, window: SliceWindow, tid: int, nt: int) -> N
     """``y[n, o, p, t] = x[n, o * stride + t * dilation - begin, p]``; threads share the pixels.
 
     Args:
-        x: Input (N, slices, pixels, channels), flat.
-        y: Output (N, out, pixels, taps, channels), flat.
+        x: Input (N, slices, pixels, channels), flat; float32, or bfloat16 as uint16.
+        y: Output (N, out, pixels, taps, channels), flat; of the same type.
         window: The sizes.
         tid: This thread.
         nt: All threads.
@@ -287,4 +294,4 @@ def join_slices(x: Array, y: Array, window: SliceWindow, tid: int, nt: int) -> N
             copy_row(x[start : start + channels], target)
         else:
             for i in range(channels):
-                target[i] = np.float32(0)
+                target[i] = x.dtype.type(0)
