@@ -148,6 +148,15 @@ def test_what_only_another_device_takes_is_shared_by_the_replicas():
     assert Counter(seats(plugin, compiled, 4)) == {0: 2, 1: 2}
 
 
+def test_what_is_best_for_one_replica_is_tried_on_each():
+    """Sinh is slow on T and quick on C, which can do it for both: no candidate without replicas."""
+    slow = {**UNEVEN, "Sinh": 30 * FAST}
+    other = PacedDevice("C", {"Sinh": FAST, **{t: 60 * FAST for t in slow if t != "Sinh"}})
+    explanation = compile_for(twins(times=slow), other, device=f"{BOTH},C").explain()
+    assert explanation.decision.chosen == f"{CHOSEN} with C"
+    assert (explanation["sinh"].where, explanation["tan"].where) == ("C", "T.0 or T.1")
+
+
 def test_a_second_compile_finds_them():
     first, second = compile_for(twins()), compile_for(plugin := twins())
     assert [member.runs for member in plugin.members.values()] == [0, 0]
@@ -162,7 +171,7 @@ def test_they_are_found_for_each_of_several_sizes():
     varying = model_of(CHAIN.graph.node, [value("v0", ["rows", 3])], ["v4"])
     each = dict.fromkeys(TYPES, FAST / 3)
     plugin = PacedTwins("T", *(PacedDevice("T", per_element=each) for _ in range(2)))
-    steady = PacedDevice("C", dict.fromkeys(TYPES, 8 * FAST))
+    steady = PacedDevice("C", launch=30 * FAST)
     sizes = {"HETERO_SAMPLE_SHAPES": "v0=2x3; v0=4x3; v0=64x3"}
     compiled = compile_for(plugin, steady, device=f"{BOTH},C", proto=varying, **sizes)
     explanation = compiled.explain()

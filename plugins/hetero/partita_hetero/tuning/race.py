@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InferError, PartitaError
+from partita.errors import InferError, PartitaError, PlanError
 from partita_hetero.compile.replicas import Spread, replicated
 from partita_hetero.cost import clock
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
@@ -29,6 +29,7 @@ from partita_hetero.tuning.replication import (
     Replication,
     interval_us,
     is_possible,
+    problem_of_one,
     replications,
     shares_of,
     twins_of,
@@ -141,22 +142,38 @@ class Contest:
             self._profile.learn(device, entry.trial.assembly.submodels, entry.run, counters)
         self.correct_entry(entry)
 
-    def enter_plan(self, plan: Plan) -> bool:
-        """What the planner found; whether that is new, so that another round may find more."""
-        wishes = self._wishes(plan.assignment)
+    def enter_plan(self, assignment: Sequence[int]) -> bool:
+        """What the planner found; whether that is new, so that another round may find more.
+
+        Args:
+            assignment: Device index of each task.
+        """
+        wishes = self._wishes(assignment)
         entry = self._enter(PLAN, lambda: self._placed(wishes))
         if entry is not None:
             self.correct_entry(entry)
         return entry is not None
 
-    def enter_replicas(self) -> None:
+    def enter_replicas(self, solve: Callable[[Problem], Plan]) -> None:
         """What has run on one of several devices that compute alike, now on each of them.
 
         Requests then stay on one replica, so that nothing crosses between these devices.
+
+        Args:
+            solve: Makes a plan of costs: for one of the devices, beside those of other kinds.
         """
         if self._objective != "THROUGHPUT":
             return
         groups = twins_of(self._compilation.devices, [one.name for one in self._table.devices])
+        for group in groups:
+            part = problem_of_one(self.problem(), group)
+            try:
+                plan = solve(part)
+            except PlanError as error:
+                _log.info("no plan with %s alone of %s: %s", group[0], group, error)
+                continue
+            names = [part.devices[number].name for number in plan.assignment]
+            self.enter_plan([self._numbers[name] for name in names])
         able = [entry.placement for entry in self._entries.values() if entry.trial is not None]
         for found in replications(able, list(self._table.home), groups):
             self._enter("", functools.partial(self._replicated, found))
@@ -462,8 +479,13 @@ class Contest:
         return objective_value(problem, assignment, self._objective, timeline)
 
     def _assignment(self, placement: Placement) -> list[int]:
-        number = {device.name: index for index, device in enumerate(self._table.devices)}
+        number = self._numbers
         return [number[placement.device[one.ops[-1]] or ""] for one in self._table.groups]
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """Device to its index in problems."""
+        return {device.name: index for index, device in enumerate(self._table.devices)}
 
     def _wishes(self, assignment: Sequence[int], why: Sequence[Reason] = ()) -> Wishes:
         return {

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.errors import PartitaError
 from partita_hetero.compile.replicas import replicated
 from partita_hetero.placement.by_priority import Placement, Wishes
 from partita_hetero.placement.device_list import DeviceList
+from partita_hetero.planner.problem.constraints import with_devices
 from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import Cost, Task
 from partita_hetero.planner.simulation.feasible import broken_rules
 from partita_hetero.planner.simulation.simulate import simulate
 
@@ -88,6 +90,30 @@ def replications(
             form = tuple(group[0] if home == device else home for home in homes.values())
             found.setdefault(form, Replication(homes, device, group))
     return list(found.values())
+
+
+def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
+    """The problem of one replica: the first of some devices that compute alike, and the others.
+
+    These work for all replicas, so that for each a task costs there as many times as much.
+    """
+    left = [device.name for device in problem.devices if device.name not in group[1:]]
+    part = with_devices(problem, left)
+    times = [1 if name == group[0] else len(group) for name in left]
+
+    def costs(task: Task) -> tuple[Cost, ...]:
+        pairs = zip(task.costs, times, strict=True)
+        return tuple(
+            cost if cost.us is None else replace(cost, us=cost.us * factor)
+            for cost, factor in pairs
+        )
+
+    devices = zip(part.devices, times, strict=True)
+    return replace(
+        part,
+        devices=tuple(replace(one, launch_us=one.launch_us * n) for one, n in devices),
+        tasks=tuple(replace(task, costs=costs(task)) for task in part.tasks),
+    )
 
 
 def is_possible(problem: Problem, assignment: Sequence[int]) -> bool:

@@ -134,9 +134,9 @@ class Scheduler:
             for _ in range(ROUNDS):
                 advance()
                 plan = solve(contest.problem())
-                if not contest.enter_plan(plan):
+                if not contest.enter_plan(plan.assignment):
                     break
-            contest.enter_replicas()
+            contest.enter_replicas(solve)
             return contest.outcome(plan)
 
     @contextlib.contextmanager
@@ -275,17 +275,21 @@ class Scheduler:
         steps = itertools.count(1)
         contest = self._contest(table, database, advance, steps)
         plan: Plan | None = None
+        limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
+
+        def planned(problem: Problem) -> Plan:
+            return solve_warm(problem, self._objective, limit)
+
         for _ in range(ROUNDS):
             advance(next(steps))
             try:
-                limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
-                plan = solve_warm(contest.problem(), self._objective, limit)
+                plan = planned(contest.problem())
             except InfeasiblePlanError as error:
                 contest.note(f"There is no plan: {error}")
                 break
-            if not contest.enter_plan(plan):
+            if not contest.enter_plan(plan.assignment):
                 break
-        contest.enter_replicas()
+        contest.enter_replicas(planned)
         return contest.settle(plan)
 
     def _contest(
