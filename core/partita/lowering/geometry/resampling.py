@@ -1,7 +1,7 @@
 """How Resize resamples an axis: where in the input each coordinate lies, and what is nearest.
 
-Coordinates are computed in float32, as onnxruntime does: near a half, another precision would
-round to another neighbour.
+Coordinates are computed in float32, as onnxruntime does: at the border of two elements, another
+precision would find another neighbour.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _FAR = F32(1 << 30)
 """Beyond any tensor, and still far from what overflows an integer."""
 
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+_NEAR_HALF = 1e-6
+"""Places so near to a half are halves, as in onnxruntime: 1 / (2 / 7) is 3.4999998 in float32."""
 
 BLOCK = 1 << 16
 """So many elements are computed at once: what tables are computed by stays in caches."""
@@ -242,9 +245,9 @@ def nearest(axis: Axis, mode: str) -> Array:
 def _rounded(axis: Axis, x: Array, mode: str) -> Array:
     match mode:
         case "round_prefer_floor":
-            return np.ceil(x - F32(0.5))
+            return np.ceil(x.astype(np.float64) - (0.5 + _NEAR_HALF))
         case "round_prefer_ceil":
-            return np.floor(x + F32(0.5))
+            return np.floor(x.astype(np.float64) + (0.5 + _NEAR_HALF))
         case "ceil":
             return np.ceil(x)
         case "":

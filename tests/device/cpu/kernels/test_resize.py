@@ -58,6 +58,15 @@ def test_nearest(scales, transform, rounding):
     )
 
 
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("transform", ["asymmetric", "half_pixel"])
+def test_places_that_float32_computes_beside_a_half_are_halves(transform, rounding):
+    attributes = {"coordinate_transformation_mode": transform, "nearest_mode": rounding}
+    for size, out in [(7, 2), (7, 8), (11, 26), (14, 1), (14, 19), (18, 21), (20, 6), (23, 28)]:
+        x = np.arange(size, dtype=np.float32).reshape(1, 1, -1)
+        check("Resize", [x, None, None, np.array([1, 1, out])], constants=(3,), **attributes)
+
+
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest_symmetric(rounding):
     check(
