@@ -30,7 +30,7 @@ def settle_rounding(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     pools = [node for node in proto.graph.node if node.op_type in _POOLS and _rounds_up(node)]
     if not pools:
         return False
-    shapes = _shapes(inferred.graph)
+    shapes = known_shapes(inferred.graph)
     changed = False
     for node in pools:
         sizes = shapes.get(node.input[0]) if node.input else None
@@ -75,7 +75,7 @@ def _settle(node: onnx.NodeProto, sizes: Sequence[int]) -> bool:
     return True
 
 
-def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
+def known_shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
     """The dimensions of all values whose rank is known, constants among them."""
     constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     return constants | {

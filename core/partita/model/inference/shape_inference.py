@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelFormatError
+from partita.model.inference.attention_shapes import settle_attention
 from partita.model.inference.contrib_shapes import add_node
 from partita.model.inference.followed_values import MADE_UP, infer_following
 from partita.model.inference.inference_process import inferred_apart
@@ -296,7 +297,7 @@ def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
 
     try:
         inferred = _infer_once(proto, isolate)
-        while settle_rounding(proto, inferred):
+        while settle_rounding(proto, inferred) or settle_attention(proto, inferred):
             inferred = _infer_once(proto, isolate)
         return inferred
     except ModelFormatError:
