@@ -48,9 +48,15 @@ class Volumes(Lifting):
     def follows(self, node: Node) -> bool:
         """What works element by element, and pools, on values that are lifted already."""
         if node.kind not in _POOLS:
-            return super().follows(node)
+            return super().follows(node) and self._spreads(node)
         ours = node.inputs[0] in self.lifted and not any(node.outputs[1:])
         return ours and self.holds(node.outputs[0])
+
+    def _spreads(self, node: Node) -> bool:
+        """Whether rows of all slices are spread over those of the output as they are volumes."""
+        rows = self.shapes[node.outputs[0]][2:4]
+        sources = [self.shapes[value][2:4] for value in node.reads() if value in self.lifted]
+        return all(source in (rows, (1, 1)) for source in sources)
 
     def _window(self, node: Node, w: Array) -> Window | None:
         value = node.inputs[0]

@@ -263,3 +263,18 @@ def test_a_window_that_does_not_fit_is_refused_by_name():
     request = partita.Core().compile_model(model, "CPU").create_infer_request()
     with pytest.raises(PartitaError, match="first"):
         request.infer({"x": np.zeros((1, 3, 1, 9, 9), np.float32)})
+
+
+@pytest.mark.parametrize("strides", [[3, 1, 1], [1, 4, 1], [3, 4, 5], [1, 1, 5]])
+def test_volumes_of_fewer_slices_or_rows_are_spread_over_others(strides):
+    weights = weights_of(np.random.default_rng(2), 4, 8, (1, 1, 1))
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+        helper.make_node("Conv", ["x", "w", "b"], ["d"], strides=strides),
+        helper.make_node("Sub", ["c", "d"], ["s"]),
+        helper.make_node("Relu", ["s"], ["r"]),
+        helper.make_node("Conv", ["r", "w2"], ["y"]),
+    ]
+    x = np.random.default_rng(3).standard_normal((2, 4, 3, 4, 5)).astype(np.float32)
+    for shape in (x.shape, [None, 4, *[None] * 3]):
+        check(network_of(nodes, shape, {"y": None}, weights), {"x": x})
