@@ -54,9 +54,9 @@ class Volumes(Lifting):
 
     def _spreads(self, node: Node) -> bool:
         """Whether rows of all slices are spread over those of the output as they are volumes."""
-        rows = self.shapes[node.outputs[0]][2:4]
+        rows = [self.shapes[value][2:4] for value in node.outputs if value is not None]
         sources = [self.shapes[value][2:4] for value in node.reads() if value in self.lifted]
-        return all(source in (rows, (1, 1)) for source in sources)
+        return all(source in (*rows, (1, 1)) for source in sources)
 
     def _window(self, node: Node, w: Array) -> Window | None:
         value = node.inputs[0]
