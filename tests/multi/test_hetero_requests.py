@@ -59,6 +59,33 @@ def test_the_number_of_requests_is_what_the_plan_s_devices_take(counts, devices,
     assert len(partita.AsyncInferQueue(compiled)) == right
 
 
+class Paged(FakeDevice):
+    """Gives out arrays of its own for what is copied to and from it."""
+
+    def compile_model(self, model, properties):
+        compiled = super().compile_model(model, properties)
+        self.given = given = []
+
+        class Compiled(type(compiled)):
+            def host_array(self, shape, dtype):
+                given.append(np.zeros(shape, dtype))
+                return given[-1]
+
+        compiled.__class__ = Compiled
+        return compiled
+
+
+@pytest.mark.parametrize("whole", ["HETERO:A,B", "MULTI:A,B"])
+def test_copied_inputs_lie_where_the_first_device_wants_them(whole):
+    first = Paged("A")
+    compiled = core_with(first, FakeDevice("B")).compile_model(CHAIN, whole)
+    request = compiled.create_infer_request()
+    for _ in range(3):
+        request.start_async(X)
+        request.wait()
+    assert any(request.get_input_tensor().numpy() is array for array in first.given)
+
+
 class Hooked(FakeDevice):
     """Calls ``before(number)`` at each run, from 1."""
 

@@ -128,10 +128,10 @@ class DeviceModel(abc.ABC):
             raise DeviceMemoryError(f"The host has no room for '{port.name}': {error}") from error
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """(optional) A host array to which results are quick to copy (defaults to any).
+        """(optional) A host array that is quick to copy to and from the device (defaults to any).
 
-        Requests ask for one for each output that runners leave in another memory. Its elements mean
-        nothing.
+        Requests ask for one for each output that runners leave in another memory, and for inputs
+        that they copy. Its elements mean nothing.
         """
         return np.empty(shape, dtype)
 

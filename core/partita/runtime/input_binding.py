@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,7 @@ class RequestInputs:
         # By input what it was given as: an array that is read as it is, or a tensor.
         self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
         self._copies: dict[int, Array] = {}  # by input the copy of what was given last
+        self._spare: dict[int, Array] = {}  # memory of the copy before
         self._taken = False  # whether arrays among the sources are newer than the tensors
         self._brought = False  # whether bound calls read all sources already
         self._runs, self._patience = 0, _PATIENCE
@@ -428,7 +430,8 @@ class RequestInputs:
             same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
-            tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
+            room = functools.partial(self._room, index)
+            tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             self._keep_copy(index, tensor, copy and is_array)
             self._is_looped &= index not in self._loop.written
@@ -443,9 +446,23 @@ class RequestInputs:
 
     def _keep_copy(self, index: int, tensor: Tensor, is_copy: bool) -> None:
         """Notes which memory the next array of an input may be copied to."""
-        self._copies.pop(index, None)
+        before = self._copies.pop(index, None)
         if is_copy and isinstance(tensor, HostTensor):
             self._copies[index] = tensor.numpy()
+            if before is not None and before is not tensor.numpy():
+                self._spare[index] = before
+
+    def _room(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory for a copy of an input, quick to copy to the device; the last copy stays as it is.
+
+        Such memory takes long to get.
+        """
+        spare = self._spare.pop(index, None)
+        if spare is not None and spare.shape == shape and spare.dtype == dtype:
+            return spare
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        return self._compiled.device_model.host_array(shape, dtype)
 
     def settle(self) -> None:
         """Makes tensors of the arrays that came without being made ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 Array = np.ndarray[Any, Any]
 
+Room = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Gives an array of a shape and type."""
 
-def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
+
+def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tensor:
     """Makes an input tensor of anything that an application may hold.
 
     Args:
@@ -24,6 +28,7 @@ def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
         copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
             right type is wrapped as it is. Tensors are handed over, and copied only if their
             array is not contiguous or not aligned.
+        room: Gives the array of a shape and type to which elements are copied in any case.
 
     Raises:
         InputError: Wrong dtype or shape; says what was found and what is expected.
@@ -37,7 +42,11 @@ def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
     if array.dtype != port.dtype:
         array = _matching_dtype(port, array)
     check(port, array.dtype, array.shape)
-    if copy or not is_plain(array):
+    if copy:
+        held = room(array.shape, array.dtype)
+        held[...] = array
+        array = held
+    elif not is_plain(array):
         array = np.array(array, order="C")
     return HostTensor(array)
 

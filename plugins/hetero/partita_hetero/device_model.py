@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
@@ -20,6 +22,8 @@ from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.runtime.failover import Failover
 from partita_hetero.runtime.request_runner import HeteroRunner
+
+Array = np.ndarray[Any, Any]
 
 UNDECIDED = {
     "HETERO_SCHEDULE": "PRIORITY",
@@ -117,6 +121,18 @@ class HeteroModel(DeviceModel):
                 return pair.part.allocate(pair.port, shape)
         return super().allocate(port, shape)
 
+    def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """As the first submodel's device has it."""
+        return self.host_array_for(self.assembly, shape, dtype)
+
+    def host_array_for(
+        self, assembly: Assembly, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Array:
+        """As the device of an assembly's first submodel has it, which reads inputs."""
+        if not assembly.compiled:
+            return super().host_array(shape, dtype)
+        return assembly.compiled[0].host_array(shape, dtype)
+
     def _pairs(self, assembly: Assembly) -> list[InPlacePair]:
         return in_place_pairs(assembly, len(self.inputs))
 
@@ -207,6 +223,11 @@ class HeteroReplica(DeviceModel):
     def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
         """Memory of the replica's device that updates the input."""
         return self._whole.allocate_for(for_seat(self._whole.assembly, self._seat), port, shape)
+
+    def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """As the device of the replica's first submodel has it."""
+        replica = for_seat(self._whole.assembly, self._seat)
+        return self._whole.host_array_for(replica, shape, dtype)
 
     def explain(self) -> Explanation:
         """That of the whole model."""

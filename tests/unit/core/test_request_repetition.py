@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from models import neg
-from toy_device import ToyDevice, core_with
+from models import add_sub, neg
+from toy_device import ToyCompiled, ToyDevice, core_with
 
 import partita
 from partita.errors import BoundCallEndedError, InferCancelledError, InferError, InputError
@@ -266,3 +266,46 @@ def test_what_a_bound_call_raises_names_the_device(made):
         request.infer({"x": x})
     with pytest.raises(InferError, match="no run of the request has ended"):
         request.get_output_tensor()
+
+
+@pytest.fixture
+def given_out(monkeypatch):
+    """The arrays that a device gives out for what is copied to and from it."""
+    arrays = []
+
+    def host_array(_, shape, dtype):
+        arrays.append(np.zeros(shape, dtype))
+        return arrays[-1]
+
+    monkeypatch.setattr(ToyCompiled, "host_array", host_array, raising=False)
+    return arrays
+
+
+def test_copies_of_inputs_lie_in_two_arrays_of_the_device_by_turns(given_out):
+    device = ToyDevice()  # whose runners bind nothing
+    request = core_with(device).compile_model(neg(), "TOY").create_infer_request()
+    lie_in = []
+    for value in range(1, 7):
+        request.start_async({"x": np.full((2, 3), value, np.float32)})
+        request.wait()
+        assert (request.results[0] == -value).all()
+        lie_in.append(request.get_input_tensor().numpy())
+    assert len(given_out) == 2
+    assert all(array is given_out[n % 2] for n, array in enumerate(lie_in))
+    request.start_async({"x": lie_in[-1]}, share_inputs=True)
+    request.wait()
+    assert len(given_out) == 2
+
+
+def test_a_refused_input_leaves_the_copies_before_it(given_out):
+    device = ToyDevice(compute=lambda a, b: [a + b, a - b])
+    request = core_with(device).compile_model(add_sub(), "TOY").create_infer_request()
+    request.start_async({"a": ones(), "b": ones()})
+    request.wait()
+    with pytest.raises(InputError):
+        request.start_async({"a": 5 * ones(), "b": np.ones((7, 7), np.float32)})
+    assert (request.get_tensor("a").numpy() == 1).all()
+    request.start_async({"a": 2 * ones(), "b": ones()})
+    request.wait()
+    assert (request.results[0] == 3).all()
+    assert len(given_out) <= 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult, Reason, ReasonCode
@@ -57,6 +59,10 @@ class MultiModel(DeviceModel):
     def create_runner(self) -> Runner:
         """A runner that goes to a free device with each run."""
         return MultiRunner(self._lanes, self.properties.ENABLE_RUNTIME_FALLBACK)
+
+    def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """As the first device has it."""
+        return self._lanes.present[0].compiled.host_array(shape, dtype)
 
     @property
     def execution_devices(self) -> list[str]:
