@@ -52,10 +52,12 @@ class InputScaling(NamedTuple):
 
 
 def gate_word(factor: float = 1.0, summand: float = 0.0) -> int:
-    """What kernels take for ``factor * hard_swish(x) + summand``: both as float32, in one number.
+    """What kernels take for ``factor * hard_swish(x) + summand``.
 
-    It is not 0, which means that there is no gate, unless both numbers are.
+    1 for HardSwish itself, else both numbers as float32. 0 means that there is no gate.
     """
+    if factor == 1 and summand == 0:
+        return 1
     word: int = struct.unpack("<q", struct.pack("<2f", factor, summand))[0]
     return word
 

@@ -70,7 +70,7 @@ class Finish:
                 sums[place] = f.let(f"fadd {v} {sums[place]}, {bias}")
         present = f.let("icmp ne ptr %residual, null")
         sums = self._maybe(present, sums, self._add_residuals)
-        sums = self._bounded(sums)
+        sums = self._maybe(self._has_bounds(), sums, self._bounded)
         sums = gated(f, self._lanes, sums)
         masks = self._masks()
         to = "%y"
@@ -96,7 +96,7 @@ class Finish:
                         x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
                     values.append(x)
                 values = self._bounded(values)
-                values = hard_swish(f, lanes, values) if gate else values
+                values = scaled(f, lanes, hard_swish(f, lanes, values)) if gate else values
                 self._store(values, f.at("%y", place), masks)
                 return []
 
@@ -116,9 +116,14 @@ class Finish:
     def _masks(self) -> list[str]:
         return column_masks(self._f, "%columns", self._lanes, self._vectors)
 
+    def _has_bounds(self) -> str:
+        """Whether a bound is finite."""
+        f = self._f
+        below = f.let("fcmp ogt float %low, 0xFFF0000000000000")
+        return f.let(f"or i1 {below}, {f.let('fcmp olt float %high, 0x7FF0000000000000')}")
+
     def _bounded(self, values: list[str]) -> list[str]:
-        low, high = (self._f.splat(self._lanes, "float", name) for name in ("%low", "%high"))
-        return [bounded(self._f, self._vector, x, low, high, self._lanes) for x in values]
+        return within_bounds(self._f, self._lanes, values)
 
     def _maybe(
         self, condition: str, values: list[str], change: Callable[[list[str]], list[str]]
@@ -154,33 +159,52 @@ class Finish:
                 masked_store(self._f, self._lanes, x, at, masks[i])
 
 
+def within_bounds(f: Function, lanes: int, values: list[str]) -> list[str]:
+    """The values between the parameters ``%low`` and ``%high``."""
+    v = f"<{lanes} x float>"
+    low, high = (f.splat(lanes, "float", name) for name in ("%low", "%high"))
+    return [bounded(f, v, x, low, high, lanes) for x in values]
+
+
 def gated(f: Function, lanes: int, values: list[str]) -> list[str]:
-    """The values, by `hard_swish` unless the parameter ``%gate`` is 0."""
+    """What the parameter ``%gate`` says: nothing (0), `hard_swish` (1), or that and `scaled`."""
     kind = f"<{lanes} x float>"
     rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
     carried = [(kind, x) for x in values]
-    return f.loop(rounds, carried, lambda _, inner: hard_swish(f, lanes, inner))
+    values = f.loop(rounds, carried, lambda _, inner: hard_swish(f, lanes, inner))
+    return scaled(f, lanes, values)
 
 
 def hard_swish(f: Function, lanes: int, values: list[str]) -> list[str]:
-    """``factor * x * max(0, min(1, x / 6 + 0.5)) + summand``.
-
-    The lower half of the parameter ``%gate`` is the factor, the upper one the summand, as float32.
-    """
+    """``x * max(0, min(1, x / 6 + 0.5))``."""
     v = f"<{lanes} x float>"
     slope, half, zero, one = (
         f.splat(lanes, "float", text) for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
     )
-    factor, summand = (
-        f.splat(lanes, "float", f.let(f"bitcast i32 {f.let(f'trunc i64 {word} to i32')} to float"))
-        for word in ("%gate", f.let("lshr i64 %gate, 32"))
-    )
     found = []
     for x in values:
         sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
-        y = f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
-        found.append(f.let(f"fadd {v} {f.let(f'fmul {v} {y}, {factor}')}, {summand}"))
+        found.append(f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}"))
     return found
+
+
+def scaled(f: Function, lanes: int, values: list[str]) -> list[str]:
+    """``factor * x + summand`` if the parameter ``%gate`` is more than 1.
+
+    Its lower half is the factor, its upper half the summand, as float32.
+    """
+    v = f"<{lanes} x float>"
+
+    def body(_: str, inner: list[str]) -> list[str]:
+        words = ("%gate", f.let("lshr i64 %gate, 32"))
+        bits = (f.let(f"trunc i64 {word} to i32") for word in words)
+        factor, summand = (
+            f.splat(lanes, "float", f.let(f"bitcast i32 {bit} to float")) for bit in bits
+        )
+        return [f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {factor}')}, {summand}") for x in inner]
+
+    rounds = f.let(f"zext i1 {f.let('icmp ugt i64 %gate, 1')} to i64")
+    return f.loop(rounds, [(v, x) for x in values], body)
 
 
 def epilogue(name: str, lanes: int, half: str = "") -> Function:
