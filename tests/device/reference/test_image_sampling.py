@@ -1,4 +1,4 @@
-"""Resize and GridSample of device REFERENCE, and of CPU, beside onnxruntime."""
+"""Resize, GridSample and DeformConv of device REFERENCE, and of CPU, beside onnxruntime."""
 
 from __future__ import annotations
 
@@ -80,3 +80,26 @@ def test_images_of_one_row_or_column_reflect_that(size, mode, aligned):
     grid = np.random.default_rng(1).uniform(-2.5, 2.5, (2, 3, 4, 2)).astype(np.float32)
     given = {"mode": mode, "padding_mode": "reflection", "align_corners": aligned}
     agree("GridSample", 20, [floats(2, 3, *size), grid], given)
+
+
+@pytest.mark.parametrize("size", [(1, 6), (5, 1), (5, 6)])
+@pytest.mark.parametrize(
+    ("given", "out"),
+    [
+        ({"pads": [1, 1, 1, 1]}, (0, 0)),
+        ({"pads": [1, 1, 1, 1], "group": 2, "offset_group": 2}, (0, 0)),
+        ({"pads": [2, 2, 2, 2], "dilations": [2, 2]}, (0, 0)),
+        ({"pads": [2, 1, 2, 2]}, (2, 1)),
+    ],
+)
+def test_deformed_convolutions(size, given, out):
+    rng = np.random.default_rng(5)
+    parts, out = given.get("offset_group", 1), [n + more for n, more in zip(size, out, strict=True)]
+    offsets = (rng.standard_normal((2, 18 * parts, *out)) * 2).astype(np.float32)
+    masks = rng.random((2, 9 * parts, *out)).astype(np.float32)
+    w = floats(6, 4 // given.get("group", 1), 3, 3)
+    for arrays in (
+        [floats(2, 4, *size), w, offsets],
+        [floats(2, 4, *size), w, offsets, floats(6), masks],
+    ):
+        agree("DeformConv", 19, arrays, {**given, "kernel_shape": [3, 3]})

@@ -13,6 +13,8 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_grid_sample import GridSample as OriginalGridSample
 
+from partita.lowering.corrected_reference.deformed import DeformConv
+
 Array = np.ndarray[Any, Any]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -131,6 +133,7 @@ class MeanVarianceNormalization(OpRun):
 
 EXACT: list[type[OpRun]] = [
     AffineGrid,
+    DeformConv,
     Erf,
     Gelu,
     GridSample,

@@ -243,6 +243,19 @@ def _conv(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _holds("the bias", shapes[2], w[0])
 
 
+@_demand("DeformConv")
+def _deform_conv(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes)
+    groups, kernel = node.attrs.get("offset_group", 1), node.attrs.get("kernel_shape")
+    yield from _slides(node, len(x) - 2, kernel=True)
+    yield from _weights(node, x, w, False)
+    if kernel and tuple(kernel) != tuple(w[2:]):
+        yield f"kernel_shape {list(kernel)} is not that of the weights, {list(w[2:])}"
+    if groups < 1 or x[1] % groups:
+        yield f"{x[1]} channels do not fall into {groups} groups; offset_group must divide them"
+    yield from _holds("the bias", shapes[3], w[0])
+
+
 @_demand("ConvTranspose", "partita::ConvTranspose")
 def _conv_transpose(node: Node, shapes: Shapes) -> Iterable[str]:
     x, w = _pair(shapes)

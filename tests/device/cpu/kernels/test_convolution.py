@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and Col2Im against onnxruntime, the fused forms against their parts."""
+"""Convolutions, Col2Im and DeformConv against onnxruntime, the fused forms against their parts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judge import onnxruntime_results
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from sampling import examples
 from single_op import assert_same, check, model_of, normal, run_fused, run_ours
 
 import partita
-from partita.errors import CompileError
+from partita.errors import CompileError, UnsupportedOpError
 from partita.lowering import Activation, ActivationCode
 from partita_cpu.kernels.conv import convolution
 
@@ -337,3 +338,89 @@ def test_columns_that_are_not_those_of_the_image(columns, block, attrs, message)
     inputs = [normal(1, *columns), np.array([5, 5]), np.array(block)]
     with pytest.raises(CompileError, match=message):
         run_ours("Col2Im", inputs, constants=[1, 2], **attrs)
+
+
+def deformed(seed, n, groups, parts, size, kernel, bias=True, mask=True, far=3.0, **attrs):
+    """Inputs and attributes of a DeformConv; offsets are ``far`` in the middle."""
+    channels, outputs, rng = 4 * groups * parts, 3 * groups, np.random.default_rng(seed)
+    steps, gaps = attrs.get("strides", [1, 1]), attrs.get("dilations", [1, 1])
+    pads = attrs.get("pads", [0] * 4)
+    out = [
+        (size[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * gaps[i] - 1) // steps[i] + 1
+        for i in range(2)
+    ]
+    taps = parts * math.prod(kernel)
+    w = rng.standard_normal((outputs, channels // groups, *kernel)).astype(np.float32)
+    offsets = (rng.standard_normal((n, 2 * taps, *out)) * far).astype(np.float32)
+    masks = rng.random((n, taps, *out)).astype(np.float32) if mask else None
+    bias = normal(seed, outputs) if bias else None
+    inputs = [normal(seed, n, channels, *size), w, offsets, bias, masks]
+    return inputs[: 3 + bool(mask or bias is not None) + bool(mask)], {
+        **attrs,
+        "group": groups,
+        "offset_group": parts,
+    }
+
+
+DEFORMED = [
+    {"groups": 1, "parts": 1, "size": (7, 9), "kernel": (3, 3), "pads": [1, 1, 1, 1]},
+    {"groups": 2, "parts": 1, "size": (8, 5), "kernel": (2, 3), "mask": False, "strides": [2, 1]},
+    {"groups": 1, "parts": 2, "size": (8, 9), "kernel": (3, 2), "bias": False},
+    {"groups": 2, "parts": 3, "size": (9, 8), "kernel": (2, 2), "dilations": [3, 2]},
+    {"groups": 1, "parts": 1, "size": (5, 6), "kernel": (1, 1), "bias": False, "mask": False},
+    {"groups": 2, "parts": 2, "size": (6, 7), "kernel": (3, 3), "pads": [0, 2, 3, 1], "far": 40},
+    {"groups": 1, "parts": 1, "size": (1, 6), "kernel": (1, 2), "pads": [1, 0, 1, 0]},
+    {"groups": 4, "parts": 2, "size": (64, 70), "kernel": (3, 3), "strides": [1, 2]},
+]
+
+
+@pytest.mark.parametrize("opset", [19, 22])
+@pytest.mark.parametrize("case", DEFORMED)
+def test_deformed_convolutions(case, opset):
+    inputs, attrs = deformed(1, 2, **case)
+    check("DeformConv", inputs, constants=(1,), opset=opset, **attrs)
+    wanted = onnxruntime_results(
+        model_of("DeformConv", inputs, opset=opset, **attrs),
+        {f"x{k}": x for k, x in enumerate(inputs) if x is not None},
+    )
+    doubles = [None if x is None else x.astype(np.float64) for x in inputs]
+    (y,) = run_ours("DeformConv", doubles, opset=opset, **attrs)
+    assert_same(y, wanted[0].astype(np.float64), 1e-4, 1e-4)
+
+
+def test_taps_that_are_moved_nowhere_read_zero():
+    case = {"groups": 1, "parts": 1, "size": (6, 7), "kernel": (3, 3), "mask": False}
+    inputs, attrs = deformed(2, 1, **case, bias=False)
+    offsets = inputs[2]
+    offsets[0, :2, 1] = np.nan
+    offsets[0, 4:6, 2] = [[np.inf], [-np.inf]]
+    offsets[0, 8:10] = 3e38
+    (y,) = run_ours("DeformConv", inputs, opset=19, **attrs)
+    weights = inputs[1].copy()
+    weights[:, :, 1, 1] = 0
+    inputs[2] = np.where(np.abs(offsets) < 1e9, offsets, -100).astype(np.float32)
+    inputs[1] = weights
+    (due,) = onnxruntime_results(
+        model_of("DeformConv", inputs, opset=19, **attrs),
+        {f"x{k}": x for k, x in enumerate(inputs)},
+    )
+    np.testing.assert_allclose(y, due, rtol=1e-4, atol=1e-4)
+
+
+def test_offsets_of_another_shape_are_refused():
+    case = {"groups": 1, "parts": 1, "size": (6, 7), "kernel": (3, 3), "bias": False}
+    inputs, attrs = deformed(3, 1, **case)
+    for place, name in ((2, "offset"), (4, "mask")):
+        wrong = [*inputs]
+        wrong[place] = inputs[place][..., :-1]
+        with pytest.raises(CompileError, match=f"has the {name} of shape"):
+            run_ours("DeformConv", wrong, opset=19, **attrs)
+
+
+def test_deformed_convolutions_of_volumes_are_not_taken():
+    inputs = [normal(1, 1, 2, 3, 4, 5), normal(2, 2, 2, 1, 1, 1), normal(3, 1, 3, 3, 4, 5)]
+    proto = model_of("DeformConv", inputs, opset=19)
+    for info, x in zip(proto.graph.input, inputs, strict=True):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, 1, x.shape))
+    with pytest.raises(UnsupportedOpError, match="input of 5 dimensions; takes images of 4"):
+        partita.Core().compile_model(proto, "CPU")

@@ -180,7 +180,7 @@ def _emit_columns(b: Builder, c: Convolution, x: Operand, w: Operand, y: Operand
     weights = b.view(w, (g, c.outputs // g, depth))
     out = b.view(y, (c.batch, g, c.outputs // g, c.window.pixels))
     table = b.constant(c.window.table)
-    for first, images, row, rows in _pieces(c, x.dtype.itemsize):
+    for first, images, row, rows in pieces(c, x.dtype.itemsize):
         columns = b.empty((images, g, depth, rows * width), x.dtype)
         b.call(im2col, b.flat(x), b.flat(columns), table, c.channels, first, images, row, rows)
         b.call_numpy(
@@ -195,7 +195,7 @@ def _emit_columns(b: Builder, c: Convolution, x: Operand, w: Operand, y: Operand
         )
 
 
-def _pieces(c: Convolution, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
+def pieces(c: Convolution, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
     """(first image, images, first row, rows) of the pieces in which columns are made."""
     rows = c.window.out[0] * c.window.out[1]
     row_bytes = c.channels * c.window.taps * c.window.out[2] * itemsize
