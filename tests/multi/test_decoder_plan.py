@@ -26,7 +26,8 @@ from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning import decoder_plan
 from partita_hetero.tuning.decoder_chain import DecoderDevice
-from partita_hetero.tuning.decoder_plan import layer_range, plan_model
+from partita_hetero.tuning.decoder_plan import plan_model
+from partita_hetero.tuning.planned_decoder import layer_range
 from tests.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
 from .fakes import FakeDevice, core_with

@@ -97,7 +97,8 @@ class Candidate:
     """One placement that was considered.
 
     Attributes:
-        name: ``"plan"``, ``"only CPU"``, ``"priority"``, or ``"CPU first"``: all that CPU takes.
+        name: ``"plan"``, ``"only CPU"``, ``"priority"``, ``"CPU first"`` (all that CPU takes), or
+            ``"replicas on GPU.0, GPU.1"``: the model on each, for requests that stay there.
         ops: Device to the number of operations it runs.
         submodels: How many submodels it has.
         foreseen_us: What the cost model said before it was run, in microseconds; ``None`` if not
