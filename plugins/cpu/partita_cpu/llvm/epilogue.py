@@ -243,6 +243,14 @@ def load_half(f: Function, lanes: int, pointer: str, mask: str, kind: str = BFLO
     return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
 
 
+def load_whole_half(f: Function, lanes: int, pointer: str) -> str:
+    """A vector of bfloat16 as floats."""
+    ints, short = f"<{lanes} x i32>", f"<{lanes} x i16>"
+    wide = f.let(f"zext {short} {f.load(short, pointer, 2)} to {ints}")
+    bits = f.let(f"shl {ints} {wide}, {f.splat(lanes, 'i32', '16')}")
+    return f.let(f"bitcast {ints} {bits} to <{lanes} x float>")
+
+
 def store_half(
     f: Function, lanes: int, x: str, pointer: str, mask: str | None, kind: str = BFLOAT
 ) -> str:

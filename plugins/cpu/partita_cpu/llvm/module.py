@@ -153,9 +153,8 @@ def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
 def _bfloat16_functions(level: Level) -> list[Function]:
     """Products in bfloat16, by tiles or by vectors; conversions take 16 numbers at a time."""
     made = _tile_functions() if level.tiles else []
-    whole = not level.masks_halves
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
-        made.append(bf16_split.narrow(f"narrow_{name}", planes, whole))
+        made.append(bf16_split.narrow(f"narrow_{name}", planes))
         made.append(deal(f"deal_{name}", 16, planes))
         made.append(bf16_split.lay_tile(f"lay_{name}", planes))
         made.append(bf16_split.scale(f"scale_{name}", 16, half_in=False, planes=planes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import load_half, rounded_to_float16, store_parts
+from partita_cpu.llvm.epilogue import load_half, load_whole_half, rounded_to_float16, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, masked_load, masked_store
 
@@ -55,7 +55,7 @@ def copy(name: str, lanes: int) -> Function:
     return f
 
 
-def narrow(name: str, planes: int, whole: bool = False) -> Function:
+def narrow(name: str, planes: int) -> Function:
     """Converts a run; returns the largest bit pattern of an absolute value among the floats.
 
     The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
@@ -63,10 +63,9 @@ def narrow(name: str, planes: int, whole: bool = False) -> Function:
     Args:
         name: Its symbol.
         planes: In how many parts numbers are kept.
-        whole: Whether whole vectors are converted without masks, where these cost much.
     """
     f = Function(name, PARAMETERS, "i64")
-    return _Converter(f, 16, False, planes, whole=whole).function()
+    return _Converter(f, 16, False, planes).function()
 
 
 def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
@@ -88,20 +87,18 @@ class _Converter:
         half_in: bool,
         planes: int,
         scaled: bool = False,
-        whole: bool = False,
     ) -> None:
-        self._f, self._lanes, self._scaled, self._whole = f, lanes, scaled, whole
+        self._f, self._lanes, self._scaled = f, lanes, scaled
         self._half_in, self._planes = half_in, planes
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
 
     def function(self) -> Function:
         f, lanes, ints = self._f, self._lanes, self._ints
         rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
-        largest, done = "zeroinitializer", "0"
-        if self._whole:
-            done = f.let(f"udiv i64 %n, {lanes}")
-            largest = f.loop(done, [(ints, largest)], self._whole_piece)[0]
-            rounds = f.let(f"sub i64 {rounds}, {done}")
+        # Masks take longer than most of what is done to a vector.
+        done = f.let(f"udiv i64 %n, {lanes}")
+        largest = f.loop(done, [(ints, "zeroinitializer")], self._whole_piece)[0]
+        rounds = f.let(f"sub i64 {rounds}, {done}")
 
         def piece(index: str, values: list[str]) -> list[str]:
             return self._piece(f.let(f"add i64 {index}, {done}"), values)
@@ -165,11 +162,18 @@ class _Converter:
         return [self._larger(values[0], x)]
 
     def _whole_piece(self, index: str, values: list[str]) -> list[str]:
-        """A vector of float32 that is there as a whole, in parts."""
+        """A vector that is there as a whole."""
         f, lanes = self._f, self._lanes
         first = f.let(f"mul i64 {index}, {lanes}")
-        x = f.load(self._floats, f.at("%x", f.let(f"shl i64 {first}, 2")))
-        store_parts(f, lanes, x, f.at("%to", f.let(f"shl i64 {first}, 1")), None, self._planes)
+        at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
+        x = load_whole_half(f, lanes, at) if self._half_in else f.load(self._floats, at)
+        if self._scaled:
+            x = self._scale(x, f.let(f"shl i64 {first}, 2"), None)
+        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
+        if self._planes:
+            store_parts(f, lanes, x, to, None, self._planes)
+        else:
+            f.do(f"store {self._floats} {x}, ptr {to}, align 4")
         return [self._larger(values[0], x)]
 
     def _mask(self, first: str, end: str) -> str:
@@ -178,14 +182,21 @@ class _Converter:
         left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
         return f.let(f"icmp slt {self._ints} {numbers}, {f.splat(lanes, 'i32', left)}")
 
-    def _scale(self, x: str, place: str, inside: str) -> str:
-        """Scaled; zero where there are no numbers, since bounds could make something else of it."""
+    def _scale(self, x: str, place: str, inside: str | None) -> str:
+        """Scaled; zero where there are no numbers, since bounds could make something else of it.
+
+        Without a mask there are some everywhere.
+        """
         f, lanes, v = self._f, self._lanes, self._floats
-        factor = masked_load(f, lanes, f.at("%factor", place), inside)
-        shift = masked_load(f, lanes, f.at("%shift", place), inside)
+        numbers = (f.at(name, place) for name in ("%factor", "%shift"))
+        factor, shift = (
+            f.load(v, at) if inside is None else masked_load(f, lanes, at, inside) for at in numbers
+        )
         x = f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {factor}, {v} {shift})")
         low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
         x = bounded(f, v, x, low, high, lanes)
+        if inside is None:
+            return x
         return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
 
 
@@ -201,12 +212,23 @@ def lay_tile(name: str, planes: int, float16: bool = False) -> Function:
 def copy_halves(name: str) -> Function:
     """Copies a run of bfloat16; returns what `narrow` returns."""
     f = Function(name, PARAMETERS, "i64")
-    rounds = f.let("lshr i64 " + f.let("add i64 %padded, 31") + ", 5")
     kind, mask = "<32 x i16>", "<32 x i1>"
     numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(32)) + ">"
+    done = f.let("lshr i64 %n, 5")
+    rounds = f.let(f"sub i64 {f.let('lshr i64 ' + f.let('add i64 %padded, 31') + ', 5')}, {done}")
+
+    def larger(largest: str, x: str) -> str:
+        size = f.let(f"and {kind} {x}, {f.splat(32, 'i16', '32767')}")
+        return f.let(f"call {kind} @llvm.umax.v32i16({kind} {largest}, {kind} {size})")
+
+    def whole(index: str, values: list[str]) -> list[str]:
+        place = f.let(f"shl i64 {index}, 6")
+        x = f.load(kind, f.at("%x", place), 2)
+        f.do(f"store {kind} {x}, ptr {f.at('%to', place)}, align 2")
+        return [larger(values[0], x)]
 
     def piece(index: str, values: list[str]) -> list[str]:
-        first = f.let(f"shl i64 {index}, 5")
+        first = f.let(f"shl i64 {f.let(f'add i64 {index}, {done}')}, 5")
         masks = []
         for end in ("%n", "%padded"):
             left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
@@ -217,10 +239,10 @@ def copy_halves(name: str) -> Function:
         to = f.at("%to", place)
         name = "@llvm.masked.store.v32i16.p0"
         f.do(f"call void {name}({kind} {x}, ptr {to}, i32 2, {mask} {masks[1]})")
-        size = f.let(f"and {kind} {x}, {f.splat(32, 'i16', '32767')}")
-        return [f.let(f"call {kind} @llvm.umax.v32i16({kind} {values[0]}, {kind} {size})")]
+        return [larger(values[0], x)]
 
-    largest = f.loop(rounds, [(kind, "zeroinitializer")], piece)[0]
+    largest = f.loop(done, [(kind, "zeroinitializer")], whole)[0]
+    largest = f.loop(rounds, [(kind, largest)], piece)[0]
     found = f.let(f"call i16 @llvm.vector.reduce.umax.v32i16({kind} {largest})")
     f.do(f"ret i64 {f.let('shl i64 ' + f.let(f'zext i16 {found} to i64') + ', 16')}")
     return f

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from partita_cpu.llvm.epilogue import load_half, store_half
+from partita_cpu.llvm.epilogue import load_half, load_whole_half, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
@@ -29,7 +29,7 @@ def add_rows(name: str, lanes: int, half: bool) -> Function:
 
     def read(at: str, mask: str | None) -> str:
         if mask is None:
-            return _load_whole(f, lanes, at) if half else f.load(vector, at)
+            return load_whole_half(f, lanes, at) if half else f.load(vector, at)
         return load_half(f, lanes, at, mask) if half else masked_load(f, lanes, at, mask)
 
     def write(x: str, at: str, mask: str | None) -> None:
@@ -75,11 +75,3 @@ def add_rows(name: str, lanes: int, half: bool) -> Function:
     f.loop("%rows", [("ptr", "%a"), ("ptr", "%b"), ("ptr", "%y")], pixel)
     f.do("ret void")
     return f
-
-
-def _load_whole(f: Function, lanes: int, pointer: str) -> str:
-    """A vector of bfloat16 as floats."""
-    ints, short = f"<{lanes} x i32>", f"<{lanes} x i16>"
-    wide = f.let(f"zext {short} {f.load(short, pointer, 2)} to {ints}")
-    bits = f.let(f"shl {ints} {wide}, {f.splat(lanes, 'i32', '16')}")
-    return f.let(f"bitcast {ints} {bits} to <{lanes} x float>")
