@@ -121,8 +121,7 @@ class Generator:
     ) -> None:
         require_known(cache_type)
         for name, value in (("batch", batch), ("chunk", chunk), ("context", context)):
-            if value is not None and value < 1:
-                raise InputError(f"{name}={value}; it is a whole number above 0.")
+            _require_count(name, value)
         self._tokenizer = tokenizer
         self._make_tokenizer = None
         stored: int | None = None
@@ -331,8 +330,7 @@ class Generator:
 
     def _limit(self, prompt: int, max_new_tokens: int | None) -> tuple[int, str]:
         """How many tokens may follow a prompt, and why no more."""
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise InputError(f"max_new_tokens={max_new_tokens}; it is a whole number above 0.")
+        _require_count("max_new_tokens", max_new_tokens)
         room = self.context - prompt
         wanted = 1 if max_new_tokens is None else max_new_tokens
         if wanted <= room:
@@ -380,6 +378,12 @@ class Generator:
         shape = self.compiled_model.output("logits").shape or (None,)
         size = shape[-1]
         return size if isinstance(size, int) else self.tokenizer.vocabulary_size
+
+
+def _require_count(name: str, value: int | None) -> None:
+    """Refuses what is given for a number of something and is none."""
+    if value is not None and not (isinstance(value, Integral) and value >= 1):
+        raise InputError(f"{name}={value}; it is a whole number above 0.")
 
 
 def _warn_of_packages() -> None:

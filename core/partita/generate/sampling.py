@@ -8,8 +8,9 @@ case of neural text degeneration"), min-p. Nothing sorts the whole vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -49,21 +50,23 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value, right, allowed in (
-            ("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more"),
-            ("top_k", self.top_k, self.top_k >= 0, "0 or more"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1"),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                0 < self.repetition_penalty < math.inf,
-                "above 0",
-            ),
-            ("seed", self.seed, self.seed is None or self.seed >= 0, "0 or more, or None"),
-        ):
-            if not right:
+        for name, kind, fits, allowed in _RANGES:
+            value = getattr(self, name)
+            if value is None and name == "seed":
+                continue
+            if not (isinstance(value, kind) and fits(value)):
                 raise InputError(f"{name}={value} is out of range; it is {allowed}.")
+
+
+_RANGES: tuple[tuple[str, type, Callable[[Any], bool], str], ...] = (
+    ("temperature", Real, lambda value: 0 <= value < math.inf, "0 or more"),
+    ("top_k", Integral, lambda value: value >= 0, "a whole number, 0 or more"),
+    ("top_p", Real, lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    ("min_p", Real, lambda value: 0 <= value <= 1, "from 0 to 1"),
+    ("repetition_penalty", Real, lambda value: 0 < value < math.inf, "above 0"),
+    ("seed", Integral, lambda value: value >= 0, "a whole number, 0 or more, or None"),
+)
+"""Of each setting its type, which values of it are right, and what is said of others."""
 
 
 class Sampler:

@@ -101,6 +101,10 @@ def test_repetition_penalty_lowers_what_has_occurred():
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
         ("seed", -1),
+        ("top_k", 1.5),
+        ("top_p", "0.5"),
+        ("seed", "x"),
+        ("temperature", None),
     ],
 )
 def test_values_out_of_range_are_refused(name, value):

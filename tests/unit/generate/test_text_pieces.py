@@ -46,6 +46,11 @@ def test_empty_stop_words_are_refused():
         StopWords(["a", ""])
 
 
+def test_stop_words_are_texts():
+    with pytest.raises(InputError, match="A stop word is 5; they are texts"):
+        StopWords(["a", 5])
+
+
 def decode(tokens):
     """Each token is a byte, 256 a special one that says nothing."""
     return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")

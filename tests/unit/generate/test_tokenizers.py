@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
-from partita.errors import TokenizerError
+from partita.errors import InputError, TokenizerError
 from partita.generate.text.gguf_tokenizer import from_metadata
 from partita.generate.text.pre_tokenizers import WORD_CUTS
 from partita.generate.text.tokenizer import from_folder
@@ -112,6 +112,11 @@ def test_any_text_comes_back(text):
 
 
 ROUND_TRIP = from_metadata(byte_pair_metadata(trained("smollm"), "smollm"), "'m.gguf'")
+
+
+def test_bytes_that_are_no_utf8_are_no_text():
+    with pytest.raises(InputError, match=r"at place 3 it has '\\udce9', half of a character"):
+        ROUND_TRIP.encode(b"caf\xe9".decode("utf-8", "surrogateescape"))
 
 
 def test_special_tokens_are_known_by_name_and_say_nothing():

@@ -16,7 +16,7 @@ class StopWords:
         words: The stop words; one that another one contains hides it.
 
     Raises:
-        InputError: One of them is empty.
+        InputError: One of them is empty, or no text.
 
     Example:
         >>> stop = StopWords(["END"])
@@ -27,6 +27,9 @@ class StopWords:
     """
 
     def __init__(self, words: Sequence[str] = ()) -> None:
+        for word in words:
+            if not isinstance(word, str):
+                raise InputError(f"A stop word is {word!r}; they are texts.")
         if "" in words:
             raise InputError("A stop word is empty; it would end every text before it begins.")
         self._words = tuple(words)

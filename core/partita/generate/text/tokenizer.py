@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import TokenizerError, raised_as
+from partita.errors import InputError, TokenizerError, raised_as
 from partita.generate.text.chat_template import ChatTemplate, Message
 from partita.generate.text.packages import require
 from partita.generate.text.text_stream import TextStream
@@ -51,7 +51,17 @@ class Tokenizer:
             text: The text.
             formatted: It has all special tokens already, as :meth:`chat_prompt` makes it; without
                 that, those that the model expects around a text are added.
+
+        Raises:
+            InputError: It holds halves of characters, as bytes become that are no UTF-8.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"The text is none: at place {error.start} it has {text[error.start]!r}, half of a "
+                "character. Was it read from bytes that are no UTF-8?"
+            ) from None
         tokens: list[int] = self._engine.encode(text, add_special_tokens=not formatted).ids
         return tokens
 
