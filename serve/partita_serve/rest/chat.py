@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import aclosing, contextmanager
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -164,6 +164,8 @@ def _telling_errors(handler: Handler) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
+        except ClientDisconnect:  # nobody is there to be told
+            raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             told = _told(error)
             if told.http_status == 500:

@@ -3,6 +3,8 @@
 import asyncio
 import importlib
 import json
+import logging
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -246,6 +248,19 @@ def test_bodies_that_are_no_requests(server, body):
         answer = http.post("/v1/completions", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].endswith(".")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_clients_that_leave_amid_their_request_are_no_failures(server, path, caplog):
+    host, port = server.netloc.split(":")
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{"
+    with caplog.at_level(logging.WARNING), client_of(server) as client:
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), timeout=30) as leaving:
+                leaving.sendall(head.encode())
+                assert client.get("/v1/models").status_code == 200  # so that it has been read
+            assert client.get("/v1/models").status_code == 200
+    assert not caplog.records
 
 
 def test_the_status_page_and_metrics_tell_of_texts(client, server):
