@@ -88,7 +88,8 @@ Zen 5: 1x1 convolutions of images in float32 take as long in both with 48 channe
 96 and 40, 256 and 28; see docs/performance-log.md."""
 
 ROUNDED_PIXELS = 1024
-"""Images of fewer are rounded all the same: little is to be saved, and bfloat16 was asked for."""
+"""Products of fewer rows are rounded all the same: little is to be saved, and bfloat16 was asked
+for."""
 
 _ROUND_PIXEL = 54
 """A pixel takes as much longer as if it had so many channels more."""
@@ -176,14 +177,14 @@ class Choice:
         return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
 
     def wanted_stored(self, images: Images, *, halves: bool) -> Arithmetic:
-        """The same for an image that is kept in 16 bits, or in float32 and rounded on the way.
+        """The same for pixels that are kept in 16 bits, or in float32 and rounded on the way.
 
         Vectors multiply numbers of bfloat16 twice as fast as those of float32, but to round them
         takes longer than that saves where few outputs are computed of each.
         """
         found = self.wanted(images)
         by_vectors = found is Arithmetic.BF16 and not self.level.tiles
-        many = images.out_height > 1 and images.pixels >= ROUNDED_PIXELS
+        many = images.pixels >= ROUNDED_PIXELS
         costly = many and not halves and not _repays(images)
         return Arithmetic.F32 if by_vectors and costly else found
 

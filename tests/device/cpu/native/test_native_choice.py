@@ -8,7 +8,7 @@ import pytest
 from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
-from partita_cpu.llvm.levels import AMX
+from partita_cpu.llvm.levels import AMX, AVX512_BF16
 from partita_cpu.machine_model import MachineModel
 
 FINE = np.ones(3, np.float32)
@@ -123,3 +123,19 @@ def test_weights_that_would_be_infinite_stay_float32():
 def test_bfloat16_is_taken_at_its_word():
     assert arithmetic(Images.matrix(1, 8, 8), wanted=Arithmetic.BF16) is Arithmetic.BF16
     assert arithmetic(window(128, 512), wanted=Arithmetic.F32) is Arithmetic.F32
+
+
+@pytest.mark.parametrize("level", [AVX512_BF16, AMX])
+def test_what_rounding_would_take_longer_than_it_saves(level):
+    """Many rows of float32 of which vectors compute few columns; tiles compute all in bfloat16."""
+
+    def chosen(images, halves=False):
+        choice = Choice(MachineModel(level), Arithmetic.BF16, 2)
+        return choice.wanted_stored(images, halves=halves)
+
+    image = Images(1, 64, 64, 24, 8, out_height=64, out_width=64)
+    for few in (Images.matrix(30000, 16, 1), image):
+        assert chosen(few) is (Arithmetic.BF16 if level.tiles else Arithmetic.F32)
+        assert chosen(few, halves=True) is Arithmetic.BF16
+    for worth_it in (Images.matrix(2048, 768, 768), Images.matrix(64, 16, 1)):
+        assert chosen(worth_it) is Arithmetic.BF16
