@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import itertools
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import ClassVar
@@ -301,6 +302,26 @@ def test_lack_of_memory_is_told(memory) -> None:
         made.allocate(65 << 20)
     assert told.value.is_lack_of_memory
     assert driver.pushed == 0
+
+
+def test_refused_imports_leave_nothing_open(memory, monkeypatch) -> None:
+    import pyopencl as cl
+
+    driver, made = memory
+    descriptor, other = os.pipe()
+
+    def do_export(_, told, *_rest) -> int:
+        _at(told, ctypes.c_int).value = descriptor
+        return 0
+
+    monkeypatch.setattr(HostDriver, "do_cuMemExportToShareableHandle", do_export, raising=False)
+    monkeypatch.setattr(shared_memory, "import_buffer", lambda *_: (None, -30))
+    with pytest.raises(cl.LogicError, match="clCreateBufferWithProperties failed: -30"):
+        made.allocate(5 << 20)
+    assert driver.calls.count("cuMemRelease") == 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    os.close(other)
 
 
 class ThroughOpenCl(OpenClCommands):

@@ -8,11 +8,12 @@ in as many sizes as halve the waste.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from typing import Any
 
-from partita_opencl.cuda.cuda_driver import Address, Cuda
+from partita_opencl.cuda.cuda_driver import Address, Cuda, CudaError
 
 EXTENSION = "cl_khr_external_memory_opaque_fd"
 """What OpenCL's driver must list to import memory."""
@@ -117,7 +118,11 @@ class SharedMemory:
         kind = _Allocation(_PINNED, _POSIX, _Location(_ON_DEVICE, self._cuda.number))
         self._cuda.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(kind), 0)
         export = "cuMemExportToShareableHandle"
-        self._cuda.call(export, ctypes.byref(descriptor), handle, _POSIX, 0)
+        try:
+            self._cuda.call(export, ctypes.byref(descriptor), handle, _POSIX, 0)
+        except CudaError:
+            self._cuda.call("cuMemRelease", handle)
+            raise
         return handle, descriptor.value
 
     def _part(self, size: int) -> Any:
@@ -177,7 +182,7 @@ def imported_address(cuda: Cuda, descriptor: int, size: int) -> CudaMemory:
 
 
 def import_buffer(context: Any, descriptor: int, nbytes: int) -> tuple[Any, int]:
-    """An OpenCL buffer over exported memory, whose descriptor is taken over, and the status."""
+    """An OpenCL buffer over exported memory, and the status; a buffer takes the descriptor over."""
     import pyopencl as cl
 
     word = ctypes.c_void_p
@@ -196,6 +201,7 @@ def _imported(context: Any, descriptor: int, nbytes: int) -> Any:
 
     buffer, status = import_buffer(context, descriptor, nbytes)
     if buffer is None:
+        os.close(descriptor)
         raise cl.LogicError(f"clCreateBufferWithProperties failed: {status}")
     return buffer
 
