@@ -10,7 +10,7 @@ decoding comes to (bytes of weights that a token reads, times tokens a second), 
 first tokens are those of the engine in the first row: of a random prompt many tokens are about
 equally likely, so that arithmetic decides. Engines in this process have the processor time of the
 prompt, too, which others on the machine disturb less. Engines: Partita by its exact products, and
-(``partita-int8``) with rows of prompts in int8, as others have them; llama.cpp (npm's
+(``partita-int8``) with rows of prompts and caches in int8, OpenVINO's default; llama.cpp (npm's
 node-llama-cpp) and OpenVINO GenAI on the same file; onnxruntime and onnxruntime-genai on what
 Partita makes of it, saved as ONNX. What is not installed is left out, and a line says so; README.md
 beside this script says how to install it.
@@ -30,13 +30,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from generate_options import chunk_of, model_file, model_parser
 from random_decoders import work_of_a_token
 
 import partita
+
+CacheType = Literal["float32", "int8"]
 
 PAUSE = 0.2
 PEER_SCRIPT = Path(__file__).resolve().with_name("llama_cpp_peer.mjs")
@@ -148,9 +150,10 @@ class Partita(StepEngine):
     Args:
         setting: What all engines get.
         group: Numbers of a row of a prompt that share a scale in int8; 0 for exact products.
+        cache_type: Elements of the caches.
     """
 
-    def __init__(self, setting: Setting, group: int = 0) -> None:
+    def __init__(self, setting: Setting, group: int = 0, cache_type: CacheType = "float32") -> None:
         config = dict(setting.config)
         if group:
             config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
@@ -161,10 +164,11 @@ class Partita(StepEngine):
         self.arithmetic = "float32 sums of stored weights"
         if group:
             self.name += ", int8"
-            self.arithmetic = f"prompts in int8 by groups of {group}"
+            self.arithmetic = f"prompts in int8 by groups of {group}, {cache_type} caches"
         if core.accepts_property(setting.device, "HETERO_CONTEXT"):
             config["HETERO_CONTEXT"] = setting.context
-        compiled = core.compile_model(setting.model, setting.device, config)
+        model = decoder_of(setting.path, setting.context, cache_type)
+        compiled = core.compile_model(model, setting.device, config)
         decision = compiled.explain().decision
         for note in decision.notes if decision else ():
             print(f"planned: {note}", flush=True)
@@ -173,7 +177,8 @@ class Partita(StepEngine):
 
     def step(self, ids: Sequence[int], past: int) -> int:
         """The likeliest token after some tokens that follow so many others."""
-        return int(np.argmax(self._request.infer(_feeds(ids, past))["logits"]))
+        results = self._request.infer(_feeds(ids, past), share_outputs=True)
+        return int(np.argmax(results["logits"]))
 
 
 class OnnxRuntime(StepEngine):
@@ -402,7 +407,7 @@ class LlamaCpp:
 
 ENGINES: dict[str, Callable[[Setting], Engine]] = {
     "partita": Partita,
-    "partita-int8": functools.partial(Partita, group=32),
+    "partita-int8": functools.partial(Partita, group=32, cache_type="int8"),
     "llama.cpp": LlamaCpp,
     "onnxruntime": OnnxRuntime,
     "genai": OnnxRuntimeGenai,
@@ -424,8 +429,10 @@ def started(names: Sequence[str], setting: Setting) -> list[Engine]:
     return found
 
 
-def of_one_sequence(model: partita.Model) -> partita.Model:
-    """The model with a batch of 1, in all inputs that have one."""
+def decoder_of(path: Path, context: int, cache_type: CacheType = "float32") -> partita.Model:
+    """A decoder with a batch of 1, in all inputs that have one."""
+    options = partita.DecoderOptions(context=context, cache_type=cache_type)
+    model = partita.Core().read_model(path, decoder=options)
     shapes = {port.name: port.shape for port in model.inputs if port.shape}
     return model.reshape({name: (1, *shape[1:]) for name, shape in shapes.items()})
 
@@ -477,8 +484,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     args = parser.parse_args()
     with model_file(args) as (path, folder):
-        options = partita.DecoderOptions(context=args.context)
-        model = of_one_sequence(partita.Core().read_model(path, decoder=options))
+        model = decoder_of(path, args.context)
         config = {"HETERO_MEMORY_LIMITS": args.memory} if args.memory else {}
         where = (folder, args.device, config, chunk_of(args, model))
         setting = Setting(path, model, args.context, args.threads, *where)
