@@ -31,7 +31,8 @@ def _capabilities() -> list[str]:
 
     level = isa()
     able = {"FP32": True, "BF16": level.dots_bfloat16, "FP16": level.native}
-    able |= {"INT8": level.dots_bytes, "EXPORT_IMPORT": True}
+    able |= {"INT8": level.dots_bytes, "WINOGRAD": level.native and not level.tiles}
+    able["EXPORT_IMPORT"] = True
     return [name for name, has in able.items() if has]
 
 
@@ -69,7 +70,8 @@ class CpuProperties(DeviceProperties):
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,
         description="What to prefer where speed and exactness differ. ACCURACY computes f32 as "
-        "f32; PERFORMANCE lets AMX compute long sums as three bfloat16 products (error per "
+        "f32; PERFORMANCE lets AMX compute long sums as three bfloat16 products, and other "
+        "processors convolutions of 3 x 3 taps by Winograd's minimal filtering (error per "
         "operation at most 2e-5 of a tensor's maximum).",
     )
     PERFORMANCE_HINT: PerformanceMode = Field(
@@ -96,7 +98,8 @@ class CpuProperties(DeviceProperties):
     )
     OPTIMIZATION_CAPABILITIES: list[str] = read_only(
         _capabilities,
-        "Arithmetic that the processor has instructions for, and EXPORT_IMPORT.",
+        "Arithmetic that the processor has instructions for, WINOGRAD where convolutions are "
+        "computed so, and EXPORT_IMPORT.",
     )
     DEVICE_ARCHITECTURE: str = read_only(platform.machine, "The processor's architecture.")
     SHAPE_CACHE_BYTES: int = Field(

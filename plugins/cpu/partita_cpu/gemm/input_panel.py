@@ -45,7 +45,7 @@ Scaling = tuple[int, int, Any, Any]
 
 
 @loop(inline=True)
-def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
+def lay_run(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
     """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
     if padded <= 0:
         return 0
@@ -53,7 +53,7 @@ def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
 
 
 @loop(inline=True)
-def _put_channels(
+def lay_pixel(
     kernels: Array,
     p: Array,
     x: int,
@@ -65,7 +65,7 @@ def _put_channels(
 ) -> Any:
     """`n` channels of one pixel, scaled if the plan says so, then zeros up to `padded`."""
     if not p[SCALED]:
-        return _put(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
+        return lay_run(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
     if padded <= 0:
         return 0
     factor, shift, low, high = scaling
@@ -113,10 +113,10 @@ def lay_halo(
     for r in range(rows):
         row = top + r
         if row < 0 or row >= height:
-            _put(copy, x, 0, to, plane, pitch * cell)
+            lay_run(copy, x, 0, to, plane, pitch * cell)
             to += pitch * cell * unit
             continue
-        _put(copy, x, 0, to, plane, left * cell)
+        lay_run(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
         if p[PLANAR]:
@@ -124,17 +124,17 @@ def lay_halo(
             source = x + image * channels * apart + 4 * (row * width + p[X_FIRST])
             largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
         elif cell == taken == channels and p[SOLID]:
-            found = _put(copy, source, width * cell, to, plane, width * cell)
+            found = lay_run(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:
             for i in range(width):
                 at, place = source + wide * i * pixel, to + i * cell * unit
-                found = _put_channels(kernels, p, at, taken, place, cell, scaling, group * taken)
+                found = lay_pixel(kernels, p, at, taken, place, cell, scaling, group * taken)
                 largest = max(largest, found)
         to += width * cell * unit
-        _put(copy, x, 0, to, plane, (pitch - left - width) * cell)
+        lay_run(copy, x, 0, to, plane, (pitch - left - width) * cell)
         to += (pitch - left - width) * cell * unit
-    _put(copy, x, 0, to, plane, p[TRAIL] * cell)
+    lay_run(copy, x, 0, to, plane, p[TRAIL] * cell)
     return largest
 
 
@@ -175,19 +175,19 @@ def lay_columns(
         for a in range(down):
             row = top + a * dilation_down
             if row < 0 or row >= height:
-                _put(copy, x, 0, to, plane, across * taken)
+                lay_run(copy, x, 0, to, plane, across * taken)
                 to += across * taken * unit
                 continue
             line_start = (image * height + row) * width * pixel
             source = x + wide * (line_start + p[X_FIRST] + group * taken)
             if together:
-                _put(copy, x, 0, to, plane, low * taken)
+                lay_run(copy, x, 0, to, plane, low * taken)
                 to += low * taken * unit
                 at = source + wide * (left + low) * pixel
                 n, rest = (high - low) * taken, (across - low) * taken
                 if a == down - 1:
                     rest += padded - run
-                found = _put(copy, at, n, to, plane, rest)
+                found = lay_run(copy, at, n, to, plane, rest)
                 largest = max(largest, found)
                 to += (across - low) * taken * unit
                 continue
@@ -196,14 +196,14 @@ def lay_columns(
                 n = taken if 0 <= place < width else 0
                 at = source + wide * place * pixel
                 if n:
-                    found = _put_channels(kernels, p, at, n, to, taken, scaling, group * taken)
+                    found = lay_pixel(kernels, p, at, n, to, taken, scaling, group * taken)
                 else:
-                    found = _put(copy, x, 0, to, plane, taken)
+                    found = lay_run(copy, x, 0, to, plane, taken)
                 largest = max(largest, found)
                 to += taken * unit
         lowest = top + (down - 1) * dilation_down
         if not together or not 0 <= lowest < height:
-            _put(copy, x, 0, to, plane, padded - run)
+            lay_run(copy, x, 0, to, plane, padded - run)
         column += 1
         if column == p[OUT_WIDTH]:
             column = 0

@@ -309,7 +309,7 @@ def _line_bytes(p: Array) -> Any:
     return p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if p[ARITHMETIC] else 4)
 
 
-class _Panel(NamedTuple):
+class Panel(NamedTuple):
     """What the tiles of a panel have in common.
 
     Attributes:
@@ -345,7 +345,7 @@ class _Panel(NamedTuple):
     pixel_bytes: int
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """A column of tiles.
 
     Attributes:
@@ -445,7 +445,7 @@ def multiply_panel(
                         _exact_tile(source, column.weights, tiles, panel.tile, context, rows)
                     else:
                         call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0))
-                    _finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
+                    finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
 
 
 @loop(inline=True)
@@ -470,7 +470,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
         else:
             lines, length = units, width
     count = -(-length // p[TILE_ROWS])
-    return _Panel(
+    return Panel(
         tile,
         zeros,
         zeros + ZERO_BYTES,
@@ -495,11 +495,11 @@ def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
     first = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
     exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
     weights = at.w + number * p[BLOCK_BYTES] + p[W_FIRST]
-    return _Column(weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
+    return Column(weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
 
 
 @loop(inline=True)
-def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
+def _rows_of(t: int, panel: Panel, p: Array, unit: int) -> Any:
     """The first row of a tile, counted from that of its line, and how many rows it has."""
     length, most = panel.length, p[TILE_ROWS]
     if p[EVEN]:
@@ -545,7 +545,7 @@ def _taps_inside(p: Array, line: int, first: int, behind: int) -> Any:
 
 @loop(inline=True)
 def _result(
-    at: ProductAddresses, panel: _Panel, column: _Column, epilogue: Epilogue, line: int, pixel: int
+    at: ProductAddresses, panel: Panel, column: Column, epilogue: Epilogue, line: int, pixel: int
 ) -> Any:
     """Addresses of the result's and the residual's elements; 0 where there is no residual."""
     place = (panel.first_pixel + line * panel.width + pixel) * panel.pixel_bytes + column.at
@@ -553,13 +553,13 @@ def _result(
 
 
 @loop
-def _finish_rows(
+def finish_rows(
     rows: int,
     line: int,
     pixel: int,
     at: ProductAddresses,
-    panel: _Panel,
-    column: _Column,
+    panel: Panel,
+    column: Column,
     context: PanelContext,
     epilogue: Epilogue,
 ) -> None:
@@ -599,8 +599,8 @@ def _activate_piece(
     piece: int,
     count: int,
     residual: int,
-    panel: _Panel,
-    column: _Column,
+    panel: Panel,
+    column: Column,
     context: PanelContext,
     epilogue: Epilogue,
 ) -> None:

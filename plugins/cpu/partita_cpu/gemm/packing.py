@@ -130,11 +130,11 @@ def _packed(
     step = WHOLE_STEP if pairs else plan.step
     layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
     table = (groups, outputs, *lies, *layout, *_kernels(plan), int(pairs))
-    out = _aligned(packed_size(plan))
+    out = aligned(packed_size(plan))
     if later is not None and arithmetic is Arithmetic.F32 and plan.level.native:
         later(w, out, table)
         return out
-    threads = threads if out.nbytes >= _SHARED_BYTES else 1
+    threads = shared_by(threads, out)
     if arithmetic is Arithmetic.F16:
         whole = np.empty(2 * groups * plan.blocks * rows * plan.columns * planes, np.uint16)
         _run(threads, w, whole, table)
@@ -173,6 +173,11 @@ def scratch_of(threads: int) -> tuple[Array, Array, Array, Array]:
     )
 
 
+def shared_by(threads: int, result: Array) -> int:
+    """How many of so many threads make a result: one, if it is small."""
+    return threads if result.nbytes >= _SHARED_BYTES else 1
+
+
 def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
     """Runs a kernel on so many threads, outside of any program."""
     if threads > 1:
@@ -181,7 +186,7 @@ def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
         kernel(*args, 0, 1)
 
 
-def _aligned(count: int) -> Array:
+def aligned(count: int) -> Array:
     """Flat uint16, the first at the start of a cache line."""
     raw = np.empty(2 * count + 64, np.uint8)
     start = -raw.ctypes.data % 64

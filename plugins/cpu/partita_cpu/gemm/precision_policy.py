@@ -112,6 +112,8 @@ class Choice:
         group: Terms of rows that share a scale where products with weights quantized in blocks
             round rows to int8; 0 where none do.
         group_note: What that comes to; empty if it is not asked for.
+        filters: Whether convolutions of 3 x 3 taps may be computed by minimal filtering, which
+            rounds otherwise; see `partita_cpu.winograd`.
         waiting: Weights that wait to be packed until a program is complete.
     """
 
@@ -121,6 +123,7 @@ class Choice:
     shortfall: str = field(default="", compare=False)
     group: int = 0
     group_note: str = field(default="", compare=False)
+    filters: bool = False
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -285,7 +288,9 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
         if group_note:
             tell_once(group_note)
         group = 0
-    return Choice(machine, arithmetic, threads, note, group, group_note)
+    fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
+    filters = fast and level.native and arithmetic is Arithmetic.F32
+    return Choice(machine, arithmetic, threads, note, group, group_note, filters)
 
 
 def takes_groups(level: Level) -> bool:

@@ -240,9 +240,26 @@ class Product(NamedTuple):
     exec_type: str
 
 
-def product_of(b: Builder, choice: Choice, cut: Plan, op: LinearOp, y: Operand) -> Product:
-    """What a driver takes for a product that `fitting` cut and whose weights it packed."""
-    scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
+def product_of(
+    b: Builder,
+    choice: Choice,
+    cut: Plan,
+    op: LinearOp,
+    y: Operand,
+    thread_bytes: int | None = None,
+) -> Product:
+    """What a driver takes for a product that `fitting` cut and whose weights it packed.
+
+    Args:
+        b: The builder.
+        choice: What may be used.
+        cut: The product.
+        op: What is computed; its weights are packed.
+        y: The result.
+        thread_bytes: Scratch memory that each thread needs; ``None``: what the plan says.
+    """
+    own = cut.thread_bytes if thread_bytes is None else thread_bytes
+    scratch = b.empty((choice.threads * own,), "uint8")
     claims = b.empty((choice.threads * LINE,), np.int64)
     added = y if op.residual is None else op.residual
     epilogue = epilogue_of(op.activation, op.residual is not None)

@@ -9,7 +9,7 @@ from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
 from partita_cpu.llvm.copies.transpose_block import turn
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.images import depthwise_rows
+from partita_cpu.llvm.images import depthwise_rows, winograd
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh, weighing_part
 from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
 from partita_cpu.llvm.images.depthwise_pixels_int8 import weigh_bytes
@@ -49,13 +49,14 @@ PARTS = (
     "_f16",
     "_blocks",
     "_quads",
+    "_winograd",
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
-Windows that slide over images, depthwise convolutions, products of bfloat16 by vectors, activations
-that end in bfloat16, and products of bytes take long to compile, and each is asked for by some
-networks; those for float16, for weights quantized in blocks and for rows of bytes beside these are
-seldom asked for.
+Windows that slide over images, depthwise convolutions, Winograd's transforms, products of bfloat16
+by vectors, activations that end in bfloat16, and products of bytes take long to compile, and each
+is asked for by some networks; those for float16, for weights quantized in blocks and for rows of
+bytes beside these are seldom asked for.
 """
 
 
@@ -70,6 +71,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
         return made + unpack_quads.functions() + int8_groups.functions() if made else made
+    if part == "_winograd":
+        return winograd.functions(lanes)
     if part == "_bytes":
         return _byte_functions(level)
     if part == "_pairs":

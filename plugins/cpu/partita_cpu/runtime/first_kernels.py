@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.lowering import Graph
+from partita.lowering import Graph, Node
 from partita_cpu.gemm import macrokernel, packing
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
@@ -16,7 +16,9 @@ from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
 from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, weighing_part
+from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.threads import call_queue, thread_pool
+from partita_cpu.winograd import point_weights, tile_loop
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _POOLS = frozenset({"AveragePool", "MaxPool"})
@@ -38,6 +40,8 @@ def begin(choice: Choice, graph: Graph) -> None:
     compile_pool.order([level_job(choice.level, part) for part in sorted({*_parts(choice, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(macrokernel.CALLS)
+    if any(_may_filter(choice, node) for node in graph.nodes):
+        order([*point_weights.CALLS, *tile_loop.CALLS])
     if choice.threads == 1:  # queues of calls have a thread per stream
         order(call_queue.CALLS)
 
@@ -52,3 +56,14 @@ def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
             weights = node.inputs[1].shape or ()
             if len(weights) == 4 and weights[1] == 1 and weights[3] in ACROSS:
                 yield weighing_part(weights[3], half)
+        if _may_filter(choice, node):
+            yield "_winograd"
+
+
+def _may_filter(choice: Choice, node: Node) -> bool:
+    """Whether an operator may be computed by minimal filtering."""
+    if not choice.filters or node.op_type != "Conv" or node.inputs[1] is None:
+        return False
+    window = (node.inputs[1].shape or ())[2:]
+    strides = node.attrs.get("strides", ())
+    return window == (TAPS, TAPS) and node.attrs.get("group", 1) == 1 and set(strides) <= {1}

@@ -173,7 +173,8 @@ def test_no_hang_after_a_fork_or_at_exit(way):
     model = helper.make_model(graph, opset_imports=opset, ir_version=8)
     core = partita.Core()
     model = core.read_model(model.SerializeToString())
-    device = core.compile_model(model, "CPU", {{"INFERENCE_NUM_THREADS": 2}})
+    config = {{"INFERENCE_NUM_THREADS": 2, "EXECUTION_MODE_HINT": "ACCURACY"}}
+    device = core.compile_model(model, "CPU", config)
     x = np.ones((1, 64, 28, 28), np.float32)
     assert np.asarray(device(x)[0])[0, 0, 5, 5] == 576
     if {way!r} == "fork":

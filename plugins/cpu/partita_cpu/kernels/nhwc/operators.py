@@ -44,6 +44,7 @@ from partita_cpu.nhwc.window import (
     swap_axes,
 )
 from partita_cpu.scalar.activations import ActivationFields
+from partita_cpu.winograd.steps import emit_filtered
 
 NARROW = 8
 """Up to so many outputs an activation that needs a pass gets one of its own."""
@@ -171,8 +172,9 @@ def conv(
     choice = choice_of(b)
     op = LinearOp(w, bias, residual, activation)
     product = b, choice, images, x, op, y, storage
-    if not emit_by_rows(*product) and not emit_together(*product):
-        emit_product(b, choice, images, x, op, y, storage, scaling)
+    if emit_by_rows(*product) or emit_together(*product) or emit_filtered(*product, scaling):
+        return y
+    emit_product(b, choice, images, x, op, y, storage, scaling)
     return y
 
 

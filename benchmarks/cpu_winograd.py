@@ -1,0 +1,143 @@
+"""Convolutions of 3 x 3 taps on device CPU: directly, and by Winograd's minimal filtering.
+
+    python benchmarks/cpu_winograd.py [--threads 1] [--seconds 1] [--random 0]
+        [CHANNELSxOUTPUTSxHEIGHTxWIDTH ...]
+
+Without AMX the default mode takes tiles of 2 x 2 or 4 x 4 results where it expects to gain, and
+EXECUTION_MODE_HINT=ACCURACY none. Each shape is compiled as both modes have it and with tiles of
+both sizes, which then take turns; --random draws so many shapes. Prints the least time of the
+convolution's step in microseconds for each, what the default chose, its gain (1.00 where it is
+direct), and errors against float64 in parts of the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from cpu_networks import Builder
+
+import partita
+from partita_cpu.winograd.time_model import side_for
+
+SHAPES = (
+    *("64x64x56x56", "128x128x28x28", "256x256x14x14", "512x512x7x7"),  # ResNet
+    *("64x64x160x160", "128x128x80x80", "256x256x40x40", "512x512x20x20"),  # a detector
+    *("64x64x224x224", "128x128x112x112", "256x256x56x56", "512x512x28x28"),  # VGG
+    *("128x64x256x256", "512x256x64x64", "1024x512x32x32"),  # a U-Net
+    *("128x32x56x56", "128x32x14x14", "16x64x55x55", "96x96x35x35", "24x24x160x160"),
+)
+DIRECT, SMALL, LARGE, DEFAULT = "direct", "2x2", "4x4", "default"
+SIDES = {DIRECT: 0, SMALL: 2, LARGE: 4}
+
+Shape = tuple[int, int, int, int]
+
+
+@contextmanager
+def tiles_of(name: str) -> Iterator[list[int]]:
+    """Lets convolutions that are compiled meanwhile have tiles of one size; yields which ones."""
+    taken: list[int] = []
+
+    def side(*sizes: Any) -> int:
+        taken.append(SIDES[name] if name in SIDES else side_for(*sizes))
+        return taken[-1]
+
+    with mock.patch("partita_cpu.winograd.steps.side_for", side):
+        yield taken
+
+
+def made(name: str, model: bytes, threads: int, x: Any) -> tuple[Any, int]:
+    """A request that has run once, and the side of its tiles, 0 if there are none."""
+    config = {"INFERENCE_NUM_THREADS": threads, "PERF_COUNT": True}
+    core = partita.Core()
+    with tiles_of(name) as taken:
+        request = core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
+        request.set_tensor("x", x)
+        request.infer()
+    return request, taken[-1] if taken else 0
+
+
+def step_time(request: Any) -> float:
+    """Microseconds of the convolution in the last run."""
+    (found,) = [info for info in request.get_profiling_info() if info.node_type == "Conv"]
+    return float(found.real_time_us)
+
+
+def in_float64(x: Any, w: Any, bias: Any) -> Any:
+    """The convolution and Relu, padded by one."""
+    wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    height, width = x.shape[2:]
+    total = np.zeros((1, w.shape[0], height, width)) + bias[:, None, None]
+    for i in range(3):
+        for j in range(3):
+            piece = wide[0, :, i : i + height, j : j + width].reshape(x.shape[1], -1)
+            total += (w[:, :, i, j].astype(np.float64) @ piece).reshape(total.shape)
+    return np.maximum(total, 0)
+
+
+def measure(shape: Shape, threads: int, seconds: float) -> str:
+    """A line of the table."""
+    channels, outputs, height, width = shape
+    b = Builder()
+    y = b.add("Relu", b.conv("x", channels, outputs, 3))
+    model, feeds = b.model((1, channels, height, width), y)
+    x = np.maximum(feeds["x"], 0)
+    requests: dict[str, Any] = {}
+    for name in (*SIDES, DEFAULT):
+        requests[name], side = made(name, model, threads, x)
+    times: dict[str, list[float]] = {name: [] for name in requests}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[DIRECT]) < 5:
+        for name, request in requests.items():
+            request.infer()
+            times[name].append(step_time(request))
+    least = {name: min(found) for name, found in times.items()}
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((outputs, channels, 3, 3)).astype(np.float32) * (9 * channels) ** -0.5
+    wanted = in_float64(x, w, np.full(outputs, 0.01, np.float32))
+    errors = {}
+    for name in SIDES:
+        found = np.asarray(requests[name].get_output_tensor(0).data)
+        errors[name] = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    chosen = next(name for name, its in SIDES.items() if its == side)
+    name = "x".join(map(str, shape))
+    cells = [f"{least[name]:9.1f}" for name in (*SIDES, DEFAULT)]
+    cells += [f"{chosen:>7}", f"{least[DIRECT] / least[DEFAULT]:5.2f}"]
+    cells += [f"{errors[name]:8.1e}" for name in SIDES]
+    return " ".join([f"{name:18}", *cells])
+
+
+def drawn(rng: np.random.Generator) -> Shape:
+    """A shape of up to some 100 million multiplications."""
+    while True:
+        channels, outputs = (int(2 ** rng.uniform(2, 9.5)) for _ in range(2))
+        height, width = (int(2 ** rng.uniform(1.5, 8)) for _ in range(2))
+        if 1e5 < channels * outputs * height * width * 9 < 5e8:
+            return channels, outputs, height, width
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shapes", nargs="*", metavar="CHANNELSxOUTPUTSxHEIGHTxWIDTH")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--random", type=int, default=0, help="so many random shapes instead")
+    arguments = parser.parse_args()
+    shapes: list[Any] = [tuple(map(int, text.split("x"))) for text in arguments.shapes or SHAPES]
+    if arguments.random:
+        rng = np.random.default_rng(1)
+        shapes = [drawn(rng) for _ in range(arguments.random)]
+    columns = (*SIDES, DEFAULT)
+    print(" ".join([f"{'shape':18}", *(f"{name:>9}" for name in columns), f"{'chosen':>7} gain"]))
+    for shape in shapes:
+        print(measure(shape, arguments.threads, arguments.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Transforms of Winograd's minimal filtering: of tiles of an image, and of the sums of a tile.
+
+A tile of m x m results of 3 x 3 taps needs n x n pixels, n = m + 2. Along each of both axes a tile
+is transformed by the matrices that :mod:`partita_cpu.winograd.point_weights` derives: here they are
+written as sums and differences of what two opposite points share. S. Winograd, Arithmetic
+Complexity of Computations, 1980; A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural
+Networks, 2016.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from partita_cpu.llvm.epilogue import VECTORS
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import column_masks, masked_load
+
+TAPS = 3
+
+POINTS = {2: (1.0,), 4: (0.75, 1.5)}
+"""By the side of a tile of results: points, beside 0 and infinity, where polynomials are evaluated;
+each with its opposite.
+
+With 1 and 2, which are usual, tiles of 4 x 4 are off by several times as much: what is added up
+differs more in size. Products of these are float32 numbers.
+"""
+
+SPREAD_PARAMETERS = (
+    "ptr %x, i64 %line, i64 %pixel, i64 %tiles, i64 %channels, ptr %to, i64 %row, i64 %plane"
+)
+"""x: the first of the pixels of a tile. line, pixel: bytes from one row or pixel of the image to
+the next. tiles: how many, side by side. to: a row of channels, filled up with zeros to whole
+vectors, for each tile and point. row, plane: bytes from one tile or point to the next."""
+
+GATHER_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line"
+"""sums: a row of columns for each tile and point, tile after tile. plane: bytes from one point to
+the next. tiles: how many, side by side. to: a row of columns for each pixel of the result. line:
+bytes from one row of pixels to the next."""
+
+
+def pixels_of(side: int) -> int:
+    """Pixels across a tile of so many results."""
+    return side + TAPS - 1
+
+
+def factors_without(points: Sequence[float], left: int | None = None) -> list[float]:
+    """Coefficients of even powers of the product of ``x^2 - p^2``, but for one of the points."""
+    found = [1.0]
+    for number, point in enumerate(points):
+        if number != left:
+            square = point * point
+            shifted = [0.0, *found]
+            found = [a - square * b for a, b in zip(shifted, [*found, 0.0], strict=True)]
+    return found
+
+
+class _Transform:
+    """Writes sums of vectors with constant factors."""
+
+    def __init__(self, f: Function, lanes: int, side: int) -> None:
+        self.f, self.lanes, self.side = f, lanes, side
+        self.points = POINTS[side]
+        self.vector = f"<{lanes} x float>"
+
+    def total(self, terms: Sequence[tuple[float, str]]) -> str:
+        """The sum of factors times vectors; those with factor 1 come first."""
+        ordered = sorted(terms, key=lambda term: term[0] != 1.0)
+        factor, found = ordered[0]
+        if factor != 1.0:
+            found = self.f.let(f"fmul {self.vector} {found}, {self.number(factor)}")
+        for factor, x in ordered[1:]:
+            if abs(factor) == 1.0:
+                sign = "fadd" if factor > 0 else "fsub"
+                found = self.f.let(f"{sign} {self.vector} {found}, {x}")
+            else:
+                found = self.fma(self.number(factor), x, found)
+        return found
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        v = self.vector
+        return self.f.let(f"call {v} @llvm.fma.v{self.lanes}f32({v} {a}, {v} {b}, {v} {c})")
+
+    def number(self, value: float) -> str:
+        """A vector constant; LLVM writes a float as the bits of the double that is equal."""
+        bits = struct.pack(">d", value).hex().upper()
+        return "<" + ", ".join([f"float 0x{bits}"] * self.lanes) + ">"
+
+    def spread(self, pixels: Sequence[str]) -> list[str]:
+        """Values at 0, at each point and its opposite, and at infinity, of n pixels."""
+        whole = factors_without(self.points)
+        found = [self.total([(c, pixels[2 * i]) for i, c in enumerate(whole)])]
+        for number, point in enumerate(self.points):
+            rest = factors_without(self.points, number)
+            even = self.total([(c, pixels[2 * i + 2]) for i, c in enumerate(rest)])
+            odd = self.total([(c, pixels[2 * i + 1]) for i, c in enumerate(rest)])
+            found += [self.total([(1.0, even), (s * point, odd)]) for s in (1.0, -1.0)]
+        found.append(self.total([(c, pixels[2 * i + 1]) for i, c in enumerate(whole)]))
+        return found
+
+    def gather(self, values: Sequence[str]) -> list[str]:
+        """The m results, of values at the points."""
+        add, v, pairs = self.f.let, self.vector, range(len(self.points))
+        sums = [add(f"fadd {v} {values[2 * i + 1]}, {values[2 * i + 2]}") for i in pairs]
+        gaps = [add(f"fsub {v} {values[2 * i + 1]}, {values[2 * i + 2]}") for i in pairs]
+        found = []
+        for k in range(self.side):
+            shared = gaps if k % 2 else sums
+            terms = [(p**k, x) for p, x in zip(self.points, shared, strict=True)]
+            terms += [(1.0, values[0])] if k == 0 else []
+            terms += [(1.0, values[-1])] if k == self.side - 1 else []
+            found.append(self.total(terms))
+        return found
+
+
+def spread(name: str, side: int, lanes: int) -> Function:
+    """Transforms the pixels of tiles that lie side by side; see `SPREAD_PARAMETERS`."""
+    f = Function(name, SPREAD_PARAMETERS)
+    made, n = _Transform(f, lanes, side), pixels_of(side)
+    whole = f.let(f"udiv i64 %channels, {lanes}")
+    rest = f.let(f"urem i64 %channels, {lanes}")
+    some = f.let(f"zext i1 {f.let(f'icmp ne i64 {rest}, 0')} to i64")
+    mask = column_masks(f, rest, lanes, 1)[0]
+    apart = ["0", "%pixel"]
+    for _ in range(2, n):
+        apart.append(f.let(f"add i64 {apart[-1]}, %pixel"))
+    further = f.let(f"mul i64 %pixel, {side}")
+
+    def piece(at: list[str], masked: bool) -> list[str]:
+        source, to = at
+        lines = [source]
+        for _ in range(1, n):
+            lines.append(f.at(lines[-1], "%line"))
+        columns = []
+        for place in apart:
+            places = [f.at(line, place) for line in lines]
+            pixels = [
+                masked_load(f, lanes, p, mask) if masked else f.load(made.vector, p) for p in places
+            ]
+            columns.append(made.spread(pixels))
+        point = to
+        for down in range(n):
+            for x in made.spread([column[down] for column in columns]):
+                f.do(f"store {made.vector} {x}, ptr {point}, align 4")
+                point = f.at(point, "%plane")
+        return [f.at(source, 4 * lanes), f.at(to, 4 * lanes)]
+
+    def tile(_: str, at: list[str]) -> list[str]:
+        state = [("ptr", at[0]), ("ptr", at[1])]
+        after = f.loop(whole, state, lambda _, inner: piece(inner, masked=False))
+        state = [("ptr", pointer) for pointer in after]
+        f.loop(some, state, lambda _, inner: piece(inner, masked=True))
+        return [f.at(at[0], further), f.at(at[1], "%row")]
+
+    f.loop("%tiles", [("ptr", "%x"), ("ptr", "%to")], tile)
+    f.do("ret void")
+    return f
+
+
+def gather(name: str, side: int, lanes: int) -> Function:
+    """Makes results of the sums of tiles that lie side by side; see `GATHER_PARAMETERS`.
+
+    Returns 1 if some result is infinite or NaN, else 0.
+    """
+    f = Function(name, GATHER_PARAMETERS, "i64")
+    made, n, width = _Transform(f, lanes, side), pixels_of(side), 4 * lanes * VECTORS
+    v, zeros = made.vector, "zeroinitializer"
+
+    def piece(at: list[str]) -> list[str]:
+        source, to, odd = at
+        values, point = [], source
+        for _ in range(n * n):
+            values.append(f.load(v, point))
+            point = f.at(point, "%plane")
+        columns = [made.gather(values[across::n]) for across in range(n)]
+        line = to
+        for down in range(side):
+            for across, x in enumerate(made.gather([column[down] for column in columns])):
+                f.do(f"store {v} {x}, ptr {f.at(line, across * width)}, align 4")
+                odd = made.fma(x, zeros, odd)  # 0 times infinity is NaN, which stays
+            line = f.at(line, "%line")
+        return [f.at(source, 4 * lanes), f.at(to, 4 * lanes), odd]
+
+    def tile(_: str, at: list[str]) -> list[str]:
+        kinds = ("ptr", "ptr", v)
+        state = list(zip(kinds, at, strict=True))
+        odd = f.loop(str(VECTORS), state, lambda _, inner: piece(inner))[2]
+        return [f.at(at[0], width), f.at(at[1], side * width), odd]
+
+    odd = f.loop("%tiles", [("ptr", "%sums"), ("ptr", "%to"), (v, zeros)], tile)[2]
+    lost = f.let(f"fcmp uno {v} {odd}, {zeros}")
+    bits = f.let(f"bitcast <{lanes} x i1> {lost} to i{lanes}")
+    found = f.let(f"icmp ne i{lanes} {bits}, 0")
+    f.do(f"ret i64 {f.let(f'zext i1 {found} to i64')}")
+    return f
+
+
+def functions(lanes: int) -> list[Function]:
+    """The kernels of a level with vectors of so many floats."""
+    made = []
+    for side in POINTS:
+        made += [spread(f"spread_{side}", side, lanes), gather(f"gather_{side}", side, lanes)]
+    return made

@@ -1,0 +1,164 @@
+"""Weights of 3 x 3 taps at the points of Winograd's minimal filtering, and the way back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Array
+from partita.system.memory_map import give_back
+from partita_cpu.gemm.packing import aligned, run_shared, shared_by
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
+
+_TAPS = 9
+
+LARGEST = np.float32(np.finfo(np.float32).max)
+
+
+def evaluation(side: int) -> Array:
+    """(n, 3): values of a polynomial of three coefficients at the points, as tiles need them.
+
+    At finite points they are divided by what Lagrange's interpolation divides by; the last row is
+    the value at infinity.
+    """
+    points = [0.0, *(sign * p for p in POINTS[side] for sign in (1.0, -1.0))]
+    rows = []
+    for point in points:
+        divisor = math.prod(point - other for other in points if other != point)
+        rows.append([point**k / divisor for k in range(TAPS)])
+    return np.array([*rows, [0.0, 0.0, 1.0]])
+
+
+def recovery(side: int) -> Array:
+    """(3, n): the coefficients out of the values.
+
+    The first one is the value at 0, the last one that at infinity, and the one between half of what
+    the values at the largest point and its opposite differ by.
+    """
+    values = evaluation(side)
+    found = np.zeros((TAPS, pixels_of(side)))
+    found[0, 0], found[2, -1] = 1 / values[0, 0], 1.0
+    found[1, -3:-1] = 0.5 / values[-3, 1], -0.5 / values[-3, 1]
+    return found
+
+
+def transformed_size(outputs: int, channels: int, side: int, columns: int) -> int:
+    """How many uint16 transformed weights take, for tiles of so many columns."""
+    return 2 * -(-outputs // columns) * pixels_of(side) ** 2 * channels * columns
+
+
+def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
+    """Weights at the points, in the order in which tile kernels read them.
+
+    They are computed in float64 and rounded once.
+
+    Args:
+        w: Float32 weights (outputs, channels, 3, 3).
+        side: Results down and across a tile.
+        columns: Of a tile of the products.
+        threads: Threads that share the work.
+
+    Returns:
+        Bits of float32 (column of tiles, point, channel, column) as flat uint16, zeros for outputs
+        that do not exist; empty if some are not finite.
+    """
+    outputs, channels = w.shape[:2]
+    out = aligned(transformed_size(outputs, channels, side, columns))
+    threads = shared_by(threads, out)
+    n = pixels_of(side)
+    room = np.empty((threads, (n * n + n * TAPS + _TAPS) * columns))
+    found = np.zeros(threads, np.int64)
+    sizes = np.array((outputs, channels, n, columns), np.int64)
+    flat = np.ascontiguousarray(w, np.float32).reshape(-1)
+    values = evaluation(side).reshape(-1)
+    run_shared(threads, _transform, flat, out.view(np.float32), values, room, found, sizes)
+    give_back(w)
+    return out[:0] if found.any() else out
+
+
+# Memory decides how long it takes: unrolled, it would only take longer to compile.
+@loop(drives=True)
+def _transform(
+    w: Array, out: Array, values: Array, room: Array, found: Array, p: Array, tid: int, nt: int
+) -> None:
+    """Transforms the weights of one channel and of the outputs of a tile's columns at a time.
+
+    Args:
+        w: (outputs, channels, 9), flat.
+        out: (column of tiles, point, channel, column), flat.
+        values: `evaluation`, flat.
+        room: For each thread, float64 that it writes to meanwhile.
+        found: For each thread, set to 1 if a number is not finite.
+        p: Outputs, channels, points along an axis, columns.
+        tid: This thread.
+        nt: All threads; they share columns of tiles and channels.
+    """
+    outputs, channels, n, columns = p[0], p[1], p[2], p[3]
+    own = room[tid]
+    taps = own[: _TAPS * columns]
+    lines = own[_TAPS * columns : (_TAPS + n * TAPS) * columns]
+    points = own[(_TAPS + n * TAPS) * columns :]
+    units = -(-outputs // columns) * channels
+    for unit in range(units * tid // nt, units * (tid + 1) // nt):
+        block = unit // channels
+        channel = unit - block * channels
+        exist = min(columns, outputs - block * columns)
+        for tap in range(_TAPS):
+            first = ((block * columns) * channels + channel) * _TAPS + tap
+            for c in range(exist):
+                taps[tap * columns + c] = w[np.uint64(first + c * channels * _TAPS)]
+            for c in range(exist, columns):
+                taps[tap * columns + c] = 0.0
+        for i in range(n):
+            for b in range(TAPS):
+                _mix(
+                    values,
+                    TAPS * i,
+                    taps,
+                    b * columns,
+                    TAPS,
+                    lines,
+                    (i * TAPS + b) * columns,
+                    columns,
+                )
+        for i in range(n):
+            for j in range(n):
+                _mix(
+                    values,
+                    TAPS * j,
+                    lines,
+                    i * TAPS * columns,
+                    1,
+                    points,
+                    (i * n + j) * columns,
+                    columns,
+                )
+        for point in range(n * n):
+            to = ((block * n * n + point) * channels + channel) * columns
+            for c in range(columns):
+                value = np.float32(points[np.uint64(point * columns + c)])
+                out[np.uint64(to + c)] = value
+            for c in range(columns):
+                if not abs(out[np.uint64(to + c)]) <= LARGEST:
+                    found[tid] = 1
+
+
+@loop
+def _mix(
+    values: Array, row: int, x: Array, first: int, apart: int, y: Array, to: int, columns: int
+) -> None:
+    """``y[to:] = the sum over k of values[row + k] * x[first + k * apart * columns:]``."""
+    step = apart * columns
+    a, b, c = values[row], values[row + 1], values[row + 2]
+    for i in range(columns):
+        at = first + i
+        y[np.uint64(to + i)] = (
+            a * x[np.uint64(at)] + b * x[np.uint64(at + step)] + c * x[np.uint64(at + 2 * step)]
+        )
+
+
+_FLOATS, _DOUBLES, _WORDS = np.zeros(0, np.float32), np.zeros(0), np.zeros(0, np.int64)
+CALLS = ((_transform, (_FLOATS, _FLOATS, _DOUBLES, np.zeros((0, 0)), _WORDS, _WORDS)),)
+"""What is compiled here, and arguments like those that it is called with."""

@@ -1,0 +1,75 @@
+"""Records convolutions of 3 x 3 taps as steps of Winograd's minimal filtering, where that pays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering import Builder, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_records import InputScaling
+from partita_cpu.gemm.product_steps import LinearOp, product_of
+from partita_cpu.gemm.tile_kernels import tile_columns
+from partita_cpu.winograd.point_weights import recovery, transform, transformed_size
+from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
+from partita_cpu.winograd.tile_plan import (
+    transform_kernels,
+    winograd_plan,
+)
+from partita_cpu.winograd.time_model import side_for
+
+SAVED = {2: 2, 4: 4}
+"""How many times fewer multiplications there are, about."""
+
+
+def emit_filtered(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    op: LinearOp,
+    y: Operand,
+    storage: Storage,
+    scaling: InputScaling | None,
+) -> bool:
+    """Records what `emit_product` would, if minimal filtering is allowed and takes less time."""
+    if not choice.filters or storage.planar or storage.half_in or storage.half_out:
+        return False
+    side = side_for(images, choice.machine, choice.threads)
+    if not side or b.folding:
+        return False
+    weights = _weights(b, choice, op.w, side)
+    if not weights.size:
+        return False
+    cut = winograd_plan(images, choice.machine, choice.threads, storage, side)
+    op = op._replace(w=weights)
+    product = product_of(b, choice, cut.cut, op, y, cut.thread_bytes)
+    offset = product.arrays.bias
+    b.call(
+        filter_tiles,
+        b.flat(x),
+        product.arrays,
+        scaling or InputScaling(offset, offset),
+        product.context,
+        WinogradContext(
+            b.constant(transform_kernels(choice.level, side)),
+            b.constant(cut.table),
+            b.constant(recovery(side).reshape(-1)),
+            b.constant(np.zeros(1, np.int64)),
+        ),
+        product.epilogue,
+        work=product.work // SAVED[side],
+        exec_type=f"{choice.level.vectors}_f32_winograd",
+        cleared=product.context.claims,
+    )
+    return True
+
+
+def _weights(b: Builder, choice: Choice, w: Operand, side: int) -> Operand:
+    """Transformed weights; empty if some are not finite."""
+    columns = tile_columns(choice.level)
+    outputs, channels = w.shape[:2]
+    form = Form(np.uint16, (transformed_size(outputs, channels, side, columns),), or_none=True)
+    key = ("winograd", side, columns)
+    return b.prepack(w, key, lambda a: transform(a, side, columns, choice.threads), form=form)

@@ -1,0 +1,139 @@
+"""How a convolution is cut for Winograd's minimal filtering: sizes that the driver reads.
+
+A tile of m x m results of 3 x 3 taps is computed from n x n pixels, n = m + 2. Its pixels are
+transformed, each of the n x n points is a product of matrices (tiles, channels) by (channels,
+outputs), and the sums of a tile are transformed to results: n^2 / m^2 multiplications for a result
+instead of 9.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import Array
+from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
+from partita_cpu.gemm.blocking import Images, Plan, Storage, plan
+from partita_cpu.gemm.tile_fields import ZERO_BYTES
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm.images.winograd import pixels_of
+from partita_cpu.llvm.levels import Level
+from partita_cpu.machine_model import LINE_BYTES, MachineModel
+from partita_cpu.winograd.time_model import Sizes, panel_and_shares
+
+SHEET_PIXELS = 64
+"""Pixels of a result that are made of sums at a time; they stay in the first-level cache."""
+
+FIELDS = (
+    *("SIDE", "DOWN", "ACROSS", "TILES", "PANEL", "PANELS", "SHARES", "ROW_BYTES", "PLANE_BYTES"),
+    *("SUMS_AT", "SUM_PLANE_BYTES", "SHEET_AT", "RUN", "PIXELS_AT", "ZEROS_AT", "TAPS_AT"),
+    *("POINT_BYTES", "MEMORY_BYTES"),
+)
+"""What the array holds, in order. DOWN, ACROSS: tiles of an image; TILES: of all images; PANEL:
+tiles that are computed at a time; ROW_BYTES: of a transformed pixel's channels; PLANE_BYTES: of all
+tiles of a panel at one point; RUN: tiles whose results are made at a time; POINT_BYTES: weights of
+a column of outputs at one point; SUMS_AT, SHEET_AT, PIXELS_AT, ZEROS_AT, TAPS_AT: where in a
+thread's memory."""
+
+(
+    SIDE,
+    DOWN,
+    ACROSS,
+    TILES,
+    PANEL,
+    PANELS,
+    SHARES,
+    ROW_BYTES,
+    PLANE_BYTES,
+    SUMS_AT,
+    SUM_PLANE_BYTES,
+    SHEET_AT,
+    RUN,
+    PIXELS_AT,
+    ZEROS_AT,
+    TAPS_AT,
+    POINT_BYTES,
+    MEMORY_BYTES,
+) = range(len(FIELDS))
+
+SPREAD, GATHER = range(2)
+"""Places of the kernels that transform."""
+
+
+@dataclass(frozen=True)
+class WinogradPlan:
+    """A cut convolution.
+
+    Attributes:
+        cut: The same convolution, cut for being multiplied directly: sizes, and where things lie.
+        side: Results down and across a tile.
+        table: The array for the driver; see `FIELDS`.
+    """
+
+    cut: Plan
+    side: int
+    table: Array
+
+    @property
+    def thread_bytes(self) -> int:
+        """Scratch memory that each thread needs."""
+        found: int = whole(self.table[MEMORY_BYTES])
+        return found
+
+
+def winograd_plan(
+    images: Images, machine: MachineModel, threads: int, storage: Storage, side: int
+) -> WinogradPlan:
+    """Cuts a convolution of 3 x 3 taps for so many threads.
+
+    Args:
+        images: The convolution.
+        machine: What it is cut for.
+        threads: Threads that share it.
+        storage: How input and output lie in memory.
+        side: Results down and across a tile.
+    """
+    cut = plan(images, machine, Arithmetic.F32, threads, storage)
+    points, lanes = pixels_of(side) ** 2, machine.level.lanes
+    down, across = -(-images.out_height // side), -(-images.out_width // side)
+    tiles = images.batch * down * across
+    row, columns = -(-images.channels // lanes) * lanes * 4, cut.columns * 4
+    grid = evaluated(panel_and_shares, side, *Sizes.of(images, machine, threads))
+    panel, shares = evaluated(_first, grid), evaluated(_last, grid)
+    plane, sums = evaluated(_odd_lines, panel * row), evaluated(_odd_lines, panel * columns)
+    run = max(1, SHEET_PIXELS // side**2)
+    sizes = points * plane, points * sums, run * side**2 * columns, points * row
+    sums_at = sizes[0]
+    sheet_at = sums_at + sizes[1]
+    pixels_at = sheet_at + sizes[2]
+    zeros_at = pixels_at + sizes[3]
+    taps_at = zeros_at + ZERO_BYTES
+    values = (
+        *(side, down, across, tiles, panel, -(-tiles // panel), shares, row, plane),
+        *(sums_at, sums, sheet_at, run, pixels_at, zeros_at, taps_at),
+        *(images.channels * columns, taps_at + images.channels * columns + LINE_BYTES),
+    )
+    return WinogradPlan(cut, side, integers(values))
+
+
+def _odd_lines(size: int) -> int:
+    """So many bytes or a little more: an odd number of cache lines, which meet all of its sets."""
+    return (-(-size // LINE_BYTES) | 1) * LINE_BYTES
+
+
+def _first(pair: tuple[int, int]) -> int:
+    return pair[0]
+
+
+def _last(pair: tuple[int, int]) -> int:
+    return pair[1]
+
+
+@functools.cache
+def transform_kernels(level: Level, side: int) -> Array:
+    """The addresses of the kernels that transform tiles of one size."""
+    known = llvm_kernel.addresses(level, "_winograd")
+    return np.array([known[f"spread_{side}"], known[f"gather_{side}"]], np.int64)

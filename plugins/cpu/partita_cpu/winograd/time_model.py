@@ -1,0 +1,182 @@
+"""Where minimal filtering takes less time than to multiply directly, and how it is shared out.
+
+Times are counted in what a row of a tile takes for one channel: two vectors of products. Three
+things limit the gain: transforms, which pay for themselves by many channels and outputs; weights,
+which take 16/9 or 4 times the memory, and are read again for every panel of tiles; and tiles at the
+edges of an image, which lie outside in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.tile_kernels import tile_columns
+from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
+from partita_cpu.machine_model import MachineModel
+
+PANEL_SHARE = 3 / 4
+"""Of the second-level cache, for transformed pixels and sums of the tiles that are computed at a
+time."""
+
+FAR_PANEL_SHARE = 1 / 2
+"""The same of a core's part of the third-level cache, where few tiles have room in the second: then
+each row is read from there for every column of outputs, but weights are read less often."""
+
+READ = 1 / 8
+"""Time to read a byte of weights from beyond the second-level cache: 30 GB/s for each thread."""
+
+READ_AGAIN = 1 / 32
+"""Time to read a byte from there in addition that was written or read shortly before."""
+
+CALL = 60.0
+"""Time to begin and end a tile of products of one point."""
+
+SPREAD, GATHER = 3.0, 6.0
+"""Time for a vector of channels and one of outputs, for each point of a tile."""
+
+GAIN = 1.1
+"""How many times less time is worth the memory that weights take."""
+
+GAIN_OF_LARGER = 1.15
+"""How many times less time tiles of 4 x 4 have to take than those of 2 x 2, whose weights take less
+than half the memory."""
+
+
+class Sizes(NamedTuple):
+    """What times depend on.
+
+    Attributes:
+        batch: Images.
+        height: Of the result.
+        width: Of the result.
+        channels: Of the input.
+        outputs: Channels of the result.
+        threads: Threads.
+        lanes: Floats of a vector.
+        columns: Of a tile of products.
+        rows: Of such a tile.
+        near: Bytes for a panel in the second-level cache.
+        far: Bytes for it in the third-level one.
+    """
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    threads: int
+    lanes: int
+    columns: int
+    rows: int
+    near: int
+    far: int
+
+    @classmethod
+    def of(cls, images: Images, machine: MachineModel, threads: int) -> Sizes:
+        """Those of a convolution."""
+        level = machine.level
+        return cls(
+            images.batch,
+            images.out_height,
+            images.out_width,
+            images.channels,
+            images.outputs,
+            threads,
+            level.lanes,
+            tile_columns(level),
+            level.rows,
+            machine.l2_bytes(PANEL_SHARE),
+            int(machine.caches.l3 * FAR_PANEL_SHARE),
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Columns of tiles."""
+        return -(-self.outputs // self.columns)
+
+
+def side_for(images: Images, machine: MachineModel, threads: int) -> int:
+    """Results down and across a tile that make a convolution take the least time; 0: none do.
+
+    Args:
+        images: The convolution.
+        machine: What it is cut for.
+        threads: Threads that share it.
+    """
+    plain = images.kernel == (TAPS, TAPS) and images.stride == images.dilation == (1, 1)
+    inside = min(images.begin + images.end) >= 0
+    if not plain or not inside or images.groups > 1 or images.slices > 1:
+        return 0
+    return settled(evaluated(fastest_side, *Sizes.of(images, machine, threads)))
+
+
+def fastest_side(*numbers: int) -> int:
+    """The side of the fastest tile, or 0; of the numbers of `Sizes`."""
+    sizes = Sizes(*numbers)
+    small, large = (_time(sizes, side)[0] for side in POINTS)
+    if min(small, large) * GAIN >= _direct(sizes):
+        return 0
+    return 4 if large * GAIN_OF_LARGER <= small else 2
+
+
+def panel_and_shares(side: int, *numbers: int) -> tuple[int, int]:
+    """Tiles that are computed at a time, and shares across of the grid of shares."""
+    sizes = Sizes(*numbers)
+    across = _time(sizes, side)[1]
+    tiles = -(-_tiles(sizes, side) // (sizes.threads // across))
+    panels = -(-tiles // _most_tiles(sizes, side)[0])
+    return max(1, -(-tiles // max(1, panels))), across
+
+
+def _tiles(sizes: Sizes, side: int) -> int:
+    return sizes.batch * -(-sizes.height // side) * -(-sizes.width // side)
+
+
+def _most_tiles(sizes: Sizes, side: int) -> tuple[int, bool]:
+    """How many tiles are computed at a time, and whether they stay in the second-level cache."""
+    pieces = -(-sizes.channels // sizes.lanes) * sizes.lanes
+    bytes_of_tile = pixels_of(side) ** 2 * (pieces + sizes.columns) * 4
+    near, far = (max(sizes.rows, room // bytes_of_tile) for room in (sizes.near, sizes.far))
+    # Bytes that are read for a row: of weights, and of the row itself if it lies far.
+    weights = sizes.columns * 4
+    if weights / near <= 4 + weights / far:
+        return near // sizes.rows * sizes.rows, True
+    return far // sizes.rows * sizes.rows, False
+
+
+def _direct(sizes: Sizes) -> float:
+    """Time of the longest share, multiplied directly."""
+    depth = TAPS * TAPS * sizes.channels
+    read = depth * sizes.columns * 4 * READ
+
+    def share(pixels: int, blocks: int) -> float:
+        return blocks * (depth * pixels + read)
+
+    return _shortest(sizes.batch * sizes.height * sizes.width, share, sizes)[0]
+
+
+def _time(sizes: Sizes, side: int) -> tuple[float, int]:
+    """Time of the longest share with tiles of one size, and shares across."""
+    points, channels = pixels_of(side) ** 2, sizes.channels
+    most, is_near = _most_tiles(sizes, side)
+    weights, row = channels * sizes.columns * 4, 0 if is_near else channels * 4 * READ_AGAIN
+    spread, gather = SPREAD * -(-channels // sizes.lanes), GATHER * sizes.columns / sizes.lanes
+
+    def share(tiles: int, blocks: int) -> float:
+        products = tiles * (channels + row) + CALL * -(-tiles // sizes.rows)
+        products += weights * (READ + (-(-tiles // most) - 1) * READ_AGAIN)
+        return points * (blocks * (products + gather * tiles) + spread * tiles)
+
+    return _shortest(_tiles(sizes, side), share, sizes)
+
+
+def _shortest(rows: int, share: Callable[[int, int], float], sizes: Sizes) -> tuple[float, int]:
+    """The time of the longest share in the grid where it is shortest, and that grid's columns."""
+    blocks, threads = sizes.blocks, sizes.threads
+    return min(
+        (share(-(-rows // (threads // n)), -(-blocks // n)), n)
+        for n in range(1, max(1, min(threads, blocks)) + 1)
+    )
