@@ -119,6 +119,9 @@ def peaks(threads: int) -> dict[str, float]:
         found["f32"] = peak(known[f"fma_{rows}"], 0, rows, columns, DEPTH, 4, threads)
     if level.tiles:
         found["bf16"] = peak(known["bf16_2"], known["configure"], 32, 32, DEPTH // 32, 2, threads)
+    elif level.dots_bfloat16:
+        pairs = llvm_kernel.addresses(level, "_pairs")[f"bf16_{rows}"]
+        found["bf16"] = peak(pairs, 0, rows, columns, DEPTH // 2, 2, threads)
     return found
 
 
