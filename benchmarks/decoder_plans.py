@@ -32,8 +32,8 @@ from partita_hetero.partition import op_graph
 from partita_hetero.partition.decoder_layers import decoder_layers
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
-from partita_hetero.tuning.decoder_chain import DecoderDevice, TokenRequest
-from partita_hetero.tuning.decoder_plan import plan_decoder
+from partita_hetero.tuning.decoders.decoder_chain import DecoderDevice, TokenRequest
+from partita_hetero.tuning.decoders.decoder_plan import plan_decoder
 
 Q4 = WeightFormat(4, 32)
 CONTEXT = 8192

@@ -24,10 +24,10 @@ from partita_hetero.partition import op_graph
 from partita_hetero.placement import lock_file
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
-from partita_hetero.tuning import decoder_plan
-from partita_hetero.tuning.decoder_chain import DecoderDevice
-from partita_hetero.tuning.decoder_plan import plan_model
-from partita_hetero.tuning.planned_decoder import layer_range
+from partita_hetero.tuning.decoders import decoder_plan
+from partita_hetero.tuning.decoders.decoder_chain import DecoderDevice
+from partita_hetero.tuning.decoders.decoder_plan import plan_model
+from partita_hetero.tuning.decoders.planned_decoder import layer_range
 from tests.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
 from .fakes import FakeDevice, core_with

@@ -15,8 +15,8 @@ from partita.generate import Generator
 from partita_cpu.plugin import CpuPlugin
 from partita_hetero.cost.device_speed import DeviceSpeed
 from partita_hetero.cost.token_work import PLAIN, WeightFormat
-from partita_hetero.tuning import decoder_plan
-from partita_hetero.tuning.decoder_chain import DecoderDevice
+from partita_hetero.tuning.decoders import decoder_plan
+from partita_hetero.tuning.decoders.decoder_chain import DecoderDevice
 
 Q8 = WeightFormat(8, 32)
 FAST = DeviceSpeed({PLAIN: 1e12, Q8: 1e12}, {PLAIN: 1e13, Q8: 1e13}, 1e-7)

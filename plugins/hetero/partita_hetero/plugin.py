@@ -50,7 +50,7 @@ class HeteroPlugin(DevicePlugin):
 
         devices, wiring = self._devices(properties), op_graph.build(model)
         if devices.properties.HETERO_CONTEXT and cache_inputs(model):
-            from partita_hetero.tuning.decoder_plan import plan_model
+            from partita_hetero.tuning.decoders.decoder_plan import plan_model
 
             return plan_model(model, devices).query_result(model, devices)
         wanted = constraints.gather(model, wiring, devices, partial(devices.ask, model), {})

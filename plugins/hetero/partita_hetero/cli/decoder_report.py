@@ -6,7 +6,7 @@ from itertools import groupby
 
 from partita.cli.output import Output
 from partita_hetero.options.byte_sizes import format_bytes
-from partita_hetero.tuning.planned_decoder import DecoderPlan, LayerPlace, layer_range
+from partita_hetero.tuning.decoders.planned_decoder import DecoderPlan, LayerPlace, layer_range
 
 
 def print_decoder_plan(plan: DecoderPlan, explain: bool, out: Output) -> None:

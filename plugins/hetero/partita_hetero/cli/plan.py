@@ -306,7 +306,7 @@ def _plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Outpu
     from partita_hetero.placement.constraints import driver_of
     from partita_hetero.placement.device_list import DeviceList
     from partita_hetero.properties import HeteroProperties
-    from partita_hetero.tuning.decoder_plan import plan_model
+    from partita_hetero.tuning.decoders.decoder_plan import plan_model
 
     for option in ("gantt", "trace", "save_costs"):
         if getattr(args, option):

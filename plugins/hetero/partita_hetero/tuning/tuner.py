@@ -54,7 +54,7 @@ def _decoder_choice(compilation: Compilation, out: Excluded, remarks: list[str])
         InfeasiblePlanError: Memory does not suffice.
         PlanError: A device cannot be measured, or the model's cache holds less than is asked for.
     """
-    from partita_hetero.tuning.decoder_plan import plan_for
+    from partita_hetero.tuning.decoders.decoder_plan import plan_for
 
     planned = plan_for(compilation.placer, out)
     if planned is None:

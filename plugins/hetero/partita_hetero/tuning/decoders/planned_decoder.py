@@ -14,7 +14,7 @@ from partita_hetero.placement.decision import Choice, Elsewhere, Replica
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.placement.lock_file import EITHER, SHARES, Lock, graph_digest
 from partita_hetero.planner.chain.problem import ChainObjective
-from partita_hetero.tuning.decoder_chain import (
+from partita_hetero.tuning.decoders.decoder_chain import (
     TokenRequest,
 )
 

@@ -15,14 +15,14 @@ from partita_hetero.placement.decision import Elsewhere, Replica
 from partita_hetero.placement.lock_file import EITHER
 from partita_hetero.planner.chain.problem import Chain, ChainObjective, blend, excess, use_of
 from partita_hetero.planner.chain.search import ChainPlan
-from partita_hetero.tuning.decoder_chain import (
+from partita_hetero.tuning.decoders.decoder_chain import (
     PHASES,
     DecoderChain,
     Phase,
     TokenRequest,
 )
-from partita_hetero.tuning.decoder_replicas import DecoderReplicas, whole_on
-from partita_hetero.tuning.planned_decoder import (
+from partita_hetero.tuning.decoders.decoder_replicas import DecoderReplicas, whole_on
+from partita_hetero.tuning.decoders.planned_decoder import (
     DecoderPlan,
     DeviceShare,
     LayerPlace,

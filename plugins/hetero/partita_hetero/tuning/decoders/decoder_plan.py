@@ -17,7 +17,7 @@ from partita_hetero.partition.decoder_layers import cache_inputs, decoder_layers
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.planner.chain.problem import Chain, ChainObjective, use_of
 from partita_hetero.planner.chain.search import ChainPlan, solve_chain
-from partita_hetero.tuning.decoder_chain import (
+from partita_hetero.tuning.decoders.decoder_chain import (
     ChainBuilder,
     DecoderChain,
     DecoderDevice,
@@ -25,9 +25,9 @@ from partita_hetero.tuning.decoder_chain import (
     describe_devices,
     formats_of,
 )
-from partita_hetero.tuning.decoder_reasons import DecoderReport, whole_request
-from partita_hetero.tuning.decoder_replicas import DecoderReplicas, best_replicas
-from partita_hetero.tuning.planned_decoder import PlannedDecoder
+from partita_hetero.tuning.decoders.decoder_reasons import DecoderReport, whole_request
+from partita_hetero.tuning.decoders.decoder_replicas import DecoderReplicas, best_replicas
+from partita_hetero.tuning.decoders.planned_decoder import PlannedDecoder
 from partita_hetero.tuning.replication import twins_of
 
 SMALLEST_CONTEXT = 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita_hetero.planner.chain.problem import Chain, excess, use_of
-from partita_hetero.tuning.decoder_chain import DecoderChain
+from partita_hetero.tuning.decoders.decoder_chain import DecoderChain
 
 
 @dataclass(frozen=True)

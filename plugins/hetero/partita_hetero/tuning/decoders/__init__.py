@@ -1,0 +1,1 @@
+"""Decoders over devices: layers shared out by costs, or the whole of one on each."""
