@@ -242,7 +242,9 @@ def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, side, g
     np.testing.assert_allclose(y[plain], wanted[plain], atol=TOLERANCE[side] * wanted[plain].max())
     large = np.isfinite(wanted) & ~plain
     assert large.any()
-    np.testing.assert_allclose(y[large], wanted[large], rtol=1e-5)
+    # Weights are taken back out of transformed ones: off by as much as the largest are rounded.
+    most = float(np.abs(x[np.isfinite(x)]).max()) * float(np.abs(w).max())
+    np.testing.assert_allclose(y[large], wanted[large], rtol=1e-6, atol=5e-7 * most)
     kinds = [np.isnan, np.isposinf, np.isneginf]
     for kind in kinds:
         assert kind(wanted).any()
