@@ -146,6 +146,23 @@ def test_the_largest_of_few_loads_leaves_a_local_optimum():
     assert plan.value_us == best_of_all(problem, "THROUGHPUT") == 12
 
 
+def test_launches_and_direct_links_decide_between_equal_loads():
+    """Launches apart, one task alone on a device is as good as two on two of them."""
+    machines = (
+        Device("CPU", host_memory=True, slots=1),
+        Device("GPU.1", launch_us=1, slots=1),
+        Device("GPU.2", slots=1),
+    )
+    costs = ((0, None, None), (0, None, 2), (3, 1, None), (0, None, None))
+    tasks = tuple(Task(f"t{i}", tuple(map(Cost, row))) for i, row in enumerate(costs))
+    links = [Link(*ends, 1) for i in (1, 2) for ends in ((HOST, i), (i, HOST))]
+    links += [Link(1, 2, 0.5), Link(2, 1, shared=True)]
+    problem = Problem(machines, tasks, (Value("v", 1, (2,), transfer_us=1),), tuple(links))
+    with patch.object(searching, "FEW", 0):
+        plan = solve(problem, "THROUGHPUT", math.inf)
+    assert plan.value_us == best_of_all(problem, "THROUGHPUT") == 2
+
+
 def test_a_few_units_cross_a_barrier_together():
     """Moving either of two neighbours alone costs a third of the value."""
     machines = (Device("CPU", host_memory=True, slots=1), Device("GPU", slots=1))

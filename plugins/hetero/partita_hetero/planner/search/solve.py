@@ -236,7 +236,8 @@ def _search_throughput(search: Search, seconds: float) -> None:
             search.prove("ideals", min(value, below))
     if search.contiguous:
         return
-    for number in (3, 2, 1):
+    shares = search.surcharges * (3 // len(search.surcharges))
+    for number, share in zip((3, 2, 1), shares, strict=True):
         left = end - time.perf_counter()
         if search.best is None or search.done:
             break
@@ -244,7 +245,8 @@ def _search_throughput(search: Search, seconds: float) -> None:
             search.cut = True
             break
         spend = left / number / (1.3 if _small(whole) else 1)
-        found = anneal_loads(arrays, search.best.place, True, spend, number)
+        charged = with_surcharge(arrays, share)
+        found = anneal_loads(charged, search.best.place, True, spend, number)
         search.cut |= not found.full
         search.offer("annealing", found.place)
     _search_milp(search, True, end)
