@@ -7,11 +7,11 @@ Models: those of `cpu_peers`, and ``small`` (six layers of 128 on eight rows), w
 around the kernels counts most. Partita: `PERFORMANCE_HINT=THROUGHPUT` and an `AsyncInferQueue`.
 OpenVINO: the same; it refuses some models, and is left out of their lines. onnxruntime: as many
 one-thread sessions in as many threads of Python. All compute float32 (Partita with
-EXECUTION_MODE_HINT=ACCURACY, or as it does by default) on the same inputs, handed over with each request. In turns in one
-process; a turn has as many requests as take the given time. Printed are medians of the rounds:
-requests a second, and in brackets the processor time of a request in microseconds and how often its
-threads gave up their processor for it. On a machine where others compute, the times of the engines
-are comparable and the rates hardly.
+EXECUTION_MODE_HINT=ACCURACY, or with --default as it does by default) on the same inputs, handed
+over with each request. In turns in one process; a turn has as many requests as take the given time.
+Printed are medians of the rounds: requests a second, and in brackets the processor time of a
+request in microseconds and how often its threads gave up their processor for it. On a machine where
+others compute, the times of the engines are comparable and the rates hardly.
 """
 
 from __future__ import annotations
