@@ -52,7 +52,7 @@ class Process:
 @contextmanager
 def partita_serve(*options: object) -> Iterator[Process]:
     """``partita serve`` at a free port, with these options."""
-    command = [sys.executable, "-m", "partita.cli", "serve", "--json"]
+    command = [sys.executable, "-m", "partita", "serve", "--json"]
     ports = ["--http-port", "0", "--grpc-port", "0", "--drain-seconds", "0.5"]
     with _started([*command, *map(str, options), *ports]) as server:
         yield server

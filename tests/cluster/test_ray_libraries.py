@@ -77,7 +77,7 @@ def test_the_server_runs_as_replicas_until_it_is_told_to_end(cluster, path):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "partita.cli", "serve", path, "-d", "CPU", "--ray", "2"]
+    command = [sys.executable, "-m", "partita", "serve", path, "-d", "CPU", "--ray", "2"]
     command += ["--no-control", "--http-port", str(port), "--json"]
     environment = {**os.environ, "RAY_ADDRESS": cluster.address}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:

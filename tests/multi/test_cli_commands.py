@@ -485,7 +485,7 @@ def test_an_interrupt_is_exit_code_130(partita_, monkeypatch):
 
 def start(*argv):
     return subprocess.Popen(
-        [sys.executable, "-m", "partita.cli", *map(str, argv)],
+        [sys.executable, "-m", "partita", *map(str, argv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -161,7 +161,7 @@ def test_an_interrupted_text_is_shown_as_far_as_it_came(cli, monkeypatch):
 
 
 def test_an_interrupt_leaves_what_came_so_far_and_the_summary(folder):
-    command = [sys.executable, "-m", "partita.cli", "generate", str(folder), "-d", "CPU", "--chat"]
+    command = [sys.executable, "-m", "partita", "generate", str(folder), "-d", "CPU", "--chat"]
     process = subprocess.Popen(
         [*command, "--max-new-tokens", "3"],
         stdin=subprocess.PIPE,

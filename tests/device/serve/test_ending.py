@@ -18,7 +18,7 @@ from partita_serve.command import settings_of
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 )
-SERVE = (sys.executable, "-m", "partita.cli", "serve", "--http-port", "0", "--grpc-port", "0")
+SERVE = (sys.executable, "-m", "partita", "serve", "--http-port", "0", "--grpc-port", "0")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``python -m partita.cli`` is the command ``partita``."""
+"""``python -m partita`` is the command ``partita``."""
 
 from __future__ import annotations
 
