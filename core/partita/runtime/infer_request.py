@@ -595,7 +595,10 @@ class InferRequest:
         """Raises what a device raised; whatever it is, as an error that names the device."""
         device = self.compiled_model.device
         if isinstance(error, CompileError):  # of a program for what this request holds
-            raise InferError(f"Device '{device}' cannot compute these inputs: {error}") from error
+            unequal = self._inputs.unequal_sizes()
+            raise InferError(
+                f"Device '{device}' cannot compute these inputs: {error}{unequal}"
+            ) from error
         if isinstance(error, PartitaError):
             raise error
         if isinstance(error, MemoryError):

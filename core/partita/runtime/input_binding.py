@@ -129,6 +129,23 @@ class RequestInputs:
         given = ((index, self.tensors[index]) for index in self._given)
         return {index: tensor.shape for index, tensor in given if tensor is not None}
 
+    def unequal_sizes(self) -> str:
+        """A sentence on inputs that name one size and have different ones; empty if none do.
+
+        Models may do so, and most compute: it is said only where one does not.
+        """
+        first: dict[str, tuple[str, int]] = {}
+        for index, sizes in self.shapes().items():
+            port = self._ports[index]
+            for name, size in zip(port.shape or (), sizes, strict=False):
+                if isinstance(name, str) and first.setdefault(name, (port.name, size))[1] != size:
+                    other, there = first[name]
+                    return (
+                        f" Inputs '{other}' and '{port.name}' both have '{name}' in their shapes, "
+                        f"which is {there} of the one and {size} of the other."
+                    )
+        return ""
+
     def _view(self, index: int, tensor: Tensor | None) -> Tensor:
         """A tensor as runners are to see it: the same object only as long as it is the same."""
         if tensor is not None and index in self._memory.tensors:

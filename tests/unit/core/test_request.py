@@ -528,3 +528,16 @@ def test_a_constant_that_is_given_is_called_one():
     with pytest.raises(ModelError) as caught:
         model.input("z")
     assert "constant" not in str(caught.value)
+
+
+def test_inputs_that_name_one_size_are_told_where_a_device_cannot_compute_them():
+    def add(a, b):
+        if a.shape != b.shape:
+            raise CompileError("They do not broadcast.")
+        return [a + b, a - b]
+
+    request = compiled_toy(add_sub(("N", 3)), compute=add).create_infer_request()
+    assert request.infer([ONES, ONES])[0].shape == (2, 3)
+    told = r"They do not broadcast. Inputs 'a' and 'b' both have 'N' in their shapes, which is 2 of"
+    with pytest.raises(InferError, match=told):
+        request.infer([ONES, np.ones((5, 3), np.float32)])
