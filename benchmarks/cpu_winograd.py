@@ -1,13 +1,15 @@
 """Convolutions of 3 x 3 taps on device CPU: directly, and by Winograd's minimal filtering.
 
     python benchmarks/cpu_winograd.py [--threads 1] [--seconds 1] [--random 0]
-        [CHANNELSxOUTPUTSxHEIGHTxWIDTH ...]
+        [--mode f32] [CHANNELSxOUTPUTSxHEIGHTxWIDTH ...]
 
 Without AMX the default mode takes tiles of 2 x 2 or 4 x 4 results where it expects to gain, and
 EXECUTION_MODE_HINT=ACCURACY none. Each shape is compiled as both modes have it and with tiles of
-both sizes, which then take turns; --random draws so many shapes. Prints the least time of the
-convolution's step in microseconds for each, what the default chose, its gain (1.00 where it is
-direct), and errors against float64 in parts of the largest value.
+both sizes, which then take turns; --random draws so many shapes. With --mode bf16 direct products
+are of bfloat16; then a product of one tap comes before and one behind, so that images in between
+are in bfloat16. Prints the least time of the convolution's step in microseconds for each, what the
+default chose, its gain (1.00 where it is direct), and errors in parts of the largest value: in f32
+against float64, in bf16 of the last product against device CPU's strict float32.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import numpy as np
 from cpu_networks import Builder
 
 import partita
+from partita_cpu.gemm.blocking import Images
+from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.winograd.time_model import side_for
 
 SHAPES = (
@@ -32,6 +36,8 @@ SHAPES = (
     *("128x64x256x256", "512x256x64x64", "1024x512x32x32"),  # a U-Net
     *("128x32x56x56", "128x32x14x14", "16x64x55x55", "96x96x35x35", "24x24x160x160"),
 )
+ENDS = 16
+"""Channels before and behind, with --mode bf16."""
 DIRECT, SMALL, LARGE, DEFAULT = "direct", "2x2", "4x4", "default"
 SIDES = {DIRECT: 0, SMALL: 2, LARGE: 4}
 
@@ -43,17 +49,18 @@ def tiles_of(name: str) -> Iterator[list[int]]:
     """Lets convolutions that are compiled meanwhile have tiles of one size; yields which ones."""
     taken: list[int] = []
 
-    def side(*sizes: Any) -> int:
-        taken.append(SIDES[name] if name in SIDES else side_for(*sizes))
+    def side(images: Images, *rest: Any) -> int:
+        if images.kernel != (TAPS, TAPS):
+            return 0
+        taken.append(SIDES[name] if name in SIDES else side_for(images, *rest))
         return taken[-1]
 
     with mock.patch("partita_cpu.winograd.steps.side_for", side):
         yield taken
 
 
-def made(name: str, model: bytes, threads: int, x: Any) -> tuple[Any, int]:
+def made(name: str, model: bytes, config: dict[str, Any], x: Any) -> tuple[Any, int]:
     """A request that has run once, and the side of its tiles, 0 if there are none."""
-    config = {"INFERENCE_NUM_THREADS": threads, "PERF_COUNT": True}
     core = partita.Core()
     with tiles_of(name) as taken:
         request = core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
@@ -63,9 +70,9 @@ def made(name: str, model: bytes, threads: int, x: Any) -> tuple[Any, int]:
 
 
 def step_time(request: Any) -> float:
-    """Microseconds of the convolution in the last run."""
-    (found,) = [info for info in request.get_profiling_info() if info.node_type == "Conv"]
-    return float(found.real_time_us)
+    """Microseconds of the convolution of 3 x 3 taps in the last run: the only or second one."""
+    found = [info for info in request.get_profiling_info() if info.node_type == "Conv"]
+    return float(found[len(found) // 2].real_time_us)
 
 
 def in_float64(x: Any, w: Any, bias: Any) -> Any:
@@ -80,16 +87,36 @@ def in_float64(x: Any, w: Any, bias: Any) -> Any:
     return np.maximum(total, 0)
 
 
-def measure(shape: Shape, threads: int, seconds: float) -> str:
-    """A line of the table."""
+def network(shape: Shape, mode: str) -> tuple[bytes, Any]:
+    """A model, and its input."""
     channels, outputs, height, width = shape
     b = Builder()
-    y = b.add("Relu", b.conv("x", channels, outputs, 3))
-    model, feeds = b.model((1, channels, height, width), y)
-    x = np.maximum(feeds["x"], 0)
+    x = "x" if mode == "f32" else b.add("Relu", b.conv("x", ENDS, channels, 1))
+    y = b.add("Relu", b.conv(x, channels, outputs, 3))
+    y = y if mode == "f32" else b.conv(y, outputs, ENDS, 1)
+    model, feeds = b.model((1, channels if mode == "f32" else ENDS, height, width), y)
+    return model, np.maximum(feeds["x"], 0)
+
+
+def reference(shape: Shape, mode: str, model: bytes, x: Any) -> Any:
+    """What the network computes."""
+    if mode != "f32":
+        request, _ = made(DIRECT, model, {"EXECUTION_MODE_HINT": "ACCURACY"}, x)
+        return np.asarray(request.get_output_tensor(0).data)
+    channels, outputs = shape[:2]
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((outputs, channels, 3, 3)).astype(np.float32) * (9 * channels) ** -0.5
+    return in_float64(x, w, np.full(outputs, 0.01, np.float32))
+
+
+def measure(shape: Shape, threads: int, seconds: float, mode: str) -> str:
+    """A line of the table."""
+    config: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERF_COUNT": True}
+    config["INFERENCE_PRECISION_HINT"] = mode
+    model, x = network(shape, mode)
     requests: dict[str, Any] = {}
     for name in (*SIDES, DEFAULT):
-        requests[name], side = made(name, model, threads, x)
+        requests[name], side = made(name, model, config, x)
     times: dict[str, list[float]] = {name: [] for name in requests}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[DIRECT]) < 5:
@@ -97,9 +124,7 @@ def measure(shape: Shape, threads: int, seconds: float) -> str:
             request.infer()
             times[name].append(step_time(request))
     least = {name: min(found) for name, found in times.items()}
-    rng = np.random.default_rng(0)
-    w = rng.standard_normal((outputs, channels, 3, 3)).astype(np.float32) * (9 * channels) ** -0.5
-    wanted = in_float64(x, w, np.full(outputs, 0.01, np.float32))
+    wanted = reference(shape, mode, model, x)
     errors = {}
     for name in SIDES:
         found = np.asarray(requests[name].get_output_tensor(0).data)
@@ -128,6 +153,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--random", type=int, default=0, help="so many random shapes instead")
+    parser.add_argument("--mode", choices=("f32", "bf16"), default="f32")
     arguments = parser.parse_args()
     shapes: list[Any] = [tuple(map(int, text.split("x"))) for text in arguments.shapes or SHAPES]
     if arguments.random:
@@ -136,7 +162,7 @@ def main() -> None:
     columns = (*SIDES, DEFAULT)
     print(" ".join([f"{'shape':18}", *(f"{name:>9}" for name in columns), f"{'chosen':>7} gain"]))
     for shape in shapes:
-        print(measure(shape, arguments.threads, arguments.seconds), flush=True)
+        print(measure(shape, arguments.threads, arguments.seconds, arguments.mode), flush=True)
 
 
 if __name__ == "__main__":

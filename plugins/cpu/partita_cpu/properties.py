@@ -71,8 +71,9 @@ class CpuProperties(DeviceProperties):
         ExecutionMode.PERFORMANCE,
         description="What to prefer where speed and exactness differ. ACCURACY computes f32 as "
         "f32; PERFORMANCE lets AMX compute long sums as three bfloat16 products, and other "
-        "processors convolutions of 3 x 3 taps by Winograd's minimal filtering (error per "
-        "operation at most 2e-5 of a tensor's maximum).",
+        "processors convolutions of 3 x 3 taps by Winograd's minimal filtering, in float32 even "
+        "for bf16 (error per operation at most 2e-5 of a tensor's maximum, but for rounding "
+        "images to bfloat16).",
     )
     PERFORMANCE_HINT: PerformanceMode = Field(
         PerformanceMode.LATENCY, description="Whether one request or many at once shall be fast."

@@ -12,7 +12,7 @@ from partita.properties.hint import ExecutionMode
 from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing import rounds_to_infinity
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.gemm.waiting_weights import WaitingWeights
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
@@ -289,7 +289,8 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
             tell_once(group_note)
         group = 0
     fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
-    filters = fast and level.native and arithmetic is Arithmetic.F32
+    plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
+    filters = fast and level.native and plain
     return Choice(machine, arithmetic, threads, note, group, group_note, filters)
 
 

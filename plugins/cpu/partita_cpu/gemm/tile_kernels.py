@@ -123,9 +123,9 @@ def tile_kernels(
     Args:
         level: Whose kernels.
         arithmetic: What products are computed in.
-        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16. For that in
-            float16, whether it is float16.
-        half_out: Whether output and residual are; likewise.
+        half_in: Whether the input is bfloat16, which arithmetic in float32 widens where it is laid
+            out. For that in float16, whether it is float16.
+        half_out: Whether output and residual are; in float32, `EPILOGUE` alone writes them so.
         step: Elements along k that are taken at a time; see `Plan.step`.
         activation: What the kernel in the place of `ACTIVATE` applies to results in float32, or
             that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most.
@@ -156,6 +156,9 @@ def tile_kernels(
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
         table[DEAL] = known[f"deal_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
+    elif half_in:
+        widening = llvm_kernel.addresses(level, "_winograd_halves")
+        table[NARROW], table[SCALE] = widening["widen_bf16"], widening["scale_bf16_widen"]
     if tiles:
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data

@@ -50,6 +50,7 @@ PARTS = (
     "_blocks",
     "_quads",
     "_winograd",
+    "_winograd_halves",
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
@@ -73,6 +74,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return made + unpack_quads.functions() + int8_groups.functions() if made else made
     if part == "_winograd":
         return winograd.functions(lanes)
+    if part == "_winograd_halves":
+        return winograd.half_functions() if level.keeps_bfloat16 else []
     if part == "_bytes":
         return _byte_functions(level)
     if part == "_pairs":

@@ -58,6 +58,8 @@ def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
                 yield weighing_part(weights[3], half)
         if _may_filter(choice, node):
             yield "_winograd"
+            if half:
+                yield "_winograd_halves"
 
 
 def _may_filter(choice: Choice, node: Node) -> bool:

@@ -34,9 +34,11 @@ def emit_filtered(
     scaling: InputScaling | None,
 ) -> bool:
     """Records what `emit_product` would, if minimal filtering is allowed and takes less time."""
-    if not choice.filters or storage.planar or storage.half_in or storage.half_out:
+    if not choice.filters or storage.planar:
         return False
-    side = side_for(images, choice.machine, choice.threads)
+    halves = storage.half_in or storage.half_out
+    direct = choice.wanted_stored(images, halves=halves)
+    side = side_for(images, choice.machine, choice.threads, direct)
     if not side or b.folding:
         return False
     weights = _weights(b, choice, op.w, side)
@@ -53,7 +55,7 @@ def emit_filtered(
         scaling or InputScaling(offset, offset),
         product.context,
         WinogradContext(
-            b.constant(transform_kernels(choice.level, side)),
+            b.constant(transform_kernels(choice.level, side, storage.half_in)),
             b.constant(cut.table),
             b.constant(recovery(side).reshape(-1)),
             b.constant(np.zeros(1, np.int64)),

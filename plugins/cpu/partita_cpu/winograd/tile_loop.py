@@ -37,8 +37,10 @@ from partita_cpu.gemm.tile_fields import (
     TILE_ROWS,
     TOP,
     WIDTH,
+    X_BYTES,
     X_FIRST,
     X_PITCH,
+    Y_BYTES,
     Y_FIRST,
     Y_PITCH,
 )
@@ -68,6 +70,7 @@ from partita_cpu.winograd.tile_plan import (
     SHEET_AT,
     SIDE,
     SPREAD,
+    SPREAD_LAID,
     SUM_PLANE_BYTES,
     SUMS_AT,
     TAPS_AT,
@@ -126,7 +129,7 @@ def filter_tiles(
     """What `multiply_tiles` computes of a convolution of 3 x 3 taps, by minimal filtering.
 
     Args:
-        x: Input pixels, flat.
+        x: Input pixels, flat; bfloat16 as uint16.
         arrays: Transformed weights, bias, residual, result.
         scaling: What happens to x first, if the plan says so.
         context: Memory, kernels and plan.
@@ -184,7 +187,7 @@ def _spread_panel(x: int, scaling: Scaling, context: PanelContext, own: _Own, nu
     side, first = sizes[SIDE], number * sizes[PANEL]
     n = side + _TAPS - 1
     stop, tile = min(first + sizes[PANEL], sizes[TILES]), first
-    pixel = 4 * p[X_PITCH]
+    pixel = p[X_BYTES] * p[X_PITCH]
     while tile < stop:
         image, row, column = _place_of(tile, sizes)
         top, left = row * side - p[TOP], column * side - p[LEFT]
@@ -192,21 +195,20 @@ def _spread_panel(x: int, scaling: Scaling, context: PanelContext, own: _Own, nu
         inside = top >= 0 and top + n <= p[HEIGHT] and left >= 0 and left + n <= p[WIDTH]
         if inside and p[SCALED] == 0:
             run = min(stop - tile, sizes[ACROSS] - column, (p[WIDTH] - n - left) // side + 1)
-            at = x + ((image * p[HEIGHT] + top) * p[WIDTH] + left) * pixel + 4 * p[X_FIRST]
-            line = p[WIDTH] * pixel
+            at = x + ((image * p[HEIGHT] + top) * p[WIDTH] + left) * pixel + p[X_BYTES] * p[X_FIRST]
+            kernel, apart, line = own.kernels[SPREAD], pixel, p[WIDTH] * pixel
         else:
-            run, at, pixel_there = 1, own.memory + sizes[PIXELS_AT], sizes[ROW_BYTES]
-            line = n * pixel_there
+            run, at = 1, own.memory + sizes[PIXELS_AT]
+            kernel, apart, line = own.kernels[SPREAD_LAID], sizes[ROW_BYTES], n * sizes[ROW_BYTES]
             _lay_pixels(x, scaling, context, own, tile)
-        apart = pixel if inside and p[SCALED] == 0 else sizes[ROW_BYTES]
         rest = (to, sizes[ROW_BYTES], sizes[PLANE_BYTES])
-        call_spread(own.kernels[SPREAD], (at, line, apart, run, p[CHANNELS], *rest))
+        call_spread(kernel, (at, line, apart, run, p[CHANNELS], *rest))
         tile += run
 
 
 @loop
 def _lay_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, tile: int) -> None:
-    """Copies the pixels of a tile, some of which may be padding, and scales them if need be."""
+    """Copies the pixels of a tile in float32, padding too, and scales them if need be."""
     p, sizes, kernels = context.p, own.sizes, context.kernels
     n = sizes[SIDE] + _TAPS - 1
     image, row, column = _place_of(tile, sizes)
@@ -216,7 +218,7 @@ def _lay_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, tile
         for across in range(left, left + n):
             if 0 <= down < p[HEIGHT] and 0 <= across < p[WIDTH]:
                 pixel = (image * p[HEIGHT] + down) * p[WIDTH] + across
-                at = x + 4 * (pixel * p[X_PITCH] + p[X_FIRST])
+                at = x + p[X_BYTES] * (pixel * p[X_PITCH] + p[X_FIRST])
                 lay_pixel(kernels, p, at, channels, to, channels, scaling, 0)
             else:
                 lay_run(kernels[NARROW], x, 0, to, 0, channels)
@@ -273,7 +275,7 @@ def _gather_panel(
     side, first, columns = sizes[SIDE], number * sizes[PANEL], p[TILE_COLUMNS]
     stop, tile = min(first + sizes[PANEL], sizes[TILES]), first
     outputs = min(columns, p[OUTPUTS] - block * columns)
-    at = 4 * (p[Y_FIRST] + block * columns)
+    at = p[Y_BYTES] * (p[Y_FIRST] + block * columns)
     column = Column(0, places.bias + 4 * block * columns, outputs, at)
     sheet, zeros = own.memory + sizes[SHEET_AT], own.memory + sizes[ZEROS_AT]
     width = p[OUT_WIDTH]
@@ -302,7 +304,7 @@ def _gather_panel(
                 width,
                 width,
                 start,
-                4 * p[Y_PITCH],
+                p[Y_BYTES] * p[Y_PITCH],
             )
             rows = min(run * side, width - pixel)
             finish_rows(rows, 0, pixel, places, panel, column, context, epilogue)

@@ -59,8 +59,8 @@ thread's memory."""
     MEMORY_BYTES,
 ) = range(len(FIELDS))
 
-SPREAD, GATHER = range(2)
-"""Places of the kernels that transform."""
+SPREAD, SPREAD_LAID, GATHER = range(3)
+"""Places of the kernels that transform: pixels as they lie, copied ones, and sums."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,16 @@ def _last(pair: tuple[int, int]) -> int:
 
 
 @functools.cache
-def transform_kernels(level: Level, side: int) -> Array:
-    """The addresses of the kernels that transform tiles of one size."""
+def transform_kernels(level: Level, side: int, half_in: bool) -> Array:
+    """The addresses of the kernels that transform tiles of one size.
+
+    Args:
+        level: Whose kernels.
+        side: Results down and across a tile.
+        half_in: Whether images are read in bfloat16.
+    """
     known = llvm_kernel.addresses(level, "_winograd")
-    return np.array([known[f"spread_{side}"], known[f"gather_{side}"]], np.int64)
+    laid = spread = known[f"spread_{side}"]
+    if half_in:
+        spread = llvm_kernel.addresses(level, "_winograd_halves")[f"spread_halves_{side}"]
+    return np.array([spread, laid, known[f"gather_{side}"]], np.int64)

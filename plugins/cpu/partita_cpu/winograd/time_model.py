@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_cpu.gemm.blocking import Images
-from partita_cpu.gemm.tile_kernels import tile_columns
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
 from partita_cpu.machine_model import MachineModel
 
@@ -36,6 +36,10 @@ CALL = 60.0
 
 SPREAD, GATHER = 3.0, 6.0
 """Time for a vector of channels and one of outputs, for each point of a tile."""
+
+BFLOAT16_PACE = 2
+"""How many times as fast as in float32 vectors multiply bfloat16, whose weights are half as
+large."""
 
 GAIN = 1.1
 """How many times less time is worth the memory that weights take."""
@@ -60,6 +64,7 @@ class Sizes(NamedTuple):
         rows: Of such a tile.
         near: Bytes for a panel in the second-level cache.
         far: Bytes for it in the third-level one.
+        pace: How many times as fast as in float32 direct products are.
     """
 
     batch: int
@@ -73,10 +78,17 @@ class Sizes(NamedTuple):
     rows: int
     near: int
     far: int
+    pace: int = 1
 
     @classmethod
-    def of(cls, images: Images, machine: MachineModel, threads: int) -> Sizes:
-        """Those of a convolution."""
+    def of(
+        cls,
+        images: Images,
+        machine: MachineModel,
+        threads: int,
+        direct: Arithmetic = Arithmetic.F32,
+    ) -> Sizes:
+        """Those of a convolution whose direct products are computed so."""
         level = machine.level
         return cls(
             images.batch,
@@ -90,6 +102,7 @@ class Sizes(NamedTuple):
             level.rows,
             machine.l2_bytes(PANEL_SHARE),
             int(machine.caches.l3 * FAR_PANEL_SHARE),
+            BFLOAT16_PACE if direct is Arithmetic.BF16 else 1,
         )
 
     @property
@@ -98,19 +111,22 @@ class Sizes(NamedTuple):
         return -(-self.outputs // self.columns)
 
 
-def side_for(images: Images, machine: MachineModel, threads: int) -> int:
+def side_for(
+    images: Images, machine: MachineModel, threads: int, direct: Arithmetic = Arithmetic.F32
+) -> int:
     """Results down and across a tile that make a convolution take the least time; 0: none do.
 
     Args:
         images: The convolution.
         machine: What it is cut for.
         threads: Threads that share it.
+        direct: What it is computed in otherwise; in float32 it is by minimal filtering.
     """
     plain = images.kernel == (TAPS, TAPS) and images.stride == images.dilation == (1, 1)
     inside = min(images.begin + images.end) >= 0
     if not plain or not inside or images.groups > 1 or images.slices > 1:
         return 0
-    return settled(evaluated(fastest_side, *Sizes.of(images, machine, threads)))
+    return settled(evaluated(fastest_side, *Sizes.of(images, machine, threads, direct)))
 
 
 def fastest_side(*numbers: int) -> int:
@@ -149,7 +165,7 @@ def _most_tiles(sizes: Sizes, side: int) -> tuple[int, bool]:
 
 def _direct(sizes: Sizes) -> float:
     """Time of the longest share, multiplied directly."""
-    depth = TAPS * TAPS * sizes.channels
+    depth = TAPS * TAPS * sizes.channels / sizes.pace
     read = depth * sizes.columns * 4 * READ
 
     def share(pixels: int, blocks: int) -> float:

@@ -194,7 +194,7 @@ def _size(f, tile, of_rows):
 
 def _tile_at(f, tile, row="0", place="0"):
     """Address of a byte of a tile."""
-    at = f.at("%tiles", f.let(f"mul i64 {tile}, {_TILE_ROWS * _ROW_BYTES}"))
+    at = f.at("%amx.tiles", f.let(f"mul i64 {tile}, {_TILE_ROWS * _ROW_BYTES}"))
     return f.at(f.at(at, f.let(f"mul i64 {row}, {_ROW_BYTES}")), place)
 
 
@@ -218,7 +218,7 @@ def _each_byte(f, visit):
 
 
 def _load_tile():
-    f = Function("emulated.load", "ptr %config, ptr %tiles, i64 %tile, ptr %p, i64 %stride")
+    f = Function("emulated.load", "ptr %config, ptr %amx.tiles, i64 %tile, ptr %p, i64 %stride")
 
     def copy(of_tile, memory):
         f.do(f"store i8 {f.load('i8', memory, 1)}, ptr {of_tile}")
@@ -227,7 +227,7 @@ def _load_tile():
 
 
 def _store_tile():
-    f = Function("emulated.store", "ptr %config, ptr %tiles, i64 %tile, ptr %p, i64 %stride")
+    f = Function("emulated.store", "ptr %config, ptr %amx.tiles, i64 %tile, ptr %p, i64 %stride")
 
     def copy(of_tile, memory):
         f.do(f"store i8 {f.load('i8', of_tile, 1)}, ptr {memory}")
@@ -236,7 +236,7 @@ def _store_tile():
 
 
 def _clear_tile():
-    f = Function("emulated.clear", "ptr %config, ptr %tiles, i64 %tile")
+    f = Function("emulated.clear", "ptr %config, ptr %amx.tiles, i64 %tile")
 
     def word(k, _):
         at = f.let(f"shl i64 {k}, 3")
@@ -257,7 +257,7 @@ def _multiply_tiles(name, kind, add, product):
         add: LLVM's addition of it.
         product: Adds what 32 bits of both tiles come to, to an even and an odd sum.
     """
-    f = Function(name, "ptr %config, ptr %tiles, i64 %c, i64 %a, i64 %b")
+    f = Function(name, "ptr %config, ptr %amx.tiles, i64 %c, i64 %a, i64 %b")
     rows, width = _size(f, "%c", True), f.let(f"lshr i64 {_size(f, '%c', False)}, 2")
     terms = f.let(f"lshr i64 {_size(f, '%a', False)}, 2")
 
@@ -309,7 +309,7 @@ def _without_tiles(made):
     made = re.sub(r"^declare .*@llvm\.x86\.(?:tile|ldtile|tdp).*\n", "", made, flags=re.MULTILINE)
     room = f"[{_TILES * _TILE_ROWS * _ROW_BYTES} x i8]"
     config = f'ptr @"{_CONFIG_NAME}"'
-    shared = f"{config}, ptr %tiles"
+    shared = f"{config}, ptr %amx.tiles"
     copy = f"call void @llvm.memcpy.p0.p0.i64({config}, ptr %config, i64 64, i1 false)"
     made = made.replace("call void @llvm.x86.ldtilecfg(ptr %config)", copy)
     made = made.replace("call void @llvm.x86.tilerelease()", "")
@@ -325,8 +325,8 @@ def _without_tiles(made):
         )
     functions = made.split("\ndefine ")
     for number, function in enumerate(functions):
-        if "%tiles" in function:
-            start = f"\nentry:\n  %tiles = alloca {room}, align 64"
+        if "%amx.tiles" in function:
+            start = f"\nentry:\n  %amx.tiles = alloca {room}, align 64"
             functions[number] = function.replace("\nentry:", start, 1)
     kernels = (
         *(_load_tile(), _store_tile(), _clear_tile()),

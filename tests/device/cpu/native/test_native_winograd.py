@@ -28,7 +28,9 @@ from partita_cpu.winograd.tile_plan import transform_kernels, winograd_plan
 from partita_cpu.winograd.time_model import Sizes, fastest_side, side_for
 
 from .conftest import CACHES, GATES, Guarded, gated, own_share_left
+from .conftest import TOLERANCE as TOLERANCE_OF
 from .test_native_layout import Net, compiled
+from .test_native_storage import KINDS, NARROW, loaded, stored
 from .test_native_tiles import convolve, usual_size
 
 LEVELS = [level for level in available() if level.native]
@@ -36,6 +38,15 @@ INF = float("inf")
 NO_EPILOGUE = Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0)
 TOLERANCE = {2: 2e-6, 4: 5e-6}
 """By the side of a tile, of the result's usual largest value."""
+HALVES = [(level, (False, False)) for level in LEVELS]
+HALVES += [(level, h) for level in NARROW for h in ((True, True), (True, False), (False, True))]
+"""Levels, and whether images that are read and written are in bfloat16."""
+BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
+
+
+def allowed(side, half_out, factor=1.0):
+    """What results may be off; those in bfloat16 are rounded once, by half of their last bit."""
+    return factor * TOLERANCE[side] + (2**-8 if half_out else 0)
 
 
 def images_of(batch, size, channels, outputs, begin=(1, 1), end=(1, 1)):
@@ -53,10 +64,12 @@ def run(guarded, level, images, side, x, w, bias=None, residual=None, **given):
     cut = winograd_plan(images, machine, threads, storage, side)
     weights = transform(w, side, tile_columns(level))
     pitch = storage.y_pitch or images.outputs
-    y = guarded.array(np.full((images.pixels, pitch), 7, np.float32))
+    y = guarded.array(stored(np.full((images.pixels, pitch), 7), storage.half_out))
     scales = given.get("scaling", (np.zeros(1, np.float32),) * 2)
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)  # NaN, in every type
-    kernels = tile_kernels(level, Arithmetic.F32, activation=ActivationCode(epilogue.code))
+    halves = storage.half_in, storage.half_out
+    activation = ActivationCode(epilogue.code)
+    kernels = tile_kernels(level, Arithmetic.F32, *halves, activation=activation)
     for tid in range(there):
         filter_tiles(
             guarded.array(x).reshape(-1),
@@ -75,7 +88,7 @@ def run(guarded, level, images, side, x, w, bias=None, residual=None, **given):
                 given["claims"] if "claims" in given else own_share_left(tid, there),
             ),
             WinogradContext(
-                transform_kernels(level, side),
+                transform_kernels(level, side, storage.half_in),
                 cut.table,
                 recovery(side).reshape(-1),
                 np.zeros(1, np.int64),
@@ -122,7 +135,7 @@ def test_weights_that_are_not_finite_at_the_points_are_left_alone(value):
 
 
 @st.composite
-def problems(draw):
+def problems(draw, half_in, half_out):
     """A convolution, and where its images lie."""
     batch = draw(st.integers(1, 3))
     size = draw(st.integers(1, 21)), draw(st.integers(1, 21))
@@ -132,6 +145,8 @@ def problems(draw):
     images = images_of(batch, size, channels, outputs, tuple(begin), tuple(end))
     before, after = draw(st.sampled_from([(0, 0), (3, 2), (16, 0)])), draw(st.integers(0, 5))
     storage = Storage(
+        half_in,
+        half_out,
         x_pitch=channels + sum(before),
         x_first=before[0],
         y_pitch=outputs + after,
@@ -141,19 +156,20 @@ def problems(draw):
     return images, storage
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "halves"), HALVES)
 @pytest.mark.parametrize("side", POINTS)
 @examples(60)
-@given(problem=problems(), data=st.data())
-def test_random_convolutions(level, side, problem, data):
-    (images, storage), rng = problem, np.random.default_rng(0)
+@given(data=st.data())
+def test_random_convolutions(level, halves, side, data):
+    (images, storage), rng = data.draw(problems(*halves)), np.random.default_rng(0)
     pixels = images.batch * images.height * images.width
-    x = rng.standard_normal((pixels, storage.x_pitch)).astype(np.float32)
+    x = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in)
     w = rng.standard_normal((images.outputs, images.channels, 3, 3)).astype(np.float32)
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     residual = None
     if data.draw(st.booleans()):
-        residual = rng.standard_normal((images.pixels, storage.y_pitch)).astype(np.float32)
+        values = rng.standard_normal((images.pixels, storage.y_pitch))
+        residual = stored(values, storage.half_out)
     low, high, gate = data.draw(
         st.sampled_from([(-INF, INF, 0), (0.0, 6.0, 0), (-INF, INF, GATES[-1])])
     )
@@ -177,29 +193,40 @@ def test_random_convolutions(level, side, problem, data):
         )
     finally:
         guarded.release()
-    inside = x[:, storage.x_first :][:, : images.channels].astype(np.float64)
+    y = loaded(y)
+    inside = loaded(x)[:, storage.x_first :][:, : images.channels].astype(np.float64)
     if storage.scaled:
         inside = np.maximum(inside * factor + shift, 0)
     ours = slice(storage.y_first, storage.y_first + images.outputs)
     wanted = convolve(images, inside, w) + bias
-    wanted += 0 if residual is None else residual[:, ours]
+    wanted += 0 if residual is None else loaded(residual)[:, ours]
     wanted = gated(np.clip(wanted, low, high), gate)
     usual = usual_size(images, inside, w)
-    assert off(y[:, ours], wanted, usual) <= TOLERANCE[side] * (4 if gate else 1)
+    assert off(y[:, ours], wanted, usual) <= allowed(side, storage.half_out, 4 if gate else 1)
     assert (np.delete(y, np.r_[ours], axis=1) == 7).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("level", "half", "with_residual"),
+    [(*kind, False) for kind in KINDS] + [(level, False, True) for level in LEVELS],
+)
 @pytest.mark.parametrize("side", POINTS)
-@pytest.mark.parametrize("code", [ActivationCode.SIGMOID, ActivationCode.SILU])
-def test_activations_that_bounds_do_not_express(level, side, code, guarded):
+@pytest.mark.parametrize("code", [ActivationCode.SIGMOID, ActivationCode.SILU, ActivationCode.TANH])
+def test_activations_that_bounds_do_not_express(level, half, with_residual, side, code, guarded):
+    """No image stays in bfloat16 that a residual is added to before them: see `passes`."""
     rng, images = np.random.default_rng(2), images_of(1, (9, 11), 20, 37)
-    x = rng.standard_normal((99, 20)).astype(np.float32)
+    x = stored(rng.standard_normal((99, 20)), half)
     w = rng.standard_normal((37, 20, 3, 3)).astype(np.float32)
-    y = run(guarded, level, images, side, x, w, epilogue=NO_EPILOGUE._replace(code=int(code)))
-    sums = convolve(images, x, w)
-    wanted = (sums if code is ActivationCode.SILU else 1) / (1 + np.exp(-sums))
-    assert off(y, wanted, usual_size(images, x, w)) <= TOLERANCE[side]
+    residual = rng.standard_normal((99, 37)).astype(np.float32) if with_residual else None
+    epilogue, storage = NO_EPILOGUE._replace(code=int(code)), Storage(half, half)
+    y = run(guarded, level, images, side, x, w, None, residual, epilogue=epilogue, storage=storage)
+    sums = convolve(images, loaded(x), w) + (residual if with_residual else 0)
+    wanted = {
+        ActivationCode.SIGMOID: 1 / (1 + np.exp(-sums)),
+        ActivationCode.SILU: sums / (1 + np.exp(-sums)),
+        ActivationCode.TANH: np.tanh(sums),
+    }[code]
+    assert off(loaded(y), wanted, usual_size(images, loaded(x), w)) <= allowed(side, half)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -217,9 +244,9 @@ def test_results_are_the_same_whoever_computes_them(level, side, threads, there,
     np.testing.assert_array_equal(apart, taken)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "half"), KINDS)
 @pytest.mark.parametrize("side", POINTS)
-def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, side, guarded):
+def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, half, side, guarded):
     rng, images = np.random.default_rng(4), images_of(2, (16, 21), 19, 35)
     x = rng.standard_normal((2, 16, 21, 19)).astype(np.float32)
     w = rng.standard_normal((35, 19, 3, 3)).astype(np.float32)
@@ -234,17 +261,23 @@ def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, side, g
         ((1, 8, 8, 7), -1.5e38),
     ):
         x[at] = value
-    y = run(guarded, level, images, side, x.reshape(-1, 19), w).reshape(2, 16, 21, 35)
+    x = stored(x.reshape(-1, 19), half)
+    y = loaded(run(guarded, level, images, side, x, w, storage=Storage(half, half)))
+    y = y.reshape(2, 16, 21, 35)
     with np.errstate(invalid="ignore", over="ignore"):
-        wanted = convolve(images, x.reshape(-1, 19), w).reshape(y.shape).astype(np.float32)
+        exact = convolve(images, loaded(x), w).reshape(y.shape)
+        wanted = loaded(stored(exact, half)).astype(np.float32)
     plain = np.abs(wanted) < 1e6
     assert plain.sum() > 0.8 * plain.size
-    np.testing.assert_allclose(y[plain], wanted[plain], atol=TOLERANCE[side] * wanted[plain].max())
+    atol = (TOLERANCE[side] + (2**-8 if half else 0)) * wanted[plain].max()
+    np.testing.assert_allclose(y[plain], exact[plain], rtol=1e-7, atol=atol)
     large = np.isfinite(wanted) & ~plain
     assert large.any()
     # Weights are taken back out of transformed ones: off by as much as the largest are rounded.
-    most = float(np.abs(x[np.isfinite(x)]).max()) * float(np.abs(w).max())
-    np.testing.assert_allclose(y[large], wanted[large], rtol=1e-6, atol=5e-7 * most)
+    values = loaded(x)
+    most = float(np.abs(values[np.isfinite(values)]).max()) * float(np.abs(w).max())
+    rtol = 1e-6 + (2**-8 if half else 0)
+    np.testing.assert_allclose(y[large], exact[large], rtol=rtol, atol=5e-7 * most)
     kinds = [np.isnan, np.isposinf, np.isneginf]
     for kind in kinds:
         assert kind(wanted).any()
@@ -260,6 +293,8 @@ def test_where_it_pays():
     assert side_for(images_of(1, (2, 3), 512, 512), machine, 2) == 0
     assert side_for(images_of(1, (56, 56), 1, 64), machine, 2) == 0
     assert side_for(images_of(16, (7, 7), 512, 512), machine, 2) != 0
+    for direct, found in ((Arithmetic.F32, 4), (Arithmetic.BF16, 0)):
+        assert side_for(images_of(1, (28, 28), 24, 24), machine, 2, direct) == found
     strided = images_of(1, (56, 56), 64, 64)
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
         assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0
@@ -272,7 +307,8 @@ def test_any_sizes_have_an_answer(data):
     threads = data.draw(st.integers(1, 4095))
     lanes = data.draw(st.sampled_from([4, 8, 16]))
     near, far = data.draw(st.integers(64, 1 << 22)), data.draw(st.integers(0, 1 << 26))
-    found = fastest_side(*Sizes(*sizes, threads, lanes, 2 * lanes, 14, near, far))
+    pace = data.draw(st.integers(1, 2))
+    found = fastest_side(*Sizes(*sizes, threads, lanes, 2 * lanes, 14, near, far, pace))
     assert found in (0, 2, 4)
 
 
@@ -302,7 +338,32 @@ def test_it_is_the_default_and_accuracy_is_direct(level, monkeypatch):
     assert "WINOGRAD" in partita.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def test_pictures_of_varying_size_and_a_model_from_a_file():
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.dots_bfloat16])
+def test_bfloat16_takes_it_where_it_is_faster_than_twice_the_pace(level, monkeypatch):
+    """Parts of images, too: a slice is read, and results are written to what a Concat joins."""
+    monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
+    net, y = net_of((56, 55))
+    joined = net.add("Concat", net.conv(y, 64, 48), net.conv(y, 64, 80), axis=1)
+    part = net.add("Slice", joined, *(net.const(values=np.array([n])) for n in (16, 80, 1)))
+    y = net.conv(net.add("Add", net.conv(part, 64, 64), y), 64, 32, 1)
+    model = net.model(y)
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (wanted,) = onnxruntime_results(model, {"x": x})
+    errors = {}
+    for mode in ("PERFORMANCE", "ACCURACY"):
+        config = {**BF16, "PERF_COUNT": True, "EXECUTION_MODE_HINT": mode}
+        request = compiled(model, **config).create_infer_request()
+        found = np.asarray(request.infer({"x": x})[0])
+        errors[mode] = np.abs(found - wanted).max() / np.abs(wanted).max()
+        filtered = f"{level.vectors}_f32_winograd" in kinds_of(request)
+        assert filtered == (mode == "PERFORMANCE" and not level.tiles)
+    assert errors["PERFORMANCE"] <= TOLERANCE_OF[Arithmetic.BF16]
+    assert errors["PERFORMANCE"] <= 1.5 * errors["ACCURACY"]
+
+
+def test_pictures_of_varying_size_and_a_model_from_a_file(monkeypatch):
+    able = [level.name for level in LEVELS if not level.tiles]
+    monkeypatch.setenv("PARTITA_CPU_ISA", able[-1])
     net, y = net_of()
     model = net.model(y)
     for index in range(2, 4):

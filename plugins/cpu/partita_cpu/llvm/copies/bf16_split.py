@@ -77,6 +77,11 @@ def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
     return _Converter(f, lanes, half_in, planes, scaled=True).function()
 
 
+def widen(name: str) -> Function:
+    """Makes float32 of a run of bfloat16; returns what `narrow` returns."""
+    return _Converter(Function(name, PARAMETERS, "i64"), 16, True, planes=0).function()
+
+
 class _Converter:
     """Writes a kernel that brings a run of numbers into another form."""
 

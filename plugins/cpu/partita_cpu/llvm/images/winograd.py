@@ -12,7 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from partita_cpu.llvm.epilogue import VECTORS
+from partita_cpu.llvm.copies import bf16_split
+from partita_cpu.llvm.epilogue import VECTORS, load_half, load_whole_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load
 
@@ -113,8 +114,15 @@ class _Transform:
         return found
 
 
-def spread(name: str, side: int, lanes: int) -> Function:
-    """Transforms the pixels of tiles that lie side by side; see `SPREAD_PARAMETERS`."""
+def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
+    """Transforms the pixels of tiles that lie side by side; see `SPREAD_PARAMETERS`.
+
+    Args:
+        name: Its symbol.
+        side: Results down and across a tile.
+        lanes: Floats of a vector.
+        half: Whether pixels are bfloat16; what they become is float32 in any case.
+    """
     f = Function(name, SPREAD_PARAMETERS)
     made, n = _Transform(f, lanes, side), pixels_of(side)
     whole = f.let(f"udiv i64 %channels, {lanes}")
@@ -126,6 +134,11 @@ def spread(name: str, side: int, lanes: int) -> Function:
         apart.append(f.let(f"add i64 {apart[-1]}, %pixel"))
     further = f.let(f"mul i64 %pixel, {side}")
 
+    def load(place: str, masked: bool) -> str:
+        if masked:
+            return (load_half if half else masked_load)(f, lanes, place, mask)
+        return load_whole_half(f, lanes, place) if half else f.load(made.vector, place)
+
     def piece(at: list[str], masked: bool) -> list[str]:
         source, to = at
         lines = [source]
@@ -133,17 +146,13 @@ def spread(name: str, side: int, lanes: int) -> Function:
             lines.append(f.at(lines[-1], "%line"))
         columns = []
         for place in apart:
-            places = [f.at(line, place) for line in lines]
-            pixels = [
-                masked_load(f, lanes, p, mask) if masked else f.load(made.vector, p) for p in places
-            ]
-            columns.append(made.spread(pixels))
+            columns.append(made.spread([load(f.at(line, place), masked) for line in lines]))
         point = to
         for down in range(n):
             for x in made.spread([column[down] for column in columns]):
                 f.do(f"store {made.vector} {x}, ptr {point}, align 4")
                 point = f.at(point, "%plane")
-        return [f.at(source, 4 * lanes), f.at(to, 4 * lanes)]
+        return [f.at(source, (2 if half else 4) * lanes), f.at(to, 4 * lanes)]
 
     def tile(_: str, at: list[str]) -> list[str]:
         state = [("ptr", at[0]), ("ptr", at[1])]
@@ -201,3 +210,10 @@ def functions(lanes: int) -> list[Function]:
     for side in POINTS:
         made += [spread(f"spread_{side}", side, lanes), gather(f"gather_{side}", side, lanes)]
     return made
+
+
+def half_functions() -> list[Function]:
+    """The kernels that read images in bfloat16, for vectors of 16 floats."""
+    made = [spread(f"spread_halves_{side}", side, 16, half=True) for side in POINTS]
+    made.append(bf16_split.widen("widen_bf16"))
+    return [*made, bf16_split.scale("scale_bf16_widen", 16, half_in=True, planes=0)]
