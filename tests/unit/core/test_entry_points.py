@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,12 @@ from partita.devices.entry_points import plugin_entries
 
 @pytest.fixture
 def reads(monkeypatch, tmp_path):
-    """Counts how often the packages are read; ``tmp_path`` is where some may be installed."""
+    """Counts how often the packages are read; ``tmp_path`` is where some may be installed.
+
+    Nothing is looked for in the working directory, where other programs may write meanwhile.
+    """
+    elsewhere = [path for path in sys.path if Path(path).resolve() != Path.cwd()]
+    monkeypatch.setattr(sys, "path", elsewhere)
     monkeypatch.syspath_prepend(tmp_path)
     real, groups = metadata.entry_points, []
 
