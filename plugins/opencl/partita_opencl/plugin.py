@@ -43,7 +43,7 @@ class OpenClPlugin(DevicePlugin):
         """Drivers that did not pass their trial, and platforms and devices that fail."""
         from partita_opencl.device.device import unavailable
 
-        return unavailable()
+        return dict(unavailable())  # the caller may change it
 
     def device_info(self, device_id: str) -> DeviceInfo:
         """Name, type, memory and driver of one device."""

@@ -545,3 +545,9 @@ def test_a_message_names_the_operator_that_the_model_has():
     compiled = partita.Core().compile_model(graph, "OPENCL")
     with pytest.raises(InferError, match=r"Operation 'mine' \(Gemm\) cannot multiply"):
         compiled(np.ones((2, 5), np.float32))
+
+
+def test_what_is_told_of_devices_that_fail_is_the_callers():
+    before = dict(OpenClPlugin().unavailable_devices())
+    OpenClPlugin().unavailable_devices()["broken"] = "by a caller"
+    assert OpenClPlugin().unavailable_devices() == before
