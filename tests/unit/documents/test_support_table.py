@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from partita_conformance.draws.decoder import DECODER
 from partita_conformance.draws.operators import GENERATORS
 from partita_conformance.inputs.node_cases import node_cases
 
@@ -86,6 +87,7 @@ def test_page_in_the_documentation_is_in_step():
     assert total[0] == "all"
     assert PAGE.read_text().startswith(support.HEAD.format(none=support.NONE))
     operators = {case.op for case in node_cases().values()} | set(GENERATORS)
+    operators |= {operator for operator, _ in DECODER.values()}
     assert [row[0] for row in rows] == sorted(operators)
     cell = re.compile(r"–|\d+/\d+( [a-z0-9]+(, [a-z0-9]+)*)?")
     assert [c for row in rows for c in row[1:] if not cell.fullmatch(c)] == []
