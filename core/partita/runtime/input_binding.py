@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import InputError
+from partita.errors import InputError, PluginError
 from partita.model.port import Port, PortNode
 from partita.runtime.input_conversion import Array, check, to_tensor
 from partita.runtime.parked_calls import BoundCalls, ParkedCalls
@@ -272,7 +272,7 @@ class RequestInputs:
         brought = [
             result
             if index in state or result.memory == HOST
-            else HostTensor(self._compiled.device_model.host_array(result.shape, result.dtype))
+            else HostTensor(self._host_array(result.shape, result.dtype))
             for index, result in enumerate(results)
         ]
         loop = self._looped(brought)
@@ -479,7 +479,20 @@ class RequestInputs:
             return spare
         if dtype.hasobject:
             return np.empty(shape, dtype)
-        return self._compiled.device_model.host_array(shape, dtype)
+        return self._host_array(shape, dtype)
+
+    def _host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array of the device's for copies to and from it, looked at before it is used."""
+        compiled = self._compiled
+        found = compiled.device_model.host_array(shape, dtype)
+        is_array = isinstance(found, np.ndarray) and found.flags.carray
+        if not is_array or (found.shape, found.dtype) != (shape, dtype):
+            what = f"{found.dtype}{list(found.shape)}" if is_array else repr(type(found))
+            raise PluginError(
+                f"Device '{compiled.device}' gave {what} as a host array; {dtype}{list(shape)}, "
+                "contiguous and writable, is due. Tell the author of its plugin."
+            )
+        return found
 
     def settle(self) -> None:
         """Makes tensors of the arrays that came without being made ones.

@@ -10,7 +10,13 @@ from models import add_sub, neg
 from toy_device import ToyCompiled, ToyDevice, core_with
 
 import partita
-from partita.errors import BoundCallEndedError, InferCancelledError, InferError, InputError
+from partita.errors import (
+    BoundCallEndedError,
+    InferCancelledError,
+    InferError,
+    InputError,
+    PluginError,
+)
 from partita.runtime import infer_request, input_binding
 
 
@@ -295,6 +301,25 @@ def test_copies_of_inputs_lie_in_two_arrays_of_the_device_by_turns(given_out):
     request.start_async({"x": lie_in[-1]}, share_inputs=True)
     request.wait()
     assert len(given_out) == 2
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((3, 2), np.float32),
+        np.zeros((2, 3), np.float16),
+        np.zeros((3, 2), np.float32).T,
+        np.broadcast_to(np.float32(0), (2, 3)),
+        [[0.0] * 3] * 2,
+    ],
+    ids=["shape", "type", "order", "read-only", "list"],
+)
+def test_a_host_array_that_does_not_fit_is_the_plugins_fault(monkeypatch, array):
+    monkeypatch.setattr(ToyCompiled, "host_array", lambda *_: array, raising=False)
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    with pytest.raises(PluginError, match=r"'TOY' gave .* as a host array; float32"):
+        request.start_async({"x": ones()})
+    np.testing.assert_array_equal(request.infer({"x": ones()})[0], -ones())  # which copies nothing
 
 
 def test_a_refused_input_leaves_the_copies_before_it(given_out):
