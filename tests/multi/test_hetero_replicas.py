@@ -476,3 +476,33 @@ def test_each_replica_keeps_the_accuracy_budget(tmp_path):
     for _ in range(2):
         (found,) = compiled.create_infer_request().infer({"v0": X}).to_tuple()
         np.testing.assert_allclose(found, evaluate(CHAIN, {"v0": X})[0], rtol=1e-3)
+
+
+def test_copies_of_inputs_lie_where_the_replica_wants_them(monkeypatch):
+    plugin = twins()
+    given = {}
+    for number, member in plugin.members.items():
+        compile_one, arrays = member.compile_model, given.setdefault(number, [])
+
+        def noting(*args, compile_one=compile_one, arrays=arrays):
+            compiled = compile_one(*args)
+
+            def host_array(shape, dtype):
+                arrays.append(np.zeros(shape, dtype))
+                return arrays[-1]
+
+            monkeypatch.setattr(compiled, "host_array", host_array, raising=False)
+            return compiled
+
+        monkeypatch.setattr(member, "compile_model", noting)
+    compiled = compile_for(plugin)
+    requests = [compiled.create_infer_request() for _ in range(2)]
+    for request in requests:
+        request.start_async({"v0": X})
+        request.wait()
+    lie_in = [request.get_input_tensor().numpy() for request in requests]
+    found = [
+        [number for number, arrays in given.items() if any(one is array for one in arrays)]
+        for array in lie_in
+    ]
+    assert sorted(found) == [["0"], ["1"]]

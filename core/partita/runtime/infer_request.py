@@ -118,7 +118,7 @@ class InferRequest:
         self._memory: StateMemory = (
             StateMemory(compiled, self._place) if other is None else other._memory
         )
-        self._inputs = RequestInputs(compiled, self._memory)
+        self._inputs = RequestInputs(compiled, self._memory, self._place)
         self.runner = self._place.create_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
         self._has_results: bool | None = None  # none yet: there was no run

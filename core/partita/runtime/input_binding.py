@@ -19,6 +19,7 @@ from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
+    from partita.contract.device_model import DeviceModel
     from partita.contract.runner import Runner
     from partita.runtime.compiled_facts import CompiledFacts
 
@@ -56,6 +57,7 @@ class RequestInputs:
     Args:
         compiled: The request's model.
         memory: The state that runs update in place.
+        place: The model where the request is.
 
     Attributes:
         tensors: One per input, ``None`` where none was set; of the last arrays after `settle`.
@@ -63,9 +65,10 @@ class RequestInputs:
         results: What these calls leave behind.
     """
 
-    def __init__(self, compiled: CompiledFacts, memory: StateMemory) -> None:
+    def __init__(self, compiled: CompiledFacts, memory: StateMemory, place: DeviceModel) -> None:
         self._compiled = compiled
         self._memory = memory
+        self._place = place
         self._version = memory.version
         self._ports = compiled.inputs
         self._given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
@@ -483,13 +486,12 @@ class RequestInputs:
 
     def _host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array of the device's for copies to and from it, looked at before it is used."""
-        compiled = self._compiled
-        found = compiled.device_model.host_array(shape, dtype)
+        found = self._place.host_array(shape, dtype)
         is_array = isinstance(found, np.ndarray) and found.flags.carray
         if not is_array or (found.shape, found.dtype) != (shape, dtype):
             what = f"{found.dtype}{list(found.shape)}" if is_array else repr(type(found))
             raise PluginError(
-                f"Device '{compiled.device}' gave {what} as a host array; {dtype}{list(shape)}, "
+                f"Device '{self._place.device}' gave {what} as a host array; {dtype}{list(shape)}, "
                 "contiguous and writable, is due. Tell the author of its plugin."
             )
         return found

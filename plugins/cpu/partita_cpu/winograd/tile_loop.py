@@ -167,7 +167,7 @@ def filter_tiles(
             for number in range(top + piece, top + behind):
                 _spread_panel(address(x), scales, panels, own, number)
                 for block in range(first, last):
-                    _multiply_column(places, panels, own, epilogue, number, block)
+                    _multiply_column(places, panels, own, number, block)
                     _gather_panel(address(x), scales, places, panels, own, epilogue, number, block)
         share = least_taken(words, threads) if threads > 1 else -1
 
@@ -230,7 +230,6 @@ def _multiply_column(
     places: ProductAddresses,
     context: PanelContext,
     own: _Own,
-    epilogue: Epilogue,
     number: int,
     block: int,
 ) -> None:

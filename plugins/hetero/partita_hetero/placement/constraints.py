@@ -170,8 +170,7 @@ def _from_lock(
         _log.warning("%s", message)
     names = {name: index for index, name in enumerate(wiring.names())}
     pins = {}
-    shares = lock.shares
-    replicas: list[tuple[dict[int, str], float]] = [({}, share) for share in shares]
+    replicas: list[tuple[dict[int, str], float]] = [({}, share) for share in lock.shares]
     for op in lock.ops:
         here = [spelled[device] for device in lock.devices_of(op)]
         known = [device for device in here if device is not None]

@@ -66,10 +66,19 @@ class Lock:
         return self.ops[op].split(EITHER)
 
     @property
+    def replicas(self) -> int:
+        """How many there are; 1 without any."""
+        return max((len(self.devices_of(op)) for op in self.ops), default=1)
+
+    @property
+    def share_text(self) -> str:
+        """What the plan says of the parts of the requests; equal ones where it says nothing."""
+        return str(self.plan.get(SHARES, "1 " * self.replicas))
+
+    @property
     def shares(self) -> list[float]:
         """The part of the requests of each replica; of one without replicas all."""
-        count = max((len(self.devices_of(op)) for op in self.ops), default=1)
-        parts = [float(one) for one in str(self.plan.get(SHARES, "1 " * count)).split()]
+        parts = [float(one) for one in self.share_text.split()]
         return [part / sum(parts) for part in parts]
 
     def text(self) -> str:
@@ -162,8 +171,7 @@ def _check_replicas(lock: Lock, where: str) -> None:
             f"{where} has operations of {min(counts)} and of {max(counts)} devices joined by "
             f"'{EITHER}'; each replica has one device for each of them."
         )
-    due = max(counts, default=1)
-    text = str(lock.plan.get(SHARES, "1 " * due))
+    due, text = lock.replicas, lock.share_text
     if len(text.split()) != due or not all(map(_is_positive, text.split())):
         raise PlanError(
             f"{where}: '{SHARES}' in [plan] is '{text}'; positive numbers are due, one for each of "
