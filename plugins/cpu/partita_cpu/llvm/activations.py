@@ -74,17 +74,10 @@ def activate_rows(name: str, code: ActivationCode, lanes: int) -> Function:
     f = Function(name, PARAMETERS)
 
     def read(at: list[str], i: int, mask: str | None) -> str:
-        place = f.at(at[0], 4 * lanes * i)
-        if mask is None:
-            return f.load(f"<{lanes} x float>", place)
-        return masked_load(f, lanes, place, mask)
+        return masked_load(f, lanes, f.at(at[0], 4 * lanes * i), mask)
 
     def write(at: list[str], i: int, mask: str | None, x: str) -> None:
-        place = f.at(at[0], 4 * lanes * i)
-        if mask is None:
-            f.do(f"store <{lanes} x float> {x}, ptr {place}, align 4")
-        else:
-            masked_store(f, lanes, x, place, mask)
+        masked_store(f, lanes, x, f.at(at[0], 4 * lanes * i), mask)
 
     return _of_rows(f, code, lanes, [("%y", "%ldy")], read, write)
 

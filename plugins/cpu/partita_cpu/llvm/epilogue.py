@@ -230,25 +230,23 @@ BFLOAT = "bfloat"
 FLOAT16 = "half"
 
 
-def load_half(f: Function, lanes: int, pointer: str, mask: str, kind: str = BFLOAT) -> str:
-    """A vector of 16-bit numbers as floats; lanes outside of the mask are not read, and 0."""
+def load_half(f: Function, lanes: int, pointer: str, mask: str | None, kind: str = BFLOAT) -> str:
+    """A vector of 16-bit numbers as floats; lanes outside of the mask are not read, and 0.
+
+    Without a mask all are read.
+    """
     short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
-    name = f"@llvm.masked.load.v{lanes}i16.p0"
-    bits = f.let(f"call {short} {name}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
+    if mask is None:
+        bits = f.load(short, pointer, 2)
+    else:
+        call = f"call {short} @llvm.masked.load.v{lanes}i16.p0"
+        bits = f.let(f"{call}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
     if kind == FLOAT16:
         numbers = f.let(f"bitcast {short} {bits} to <{lanes} x half>")
         return f.let(f"fpext <{lanes} x half> {numbers} to <{lanes} x float>")
     whole = f.let(f"zext {short} {bits} to {wide}")
     shifted = f.let(f"shl {wide} {whole}, {f.splat(lanes, 'i32', '16')}")
     return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
-
-
-def load_whole_half(f: Function, lanes: int, pointer: str) -> str:
-    """A vector of bfloat16 as floats."""
-    ints, short = f"<{lanes} x i32>", f"<{lanes} x i16>"
-    wide = f.let(f"zext {short} {f.load(short, pointer, 2)} to {ints}")
-    bits = f.let(f"shl {ints} {wide}, {f.splat(lanes, 'i32', '16')}")
-    return f.let(f"bitcast {ints} {bits} to <{lanes} x float>")
 
 
 def store_half(

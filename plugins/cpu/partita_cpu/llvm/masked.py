@@ -32,26 +32,33 @@ def bounded(f: Function, kind: str, x: str, low: str, high: str, lanes: int) -> 
     return f.let(f"select {mask} {above}, {kind} {high}, {kind} {x}")
 
 
-def masked_load(f: Function, lanes: int, pointer: str, mask: str) -> str:
-    """A vector of floats; lanes outside of the mask are not read, and 0."""
+def masked_load(f: Function, lanes: int, pointer: str, mask: str | None) -> str:
+    """A vector of floats; lanes outside of the mask are not read, and 0. Without one all are."""
     v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    if mask is None:
+        return f.load(v, pointer)
     name = f"@llvm.masked.load.v{lanes}f32.p0"
     return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
 
 
-def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str) -> None:
-    """Writes the lanes of the mask, and touches no other memory."""
+def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> None:
+    """Writes the lanes of the mask, and touches no other memory; without one it writes all."""
     v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
 
     def some() -> None:
         name = f"@llvm.masked.store.v{lanes}f32.p0"
         f.do(f"call void {name}({v} {x}, ptr {pointer}, i32 4, {m} {mask})")
 
-    if lanes != AVX2_LANES:
+    def whole() -> None:
+        f.do(f"store {v} {x}, ptr {pointer}, align 4")
+
+    if mask is None:
+        whole()
+    elif lanes != AVX2_LANES:
         some()
-        return
-    every = f.let(f"icmp eq i{lanes} {f.let(f'bitcast {m} {mask} to i{lanes}')}, -1")
-    f.either(every, lambda: f.do(f"store {v} {x}, ptr {pointer}, align 4"), some)
+    else:
+        every = f.let(f"icmp eq i{lanes} {f.let(f'bitcast {m} {mask} to i{lanes}')}, -1")
+        f.either(every, whole, some)
 
 
 def declarations(lanes: int) -> str:

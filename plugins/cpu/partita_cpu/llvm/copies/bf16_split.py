@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import load_half, load_whole_half, rounded_to_float16, store_parts
+from partita_cpu.llvm.epilogue import load_half, rounded_to_float16, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, masked_load, masked_store
 
@@ -171,7 +171,7 @@ class _Converter:
         f, lanes = self._f, self._lanes
         first = f.let(f"mul i64 {index}, {lanes}")
         at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
-        x = load_whole_half(f, lanes, at) if self._half_in else f.load(self._floats, at)
+        x = (load_half if self._half_in else masked_load)(f, lanes, at, None)
         if self._scaled:
             x = self._scale(x, f.let(f"shl i64 {first}, 2"), None)
         to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
@@ -194,9 +194,7 @@ class _Converter:
         """
         f, lanes, v = self._f, self._lanes, self._floats
         numbers = (f.at(name, place) for name in ("%factor", "%shift"))
-        factor, shift = (
-            f.load(v, at) if inside is None else masked_load(f, lanes, at, inside) for at in numbers
-        )
+        factor, shift = (masked_load(f, lanes, at, inside) for at in numbers)
         x = f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {factor}, {v} {shift})")
         low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
         x = bounded(f, v, x, low, high, lanes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from partita_cpu.llvm.epilogue import load_half, load_whole_half, store_half
+from partita_cpu.llvm.epilogue import load_half, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
@@ -27,26 +27,15 @@ def add_rows(name: str, lanes: int, half: bool) -> Function:
     f = Function(name, PARAMETERS)
     vector, size = f"<{lanes} x float>", 2 if half else 4
 
-    def read(at: str, mask: str | None) -> str:
-        if mask is None:
-            return load_whole_half(f, lanes, at) if half else f.load(vector, at)
-        return load_half(f, lanes, at, mask) if half else masked_load(f, lanes, at, mask)
-
-    def write(x: str, at: str, mask: str | None) -> None:
-        if half:
-            store_half(f, lanes, x, at, mask)
-        elif mask is None:
-            f.do(f"store {vector} {x}, ptr {at}, align 4")
-        else:
-            masked_store(f, lanes, x, at, mask)
+    load, store = (load_half, store_half) if half else (masked_load, masked_store)
 
     def add(places: Sequence[str], count: int, mask: str | None = None) -> None:
         found = []
         for i in range(count):
-            a, b = (read(f.at(place, size * lanes * i), mask) for place in places[:2])
+            a, b = (load(f, lanes, f.at(place, size * lanes * i), mask) for place in places[:2])
             found.append(f.let(f"fadd {vector} {a}, {b}"))
         for i, total in enumerate(found):
-            write(total, f.at(places[2], size * lanes * i), mask)
+            store(f, lanes, total, f.at(places[2], size * lanes * i), mask)
 
     many = f.let(f"udiv i64 %columns, {TOGETHER * lanes}")
     others = f.let(f"udiv i64 {f.let(f'urem i64 %columns, {TOGETHER * lanes}')}, {lanes}")

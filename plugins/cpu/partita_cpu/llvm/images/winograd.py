@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 
 from partita_cpu.llvm.copies import bf16_split
-from partita_cpu.llvm.epilogue import VECTORS, load_half, load_whole_half
+from partita_cpu.llvm.epilogue import VECTORS, load_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load
 
@@ -134,19 +134,16 @@ def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
         apart.append(f.let(f"add i64 {apart[-1]}, %pixel"))
     further = f.let(f"mul i64 %pixel, {side}")
 
-    def load(place: str, masked: bool) -> str:
-        if masked:
-            return (load_half if half else masked_load)(f, lanes, place, mask)
-        return load_whole_half(f, lanes, place) if half else f.load(made.vector, place)
+    load = load_half if half else masked_load
 
-    def piece(at: list[str], masked: bool) -> list[str]:
+    def piece(at: list[str], mask: str | None) -> list[str]:
         source, to = at
         lines = [source]
         for _ in range(1, n):
             lines.append(f.at(lines[-1], "%line"))
         columns = []
         for place in apart:
-            columns.append(made.spread([load(f.at(line, place), masked) for line in lines]))
+            columns.append(made.spread([load(f, lanes, f.at(line, place), mask) for line in lines]))
         point = to
         for down in range(n):
             for x in made.spread([column[down] for column in columns]):
@@ -156,9 +153,9 @@ def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
 
     def tile(_: str, at: list[str]) -> list[str]:
         state = [("ptr", at[0]), ("ptr", at[1])]
-        after = f.loop(whole, state, lambda _, inner: piece(inner, masked=False))
+        after = f.loop(whole, state, lambda _, inner: piece(inner, None))
         state = [("ptr", pointer) for pointer in after]
-        f.loop(some, state, lambda _, inner: piece(inner, masked=True))
+        f.loop(some, state, lambda _, inner: piece(inner, mask))
         return [f.at(at[0], further), f.at(at[1], "%row")]
 
     f.loop("%tiles", [("ptr", "%x"), ("ptr", "%to")], tile)
