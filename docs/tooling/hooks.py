@@ -23,7 +23,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for name, page in PAGES.items():
-        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        docs = "../" * name.count("/") + "docs/"
+        text = (ROOT / name).read_text(encoding="utf-8").replace(f"]({docs}", "](")
         text = re.sub(r"\[([^\]]+)\]\(LICENSE\)", r"\1", text)
         files.append(File.generated(config, page, content=_to_pages(text, "")))
     return files
