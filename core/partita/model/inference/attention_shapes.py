@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.model.inference.pool_shapes import known_shapes
+from partita.model.inference.known_shapes import Scope, scopes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,22 +30,29 @@ def settle_attention(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
-    if not any(map(_is_attention, proto.graph.node)):
-        return False
-    shapes = known_shapes(inferred.graph)
     changed = False
-    for place, node in reversed(list(enumerate(proto.graph.node))):
-        if not _is_attention(node):
-            continue
-        if _given(node.output, _SCORES) and not _knows_length(node, shapes):
-            node.output[_SCORES] = ""
-            changed = True
-        made = _given(node.output, 0)
-        if len(shapes.get(made, ())) == 3 and not _knows(shapes, _given(node.input, _VALUES), 2):
-            node.output[0] = ""
-            proto.graph.node.insert(place + 1, _of_some_width(proto.graph, node.input[0], made))
-            changed = True
+    for scope in scopes(proto, inferred):
+        for place, node in reversed(list(enumerate(scope.graph.node))):
+            if _is_attention(node):
+                changed |= _settle(proto, scope, place)
     return changed
+
+
+def _settle(proto: onnx.ModelProto, scope: Scope, place: int) -> bool:
+    """Leaves out results of an attention that inference gets wrong; others tell what is known."""
+    node = scope.graph.node[place]
+    others = []
+    scores, made = _given(node.output, _SCORES), _given(node.output, 0)
+    if scores and not _knows_length(node, scope):
+        node.output[_SCORES] = ""
+        others.append(_of_some_sizes(proto.graph, node.input[0], scores))
+    is_flat = len(scope.shape(made) or ()) == 3
+    if is_flat and not _knows(scope, _given(node.input, _VALUES), 2):
+        node.output[0] = ""
+        others.append(_of_some_width(proto.graph, node.input[0], made))
+    for other in others:
+        scope.graph.node.insert(place + 1, other)
+    return bool(others)
 
 
 def _is_attention(node: onnx.NodeProto) -> bool:
@@ -56,25 +63,37 @@ def _given(names: Sequence[str], place: int) -> str:
     return names[place] if place < len(names) else ""
 
 
-def _knows_length(node: onnx.NodeProto, shapes: dict[str, list[int | None]]) -> bool:
+def _knows_length(node: onnx.NodeProto, scope: Scope) -> bool:
     """Whether inference can tell how many keys there are."""
     keys, past = _given(node.input, _KEYS), _given(node.input, _PAST_KEYS)
-    length = len(shapes.get(keys, ())) - 2
-    return _knows(shapes, keys, length) and (not past or _knows(shapes, past, 2))
+    length = len(scope.shape(keys) or ()) - 2
+    return _knows(scope, keys, length) and (not past or _knows(scope, past, 2))
 
 
-def _knows(shapes: dict[str, list[int | None]], name: str, axis: int) -> bool:
-    shape = shapes.get(name, ())
+def _knows(scope: Scope, name: str, axis: int) -> bool:
+    shape = scope.shape(name) or ()
     return 0 <= axis < len(shape) and shape[axis] is not None
 
 
-def _of_some_width(graph: onnx.GraphProto, source: str, made: str) -> onnx.NodeProto:
+def _of_some_width(main: onnx.GraphProto, source: str, made: str) -> onnx.NodeProto:
     """An operation whose result is like the source, with a last dimension that nobody knows."""
     import onnx
 
-    matrix = f"{made}/of some columns"
-    kind = graph.input.add(name=matrix).type.tensor_type
+    return onnx.helper.make_node("MatMul", [source, _unknown(main, made, 2)], [made])
+
+
+def _of_some_sizes(main: onnx.GraphProto, source: str, made: str) -> onnx.NodeProto:
+    """An operation whose result has the type of the source and four dimensions."""
+    import onnx
+
+    return onnx.helper.make_node("CastLike", [_unknown(main, made, 4), source], [made])
+
+
+def _unknown(main: onnx.GraphProto, made: str, rank: int) -> str:
+    """Adds an input of dimensions that nobody knows, for bodies as well; its name."""
+    name = f"{made}/{len(main.input)}"
+    kind = main.input.add(name=name).type.tensor_type
     kind.elem_type = 1
-    for _ in range(2):
+    for _ in range(rank):
         kind.shape.dim.add()
-    return onnx.helper.make_node("MatMul", [source, matrix], [made])
+    return name

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _MICROSOFT = "com.microsoft"
 
+_FLOAT = 1
+"""The type float32, by its number in protobufs."""
+
 _MOST = (1 << 31) - 1
 """A size that no tensor has."""
 
@@ -34,82 +37,102 @@ _SUMS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 """Those whose fourth result has them too."""
 
 
-def add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
-    """Adds an operation to a graph that is there for inference, or others that tell its shapes."""
-    names = _STAND_INS if node.domain == _MICROSOFT else {} if node.domain else _OF_ONNX
-    stand_in = names.get(node.op_type)
-    if stand_in is None:
-        _as_it_is(graph, node)
-        return
-    before = len(graph.node)
-    stand_in(graph, node)
-    if len(graph.node) == before:  # nothing tells its shapes; what it makes is read all the same
-        _as_it_is(graph, node)
+class ModelWriter:
+    """Writes the operations of a model, and of their bodies, for inference alone.
 
+    Args:
+        graph: The main graph. Inputs are added to it that operations in bodies may read as well.
+        doubts_sizes: What bodies claim of sizes in numbers only was true of other inputs; ranks
+            are believed.
+    """
 
-def _as_it_is(graph: onnx.GraphProto, node: ir.Node) -> None:
-    """Adds an operation, in half the time that onnx-ir takes, which writes notes as well."""
-    from onnx_ir import serde
+    def __init__(self, graph: onnx.GraphProto, *, doubts_sizes: bool) -> None:
+        self._main = graph
+        self._doubts_sizes = doubts_sizes
 
-    if node.overload:
-        serde.serialize_node_into(graph.node.add(), node)
-        return
-    added = graph.node.add()
-    added.op_type, added.domain, added.name = node.op_type, node.domain, node.name or ""
-    added.input.extend(["" if value is None else value.name or "" for value in node.inputs])
-    outputs = [value.name or "" for value in node.outputs]
-    while outputs and not outputs[-1]:
-        outputs.pop()
-    added.output.extend(outputs)
-    for attribute in node.attributes.values():
-        place = added.attribute.add()
-        kind = attribute.type.name
-        if attribute.is_ref():
-            serde.serialize_reference_attribute_into(place, attribute)
-        elif kind == "INT":
-            place.name, place.type, place.i = attribute.name, place.INT, attribute.value
-        elif kind == "INTS":
-            place.name, place.type = attribute.name, place.INTS
-            place.ints.extend(attribute.value)
-        elif kind == "GRAPH":
-            place.name, place.type = attribute.name, place.GRAPH
-            _fill_body(place.g, attribute.value)
-        else:
-            serde.serialize_attribute_into(place, attribute)
+    def add(self, node: ir.Node) -> None:
+        """Adds an operation, or others that tell its shapes."""
+        self._add(self._main, node)
 
+    def source(self, name: str, element_type: int, dims: Sequence[Dim]) -> str:
+        """Adds an input of the model that tells a type and sizes; its name, which is not taken."""
+        own = f"{name}/{len(self._main.input)}"
+        self._main.input.add(name=own, type=_tensor_type(element_type, tuple(dims)))
+        return own
 
-def _fill_body(proto: onnx.GraphProto, body: ir.Graph) -> None:
-    """Writes a body of If, Loop or Scan, with what the file claims of its values."""
-    from onnx_ir import serde
+    def _add(self, graph: onnx.GraphProto, node: ir.Node) -> None:
+        names = _STAND_INS if node.domain == _MICROSOFT else {} if node.domain else _OF_ONNX
+        stand_in = names.get(node.op_type)
+        before = len(graph.node)
+        if stand_in is not None:
+            stand_in(self, graph, node)
+        if len(graph.node) == before:  # what it makes is read, whether anything tells its shapes
+            self._as_it_is(graph, node)
 
-    proto.name = body.name or ""
-    for value in body.inputs:
-        _describe(proto.input.add(), value)
-    for name, value in body.initializers.items():
-        if value.const_value is not None:
-            tensor = proto.initializer.add()
-            serde.serialize_tensor_into(tensor, value.const_value)
-            tensor.name = name
-    for node in body:
-        _as_it_is(proto, node)
-        for value in node.outputs:
-            if value.name and (value.type is not None or value.shape is not None):
-                _describe(proto.value_info.add(), value)
-    for value in body.outputs:
-        _describe(proto.output.add(), value)
+    def _as_it_is(self, graph: onnx.GraphProto, node: ir.Node) -> None:
+        """Adds an operation, in half the time that onnx-ir takes, which writes notes as well."""
+        from onnx_ir import serde
 
+        if node.overload:
+            serde.serialize_node_into(graph.node.add(), node)
+            return
+        added = graph.node.add()
+        added.op_type, added.domain, added.name = node.op_type, node.domain, node.name or ""
+        added.input.extend(["" if value is None else value.name or "" for value in node.inputs])
+        outputs = [value.name or "" for value in node.outputs]
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        added.output.extend(outputs)
+        for attribute in node.attributes.values():
+            place = added.attribute.add()
+            kind = attribute.type.name
+            if attribute.is_ref():
+                serde.serialize_reference_attribute_into(place, attribute)
+            elif kind == "INT":
+                place.name, place.type, place.i = attribute.name, place.INT, attribute.value
+            elif kind == "INTS":
+                place.name, place.type = attribute.name, place.INTS
+                place.ints.extend(attribute.value)
+            elif kind == "GRAPH":
+                place.name, place.type = attribute.name, place.GRAPH
+                self._fill_body(place.g, attribute.value)
+            else:
+                serde.serialize_attribute_into(place, attribute)
 
-def _describe(info: onnx.ValueInfoProto, value: ir.Value) -> None:
-    """Writes name, type and shape of a value; nearly all are tensors."""
-    import onnx_ir as ir
-    from onnx_ir import serde
+    def _fill_body(self, proto: onnx.GraphProto, body: ir.Graph) -> None:
+        """Writes a body of If, Loop or Scan, with what the file claims of its values."""
+        from onnx_ir import serde
 
-    kind = value.type
-    if type(kind) is not ir.TensorType:
-        serde.serialize_value_into(info, value)
-        return
-    info.name = value.name or ""
-    info.type.CopyFrom(_tensor_type(kind.dtype.value, value_shape(value)))
+        proto.name = body.name or ""
+        for value in body.inputs:
+            self._describe(proto.input.add(), value)
+        for name, value in body.initializers.items():
+            if value.const_value is not None:
+                tensor = proto.initializer.add()
+                serde.serialize_tensor_into(tensor, value.const_value)
+                tensor.name = name
+        for node in body:
+            self._add(proto, node)
+            for value in node.outputs:
+                if value.name and (value.type is not None or value.shape is not None):
+                    self._describe(proto.value_info.add(), value)
+        for value in body.outputs:
+            self._describe(proto.output.add(), value)
+
+    def _describe(self, info: onnx.ValueInfoProto, value: ir.Value) -> None:
+        """Writes name, type and shape of a value; nearly all are tensors."""
+        import onnx_ir as ir
+        from onnx_ir import serde
+
+        kind = value.type
+        if type(kind) is not ir.TensorType:
+            serde.serialize_value_into(info, value)
+            return
+        info.name = value.name or ""
+        shape = value_shape(value)
+        if self._doubts_sizes and shape and all(isinstance(size, int) for size in shape):
+            shape = (None,) * len(shape)
+        info.type.CopyFrom(_tensor_type(kind.dtype.value, shape))
 
 
 @functools.lru_cache(maxsize=1 << 10)
@@ -119,13 +142,13 @@ def _tensor_type(element_type: int, shape: tuple[Dim, ...] | None) -> onnx.TypeP
     return onnx.helper.make_tensor_type_proto(element_type, shape)
 
 
-def _like_first(graph: onnx.GraphProto, node: ir.Node) -> None:
+def _like_first(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     _same(graph, node, 0, 0)
     if node.op_type in _SUMS:
         _same(graph, node, 0, 3)
 
 
-def _typed_by_scale(graph: onnx.GraphProto, node: ir.Node) -> None:
+def _typed_by_scale(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """The first input in the type of the second."""
     given, scale, made = _name(node.inputs, 0), _name(node.inputs, 1), _name(node.outputs, 0)
     if given and scale and made:
@@ -139,19 +162,17 @@ def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> No
         graph.node.add(op_type="Identity", input=[given], output=[made])
 
 
-def _widened(graph: onnx.GraphProto, node: ir.Node, source: int, width: int) -> None:
+def _widened(
+    writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node, source: int, width: int
+) -> None:
     """Says that the first result is an input with another last dimension."""
     given, made = _name(node.inputs, source), _name(node.outputs, 0)
     if given and made and width > 0:
-        matrix = f"{made}/of {width} columns"
-        kind = graph.input.add(name=matrix).type.tensor_type
-        kind.elem_type = 1
-        kind.shape.dim.add()
-        kind.shape.dim.add(dim_value=width)
+        matrix = writer.source(made, _FLOAT, (None, width))
         graph.node.add(op_type="MatMul", input=[given, matrix], output=[made])
 
 
-def _group_query_attention(graph: onnx.GraphProto, node: ir.Node) -> None:
+def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """Present is as long as past unless the total length follows from shapes and may be more."""
     heads, kv_heads = (_integer(node, name, 0) for name in ("num_heads", "kv_num_heads"))
     size, packed = _dimension(node, 3, 3), _dimension(node, 0, 2)
@@ -160,25 +181,25 @@ def _group_query_attention(graph: onnx.GraphProto, node: ir.Node) -> None:
     if _name(node.inputs, 1):
         _same(graph, node, 0, 0)
     elif size is not None:
-        _widened(graph, node, 0, heads * size)
+        _widened(writer, graph, node, 0, heads * size)
     total = node.inputs[6] if len(node.inputs) > 6 else None
     if total is not None and total.is_graph_input():
         _same(graph, node, 3, 1)
         _same(graph, node, 4, 2)
 
 
-def _mat_mul_n_bits(graph: onnx.GraphProto, node: ir.Node) -> None:
-    _widened(graph, node, 0, _integer(node, "N", 0))
+def _mat_mul_n_bits(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    _widened(writer, graph, node, 0, _integer(node, "N", 0))
 
 
-def _gather_block_quantized(graph: onnx.GraphProto, node: ir.Node) -> None:
+def _gather_block_quantized(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """Rows of the weights, unpacked, in the type of the scales."""
     weights, scales = node.inputs[0], node.inputs[2]
     made = _name(node.outputs, 0)
     if weights is None or scales is None or weights.shape is None or scales.dtype is None:
         return
-    sizes = list(weights.shape)
-    if not made or not all(isinstance(size, int) for size in sizes) or not sizes:
+    sizes = [size for size in weights.shape if isinstance(size, int)]
+    if not made or not sizes or len(sizes) != len(weights.shape):
         return
     packed = weights.dtype is not None and weights.dtype.name == "UINT8"
     bits = _integer(node, "bits", 4)
@@ -186,16 +207,12 @@ def _gather_block_quantized(graph: onnx.GraphProto, node: ir.Node) -> None:
         return
     if packed:
         sizes[-1] = sizes[-1] * (8 // bits)
-    table = f"{made}/unpacked"
-    kind = graph.input.add(name=table).type.tensor_type
-    kind.elem_type = scales.dtype.value
-    for size in sizes:
-        kind.shape.dim.add(dim_value=size)
+    table = writer.source(made, scales.dtype.value, sizes)
     gather = graph.node.add(op_type="Gather", input=[table, _name(node.inputs, 1)], output=[made])
     gather.attribute.add(name="axis", type=2, i=_integer(node, "gather_axis", 0, -1))
 
 
-_STAND_INS: dict[str, Callable[[onnx.GraphProto, ir.Node], None]] = {
+_STAND_INS: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
     **dict.fromkeys(_LIKE_FIRST, _like_first),
     "GroupQueryAttention": _group_query_attention,
     "MatMulNBits": _mat_mul_n_bits,
@@ -203,11 +220,14 @@ _STAND_INS: dict[str, Callable[[onnx.GraphProto, ir.Node], None]] = {
     "SimplifiedLayerNormalization": _typed_by_scale,
 }
 
-_OF_ONNX: dict[str, Callable[[onnx.GraphProto, ir.Node], None]] = {
+_OF_ONNX: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
+    "GroupNormalization": _like_first,
+    "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
     "SimplifiedLayerNormalization": _typed_by_scale,
 }
-"""What ONNX's inference gets wrong (onnx 1.23), and what onnxruntime has under ONNX's domain."""
+"""What ONNX's inference gets wrong or says nothing of (onnx 1.23), and what onnxruntime has under
+ONNX's domain."""
 
 
 def _name(values: Sequence[ir.Value | None], place: int) -> str:

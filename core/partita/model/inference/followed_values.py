@@ -23,7 +23,7 @@ MOST_ELEMENTS = 128
 MADE_UP = "unk__"
 """How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
 
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators into whose bodies inference goes."""
 
 _MOST_ROUNDS = 8
@@ -109,7 +109,7 @@ class _HiddenRows:
         """Hides the rows of a graph and of its bodies."""
         for node in graph.node:
             op_type = node.op_type
-            if op_type in _WITH_BODIES:
+            if op_type in WITH_BODIES:
                 for body in _bodies(node):
                     self._hide(body, _Rows(body, rows))
             if not self._follows(op_type, node.domain):
@@ -237,7 +237,7 @@ def _graphs_of(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     """A graph and the bodies within it."""
     found = [graph]
     for node in graph.node:
-        if node.op_type in _WITH_BODIES:
+        if node.op_type in WITH_BODIES:
             for body in _bodies(node):
                 found += _graphs_of(body)
     return found

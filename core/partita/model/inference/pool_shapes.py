@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partita.model.inference.known_shapes import scopes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,15 +29,14 @@ def settle_rounding(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
-    pools = [node for node in proto.graph.node if node.op_type in _POOLS and _rounds_up(node)]
-    if not pools:
-        return False
-    shapes = known_shapes(inferred.graph)
     changed = False
-    for node in pools:
-        sizes = shapes.get(node.input[0]) if node.input else None
-        if sizes is not None and len(sizes) > 2 and None not in sizes[2:]:
-            changed |= _settle(node, sizes[2:])  # type: ignore[arg-type]  # none is None
+    for scope in scopes(proto, inferred):
+        for node in scope.graph.node:
+            if node.op_type not in _POOLS or not _rounds_up(node):
+                continue
+            sizes = scope.shape(node.input[0]) if node.input else None
+            if sizes is not None and len(sizes) > 2 and None not in sizes[2:]:
+                changed |= _settle(node, sizes[2:])  # type: ignore[arg-type]  # none is None
     return changed
 
 
@@ -73,13 +74,3 @@ def _settle(node: onnx.NodeProto, sizes: Sequence[int]) -> bool:
     node.attribute.extend(kept)
     node.attribute.add(name="pads", type=7, ints=pads)  # AttributeProto.INTS
     return True
-
-
-def known_shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
-    """The dimensions of all values whose rank is known, constants among them."""
-    constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    return constants | {
-        info.name: [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-        for info in (*graph.input, *graph.value_info, *graph.output)
-        if (kind := info.type.tensor_type).HasField("shape")
-    }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from partita.errors import ModelFormatError
 from partita.model.inference.attention_shapes import settle_attention
-from partita.model.inference.contrib_shapes import add_node
+from partita.model.inference.contrib_shapes import ModelWriter
 from partita.model.inference.followed_values import MADE_UP, infer_following
 from partita.model.inference.inference_process import inferred_apart
 from partita.model.inference.known_ranks import tell_ranks
@@ -90,7 +90,8 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     What a model claims about computed values is often stale (it was exported for another batch
     size). So inference starts from the inputs and weights alone, and claims count only for values
     whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
-    that holds numbers only, though the inputs do not, just the rank counts.
+    that holds numbers only, though the inputs do not, just the rank counts. In bodies of If, Loop
+    and Scan claims start inference as well, for nothing else tells what a loop hands on.
 
     Args:
         ir_model: The model, whose attributes :mod:`partita.model.operator_checks` has checked.
@@ -154,9 +155,7 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
         inferred = _infer(proto, isolate) or inferred
     found = _types_of(inferred.graph)
     claims = {name: info for name, info in claims.items() if _fits(info.type, found.get(name))}
-    if not all(
-        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
-    ):
+    if not _has_fixed_inputs(ir_model):
         for name, info in claims.items():
             if name not in told:
                 _doubt(info)
@@ -164,6 +163,13 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
         _add_claims(proto.graph, claims)
         inferred = _infer(proto, isolate) or inferred
     _take_over(ir_model, inferred)
+
+
+def _has_fixed_inputs(ir_model: ir.Model) -> bool:
+    """Whether the sizes of all inputs are known, so that those of all else may be, too."""
+    return all(
+        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
+    )
 
 
 def _claims_of_the_lost(
@@ -259,8 +265,9 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
             else:
                 tensor.CopyFrom(held)
             tensor.name = name
+    writer = ModelWriter(graph, doubts_sizes=not _has_fixed_inputs(ir_model))
     for node in ir_model.graph:
-        add_node(graph, node)
+        writer.add(node)
     for value in ir_model.graph.outputs:
         graph.output.add(name=value.name)
     return proto

@@ -1,0 +1,68 @@
+"""The graphs of a model that is there for inference, with the shapes that are known in each."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from partita.model.inference.followed_values import WITH_BODIES
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def scopes(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> list[Scope]:
+    """The main graph, and the bodies of its If, Loop and Scan operations at any depth.
+
+    Args:
+        proto: The model.
+        inferred: The same, operation by operation, with the shapes that are known by now.
+    """
+    return _within(Scope(proto.graph, inferred.graph, None))
+
+
+class Scope:
+    """A graph, and what is known of all values that its operations may read.
+
+    Args:
+        graph: The graph.
+        inferred: The same with shapes.
+        outer: What is around it, if it is a body.
+    """
+
+    def __init__(
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: Scope | None
+    ) -> None:
+        self.graph = graph
+        self.inferred = inferred
+        self._outer = outer
+
+    def shape(self, name: str) -> list[int | None] | None:
+        """The dimensions of a value, unknown ones as ``None``; ``None`` without a known rank."""
+        if name in self._own:
+            return self._own[name]
+        return None if self._outer is None else self._outer.shape(name)
+
+    @functools.cached_property
+    def _own(self) -> dict[str, list[int | None] | None]:
+        """Of the values of this graph alone, constants among them."""
+        graph = self.inferred
+        made = {name: None for node in graph.node for name in node.output}
+        constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+        told = {
+            info.name: [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+            for info in (*graph.input, *graph.value_info, *graph.output)
+            if (kind := info.type.tensor_type).HasField("shape")
+        }
+        return {**made, **constants, **told}
+
+
+def _within(scope: Scope) -> list[Scope]:
+    found = [scope]
+    for node, same in zip(scope.graph.node, scope.inferred.node, strict=True):
+        if node.op_type not in WITH_BODIES:
+            continue
+        for one, other in zip(node.attribute, same.attribute, strict=True):
+            if one.type == one.GRAPH:
+                found += _within(Scope(one.g, other.g, scope))
+    return found
