@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from partita.lowering import Array
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.blocking import PAIR, Plan
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_lay_tile, call_turn, float_at
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
+from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.math import bits
 from partita_cpu.threads.step_team import team_of
 
@@ -25,8 +26,14 @@ LARGEST = 0x7F7F8000
 _SHARED_BYTES = 1 << 19
 """Smaller results are there before another thread has begun."""
 
-_TILE = SIDE * WHOLE_STEP
-"""Elements of a piece: of half a block, as many rows as AMX takes at a time."""
+PLACES = WHOLE_STEP
+"""Rows of a piece: as many as AMX takes at a time."""
+
+PIECE = SIDE * WHOLE_STEP
+"""Elements of a piece: so many rows of half a block."""
+
+PARTS = 3
+"""Parts of an element, at most."""
 
 (
     GROUPS,
@@ -49,12 +56,15 @@ _TILE = SIDE * WHOLE_STEP
     TURN,
     LAY,
     PAIRS,
-) = range(20)
+    LEAVES,
+    FIELDS,
+) = range(22)
 """What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
 next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
 across, their columns, in how many parts elements are stored, elements along k of a piece, the
-addresses of the kernels that turn a block and that lay floats out as bfloat16, and whether vectors
-and not AMX compute with these.
+addresses of the kernels that turn a block and that lay floats out as bfloat16, whether vectors and
+not AMX compute with these, and whether halves of blocks without columns are left as they are; then,
+how many these are.
 """
 
 
@@ -129,7 +139,8 @@ def _packed(
     pairs = plan.step == PAIR
     step = WHOLE_STEP if pairs else plan.step
     layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
-    table = (groups, outputs, *lies, *layout, *_kernels(plan), int(pairs))
+    kernels = _kernels(plan.level, plan.arithmetic)
+    table = (groups, outputs, *lies, *layout, *kernels, int(pairs), 0)
     out = aligned(packed_size(plan))
     if later is not None and arithmetic is Arithmetic.F32 and plan.level.native:
         later(w, out, table)
@@ -144,15 +155,36 @@ def _packed(
     return out if _run(threads, w, out, table) < LARGEST else out[:0]
 
 
-def _kernels(plan: Plan) -> tuple[int, int]:
+def matrix_table(
+    level: Level, arithmetic: Arithmetic, sizes: tuple[int, int], steps: tuple[int, int]
+) -> list[int]:
+    """The table of `pack_units` for a matrix that is only known at run time.
+
+    Tiles must be of the first half of a block where that alone has columns.
+
+    Args:
+        level: Whose tiles it is packed for, by vectors.
+        arithmetic: Float32, or bfloat16.
+        sizes: Rows and columns.
+        steps: Elements from one row to the next, and from one column to the next.
+    """
+    (rows, columns), (down, across) = sizes, steps
+    wide, pairs = tile_columns(level), int(arithmetic.in_bfloat16)
+    padded = -(-rows // 2) * 2 if pairs else rows
+    lies = (rows, 1, 1, 0, across, down, 0, 0)
+    layout = (padded, rows, padded, -(-columns // wide), wide, 1, WHOLE_STEP)
+    return [1, columns, *lies, *layout, *_kernels(level, arithmetic), pairs, 1]
+
+
+def _kernels(level: Level, arithmetic: Arithmetic) -> tuple[int, int]:
     """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
-    known = llvm_kernel.addresses(plan.level)
-    turn = known["turn_32" if plan.columns >= SIDE else "turn_32_by_8"]
-    if not plan.arithmetic.in_bfloat16:
+    known = llvm_kernel.addresses(level)
+    turn = known["turn_32" if tile_columns(level) >= SIDE else "turn_32_by_8"]
+    if not arithmetic.in_bfloat16:
         return turn, 0
-    if plan.arithmetic is Arithmetic.F16_SPLIT:
-        return turn, llvm_kernel.addresses(plan.level, "_f16")["lay_f16"]
-    return turn, known[f"lay_{plan.arithmetic.name.lower()}"]
+    if arithmetic is Arithmetic.F16_SPLIT:
+        return turn, llvm_kernel.addresses(level, "_f16")["lay_f16"]
+    return turn, known[f"lay_{arithmetic.name.lower()}"]
 
 
 def _run(threads: int, w: Array, out: Array, table: Table) -> int:
@@ -166,9 +198,9 @@ def _run(threads: int, w: Array, out: Array, table: Table) -> int:
 def scratch_of(threads: int) -> tuple[Array, Array, Array, Array]:
     """What threads write to meanwhile: `places`, `floats`, `parts` and `found`."""
     return (
-        np.empty((threads, WHOLE_STEP), np.int64),
-        np.empty((threads, _TILE), np.float32),
-        np.empty((threads, 3 * _TILE), np.uint16),
+        np.empty((threads, PLACES), np.int64),
+        np.empty((threads, PIECE), np.float32),
+        np.empty((threads, PARTS * PIECE), np.uint16),
         np.zeros(threads, np.int64),
     )
 
@@ -193,7 +225,21 @@ def aligned(count: int) -> Array:
     return raw[start : start + 2 * count].view(np.uint16)
 
 
-@loop(drives=True)
+class PackingRoom(NamedTuple):
+    """Memory of a thread that packs.
+
+    Attributes:
+        places: `PLACES` numbers: where the rows of a piece are.
+        floats: `PIECE` floats: its elements.
+        parts: `PARTS` times as many numbers: their parts.
+    """
+
+    places: Array
+    floats: Array
+    parts: Array
+
+
+@loop
 def pack_blocks(
     w: int,
     whole: Array,
@@ -206,26 +252,48 @@ def pack_blocks(
     tid: int,
     nt: int,
 ) -> None:
+    """Blocks of columns, shared among threads; see `pack_units`.
+
+    Args:
+        w: Address of the weights.
+        whole: The result, if it is kept whole.
+        halves: The result, if it is not.
+        places: For each thread that of `PackingRoom`.
+        floats: Likewise.
+        parts: Likewise.
+        found: For each thread, the largest bit pattern of an absolute value that it laid out.
+        p: See above.
+        tid: This thread.
+        nt: All threads; they share blocks.
+    """
+    units = p[GROUPS] * p[BLOCKS]
+    begin, end = units * tid // nt, units * (tid + 1) // nt
+    room = PackingRoom(places[tid], floats[tid], parts[tid])
+    found[tid] = max(found[tid], pack_units(w, whole, halves, room, p, begin, end))
+
+
+@loop(drives=True)
+def pack_units(
+    w: int, whole: Array, halves: Array, room: PackingRoom, p: Array, begin: int, end: int
+) -> Any:
     """Blocks of columns, piece by piece: as many rows of half a block as are one step of AMX.
+
+    Returns the largest bit pattern of an absolute value that was made bfloat16.
 
     Args:
         w: Address of the weights, float32 in any order; it need not be a multiple of four.
         whole: The result as floats (block, row, column), if they are kept whole.
         halves: The same memory, as `ir.amx` says, if they are not: (block, step, part, half of the
             columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
-        places: For each thread room for where the rows of a piece are.
-        floats: For each thread room for its elements.
-        parts: For each thread room for their parts.
-        found: For each thread, the largest bit pattern of an absolute value that it laid out.
+        room: Memory.
         p: See above.
-        tid: This thread.
-        nt: All threads; they share blocks.
+        begin: The first block; they are counted group by group.
+        end: Behind the last one.
     """
     blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
-    units = p[GROUPS] * blocks
     side = min(SIDE, p[COLUMNS])
-    at_row, piece, split = places[tid], floats[tid], parts[tid]
-    begin, end = units * tid // nt, units * (tid + 1) // nt
+    at_row, piece, split = room.places, room.floats, room.parts
+    most = 0
     # Memory is read in order: column by column, or where rows lie together all blocks row by row.
     together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
     for start in range(begin, end, together):
@@ -242,21 +310,24 @@ def pack_blocks(
                 origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
                 for half in range(p[COLUMNS] // side):
                     exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                    if exist == 0 and p[LEAVES]:
+                        continue
                     at = origin + 4 * half * side * p[OUTPUT_STEP]
                     source, across, down = _piece(at, piece, at_row, p, there, exist)
                     if p[PAIRS]:
                         place = (unit * rows + row) * p[COLUMNS] + 2 * half * side
                         size = (count, there, exist)
                         largest = _lay_pairs(source, across, halves, split, p, place, size)
-                        found[tid] = max(found[tid], largest)
+                        most = max(most, largest)
                     elif p[LAY]:
                         step = (unit * rows + row) // p[STEP]
                         largest = _lay(source, across, halves, split, p, step, half, there, exist)
-                        found[tid] = max(found[tid], largest)
+                        most = max(most, largest)
                     else:
                         place = (unit * rows + row) * p[COLUMNS] + half * side
                         _copy(source, across, down, whole, p, place, count, there, exist)
             row += count
+    return most
 
 
 @loop
@@ -305,7 +376,7 @@ def _lay(
     if exist:
         largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
     for part in range(p[PLANES]):
-        tile = part * _TILE
+        tile = part * PIECE
         place = ((step * p[PLANES] + part) * 2 + half) * size
         if p[STEP] == WHOLE_STEP:
             source = address(parts) + 2 * tile
@@ -329,7 +400,7 @@ def _lay_pairs(
     largest, pair = 0, 2 * p[COLUMNS]
     side = min(SIDE, p[COLUMNS])
     if exist < side:
-        for i in range(_TILE):
+        for i in range(PIECE):
             parts[i] = 0
     if exist:
         largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
@@ -370,10 +441,10 @@ def _copy(
             for j in range(side):
                 out[place + k * columns + j] = float_at(source + 4 * j + k * down)
     for k in range(done, count):
-        for j in range(side):
-            known = k < there and j < exist
-            value = float_at(source + j * across + k * down) if known else np.float32(0)
-            out[place + k * columns + j] = value
+        known = exist if k < there else 0
+        for j in range(known):
+            out[place + k * columns + j] = float_at(source + j * across + k * down)
+        out[place + k * columns + known : place + k * columns + side] = np.float32(0)
 
 
 @loop

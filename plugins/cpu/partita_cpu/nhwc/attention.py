@@ -1,28 +1,48 @@
 """Attention in one step: scores of some queries, their softmax and its product with the values.
 
-Keys and values of a head are packed once per thread; the scores never leave the cache.
+Keys and values of a head are packed once per thread; the scores never leave the cache. Where
+products of float32 are computed in bfloat16 by vectors, so are these two: queries, keys, values
+and what the softmax makes of the scores are rounded, sums and the softmax are in float32.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import integers, whole
 from partita_cpu.gemm.batched import PACKED_SHARE
+from partita_cpu.gemm.packing import (
+    BLOCKS,
+    FIELDS,
+    PARTS,
+    PIECE,
+    PLACES,
+    PackingRoom,
+    matrix_table,
+    pack_units,
+)
+from partita_cpu.gemm.packing import ROWS as PACKED_ROWS
 from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
-from partita_cpu.jit.intrinsics.address_call import address, call_tile
+from partita_cpu.gemm.tile_kernels import (
+    FIRST,
+    NARROW,
+    Arithmetic,
+    tile_columns,
+    tile_kernels,
+    tile_rows,
+)
+from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
+from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.math import (
     add_in_any_order,
-    copy_row,
     exp_below_zero,
     like,
     row_maximum,
@@ -34,6 +54,9 @@ _TILE = 1024
 
 _LINE = 32
 """Floats that aligning scratch memory may cost."""
+
+_PACKING = 2 * PLACES + PIECE + PARTS * PIECE // 2
+"""Floats of the memory of what packs."""
 
 (
     BATCHES,
@@ -64,12 +87,17 @@ _LINE = 32
     ROOM,
     ROWS,
     COLUMNS,
-) = range(28)
+    PAIRS,
+    KEY_TABLE,
+) = range(30)
 """What the table of `attend_heads` holds. SHARING: heads that share a head of keys and values;
 DEPTH: size of a key; OUTPUTS: size of a value; then elements between neighbours: batches, places of
 the sequence, heads; MASKED: whether there is a mask; ROOM: scratch floats of a thread; ROWS and
-COLUMNS: of a tile.
+COLUMNS: of a tile; PAIRS: whether products are of pairs of bfloat16; from KEY_TABLE on
+`packing.matrix_table` of the keys of a head, turned, and from VALUE_TABLE on that of its values.
 """
+
+VALUE_TABLE = KEY_TABLE + FIELDS
 
 
 class AttentionInputs(NamedTuple):
@@ -100,100 +128,137 @@ def attend_heads(
         y: The result, flat.
         scratch: Floats; as many for each thread as the table says.
         offsets: One zero.
-        kernels: `table.tile_kernels` for float32.
+        kernels: `tile_kernels.tile_kernels`.
         p: The table.
         scale: Factor of the scores.
         tid: This thread.
         nt: All threads; they share heads and queries.
     """
-    wide_vectors()
     heads, queries, keys = p[HEADS], p[QUERIES], p[KEYS]
-    depth, outputs, most, wide = p[DEPTH], p[OUTPUTS], p[ROWS], p[COLUMNS]
+    most, wide, pairs = p[ROWS], p[COLUMNS], p[PAIRS]
     threads = min(nt, scratch.size // p[ROOM])
     if tid >= threads:
         return
-    across, beyond = -(-keys // wide), -(-outputs // wide)
-    start = tid * p[ROOM]
-    start += -(address(scratch) // 4 + start) % 16
-    packed_keys = scratch[start : start + across * depth * wide]
-    start += packed_keys.size
-    packed_values = scratch[start : start + beyond * keys * wide]
-    start += packed_values.size
+    across, beyond = -(-keys // wide), -(-p[OUTPUTS] // wide)
+    key_steps, value_steps = _steps(p[DEPTH], pairs), _steps(keys, pairs)
+    start = address(scratch) + 4 * tid * p[ROOM]
+    start += -start % 64
+    head_of = PackedHead(start + 4 * _PACKING, start + 4 * (_PACKING + across * key_steps * wide))
     pitch = across * wide
-    scores = scratch[start : start + most * pitch]
-    start += scores.size
-    zeros = scratch[start : start + wide]
-    zeros[:] = 0
-    tile = address(scratch) + 4 * (start + wide)
-    factor = like(inputs.q[0], scale)
-    low, high = np.float32(-np.inf), np.float32(np.inf)
-    tiles = -(-queries // most)
+    scores = head_of.values + 4 * beyond * value_steps * wide
+    rounded = scores + 4 * most * pitch
+    zeros = rounded + 4 * most * key_steps
+    tile = zeros + 4 * wide
+    floats_at(zeros, wide)[:] = 0
+    low, high, factor = np.float32(-np.inf), np.float32(np.inf), np.float32(scale)
+    tiles, packed = -(-queries // most), -1
     units = p[BATCHES] * heads * tiles
-    packed = -1
     for unit in range(units * tid // threads, units * (tid + 1) // threads):
         head = unit // tiles
         batch, number = head // heads, head % heads
         if head != packed:
             packed = head
-            shared = number // p[SHARING]
-            _pack_head(inputs, p, batch, shared, factor, packed_keys, packed_values)
+            _pack_head(inputs, p, batch, number // p[SHARING], start, head_of)
         t = unit - head * tiles
         first = queries * t // tiles
         rows = queries * (t + 1) // tiles - first
         a = address(inputs.q) + 4 * (batch * p[Q_BATCH] + number * p[Q_HEAD] + first * p[Q_STEP])
+        a_step = 4 * p[Q_STEP]
+        if pairs:
+            _round_rows(kernels[NARROW], a, a_step, rows, p[DEPTH], rounded, 4 * key_steps)
+            a, a_step = rounded, 4 * key_steps
         for block in range(across):
-            b = address(packed_keys) + 4 * block * depth * wide
-            to = address(scores) + 4 * block * wide
-            finish = (tile, address(zeros), 0, to, 4 * pitch, wide, low, high, 0)
+            b = head_of.keys + 4 * block * key_steps * wide
+            exist = min(wide, keys - block * wide)
+            finish = (tile, zeros, 0, scores + 4 * block * wide, 4 * pitch, exist, low, high, 0)
             call_tile(
-                kernels[rows],
-                (a, 4 * p[Q_STEP], address(offsets), 1, depth, b, 0, rows, 0, b, *finish),
+                kernels[rows + (FIRST if 2 * exist <= wide else 0)],
+                (a, a_step, address(offsets), 1, key_steps, b, 0, rows, 0, b, *finish),
             )
         for r in range(rows):
             at = batch * p[MASK_BATCH] + number * p[MASK_HEAD] + (first + r) * p[MASK_QUERY]
-            _softmax_row(scores[r * pitch : r * pitch + keys], inputs.mask, at, p)
+            _softmax_row(floats_at(scores + 4 * r * pitch, keys), inputs.mask, at, factor, p)
+        if pairs:
+            _round_rows(kernels[NARROW], scores, 4 * pitch, rows, keys, scores, 4 * pitch)
         for block in range(beyond):
-            b = address(packed_values) + 4 * block * keys * wide
+            b = head_of.values + 4 * block * value_steps * wide
             place = batch * p[Y_BATCH] + number * p[Y_HEAD] + first * p[Y_STEP]
-            exist = min(wide, outputs - block * wide)
+            exist = min(wide, p[OUTPUTS] - block * wide)
             to = address(y) + 4 * (place + block * wide)
-            finish = (tile, address(zeros), 0, to, 4 * p[Y_STEP], exist, low, high, 0)
+            finish = (tile, zeros, 0, to, 4 * p[Y_STEP], exist, low, high, 0)
             call_tile(
-                kernels[rows],
-                (address(scores), 4 * pitch, address(offsets), 1, keys, b, 0, rows, 0, b, *finish),
+                kernels[rows + (FIRST if 2 * exist <= wide else 0)],
+                (scores, 4 * pitch, address(offsets), 1, value_steps, b, 0, rows, 0, b, *finish),
             )
+
+
+class PackedHead(NamedTuple):
+    """Addresses of keys and values of a head, packed."""
+
+    keys: int
+    values: int
+
+
+@loop(inline=True)
+def _steps(terms: int, pairs: int) -> Any:
+    """Elements of 4 bytes that so many terms of a sum are packed as."""
+    return (terms + 1) // 2 if pairs else terms
+
+
+@loop
+def _round_rows(
+    kernel: int, source: int, step: int, rows: int, size: int, target: int, pitch: int
+) -> None:
+    """Makes bfloat16 of rows of floats, a zero behind an odd number of them.
+
+    Args:
+        kernel: Address of what rounds a row.
+        source: Address of the first one.
+        step: Bytes from one to the next.
+        rows: How many.
+        size: Floats of a row.
+        target: Address of the first result, which may be that of the first row.
+        pitch: Bytes from one result to the next.
+    """
+    for r in range(rows):
+        call_narrow(kernel, (source + r * step, size, target + r * pitch, 0, (size + 1) // 2 * 2))
 
 
 @loop
 def _pack_head(
-    inputs: AttentionInputs,
-    p: Array,
-    batch: int,
-    head: int,
-    factor: float,
-    packed_keys: Array,
-    packed_values: Array,
+    inputs: AttentionInputs, p: Array, batch: int, head: int, room: int, to: PackedHead
 ) -> None:
-    """Packs keys, times the factor, and values of one head."""
-    keys, wide = p[KEYS], p[COLUMNS]
-    at = batch * p[K_BATCH] + head * p[K_HEAD]
-    _pack_keys(inputs.k, at, p[K_STEP], keys, p[DEPTH], wide, factor, packed_keys)
-    at = batch * p[V_BATCH] + head * p[V_HEAD]
-    _pack_values(inputs.v, at, p[V_STEP], keys, p[OUTPUTS], wide, packed_values)
+    """Packs keys and values of one head."""
+    places, floats = integers_at(room, PLACES), floats_at(room + 8 * PLACES, PIECE)
+    parts = shorts_at(room + 8 * PLACES + 4 * PIECE, PARTS * PIECE)
+    work = PackingRoom(places, floats, parts)
+    for which in range(2):
+        table = p[VALUE_TABLE:] if which else p[KEY_TABLE:VALUE_TABLE]
+        source = address(inputs.k) + 4 * (batch * p[K_BATCH] + head * p[K_HEAD])
+        target = to.keys
+        if which:
+            source = address(inputs.v) + 4 * (batch * p[V_BATCH] + head * p[V_HEAD])
+            target = to.values
+        size = table[BLOCKS] * table[PACKED_ROWS] * p[COLUMNS]
+        whole, halves = floats_at(target, size), shorts_at(target, size)
+        pack_units(source, whole, halves, work, table, 0, table[BLOCKS])
 
 
 @loop
-def _softmax_row(line: Array, mask: Array, at: int, p: Array) -> None:
-    """The softmax of the scores of a query, after what the mask has from place `at` on."""
-    if p[MASKED]:
-        if p[MASK_KEY]:
-            terms = mask[at : at + line.size]
-            for j in range(line.size):
-                line[j] += terms[j]
-        else:
-            term = mask[at]
-            for j in range(line.size):
-                line[j] += term
+def _softmax_row(line: Array, mask: Array, at: int, factor: Any, p: Array) -> None:
+    """The softmax of the scores of a query times a factor, and what the mask has from `at` on."""
+    wide_vectors()
+    if p[MASKED] == 0:
+        for j in range(line.size):
+            line[j] *= factor
+    elif p[MASK_KEY]:
+        terms = mask[at : at + line.size]
+        for j in range(line.size):
+            line[j] = line[j] * factor + terms[j]
+    else:
+        term = mask[at]
+        for j in range(line.size):
+            line[j] = line[j] * factor + term
     top = row_maximum(line)
     if p[CLOSED_IS_ZERO] and top == np.float32(-np.inf):
         line[:] = 0
@@ -208,37 +273,6 @@ def _softmax_row(line: Array, mask: Array, at: int, p: Array) -> None:
         line[j] *= share
 
 
-@loop
-def _pack_keys(
-    k: Array, at: int, step: int, keys: int, depth: int, wide: int, factor: float, packed: Array
-) -> None:
-    """Keys times the factor, turned: for each block of columns (depth, keys of the block)."""
-    for block in range(-(-keys // wide)):
-        first = block * wide
-        width = min(wide, keys - first)
-        for d in range(depth):
-            row = packed[(block * depth + d) * wide : (block * depth + d + 1) * wide]
-            source = at + first * step + d
-            for j in range(width):
-                row[j] = k[source + j * step] * factor
-            row[width:] = 0
-
-
-@loop
-def _pack_values(
-    v: Array, at: int, step: int, keys: int, outputs: int, wide: int, packed: Array
-) -> None:
-    """Values in blocks of columns: for each block (keys, columns of the block)."""
-    for block in range(-(-outputs // wide)):
-        first = block * wide
-        width = min(wide, outputs - first)
-        for j in range(keys):
-            row = packed[(block * keys + j) * wide : (block * keys + j + 1) * wide]
-            source = at + j * step + first
-            copy_row(v[source : source + width], row[:width])
-            row[width:] = 0
-
-
 def emit_attention(
     b: Builder,
     tensors: Sequence[Operand],
@@ -249,6 +283,9 @@ def emit_attention(
     closed_is_zero: bool,
 ) -> bool:
     """Records attention of float32 tensors in one step, or nothing.
+
+    Products are computed in bfloat16 where those of float32 are, by vectors; AMX computes no
+    attention.
 
     Args:
         b: The builder.
@@ -266,8 +303,16 @@ def emit_attention(
     read = tensors if mask is None else [*tensors, mask]
     if choice is None or b.folding or any(x.dtype != np.float32 or not x.size for x in read):
         return False
+    arithmetic = Arithmetic.F32
+    if choice.arithmetic is Arithmetic.BF16 and not choice.level.tiles:
+        arithmetic = Arithmetic.BF16
     table = attention_table(
-        choice.level, sizes, strides, None if mask is None else mask.shape, closed_is_zero
+        choice.level,
+        arithmetic,
+        sizes,
+        strides,
+        None if mask is None else mask.shape,
+        closed_is_zero,
     )
     if packed_floats(table) * 4 > choice.machine.l2_bytes(PACKED_SHARE):
         return False
@@ -278,17 +323,18 @@ def emit_attention(
         y,
         b.empty((choice.threads * whole(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(tile_kernels(choice.level, Arithmetic.F32)),
+        b.constant(tile_kernels(choice.level, arithmetic)),
         b.constant(table),
         scale,
         work=math.prod(sizes[:2]) * math.prod(sizes[3:5]) * sum(sizes[5:]),
-        exec_type=Arithmetic.F32.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(choice.level),
     )
     return True
 
 
 def attention_table(
     level: Level,
+    arithmetic: Arithmetic,
     sizes: Sequence[int],
     strides: Sequence[Sequence[int]],
     mask: Sequence[int] | None,
@@ -298,17 +344,22 @@ def attention_table(
     places = [step for each in strides for step in each]
     steps = (0, 0, 0, 0) if mask is None else mask_strides(mask)
     flags = int(mask is not None), int(closed_is_zero)
-    rows, columns = tile_rows(level, Arithmetic.F32), tile_columns(level)
-    table = integers([*sizes, *places, *steps, *flags, 0, rows, columns])
-    line = -(-sizes[4] // columns) * columns
-    table[ROOM] = packed_floats(table) + rows * line + columns + _TILE + _LINE
+    rows, columns = tile_rows(level, arithmetic), tile_columns(level)
+    keys, depth, outputs = sizes[4:]
+    of_keys = matrix_table(level, arithmetic, (depth, keys), (1, strides[1][1]))
+    of_values = matrix_table(level, arithmetic, (keys, outputs), (strides[2][1], 1))
+    tile = rows, columns, int(arithmetic.in_bfloat16)
+    table = integers([*sizes, *places, *steps, *flags, 0, *tile, *of_keys, *of_values])
+    line = -(-keys // columns) * columns
+    floats = packed_floats(table) + rows * (line + depth + 1) + columns
+    table[ROOM] = floats + _PACKING + _TILE + _LINE
     return table
 
 
 def packed_floats(table: Array) -> int:
-    """Floats of the packed keys and values of one head."""
+    """Memory for the packed keys and values of one head, as floats; half as much holds pairs."""
     keys, depth, outputs, wide = (whole(table[i]) for i in (KEYS, DEPTH, OUTPUTS, COLUMNS))
-    floats: int = (-(-keys // wide) * depth + -(-outputs // wide) * keys) * wide
+    floats: int = (-(-keys // wide) * (depth + 1) + -(-outputs // wide) * (keys + 1)) * wide
     return floats
 
 
