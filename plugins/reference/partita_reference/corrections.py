@@ -25,6 +25,7 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.decoder import DECODER
+from partita_reference.empty_batches import EMPTY_BATCHES
 from partita_reference.quantization import (
     ConvInteger,
     DynamicQuantizeLinear,
@@ -41,6 +42,7 @@ from partita_reference.texts.operators import (
     StringSplit,
     TfIdfVectorizer,
 )
+from partita_reference.vector_machines import SVMClassifier
 
 MOST_ELEMENTS = 1 << 24
 """Elements of a result that is made one by one, in Python."""
@@ -252,6 +254,7 @@ CORRECTED: tuple[type[OpRun], ...] = (
     RegexFullMatch,
     Resize,
     RoiAlign,
+    SVMClassifier,
     Scan,
     Scatter,
     StringNormalizer,
@@ -266,4 +269,4 @@ def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
     """The operators that an opset needs besides those that the evaluator has right."""
     quantization = bounded_quantization(opset)
     own = CORRECTED if quantization is None else (*CORRECTED, quantization)
-    return (*corrected_with(opset, own), *DECODER, *QUANTIZED_WEIGHTS)
+    return (*corrected_with(opset, own), *DECODER, *EMPTY_BATCHES, *QUANTIZED_WEIGHTS)

@@ -45,10 +45,12 @@ def bounded_quantization(opset: int) -> type[OpRun] | None:
 class DynamicQuantizeLinear(OriginalDynamicQuantization):
     """The original's scale of nothing but zeros, by which ONNX's text divides by 0, is 1/255.
 
-    onnxruntime has 1, which the original means to have as well.
+    onnxruntime has 1, which the original means to have as well. Of no elements it fails.
     """
 
     def _run(self, x: Array) -> tuple[Array, ...]:
+        if not x.size:
+            return np.empty(x.shape, np.uint8), np.ones((), np.float32), np.zeros((), np.uint8)
         results: tuple[Array, ...] = super()._run(x)  # type: ignore[no-untyped-call]  # onnx
         return results if x.any() else (results[0], np.ones_like(results[1]), results[2])
 

@@ -91,7 +91,8 @@ def _points(n: int, align_corners: bool) -> Array:
 class GridSample(OriginalGridSample):
     """The original keeps places in the image in float32, and knows opset 20's modes alone.
 
-    It divides by the room between borders that are one where an axis has a single element.
+    It divides by the room between borders that are one where an axis has a single element, and
+    returns no result where that has no elements.
     """
 
     def _run(
@@ -102,6 +103,9 @@ class GridSample(OriginalGridSample):
         padding_mode: str | None = None,
         align_corners: int | None = None,
     ) -> Any:
+        made = (*X.shape[:2], *grid.shape[1:-1])
+        if 0 in made:
+            return (np.empty(made, X.dtype),)
         original: Any = super()._run
         named: Any = mode or getattr(self, "mode", "linear")
         return original(X, grid, _MODES.get(named, named), padding_mode, align_corners)

@@ -22,11 +22,13 @@ class ConvTranspose(OriginalConvTranspose):
     """The original reshapes wrongly if there are groups; here each is computed on its own.
 
     Where an output of a given size, or of that of ``auto_pad``, needs no pads, it takes some in
-    front.
+    front. Of no images it fails.
     """
 
     def _run(self, *inputs: Any, group: int | None = None, **given: Any) -> tuple[Array]:
         x, w, b = (*inputs, None)[:3]
+        images = len(x)
+        x = x if images else np.zeros((1, *x.shape[1:]), x.dtype)
         same = given.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER")
         if same or given.get("output_shape"):
             given |= {"pads": _pads_of(x.shape, w.shape, given), "output_shape": None}
@@ -38,7 +40,7 @@ class ConvTranspose(OriginalConvTranspose):
             super(ConvTranspose, self)._run(*part, group=1, **given)[0]  # type: ignore[no-untyped-call]  # onnx
             for part in zip(slices, weights, biases, strict=True)
         ]
-        return (np.concatenate(parts, axis=1),)
+        return (np.concatenate(parts, axis=1)[:images],)
 
 
 def _pads_of(shape: Sequence[int], kernel: Sequence[int], given: dict[str, Any]) -> list[int]:
