@@ -277,8 +277,8 @@ def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> 
 
 
 @functools.cache
-def group_kernel(level: Level, bits: int) -> Array:
-    """The kernel that makes a group of a row int8, for weights of so many bits, in an array."""
+def groups_kernel(level: Level, bits: int) -> Array:
+    """The kernel that makes groups of rows int8, for weights of so many bits, in an array."""
     return np.array([llvm_kernel.addresses(level, "_quads")[int8_groups.kernel_name(bits)]])
 
 

@@ -15,7 +15,7 @@ from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_kernels,
-    group_kernel,
+    groups_kernel,
     laid_kernels,
     quad_kernels,
     unpack_kernel,
@@ -161,7 +161,7 @@ def run_quads(problem, level, threads, shares, group, unit, depth=1):
     of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
     quantized = guarded.array(np.full(sizes.rows * of_row, 255, np.uint8))
     rest = guarded.array(np.full(threads * group, np.nan, np.float32))
-    kernel = group_kernel(level, variant.bits)
+    kernel = groups_kernel(level, variant.bits)
     for tid in range(threads):
         layout = sizes.terms, padded, group, unit
         quantize_groups(x, quantized, kernel, rest, *layout, tid, threads)

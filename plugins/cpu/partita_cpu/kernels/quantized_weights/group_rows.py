@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
-from partita_cpu.jit.intrinsics.address_call import address, call_group
+from partita_cpu.jit.intrinsics.address_call import address, call_groups
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.int8_groups import STEP
 
@@ -33,7 +33,7 @@ def quantize_groups(
     Args:
         x: float32, flat.
         out: Bytes; `unpacked_products.row_bytes` for each row.
-        kernel: `tile_kernels.group_kernel`.
+        kernel: `tile_kernels.groups_kernel`.
         floats: Scratch memory: `group` for each thread.
         terms: Of a row.
         padded: The same up to whole blocks of weights.
@@ -48,28 +48,28 @@ def quantize_groups(
     if tid >= threads:
         return
     rest = floats[tid * group : (tid + 1) * group]
+    whole_groups = terms // group
+    behind = whole_groups * group
     for row in range(rows * tid // threads, rows * (tid + 1) // threads):
         place = address(out) + row * whole
-        finite = np.int64(1)
-        for first in range(0, padded, group):
+        source = address(x) + 4 * row * terms
+        finite = _round(kernel, source, place, place + padded, whole_groups, group, unit)
+        for first in range(behind, padded, group):  # one that the row ends within, or zeros
             count = min(group, padded - first)
-            source = address(x) + 4 * (row * terms + first)
-            if first + count > terms:
-                there = max(0, terms - first)
-                given = floats_at(source, there)
-                for i in range(there):
-                    rest[i] = given[i]
-                for i in range(there, count):
-                    rest[i] = np.float32(0)
-                source = address(rest)
-            finite &= call_group(
-                kernel[0],
-                (
-                    source,
-                    place + first,
-                    place + padded + 8 * (first // unit),
-                    count // unit,
-                    unit // STEP,
-                ),
-            )
+            there = max(0, terms - first)
+            given = floats_at(source + 4 * first, there)
+            for i in range(there):
+                rest[i] = given[i]
+            for i in range(there, count):
+                rest[i] = np.float32(0)
+            numbers = place + padded + 8 * (first // unit)
+            finite &= _round(kernel, address(rest), place + first, numbers, 1, count, unit)
         sizes_at(place + whole - 8, 2)[0] = np.int32(finite)
+
+
+@loop(inline=True)
+def _round(
+    kernel: Any, source: Any, to: Any, numbers: Any, groups: Any, group: Any, unit: Any
+) -> Any:
+    """Some groups of so many terms; returns whether all are finite."""
+    return call_groups(kernel[0], (source, to, numbers, groups, group // unit, unit // STEP))

@@ -22,7 +22,7 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_exec_type,
     block_kernels,
-    group_kernel,
+    groups_kernel,
     laid_kernels,
     quad_kernels,
     unpack_kernel,
@@ -345,7 +345,7 @@ def _grouped_rows(
     def quantize() -> Operand:
         of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
         out = b.empty((math.prod(x.shape[:-1]) * of_row,), np.uint8)
-        kernel = b.constant(group_kernel(choice.level, sizes.bits))
+        kernel = b.constant(groups_kernel(choice.level, sizes.bits))
         floats = b.empty((choice.threads * group,), np.float32)
         layout = sizes.terms, padded, group, unpacked.unit
         b.call(quantize_groups, b.flat(x), out, kernel, floats, *layout, exec_type="reorder")

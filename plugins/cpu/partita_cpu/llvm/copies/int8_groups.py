@@ -1,4 +1,4 @@
-"""A group of float32 as int8, each number a multiple of a 127th of the largest one.
+"""Groups of float32 as int8, each number a multiple of a 127th of the largest one of its group.
 
 For products with weights quantized in blocks: see `dot_unpacked`, which says in which order numbers
 are, and what units are.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, quad_order
 
-PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %units, i64 %steps"
-"""x: the group. out: as many bytes. numbers: for each unit two floats, the group's scale and this
-times the sum of the unit's bytes. units: how many; steps: of `STEP` numbers in each.
+PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps"
+"""x: the first group; the others follow. out: as many bytes. numbers: for each unit two floats, its
+group's scale and this times the sum of the unit's bytes. groups: how many; units: of each; steps:
+of `STEP` numbers in each unit.
 
-Returns 1, or 0 where a number is not finite, and nothing is written then."""
+Returns 1, or 0 where a number is not finite: what is written then means nothing."""
 
 STEP = 16
 """Numbers that are taken at a time."""
@@ -30,15 +31,15 @@ _FLOATS, _INTS, _BYTES = (f"<{STEP} x {kind}>" for kind in ("float", "i32", "i8"
 
 def kernel_name(bits: int) -> str:
     """The symbol of the kernel for weights of so many bits."""
-    return f"group_{bits}"
+    return f"groups_{bits}"
 
 
 def functions() -> list[Function]:
     """All kernels."""
-    return [_group(bits) for bits in BLOCK_BITS]
+    return [_groups(bits) for bits in BLOCK_BITS]
 
 
-def _group(bits: int) -> Function:
+def _groups(bits: int) -> Function:
     f = Function(kernel_name(bits), PARAMETERS, "i64")
     steps = f.let("mul i64 %units, %steps")
     sign_off = f.splat(STEP, "i32", str(0x7FFFFFFF))
@@ -49,16 +50,22 @@ def _group(bits: int) -> Function:
         larger = f.let(f"call {_INTS} @llvm.smax.v{STEP}i32({_INTS} {largest}, {_INTS} {sizes})")
         return [f.at(at, 4 * STEP), larger]
 
-    _, found = f.loop(steps, [("ptr", "%x"), (_INTS, "zeroinitializer")], measure)
-    largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
-    finite = f.let(f"icmp slt i32 {largest}, {0x7F800000}")
-    f.either(finite, lambda: _write(f, largest, bits), lambda: None)
+    def group(_: str, values: list[str]) -> list[str]:
+        x, out, numbers, most = values
+        _, found = f.loop(steps, [("ptr", x), (_INTS, "zeroinitializer")], measure)
+        largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
+        most = f.let(f"call i32 @llvm.smax.i32(i32 {most}, i32 {largest})")
+        return [*_write(f, x, out, numbers, largest, bits), most]
+
+    state = [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers"), ("i32", "0")]
+    *_, most = f.loop("%groups", state, group)
+    finite = f.let(f"icmp slt i32 {most}, {0x7F800000}")
     f.do(f"ret i64 {f.let(f'zext i1 {finite} to i64')}")
     return f
 
 
-def _write(f: Function, largest: str, bits: int) -> None:
-    """The group by the bits of its largest number."""
+def _write(f: Function, x: str, out: str, numbers: str, largest: str, bits: int) -> list[str]:
+    """A group by the bits of its largest number; returns where the next one is, and goes."""
     top = f.let(f"bitcast i32 {largest} to float")
     counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
     quotients = f"fdiv float {top}, {LARGEST}", f"fdiv float {LARGEST}, {top}"
@@ -73,8 +80,7 @@ def _write(f: Function, largest: str, bits: int) -> None:
     def step(_: str, values: list[str]) -> list[str]:
         x, out, total = values
         scaled = f.let(f"fmul {_FLOATS} {f.load(_FLOATS, x)}, {factor}")
-        whole = f.let(f"call {_FLOATS} @llvm.roundeven.v{STEP}f32({_FLOATS} {scaled})")
-        levels = f.let(f"fptosi {_FLOATS} {whole} to {_INTS}")
+        levels = f.let(f"call {_INTS} @llvm.lrint.v{STEP}i32.v{STEP}f32({_FLOATS} {scaled})")
         narrow = f.let(f"trunc {_INTS} {levels} to {_BYTES}")
         turned = f"shufflevector {_BYTES} {narrow}, {_BYTES} poison, {_INTS} <{places}>"
         f.do(f"store {_BYTES} {f.let(turned)}, ptr {out}, align 1")
@@ -90,14 +96,15 @@ def _write(f: Function, largest: str, bits: int) -> None:
         f.do(f"store float {product}, ptr {f.at(numbers, 4)}, align 4")
         return [x, out, f.at(numbers, 8)]
 
-    f.loop("%units", [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers")], unit)
+    return f.loop("%units", [("ptr", x), ("ptr", out), ("ptr", numbers)], unit)
 
 
 def declarations() -> str:
     """What the kernels call."""
     return (
         f"declare {_INTS} @llvm.smax.v{STEP}i32({_INTS}, {_INTS})\n"
+        "declare i32 @llvm.smax.i32(i32, i32)\n"
         f"declare i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS})\n"
         f"declare i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS})\n"
-        f"declare {_FLOATS} @llvm.roundeven.v{STEP}f32({_FLOATS})\n"
+        f"declare {_INTS} @llvm.lrint.v{STEP}i32.v{STEP}f32({_FLOATS})\n"
     )

@@ -193,6 +193,10 @@ class _Dots:
         w, rows, sums = after[0], after[1 : 1 + len(rows)], after[1 + len(rows) :]
         for row in range(self._rows):
             f.do(prefetch(f.at(self._at_row(rows, row), _AHEAD), 3))
+        of_columns = [f.load(self._floats, f.at(scales, self._bytes * v)) for v in _VECTORS]
+        of_zeros = []
+        if self._has_terms:
+            of_zeros = [f.load(self._floats, f.at(terms, self._bytes * v)) for v in _VECTORS]
         for row in range(self._rows):
             of_row = self._at_row(numbers, row)
             scale = self._row_number(of_row)
@@ -202,13 +206,11 @@ class _Dots:
             for v in _VECTORS:
                 total = self._load(row, v)
                 if below:
-                    term = f.load(self._floats, f.at(terms, self._bytes * v))
-                    total = self._fma(term, below, total)
+                    total = self._fma(of_zeros[v], below, total)
                 found = self._whole(sums[row * len(_VECTORS) + v])
                 found = f.let(f"sitofp {self._ints} {found} to {self._floats}")
                 found = f.let(f"fmul {self._floats} {found}, {scale}")
-                of_columns = f.load(self._floats, f.at(scales, self._bytes * v))
-                self._store(row, v, self._fma(of_columns, found, total))
+                self._store(row, v, self._fma(of_columns[v], found, total))
         each = 4 * width(self._level)
         following = [w, f.at(scales, each), f.at(terms, each)]
         for of_rows, of_numbers in zip(rows, numbers, strict=True):
