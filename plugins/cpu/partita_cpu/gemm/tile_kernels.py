@@ -12,6 +12,7 @@ from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import activations
 from partita_cpu.llvm.copies import int8_groups
+from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles import dot_unpacked, unpack_quads
@@ -322,6 +323,26 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
         table[pixels] = known[f"{kind}_halves_{pixels}" if half else f"{kind}_{pixels}"]
+    return table
+
+
+SOFTEN, TURN = 0, MAX_ROWS + 1
+"""Places of the kernels of attention besides those for tiles."""
+
+
+@functools.cache
+def attention_kernels(level: Level) -> Array:
+    """The kernels of attention over a cache: those of `attend.products` by number of rows.
+
+    In the place of `SOFTEN` that of the softmax, in the place of `TURN` what turns a block of keys
+    whose sides are `SIDE`, or the columns of a tile if these are fewer.
+    """
+    table = np.zeros(MAX_ROWS + 2, np.int64)
+    known = llvm_kernel.addresses(level, "_attention")
+    for rows in range(1, level.rows + 1):
+        table[rows] = known[f"products_{rows}"]
+    turn = "turn_32" if tile_columns(level) >= SIDE else "turn_32_by_8"
+    table[SOFTEN], table[TURN] = known["soften"], llvm_kernel.addresses(level)[turn]
     return table
 
 

@@ -123,7 +123,7 @@ def _of_rows(
             (``None``: all); returns the vector.
         write: Called with these and what becomes of the vector.
     """
-    formulas = _Formulas(f, lanes)
+    formulas = Formulas(f, lanes)
     starts = [("ptr", start) for start, _ in rows]
 
     def together(count: int, masks: Sequence[str | None]) -> _Body:
@@ -165,7 +165,7 @@ _Numbers = str | list[str]
 """A vector for all, or one for each."""
 
 
-class _Formulas:
+class Formulas:
     """Writes functions of several vectors, step by step.
 
     Each step of a formula waits for the one before. Steps of several vectors side by side fill that
@@ -197,7 +197,7 @@ class _Formulas:
         for factor in TAIL_POWERS[1:]:
             p = self._fma(p, size, self._number(factor))
         far = self._two("fcmp ogt", size, self._number(TAIL_LIMIT))
-        near = self._exp_below_zero(p)
+        near = self.exp_below_zero(p)
         tail = self._chosen(far, "zeroinitializer", near)
         rest = self._two("fsub", self._number(1.0), tail)
         return self._chosen(self._negative(x), tail, rest)
@@ -205,12 +205,12 @@ class _Formulas:
     def sigmoid(self, x: list[str]) -> list[str]:
         """``1 / (1 + exp(-x))``, by ``exp(-|x|)``, which cannot overflow."""
         size = self._each(lambda a: f"call {self._kind} {self._fabs}({self._kind} {a})", x)
-        e = self._exp_below_zero(self._each(lambda a: f"fneg {self._kind} {a}", size))
+        e = self.exp_below_zero(self._each(lambda a: f"fneg {self._kind} {a}", size))
         one = self._number(1.0)
         part = self._chosen(self._negative(x), e, one)
         return self._over(part, self._two("fadd", one, e))
 
-    def _exp_below_zero(self, x: _Numbers) -> list[str]:
+    def exp_below_zero(self, x: _Numbers) -> list[str]:
         """exp(x) for x <= 0: ``2**k * exp(r)`` with ``|r| <= ln(2) / 2``."""
         lowest = self._number(_LOWEST)
         x = self._chosen(self._two("fcmp olt", x, lowest), lowest, x)

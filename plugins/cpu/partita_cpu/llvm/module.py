@@ -22,6 +22,7 @@ from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles import (
     amx,
     amx_int8,
+    attend,
     dot_blocks,
     dot_int8,
     dot_unpacked,
@@ -51,13 +52,14 @@ PARTS = (
     "_quads",
     "_winograd",
     "_winograd_halves",
+    "_attention",
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
 Windows that slide over images, depthwise convolutions, Winograd's transforms, products of bfloat16
 by vectors, activations that end in bfloat16, and products of bytes take long to compile, and each
 is asked for by some networks; those for float16, for weights quantized in blocks and for rows of
-bytes beside these are seldom asked for.
+bytes beside these are seldom asked for, and so is attention over a cache.
 """
 
 
@@ -76,6 +78,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return winograd.functions(lanes)
     if part == "_winograd_halves":
         return winograd.half_functions() if level.keeps_bfloat16 else []
+    if part == "_attention":
+        return attend.functions(level)
     if part == "_bytes":
         return _byte_functions(level)
     if part == "_pairs":
@@ -212,7 +216,7 @@ def text(level: Level, part: str = "") -> str:
             [*parts, dot_unpacked.quad_declarations(level), int8_groups.declarations()]
         )
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
-    parts.append(activations.declarations(lanes))
+    parts += [activations.declarations(lanes), attend.declarations(lanes)]
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]
     if level.masks_halves:
         parts += [strided_copy.declarations(), maximum_declarations()]

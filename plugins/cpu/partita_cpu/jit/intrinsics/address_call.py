@@ -47,6 +47,12 @@ def calling(*kinds: str, returns: str = "void") -> Any:
 call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 """Calls a tile kernel; see `ir.fma.PARAMETERS`."""
 
+call_products = calling(*[_I64] * 9)
+"""Calls products of a tile of attention; see `attend.PRODUCT_PARAMETERS`."""
+
+call_soften = calling(*[_I64] * 6)
+"""Calls the softmax of the scores of a tile; see `attend.SOFTEN_PARAMETERS`."""
+
 call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
 """Calls an epilogue: rows, then `ir.finish.PARAMETERS`."""
 

@@ -12,9 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_rows
+from partita_cpu.gemm.tile_kernels import (
+    SOFTEN,
+    TURN,
+    Arithmetic,
+    tile_columns,
+    tile_rows,
+)
 from partita_cpu.jit.deferred_numba import register_jitable
-from partita_cpu.jit.intrinsics.address_call import address, call_tile
+from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_products,
+    call_soften,
+    call_turn,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.attention.cache_attention import (
@@ -39,23 +51,19 @@ from partita_cpu.kernels.attention.cache_elements import (
     CacheKernel,
     element,
     pitch,
-    rescale,
     scale_at,
 )
+from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
-from partita_cpu.scalar.math import (
-    add_in_any_order,
-    exp_below_zero,
-    like,
-    row_maximum,
-    wide_vectors,
-)
+from partita_cpu.llvm.tiles.attend import STATES
+from partita_cpu.llvm.tiles.fma import VECTORS
+from partita_cpu.scalar.math import wide_vectors
 
 KEYS = 256
 """Of a block; a multiple of every tile's columns."""
 
 CHUNK_ROWS = 512
-"""Rows of a chunk, about: packing keys and values costs as much as some 25 rows that meet them."""
+"""Rows of a chunk, about: they share what is packed, and with it fill the second-level cache."""
 
 _LINE = 32
 """Floats that aligning scratch memory may cost."""
@@ -67,13 +75,6 @@ ROWS, COLUMNS = 17, 18
 """What the table of `attend_tiles` holds besides that of `attend_cache`: the size of a tile."""
 
 
-class Kernels(NamedTuple):
-    """`table.tile_kernels` for float32, and one zero."""
-
-    tiles: KernelArray
-    offsets: KernelArray
-
-
 class Target(NamedTuple):
     """Where results go, and memory to compute in; both flat."""
 
@@ -82,10 +83,18 @@ class Target(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Some tiles of the queries of a head of keys and values."""
+    """Some tiles of the queries of a head of keys and values.
+
+    Attributes:
+        head: Batch and head of keys and values.
+        first: The first query, counted through all heads of the group.
+        behind: The one behind the last.
+        tiles: In how many they are cut.
+    """
 
     head: int
     first: int
+    behind: int
     tiles: int
 
 
@@ -93,22 +102,22 @@ class Room(NamedTuple):
     """Scratch memory of a thread.
 
     Attributes:
-        made: Sums of values for each tile, in blocks of columns.
-        tops: The largest score of each query.
-        sums: The sum of its softmax.
+        made: Sums of values for each query, OUTPUTS rounded up to whole tiles.
+        states: For each tile what `attend.SOFTEN_PARAMETERS` says.
+        seen: Of one tile, likewise.
         keys: A block of keys, packed: for each block of columns (SIZE, columns).
         values: Values, packed: for each block of columns (KEYS, columns).
         scores: Of one tile, (rows, KEYS).
-        zeros: As many as a tile has columns.
+        piece: Some keys as floats, (SIDE, SIZE).
     """
 
     made: KernelArray
-    tops: KernelArray
-    sums: KernelArray
+    states: KernelArray
+    seen: KernelArray
     keys: KernelArray
     values: KernelArray
     scores: KernelArray
-    zeros: KernelArray
+    piece: KernelArray
 
 
 @loop
@@ -118,7 +127,7 @@ def attend_tiles(
     spans: Array,
     terms: Terms,
     target: Target,
-    kernels: Kernels,
+    kernels: Array,
     table: Array,
     cap: float,
     tid: int,
@@ -127,7 +136,7 @@ def attend_tiles(
     """As `cache_attention.attend_cache`, which describes the arguments, with keys in one part.
 
     Threads take turns with chunks, those that see the most keys first; who was last in a turn is
-    first in the next one.
+    first in the next one. `kernels` are `tile_kernels.attention_kernels`.
     """
     wide_vectors()
     y, scratch = target.y, target.scratch
@@ -136,27 +145,26 @@ def attend_tiles(
     threads = min(nt, scratch.size // floats)
     if tid >= threads:
         return
-    start = tid * floats
-    start += -(address(scratch) // 4 + start) % 16
-    beyond = -(-outputs // wide) * wide
-    rows = most_tiles(most) * most
-    made = start + rows * beyond
-    keys = made + KEYS * table[SIZE]
-    values = keys + KEYS * beyond
-    scores = values + KEYS * most
-    zeros = scores + wide
-    tops = zeros + rows
+    made = tid * floats
+    made += -(address(scratch) // 4 + made) % 16
+    deep, state = _whole(table[SIZE], SIDE), _whole(most, wide // VECTORS)
+    keys = made + most_tiles(most) * most * _whole(outputs, wide)
+    values = keys + KEYS * deep
+    scores = values + KEYS * _whole(outputs, wide)
+    piece = scores + KEYS * most
+    seen = piece + SIDE * deep
+    states = seen + 2 * state
     room = Room(
-        scratch[start:made],
-        scratch[zeros:tops],
-        scratch[tops : tops + rows],
         scratch[made:keys],
+        scratch[states : states + most_tiles(most) * STATES * state],
+        scratch[seen:states],
         scratch[keys:values],
         scratch[values:scores],
-        scratch[scores:zeros],
+        scratch[scores:piece],
+        scratch[piece:seen],
     )
-    room.zeros[:] = 0
-    tiles = -(-(table[QUERIES] * table[GROUP]) // most)
+    rows = table[QUERIES] * table[GROUP]
+    tiles = -(-rows // most)
     heads = table[BATCHES] * table[KV_HEADS]
     chunks = -(-tiles // max(1, min(most_tiles(most), tiles * heads // (SHARES * threads))))
     while heads * chunks % threads != 0 and chunks < tiles:
@@ -166,7 +174,8 @@ def attend_tiles(
         if unit < heads * chunks:
             number = chunks - 1 - unit // heads
             first, behind = tiles * number // chunks, tiles * (number + 1) // chunks
-            chunk = Chunk(unit % heads, first, behind - first)
+            low, high = rows * first // tiles, rows * behind // tiles
+            chunk = Chunk(unit % heads, low, high, behind - first)
             _attend_chunk(cache, queries, spans, terms, room, kernels, table, cap, chunk)
             _deliver(terms, y, room, table, chunk)
 
@@ -178,199 +187,161 @@ def _attend_chunk(
     spans: Array,
     terms: Terms,
     room: Room,
-    kernels: Kernels,
+    kernels: Array,
     table: Array,
     cap: float,
     chunk: Chunk,
 ) -> None:
     """Goes through the keys that any query of a chunk sees, block by block."""
-    count = chunk.tiles * table[ROWS]
-    room.made[: count * (-(-table[OUTPUTS] // table[COLUMNS]) * table[COLUMNS])] = 0
-    room.tops[:count] = -np.inf
-    room.sums[:count] = 0
-    first, _ = _rows_of(chunk, 0, table)
-    _, last = _rows_of(chunk, chunk.tiles - 1, table)
-    start, stop = _seen_by_rows(spans, chunk, first, last, table)
+    size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
+    beyond, deep = _whole(table[OUTPUTS], wide), _whole(size, SIDE)
+    room.made[: rows * beyond] = 0
+    apart = room.seen.size // 2
+    for tile in range(chunk.tiles):
+        state = STATES * apart * tile
+        room.states[state : state + apart] = -np.inf
+        room.states[state + apart : state + 2 * apart] = 0
+    scores, line = address(room.scores), 4 * KEYS
+    start, stop = _seen_by_rows(spans, chunk.head, chunk.first, chunk.behind, table)
     for key in range(start, stop, KEYS):
         end = min(key + KEYS, stop)
         place = chunk.head * table[PLACES] + key
-        _pack_keys(cache.keys, place, end - key, table, room.keys)
-        _pack_values(cache.values, place, end - key, table, room.values)
+        _pack_keys(cache.keys, place, end - key, kernels, table, room)
+        _pack_values(cache.values, place, end - key, table, room)
         for tile in range(chunk.tiles):
-            low, high = _rows_of(chunk, tile, table)
-            sees_from, sees_to = _seen_by_rows(spans, chunk, low, high, table)
-            columns = min(end, sees_to) - key
-            if columns <= max(sees_from - key, 0):
+            low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
+            first, count = chunk.first + low, high - low
+            sees = _seen_by_rows(spans, chunk.head, first, first + count, table)
+            columns = min(end, sees[1]) - key
+            if columns <= max(sees[0] - key, 0):
                 continue
-            _score_tile(queries, room, kernels, table, chunk, tile, columns)
-            for row in range(low, high):
-                line = room.scores[(row - low) * KEYS : (row - low) * KEYS + columns]
-                batch = chunk.head // table[KV_HEADS]
-                sees_from, sees_to = seen_keys(spans, batch, row // table[GROUP], table)
-                sees_from = max(sees_from - key, 0)
-                sees_to = max(min(sees_to, end) - key, sees_from)
-                seen = line[sees_from:sees_to]
-                if cap != 0 and seen.size:
-                    bound_scores(seen, cap)
-                if table[BIASED]:
-                    add_bias(terms, table, chunk.head, row, key + sees_from, seen)
-                _carry_on(seen, room, table, tile, row - low)
-                line[:sees_from] = 0
-                line[sees_to:] = 0
-            _mix_tile(room, kernels, table, tile, high - low, columns)
+            a = address(queries) + 4 * (chunk.head * table[QUERIES] * table[GROUP] + first) * size
+            packed = address(room.keys), 4 * deep * wide, -(-columns // wide)
+            call_products(kernels[count], (a, 4 * size, size, *packed, scores, line, 0))
+            state = address(room.states) + 4 * STATES * apart * tile
+            block = chunk.head, key, end, columns
+            _soften_tile(spans, terms, room, kernels, table, cap, first, count, block, state)
+            packed = address(room.values), 4 * KEYS * wide, beyond // wide
+            to = address(room.made) + 4 * low * beyond
+            call_products(
+                kernels[count], (scores, line, columns, *packed, to, 4 * beyond, state + 8 * apart)
+            )
+
+
+@loop
+def _soften_tile(
+    spans: Array,
+    terms: Terms,
+    room: Room,
+    kernels: Array,
+    table: Array,
+    cap: float,
+    first: int,
+    count: int,
+    block: Any,
+    state: int,
+) -> None:
+    """The softmax of the scores of some queries as far as it is known."""
+    head, key, end, columns = block
+    group, batch = table[GROUP], head // table[KV_HEADS]
+    s, member = first // group, first % group
+    seen, apart = sizes_at(address(room.seen), room.seen.size), room.seen.size // 2
+    for row in range(count):
+        low, high = seen_keys(spans, batch, s, table)
+        low = max(low - key, 0)
+        high = max(min(high, end) - key, low)
+        if (cap != 0 or table[BIASED]) and low < high:
+            line = room.scores[row * KEYS + low : row * KEYS + high]
+            if cap != 0:
+                bound_scores(line, cap)
+            if table[BIASED]:
+                add_bias(terms, table, head, first + row, key + low, line)
+        seen[row], seen[apart + row] = low, high - low
+        member += 1
+        if member == group:
+            s, member = s + 1, 0
+    scores, places = address(room.scores), address(room.seen)
+    call_soften(kernels[SOFTEN], (scores, 4 * KEYS, count, columns, places, state))
 
 
 @loop(inline=True)
-def _rows_of(chunk: Any, tile: Any, table: Any) -> Any:
-    """The first query of a tile, and the one behind its last."""
-    rows = table[QUERIES] * table[GROUP]
-    tiles = -(-rows // table[ROWS])
-    number = chunk.first + tile
-    return rows * number // tiles, rows * (number + 1) // tiles
-
-
-@loop(inline=True)
-def _seen_by_rows(spans: Any, chunk: Any, first: Any, last: Any, table: Any) -> Any:
+def _seen_by_rows(spans: Any, head: Any, first: Any, behind: Any, table: Any) -> Any:
     """The first key that any of some queries sees, and the one behind the last."""
-    batch = chunk.head // table[KV_HEADS]
+    batch = head // table[KV_HEADS]
     low, _ = seen_keys(spans, batch, first // table[GROUP], table)
     high = spans[2 * batch + 1]
     if table[CAUSAL]:
-        high = min(high, spans[2 * batch] + (last - 1) // table[GROUP] + 1)
+        high = min(high, spans[2 * batch] + (behind - 1) // table[GROUP] + 1)
     return low, high
 
 
 @loop
-def _pack_keys(keys: Array, place: int, count: int, table: Array, packed: Array) -> None:
+def _pack_keys(
+    keys: Array, place: int, count: int, kernels: Array, table: Array, room: Room
+) -> None:
     """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
     size, wide = table[SIZE], table[COLUMNS]
-    step = pitch(keys, size)
-    for block in range(-(-count // wide)):
-        first = block * wide
-        width = min(wide, count - first)
-        for i in range(size):
-            row = packed[(block * size + i) * wide : (block * size + i + 1) * wide]
-            source = (place + first) * step + i
-            for j in range(width):
-                row[j] = element(keys[source + j * step])
-            rescale(row[:width], keys[(place + first) * step :], size)
-            row[width:] = 0
+    step, side, deep = pitch(keys, size), min(SIDE, wide), _whole(size, SIDE)
+    for first in range(0, count, side):
+        for j in range(min(side, count - first)):
+            start = (place + first + j) * step
+            _widen(keys, start, size, floats_at(address(room.piece) + 4 * j * deep, size))
+        to = address(room.keys) + 4 * (first // wide * deep * wide + first % wide)
+        for i in range(0, size, side):
+            call_turn(
+                kernels[TURN],
+                (address(room.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
+            )
 
 
 @loop
-def _pack_values(values: Array, place: int, count: int, table: Array, packed: Array) -> None:
+def _pack_values(values: Array, place: int, count: int, table: Array, room: Room) -> None:
     """Values from a place of the cache on: for each block of columns (KEYS, columns)."""
     outputs, wide = table[OUTPUTS], table[COLUMNS]
     step = pitch(values, outputs)
-    for block in range(-(-outputs // wide)):
-        first = block * wide
-        width = min(wide, outputs - first)
-        for j in range(count):
-            row = packed[(block * KEYS + j) * wide : (block * KEYS + j + 1) * wide]
-            start = (place + j) * step
-            scale, source = scale_at(values, start, outputs), values[start + first :]
+    for j in range(count):
+        start = (place + j) * step
+        scale = scale_at(values, start, outputs)
+        for block in range(-(-outputs // wide)):
+            first = block * wide
+            width = min(wide, outputs - first)
+            row = floats_at(address(room.values) + 4 * (block * KEYS + j) * wide, wide)
+            source = values[start + first : start + first + width]
             for i in range(width):
                 row[i] = element(source[i]) * scale
-            row[width:] = 0
-
-
-@loop
-def _score_tile(
-    queries: Array,
-    room: Room,
-    kernels: Kernels,
-    table: Array,
-    chunk: Chunk,
-    tile: int,
-    columns: int,
-) -> None:
-    """The products of a tile of queries with the first keys of a block."""
-    size, wide = table[SIZE], table[COLUMNS]
-    low, high = _rows_of(chunk, tile, table)
-    rows = table[QUERIES] * table[GROUP]
-    a = address(queries) + 4 * (chunk.head * rows + low) * size
-    least, most = np.float32(-np.inf), np.float32(np.inf)
-    for block in range(-(-columns // wide)):
-        b = address(room.keys) + 4 * block * size * wide
-        to = address(room.scores) + 4 * block * wide
-        finish = (to, address(room.zeros), 0, to, 4 * KEYS, wide, least, most, 0)
-        call_tile(
-            kernels.tiles[high - low],
-            (a, 4 * size, address(kernels.offsets), 1, size, b, 0, high - low, 0, b, *finish),
-        )
-
-
-@loop
-def _carry_on(seen: Array, room: Room, table: Array, tile: int, row: int) -> None:
-    """The softmax of a query's scores as far as it is known; what was added up before fits it."""
-    if seen.size == 0:
-        return
-    place = tile * table[ROWS] + row
-    old, top = room.tops[place], row_maximum(seen)
-    top = old if old > top else top
-    if top == np.float32(-np.inf):
-        seen[:] = 0
-        return
-    wide = table[COLUMNS]
-    if top != old:
-        share = exp_below_zero(old - top)
-        room.sums[place] *= share
-        for block in range(-(-table[OUTPUTS] // wide)):
-            start = _place_of_sums(table, tile, block) + row * wide
-            made = room.made[start : start + wide]
-            for i in range(wide):
-                made[i] *= share
-        room.tops[place] = top
-    total = like(top, 0)
-    for j in range(seen.size):
-        value = exp_below_zero(seen[j] - top)
-        seen[j] = value
-        total = add_in_any_order(total, value)
-    room.sums[place] += total
+            for i in range(width, wide):
+                row[i] = 0
 
 
 @loop(inline=True)
-def _place_of_sums(table: Any, tile: Any, block: Any) -> Any:
-    """Where the sums of a tile and block of columns are."""
-    blocks = -(-table[OUTPUTS] // table[COLUMNS])
-    return (tile * blocks + block) * table[ROWS] * table[COLUMNS]
-
-
-@loop
-def _mix_tile(
-    room: Room, kernels: Kernels, table: Array, tile: int, rows: int, columns: int
-) -> None:
-    """Adds values of a block, times their shares."""
-    wide = table[COLUMNS]
-    least, most = np.float32(-np.inf), np.float32(np.inf)
-    for block in range(-(-table[OUTPUTS] // wide)):
-        b = address(room.values) + 4 * block * KEYS * wide
-        sums = address(room.made) + 4 * _place_of_sums(table, tile, block)
-        a = address(room.scores)
-        finish = (sums, address(room.zeros), 0, 0, 0, wide, least, most, 0)
-        call_tile(
-            kernels.tiles[rows],
-            (a, 4 * KEYS, address(kernels.offsets), 1, columns, b, 0, rows, sums, b, *finish),
-        )
+def _widen(source: Any, start: Any, size: Any, row: Any) -> None:
+    """A row of a cache as floats."""
+    scale, codes = scale_at(source, start, size), source[start : start + size]
+    for i in range(size):
+        row[i] = element(codes[i]) * scale
 
 
 @loop
 def _deliver(terms: Terms, y: Array, room: Room, table: Array, chunk: Chunk) -> None:
     """Brings what was added up to its place in the result."""
-    outputs, wide = table[OUTPUTS], table[COLUMNS]
+    outputs = table[OUTPUTS]
+    beyond = _whole(outputs, table[COLUMNS])
+    rows, apart = chunk.behind - chunk.first, room.seen.size // 2
     for tile in range(chunk.tiles):
-        low, high = _rows_of(chunk, tile, table)
+        low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
         for row in range(low, high):
-            place = result_place(chunk.head, row, table)
-            known = tile * table[ROWS] + row - low
-            top, total = room.tops[known], room.sums[known]
-            for block in range(-(-outputs // wide)):
-                first = block * wide
-                width = min(wide, outputs - first)
-                start = _place_of_sums(table, tile, block) + (row - low) * wide
-                made = room.made[start : start + width]
-                target = y[place + first : place + first + width]
-                finish_row(made, top, total, terms, chunk.head, row, table, target)
+            known = STATES * apart * tile + row - low
+            top, total = room.states[known], room.states[known + apart]
+            made = room.made[row * beyond : row * beyond + outputs]
+            place = result_place(chunk.head, chunk.first + row, table)
+            target = y[place : place + outputs]
+            finish_row(made, top, total, terms, chunk.head, chunk.first + row, table, target)
+
+
+@register_jitable
+def _whole(count: Any, unit: Any) -> Any:
+    """A count rounded up to whole units."""
+    return -(-count // unit) * unit
 
 
 @register_jitable
@@ -382,9 +353,10 @@ def most_tiles(rows: Any) -> Any:
 @register_jitable
 def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any) -> Any:
     """Floats that a thread of `attend_tiles` needs."""
-    beyond = -(-outputs // columns) * columns
-    kept = most_tiles(rows) * rows * (beyond + 2) + KEYS * (size + beyond + rows) + columns
-    return kept + _LINE
+    beyond, deep = _whole(outputs, columns), _whole(size, SIDE)
+    state = _whole(rows, columns // VECTORS)
+    kept = most_tiles(rows) * (rows * beyond + STATES * state) + 2 * state
+    return kept + KEYS * (deep + beyond + rows) + SIDE * deep + _LINE
 
 
 def tile_size(level: Level) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
 from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import attention_kernels
 from partita_cpu.kernels.attention.cache_attention import (
     Cache,
     Results,
@@ -19,7 +19,6 @@ from partita_cpu.kernels.attention.cache_attention import (
     scratch_floats,
 )
 from partita_cpu.kernels.attention.cache_prefill import (
-    Kernels,
     Target,
     prefill_floats,
     prefill_kernel,
@@ -112,8 +111,7 @@ def attend_places(
         table += tile_size(choice.level)
         floats = prefill_floats(size, outputs, *tile_size(choice.level))
         scratch = b.empty((threads * floats,), np.float32)
-        tiles = b.constant(tile_kernels(choice.level, Arithmetic.F32))
-        kernels = Kernels(tiles, b.zeros(1, np.int64))
+        kernels = b.constant(attention_kernels(choice.level))
         known = b.constant(integers(table))
         target = Target(b.flat(y), scratch)
         b.call(prefill_kernel, *given, target, kernels, known, scoring.cap, work=work)

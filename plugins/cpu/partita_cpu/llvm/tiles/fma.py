@@ -30,7 +30,9 @@ quarter as much of it is fetched as is read, by AMX half as much. The rest: see 
 """
 
 VECTORS = epilogue.VECTORS
-_UNROLL = 4
+UNROLL = 4
+"""Steps along k in a round of a loop, as far as there are so many."""
+
 _STRETCH = 8
 """Groups of steps between which lines are fetched."""
 
@@ -75,90 +77,60 @@ def fma_tile(
     return _FmaTile(name, rows, lanes, factors, half, vectors).function()
 
 
-class _FmaTile:
-    """Writes one kernel."""
+class Products:
+    """Writes what adds up the products of a tile, step by step along k.
+
+    Args:
+        f: The kernel; its parameter ``%lda`` is the distance of rows of a, in bytes.
+        rows: Of the tile.
+        lanes: Floats of a vector.
+        factors: What is multiplied.
+        vectors: How many of the columns of packed b and of the tile's rows are computed.
+    """
 
     def __init__(
-        self, name: str, rows: int, lanes: int, factors: Factors, half: str, vectors: int
+        self,
+        f: Function,
+        rows: int,
+        lanes: int,
+        factors: Factors = Factors.FLOATS,
+        vectors: int = VECTORS,
     ) -> None:
-        self._f = Function(name, PARAMETERS)
+        self._f = f
         self._rows = rows
         self._lanes = lanes
-        self._vector = f"<{lanes} x float>"
-        self._half = half
+        self.vector = f"<{lanes} x float>"
         self._factors = factors
-        self._width = (2 if factors is Factors.FLOAT16 else 4) * lanes  # bytes of a vector of b
+        self.width = (2 if factors is Factors.FLOAT16 else 4) * lanes
+        """Bytes of a vector of b."""
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
         # As many whatever is computed of the columns: what is equal in two of them stays equal.
         wanted = -(-_SUMS // (rows * VECTORS))
-        self._sets = next(sets for sets in (1, 2, _UNROLL) if sets >= min(wanted, _UNROLL))
+        self._sets = next(sets for sets in (1, 2, UNROLL) if sets >= min(wanted, UNROLL))
         self._vectors = vectors
-
-    def function(self) -> Function:
-        f = self._f
-        end = epilogue.Finish(f, self._lanes, self._half, self._vectors)
-        end.fetch(self._rows)
         twice = f.let("shl i64 %lda, 1")
-        thrice = f.let("add i64 %lda, " + twice)
+        self._thrice = f.let("add i64 %lda, " + twice)
         self._strides = (None, "%lda", twice)
-        quads = f.let("lshr i64 %depth, 2")
-        rest = f.let("and i64 %depth, 3")
-        stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
-        left = f.let(f"urem i64 {quads}, {_STRETCH}")
-        sums = self._rows * self._vectors * self._sets
 
-        def tap(index: str, carried: list[str]) -> list[str]:
-            offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-            pointers = [f.at("%a", offset)]
-            for _ in range(1, -(-self._rows // _GROUP)):
-                pointers.append(f.at(pointers[-1], thrice))
-            state = [("ptr", p) for p in (carried[0], *pointers)]
-            state += [(self._vector, s) for s in carried[2:]]
+    @property
+    def sums(self) -> int:
+        """Vectors that are carried along, of which several may belong to one place of the tile."""
+        return self._rows * self._vectors * self._sets
 
-            def quad(_: str, values: list[str]) -> list[str]:
-                return self._steps(values, _UNROLL)
+    def pointers(self, a: str) -> list[str]:
+        """What is carried along to find the rows of a."""
+        found = [a]
+        for _ in range(1, -(-self._rows // _GROUP)):
+            found.append(self._f.at(found[-1], self._thrice))
+        return found
 
-            def stretch(_: str, values: list[str]) -> list[str]:
-                # Between loops: in the inner one LLVM would spill sums for it.
-                for line in range(0, _STRETCH * VECTORS * self._width, 64):
-                    f.do(epilogue.prefetch(f.at(values[0], line)))
-                further = f.at(values[0], _STRETCH * VECTORS * self._width)
-                inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
-                return [further, *f.loop(str(_STRETCH), inner, quad)]
-
-            ahead, *after = f.loop(stretches, [("ptr", carried[1]), *state], stretch)
-            state = [(kind, v) for (kind, _), v in zip(state, after, strict=True)]
-            after = f.loop(left, state, quad)
-            kinds = [kind for kind, _ in state]
-            state = list(zip(kinds, after, strict=True))
-            after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
-            return [after[0], ahead, *after[1 + len(pointers) :]]
-
-        begin = [(self._vector, x) for x in self._begin(sums)]
-        done = self._added(f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:])
-        unfinished = f.let("icmp eq ptr %y, null")
-        f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
-        f.do("ret void")
-        return f
-
-    def _begin(self, count: int) -> list[str]:
-        """Zeros, or the sums to go on from."""
-        f, v = self._f, self._vector
-
-        def load(_: str, values: list[str]) -> list[str]:
-            places = [f.at("%start", self._place(n)) for n in range(self._rows * self._vectors)]
-            return [f.load(v, place) for place in places] + values[len(places) :]
-
-        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
-        return f.loop(rounds, [(v, "zeroinitializer")] * count, load)
-
-    def _steps(self, values: list[str], count: int) -> list[str]:
+    def steps(self, values: list[str], count: int) -> list[str]:
         """`count` steps along k: values are b, the row pointers, the sums."""
         f, groups = self._f, -(-self._rows // _GROUP)
         b, pointers, sums = values[0], values[1 : 1 + groups], values[1 + groups :]
         for k in range(count):
             columns = [
-                self._load(f.at(b, self._width * (VECTORS * k + v))) for v in range(self._vectors)
+                self._load(f.at(b, self.width * (VECTORS * k + v))) for v in range(self._vectors)
             ]
             chosen = k % self._sets * self._rows * self._vectors
             for row in range(self._rows):
@@ -169,9 +141,19 @@ class _FmaTile:
                 for v in range(self._vectors):
                     place = chosen + row * self._vectors + v
                     sums[place] = self._fma(element, columns[v], sums[place])
-        forward = [f.at(b, self._width * VECTORS * count)]
+        forward = [f.at(b, self.width * VECTORS * count)]
         forward += [f.at(pointer, 4 * count) for pointer in pointers]
         return forward + sums
+
+    def added(self, sums: list[str]) -> list[str]:
+        """One sum per place of the tile."""
+        f, per_set = self._f, self._rows * self._vectors
+        totals = sums[:per_set]
+        for place in range(per_set):
+            for other in range(1, self._sets):
+                beside = sums[other * per_set + place]
+                totals[place] = f.let(f"fadd {self.vector} {totals[place]}, {beside}")
+        return totals
 
     def _broadcast(self, pointer: str) -> str:
         """An element of a in all places of a vector."""
@@ -186,32 +168,91 @@ class _FmaTile:
         if self._factors is Factors.PAIRS:
             return self._f.load(_pairs(self._lanes), pointer)
         if self._factors is Factors.FLOATS:
-            return self._f.load(self._vector, pointer)
+            return self._f.load(self.vector, pointer)
         kind = f"<{self._lanes} x half>"
-        return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self._vector}")
+        return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self.vector}")
 
     def _fma(self, a: str, b: str, c: str) -> str:
-        v, pairs = self._vector, _pairs(self._lanes)
+        v, pairs = self.vector, _pairs(self._lanes)
         if self._factors is Factors.PAIRS:
             name = _DOT_PAIRS[self._lanes]
             return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
         return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
-    def _added(self, sums: list[str]) -> list[str]:
-        """One sum per place of the tile."""
-        f, per_set = self._f, self._rows * self._vectors
-        totals = sums[:per_set]
-        for place in range(per_set):
-            for other in range(1, self._sets):
-                beside = sums[other * per_set + place]
-                totals[place] = f.let(f"fadd {self._vector} {totals[place]}, {beside}")
-        return totals
+
+class _FmaTile:
+    """Writes one kernel."""
+
+    def __init__(
+        self, name: str, rows: int, lanes: int, factors: Factors, half: str, vectors: int
+    ) -> None:
+        self._f = Function(name, PARAMETERS)
+        self._rows = rows
+        self._lanes = lanes
+        self._half = half
+        self._factors = factors
+        self._vectors = vectors
+
+    def function(self) -> Function:
+        f = self._f
+        end = epilogue.Finish(f, self._lanes, self._half, self._vectors)
+        end.fetch(self._rows)
+        products = Products(f, self._rows, self._lanes, self._factors, self._vectors)
+        width = products.width
+        quads = f.let("lshr i64 %depth, 2")
+        rest = f.let("and i64 %depth, 3")
+        stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
+        left = f.let(f"urem i64 {quads}, {_STRETCH}")
+
+        def tap(index: str, carried: list[str]) -> list[str]:
+            offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
+            pointers = products.pointers(f.at("%a", offset))
+            state = [("ptr", p) for p in (carried[0], *pointers)]
+            state += [(products.vector, s) for s in carried[2:]]
+
+            def quad(_: str, values: list[str]) -> list[str]:
+                return products.steps(values, UNROLL)
+
+            def stretch(_: str, values: list[str]) -> list[str]:
+                # Between loops: in the inner one LLVM would spill sums for it.
+                for line in range(0, _STRETCH * VECTORS * width, 64):
+                    f.do(epilogue.prefetch(f.at(values[0], line)))
+                further = f.at(values[0], _STRETCH * VECTORS * width)
+                inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
+                return [further, *f.loop(str(_STRETCH), inner, quad)]
+
+            ahead, *after = f.loop(stretches, [("ptr", carried[1]), *state], stretch)
+            state = [(kind, v) for (kind, _), v in zip(state, after, strict=True)]
+            after = f.loop(left, state, quad)
+            kinds = [kind for kind, _ in state]
+            state = list(zip(kinds, after, strict=True))
+            after = f.loop(rest, state, lambda _, values: products.steps(values, 1))
+            return [after[0], ahead, *after[1 + len(pointers) :]]
+
+        begin = [(products.vector, x) for x in self._begin(products)]
+        sums = f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:]
+        done = products.added(sums)
+        unfinished = f.let("icmp eq ptr %y, null")
+        f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
+        f.do("ret void")
+        return f
+
+    def _begin(self, products: Products) -> list[str]:
+        """Zeros, or the sums to go on from."""
+        f, v = self._f, products.vector
+
+        def load(_: str, values: list[str]) -> list[str]:
+            places = [f.at("%start", self._place(n)) for n in range(self._rows * self._vectors)]
+            return [f.load(v, place) for place in places] + values[len(places) :]
+
+        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
+        return f.loop(rounds, [(v, "zeroinitializer")] * products.sums, load)
 
     def _store(self, sums: list[str]) -> None:
         f = self._f
         for place, total in enumerate(sums):
             at = f.at("%tile", self._place(place))
-            f.do(f"store {self._vector} {total}, ptr {at}, align 4")
+            f.do(f"store <{self._lanes} x float> {total}, ptr {at}, align 4")
 
     def _place(self, number: int) -> int:
         """Where a vector of sums lies in a tile in memory."""

@@ -1,0 +1,247 @@
+"""Attention of a tile of queries to a block of keys: scores, their softmax, sums of values.
+
+Scores of the tile stay in the nearest cache from one kernel to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from partita_cpu.llvm.activations import Formulas
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Products
+
+PRODUCT_PARAMETERS = (
+    "ptr %a, i64 %lda, i64 %depth, ptr %b, i64 %step, i64 %blocks, ptr %y, i64 %ldy, ptr %shares"
+)
+"""a: the first row; lda: bytes to the next one. depth: length of a row. b: the first packed block
+of columns, (depth, columns of a tile); step: bytes to the next one; blocks: how many. y: the first
+row of the result, which has all columns of all blocks; ldy: bytes to the next one. shares: null, or
+for each row a factor: y begins with what it had, times the factor."""
+
+SOFTEN_PARAMETERS = "ptr %scores, i64 %line, i64 %rows, i64 %columns, ptr %seen, ptr %state"
+"""scores: of a tile; line: bytes from one query's to the next one's. columns: all, rounded up to
+`TOGETHER` vectors. seen: int32, for each query the first key that counts, behind `state_rows` of
+them for each how many do. state: for as many queries the largest score so far, then for each the
+sum of the softmax, then for each the share of what was added up before in what comes to it."""
+
+STATES = 3
+"""Numbers that a query has from block to block."""
+
+TOGETHER = 2
+"""Vectors of scores that are computed side by side."""
+
+_NOTHING = "0xFFF0000000000000"
+"""LLVM's spelling of the score of a key that is not seen: minus infinity."""
+
+
+def functions(level: Level) -> list[Function]:
+    """All kernels of a level."""
+    rows = range(1, level.rows + 1)
+    made = [products(f"products_{count}", count, level.lanes) for count in rows]
+    return [*made, soften("soften", level.rows, level.lanes)]
+
+
+def products(name: str, rows: int, lanes: int) -> Function:
+    """``y[r, :] = share[r] * y[r, :] + sum over k of a[r, k] * b[k, :]``.
+
+    Args:
+        name: Its symbol.
+        rows: Of the tile.
+        lanes: Floats of a vector.
+    """
+    f = Function(name, PRODUCT_PARAMETERS)
+    made = Products(f, rows, lanes)
+    v = made.vector
+    pointers = [("ptr", p) for p in made.pointers("%a")]
+    quads = f.let(f"udiv i64 %depth, {UNROLL}")
+    left = f.let(f"urem i64 %depth, {UNROLL}")
+    going_on = f.let(f"zext i1 {f.let('icmp ne ptr %shares, null')} to i64")
+
+    def places(y: str) -> list[str]:
+        found = []
+        for row in range(rows):
+            y = f.at(y, "%ldy") if row else y
+            found += [f.at(y, 4 * lanes * i) for i in range(VECTORS)]
+        return found
+
+    def block(_: str, carried: list[str]) -> list[str]:
+        b, y = carried
+
+        def load(_: str, values: list[str]) -> list[str]:
+            begun = []
+            for number, place in enumerate(places(y)):
+                share = f.load("float", f.at("%shares", 4 * (number // VECTORS)))
+                factor = f.splat(lanes, "float", share)
+                begun.append(f.let(f"fmul {v} {f.load(v, place)}, {factor}"))
+            return begun + values[len(begun) :]
+
+        sums = f.loop(going_on, [(v, "zeroinitializer")] * made.sums, load)
+        state = [("ptr", b), *pointers, *((v, x) for x in sums)]
+        kinds = [kind for kind, _ in state]
+        found = f.loop(quads, state, lambda _, values: made.steps(values, UNROLL))
+        state = list(zip(kinds, found, strict=True))
+        found = f.loop(left, state, lambda _, values: made.steps(values, 1))
+        totals = made.added(found[1 + len(pointers) :])
+        for total, place in zip(totals, places(y), strict=True):
+            f.do(f"store {v} {total}, ptr {place}, align 4")
+        return [f.at(b, "%step"), f.at(y, 4 * lanes * VECTORS)]
+
+    f.loop("%blocks", [("ptr", "%b"), ("ptr", "%y")], block)
+    f.do("ret void")
+    return f
+
+
+def state_rows(rows: int, lanes: int) -> int:
+    """Queries of a tile, rounded up to whole vectors."""
+    return -(-rows // lanes) * lanes
+
+
+def soften(name: str, rows: int, lanes: int) -> Function:
+    """``exp(score - the largest one so far)``, 0 for keys that are not seen; the state goes on.
+
+    A NaN makes the sum NaN. Where all scores so far are minus infinity all results are 0.
+
+    Args:
+        name: Its symbol.
+        rows: Most queries of a tile.
+        lanes: Floats of a vector.
+    """
+    return _Softmax(name, rows, lanes).function()
+
+
+class _Softmax:
+    """Writes the kernel."""
+
+    def __init__(self, name: str, rows: int, lanes: int) -> None:
+        f = self._f = Function(name, SOFTEN_PARAMETERS)
+        self._lanes = lanes
+        self._apart = 4 * state_rows(rows, lanes)
+        self._formulas = Formulas(f, lanes)
+        self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+        self._mask = f"<{lanes} x i1>"
+        self._rounds = f.let(
+            f"udiv i64 {f.let(f'add i64 %columns, {TOGETHER * lanes - 1}')}, {TOGETHER * lanes}"
+        )
+
+    def function(self) -> Function:
+        f = self._f
+        tops, sums, shares = (f.at("%state", self._apart * i) for i in range(STATES))
+        starts = [("ptr", at) for at in ("%scores", "%seen", shares)]
+        f.loop("%rows", starts, lambda _, at: self._largest(*at))
+        for at in range(0, self._apart, 4 * self._lanes):
+            self._settle(*(f.at(place, at) for place in (tops, sums, shares)))
+        starts = [("ptr", at) for at in ("%scores", "%seen", tops, sums)]
+        f.loop("%rows", starts, lambda _, at: self._powers(*at))
+        f.do("ret void")
+        return f
+
+    def _largest(self, scores: str, seen: str, found: str) -> list[str]:
+        """Writes the largest score of a query that counts."""
+        f, v = self._f, self._vector
+        nothing = f.splat(self._lanes, "float", _NOTHING)
+
+        def several(places: list[str], masks: list[str], tops: list[str]) -> list[str]:
+            larger = []
+            for place, mask, top in zip(places, masks, tops, strict=True):
+                x = self._chosen(mask, f.load(v, place), nothing)
+                larger.append(self._larger(x, top))
+            return larger
+
+        top, *others = self._along(scores, seen, nothing, several)
+        for other in others:
+            top = self._larger(other, top)
+        reduced = f.let(f"call float @llvm.vector.reduce.fmax.v{self._lanes}f32({v} {top})")
+        f.do(f"store float {reduced}, ptr {found}, align 4")
+        return [f.at(scores, "%line"), f.at(seen, 4), f.at(found, 4)]
+
+    def _settle(self, tops: str, sums: str, shares: str) -> None:
+        """Brings the state of some queries to their new largest scores, found in `shares`."""
+        f, v = self._f, self._vector
+        before = f.load(v, tops)
+        top = self._larger(f.load(v, shares), before)
+        f.do(f"store {v} {top}, ptr {tops}, align 4")
+        less = f.let(f"fsub {v} {before}, {self._base(top)}")
+        [share] = self._formulas.exp_below_zero([less])
+        f.do(f"store {v} {share}, ptr {shares}, align 4")
+        kept = f.let(f"fmul {v} {f.load(v, sums)}, {share}")
+        f.do(f"store {v} {kept}, ptr {sums}, align 4")
+
+    def _powers(self, scores: str, seen: str, top: str, total: str) -> list[str]:
+        """Makes powers of the scores of a query, and adds them to its sum."""
+        f, v, zero = self._f, self._vector, "zeroinitializer"
+        base = self._base(f.splat(self._lanes, "float", f.load("float", top)))
+
+        def several(places: list[str], masks: list[str], sums: list[str]) -> list[str]:
+            less = [f.let(f"fsub {v} {f.load(v, place)}, {base}") for place in places]
+            added = []
+            powers = self._formulas.exp_below_zero(less)
+            for x, place, mask, before in zip(powers, places, masks, sums, strict=True):
+                counted = self._chosen(mask, x, zero)
+                f.do(f"store {v} {counted}, ptr {place}, align 4")
+                added.append(f.let(f"fadd {v} {before}, {counted}"))
+            return added
+
+        one, *others = self._along(scores, seen, zero, several)
+        for other in others:
+            one = f.let(f"fadd {v} {one}, {other}")
+        known = f.load("float", total)
+        name = f"@llvm.vector.reduce.fadd.v{self._lanes}f32"
+        added = f.let(f"call reassoc float {name}(float {known}, {v} {one})")
+        f.do(f"store float {added}, ptr {total}, align 4")
+        return [f.at(scores, "%line"), *(f.at(place, 4) for place in (seen, top, total))]
+
+    def _along(
+        self,
+        scores: str,
+        seen: str,
+        begin: str,
+        several: Callable[[list[str], list[str], list[str]], list[str]],
+    ) -> list[str]:
+        """Goes along the scores of a query, some vectors at a time, each with one of `begin`.
+
+        `several` takes where these are, which lanes count, and what is carried along.
+        """
+        f, v, ints, lanes = self._f, self._vector, self._ints, self._lanes
+        first, count = (
+            f.splat(lanes, "i32", f.load("i32", place)) for place in (seen, f.at(seen, self._apart))
+        )
+        numbers = f.let(f"sub {ints} <{', '.join(f'i32 {i}' for i in range(lanes))}>, {first}")
+        further = f.splat(lanes, "i32", str(lanes))
+
+        def body(_: str, carried: list[str]) -> list[str]:
+            at, numbers, *values = carried
+            masks = []
+            for _i in range(TOGETHER):  # by one comparison: what is below 0 is large without sign
+                masks.append(f.let(f"icmp ult {ints} {numbers}, {count}"))
+                numbers = f.let(f"add {ints} {numbers}, {further}")
+            places = [f.at(at, 4 * lanes * i) for i in range(TOGETHER)]
+            values = several(places, masks, values)
+            return [f.at(at, 4 * lanes * TOGETHER), numbers, *values]
+
+        state = [("ptr", scores), (ints, numbers), *[(v, begin)] * TOGETHER]
+        return f.loop(self._rounds, state, body)[2:]
+
+    def _base(self, top: str) -> str:
+        """What is taken from scores: minus infinity less itself would be no number."""
+        f, v, zero = self._f, self._vector, "zeroinitializer"
+        nothing = f.splat(self._lanes, "float", _NOTHING)
+        return self._chosen(f.let(f"fcmp oeq {v} {top}, {nothing}"), zero, top)
+
+    def _larger(self, x: str, other: str) -> str:
+        """The larger ones of two vectors; the other one where x is NaN."""
+        return self._chosen(self._f.let(f"fcmp ogt {self._vector} {x}, {other}"), x, other)
+
+    def _chosen(self, mask: str, yes: str, no: str) -> str:
+        v = self._vector
+        return self._f.let(f"select {self._mask} {mask}, {v} {yes}, {v} {no}")
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call, beyond those of `tiles.fma` and `activations`."""
+    v = f"<{lanes} x float>"
+    return (
+        f"declare float @llvm.vector.reduce.fmax.v{lanes}f32({v})\n"
+        f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {v})\n"
+    )

@@ -1,0 +1,87 @@
+"""The kernels of attention over a cache, tile by tile, beside float64."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from partita_cpu.gemm.tile_kernels import SOFTEN, attention_kernels, tile_columns
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm.tiles.attend import STATES, TOGETHER, state_rows
+
+LEVELS = list(available()[1:])
+
+
+def call(address, *args):
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(int(address))(*args)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("depth", [1, 7, 64])
+@pytest.mark.parametrize("going_on", [False, True])
+def test_products(level, depth, going_on, guarded):
+    rng, wide, blocks = np.random.default_rng(0), tile_columns(level), 3
+    for rows in range(1, level.rows + 1):
+        a = guarded.array(rng.standard_normal((rows, depth)).astype(np.float32))
+        b = guarded.array(rng.standard_normal((blocks, depth, wide)).astype(np.float32))
+        y = guarded.array(rng.standard_normal((rows, blocks * wide)).astype(np.float32))
+        shares = guarded.array(rng.random(rows).astype(np.float32))
+        wanted = a.astype(np.float64) @ b.astype(np.float64).swapaxes(0, 1).reshape(depth, -1)
+        if going_on:
+            wanted += shares[:, None].astype(np.float64) * y
+        packed = b.ctypes.data, b[0].nbytes, blocks
+        begin = shares.ctypes.data if going_on else 0
+        left = a.ctypes.data, a[0].nbytes, depth
+        call(attention_kernels(level)[rows], *left, *packed, y.ctypes.data, y[0].nbytes, begin)
+        assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(depth) + 4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [None, np.nan, -np.nan, np.inf, -np.inf])
+def test_the_softmax_goes_on_from_block_to_block(level, number, guarded):
+    rng, rows, lanes = np.random.default_rng(1), level.rows, level.lanes
+    columns, unit = 75, TOGETHER * lanes
+    room, apart = -(-columns // unit) * unit, state_rows(rows, lanes)
+    state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
+    state[1:] = 0
+    made = np.zeros((rows, 2, columns))
+    given = np.full((rows, 2, columns), -np.inf, np.float32)
+    for block in range(2):
+        seen = guarded.array(np.zeros((2, apart), np.int32))
+        scores = guarded.array(np.full((rows, room), np.nan, np.float32))
+        for row in range(rows):
+            low = 3 * row if block else 0
+            high = max(low, 5 + row if block == 0 else columns - row)
+            high = low if row == 1 and block == 0 else high  # sees no key yet
+            seen[:, row] = low, high - low
+            scores[row, low:high] = 30 * rng.standard_normal(high - low)
+            if number is not None and row == 2:
+                scores[row, low : low + 2] = number
+            given[row, block, low:high] = scores[row, low:high]
+        places = scores.ctypes.data, scores[0].nbytes, rows, columns
+        call(attention_kernels(level)[SOFTEN], *places, seen.ctypes.data, state.ctypes.data)
+        made *= state[2, :rows, None, None]
+        made[:, block] = scores[:, :columns]
+    whole = given.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(whole - whole.max((1, 2), keepdims=True))
+    spoilt = number is not None and number != -np.inf
+    for row in range(rows):
+        if spoilt and row == 2:
+            assert np.isnan(state[1, row])
+            continue
+        np.testing.assert_allclose(made[row], powers[row], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(state[1, row], powers[row].sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_queries_without_keys_are_zero(level, guarded):
+    apart = state_rows(level.rows, level.lanes)
+    state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
+    state[1:] = 0
+    seen = guarded.array(np.zeros((2, apart), np.int32))
+    seen[1, 0] = 5  # all of whose scores are minus infinity
+    scores = guarded.array(np.full((level.rows, TOGETHER * level.lanes), -np.inf, np.float32))
+    places = scores.ctypes.data, scores[0].nbytes, level.rows, 5
+    call(attention_kernels(level)[SOFTEN], *places, seen.ctypes.data, state.ctypes.data)
+    assert not scores.any() and not state[1].any()
