@@ -13,12 +13,11 @@ from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.attention.cache_elements import (
     CacheKernel,
     has_scales,
-    larger,
     pitch,
     put_scale,
     rounded_as,
 )
-from partita_cpu.scalar.math import add_in_any_order, copy_row, like
+from partita_cpu.scalar.math import add_in_any_order, copy_row, like, maximum
 
 (
     BATCHES,
@@ -169,7 +168,7 @@ def _append_head(
         if has_scales(target):
             largest = like(source[0], 0)
             for i in range(size):
-                largest = larger(largest, source[i])
+                largest = maximum(largest, abs(source[i]))
             inverse = put_scale(target, size, largest)
         for i in range(size):
             target[i] = rounded_as(target, source[i] * inverse)
@@ -208,9 +207,9 @@ def _append_key(
         largest = like(factor, 0)
         for i in range(half):
             a, b = _turned_pair(source, rotary, norms, factor, place, i, table)
-            largest = larger(larger(largest, a), b)
+            largest = maximum(largest, maximum(abs(a), abs(b)))
         for i in range(2 * half, size):
-            largest = larger(largest, _weighed(source, norms, factor, i, table))
+            largest = maximum(largest, abs(_weighed(source, norms, factor, i, table)))
         inverse = put_scale(target, size, largest)
     for i in range(half):
         first = 2 * i if table[INTERLEAVED] else i

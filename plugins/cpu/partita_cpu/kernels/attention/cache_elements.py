@@ -17,7 +17,6 @@ from partita_cpu.jit.deferred_numba import overload, types
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import address, float_at
 from partita_cpu.jit.kernel_wrappers import ItemSized
-from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import (
     BFLOAT16,
     bfloat16_to_float32,
@@ -217,10 +216,3 @@ def _put_scale_of_codes(row: Any, size: Any, largest: Any) -> Any:
         scale = np.float32(np.nan)
     floats_at(address(row) + ((size + 3) & -4), 1)[0] = scale
     return np.float32(1) / scale if scale >= np.float32(LEAST_SCALE) else np.float32(0)
-
-
-@loop(inline=True)
-def larger(most: Any, x: Any) -> Any:
-    """The larger of a number and the size of another one; NaN once one of them is."""
-    size = abs(x)
-    return most if size <= most or most != most else size
