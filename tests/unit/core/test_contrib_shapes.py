@@ -123,3 +123,14 @@ def test_the_scale_tells_the_type_of_a_root_mean_square(op_type, domain, opset):
     nodes = [(op_type, domain, ["x", "scale"], ["y"], {"axis": -1})]
     inputs = [("x", TensorProto.FLOAT16, [2, 5]), ("scale", F32, [5])]
     assert shapes_of(nodes, inputs, ["y"], opset=opset) == [("float32", (2, 5))]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"onesided": 1}, {"onesided": 0}], ids=str)
+def test_frequencies_are_half_of_them_unless_a_model_says_otherwise(attributes):
+    nodes = [("STFT", "", ["signal", "step", "", "length"], ["y"], attributes)]
+    weights = [("step", np.array(4, np.int64)), ("length", np.array(8, np.int64))]
+    inputs = [("signal", F32, [2, 32, 1])]
+    whole = np.fft.rfft if attributes.get("onesided", 1) else np.fft.fft
+    frequencies = whole(np.zeros(8)).size
+    found = shapes_of(nodes, inputs, ["y"], weights)
+    assert found == [("float32", (2, 7, frequencies, 2))]

@@ -67,9 +67,9 @@ class ModelWriter:
         if stand_in is not None:
             stand_in(self, graph, node)
         if len(graph.node) == before:  # what it makes is read, whether anything tells its shapes
-            self._as_it_is(graph, node)
+            self.as_it_is(graph, node)
 
-    def _as_it_is(self, graph: onnx.GraphProto, node: ir.Node) -> None:
+    def as_it_is(self, graph: onnx.GraphProto, node: ir.Node) -> None:
         """Adds an operation, in half the time that onnx-ir takes, which writes notes as well."""
         from onnx_ir import serde
 
@@ -155,6 +155,13 @@ def _typed_by_scale(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node)
         graph.node.add(op_type="CastLike", input=[given, scale], output=[made])
 
 
+def _one_sided(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Half of the frequencies where nothing is said, which inference takes for all of them."""
+    writer.as_it_is(graph, node)
+    if "onesided" not in node.attributes:
+        graph.node[-1].attribute.add(name="onesided", type=2, i=1)  # AttributeProto.INT
+
+
 def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
     """Says that a result is of the type and shape of an input, if both are there."""
     given, made = _name(node.inputs, source), _name(node.outputs, result)
@@ -225,6 +232,7 @@ _OF_ONNX: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
     "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
     "SimplifiedLayerNormalization": _typed_by_scale,
+    "STFT": _one_sided,
 }
 """What ONNX's inference gets wrong or says nothing of (onnx 1.23), and what onnxruntime has under
 ONNX's domain."""
