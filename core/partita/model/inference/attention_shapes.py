@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partita.model.inference.contrib_shapes import FLOAT, add_source
 from partita.model.inference.known_shapes import Scope, scopes
 
 if TYPE_CHECKING:
@@ -91,9 +92,4 @@ def _of_some_sizes(main: onnx.GraphProto, source: str, made: str) -> onnx.NodePr
 
 def _unknown(main: onnx.GraphProto, made: str, rank: int) -> str:
     """Adds an input of dimensions that nobody knows, for bodies as well; its name."""
-    name = f"{made}/{len(main.input)}"
-    kind = main.input.add(name=name).type.tensor_type
-    kind.elem_type = 1
-    for _ in range(rank):
-        kind.shape.dim.add()
-    return name
+    return add_source(main, made, FLOAT, (None,) * rank)

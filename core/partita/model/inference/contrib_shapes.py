@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MICROSOFT = "com.microsoft"
 
-_FLOAT = 1
+FLOAT = 1
 """The type float32, by its number in protobufs."""
 
 _MOST = (1 << 31) - 1
@@ -56,9 +56,7 @@ class ModelWriter:
 
     def source(self, name: str, element_type: int, dims: Sequence[Dim]) -> str:
         """Adds an input of the model that tells a type and sizes; its name, which is not taken."""
-        own = f"{name}/{len(self._main.input)}"
-        self._main.input.add(name=own, type=_tensor_type(element_type, tuple(dims)))
-        return own
+        return add_source(self._main, name, element_type, dims)
 
     def _add(self, graph: onnx.GraphProto, node: ir.Node) -> None:
         names = _STAND_INS if node.domain == _MICROSOFT else {} if node.domain else _OF_ONNX
@@ -135,6 +133,13 @@ class ModelWriter:
         info.type.CopyFrom(_tensor_type(kind.dtype.value, shape))
 
 
+def add_source(main: onnx.GraphProto, name: str, element_type: int, dims: Sequence[Dim]) -> str:
+    """Adds an input that operations in bodies may read as well; see `ModelWriter.source`."""
+    own = f"{name}/{len(main.input)}"
+    main.input.add(name=own, type=_tensor_type(element_type, tuple(dims)))
+    return own
+
+
 @functools.lru_cache(maxsize=1 << 10)
 def _tensor_type(element_type: int, shape: tuple[Dim, ...] | None) -> onnx.TypeProto:
     import onnx
@@ -175,7 +180,7 @@ def _widened(
     """Says that the first result is an input with another last dimension."""
     given, made = _name(node.inputs, source), _name(node.outputs, 0)
     if given and made and width > 0:
-        matrix = writer.source(made, _FLOAT, (None, width))
+        matrix = writer.source(made, FLOAT, (None, width))
         graph.node.add(op_type="MatMul", input=[given, matrix], output=[made])
 
 

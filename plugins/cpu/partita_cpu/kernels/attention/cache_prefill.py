@@ -285,7 +285,8 @@ def _pack_keys(
     for first in range(0, count, side):
         for j in range(min(side, count - first)):
             start = (place + first + j) * step
-            _widen(keys, start, size, floats_at(address(room.piece) + 4 * j * deep, size))
+            row = floats_at(address(room.piece) + 4 * j * deep, size)
+            _widen(keys[start : start + size], scale_at(keys, start, size), row)
         to = address(room.keys) + 4 * (first // wide * deep * wide + first % wide)
         for i in range(0, size, side):
             call_turn(
@@ -306,19 +307,16 @@ def _pack_values(values: Array, place: int, count: int, table: Array, room: Room
             first = block * wide
             width = min(wide, outputs - first)
             row = floats_at(address(room.values) + 4 * (block * KEYS + j) * wide, wide)
-            source = values[start + first : start + first + width]
-            for i in range(width):
-                row[i] = element(source[i]) * scale
+            _widen(values[start + first : start + first + width], scale, row)
             for i in range(width, wide):
                 row[i] = 0
 
 
 @loop(inline=True)
-def _widen(source: Any, start: Any, size: Any, row: Any) -> None:
-    """A row of a cache as floats."""
-    scale, codes = scale_at(source, start, size), source[start : start + size]
-    for i in range(size):
-        row[i] = element(codes[i]) * scale
+def _widen(source: Any, scale: Any, row: Any) -> None:
+    """Elements of a row of a cache as floats."""
+    for i in range(source.size):
+        row[i] = element(source[i]) * scale
 
 
 @loop
