@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import Any, Self, TypeVar
 
 from partita.errors import CostError
 from partita.storage.cache_folder import CACHE_VARIABLE, cache_folder, make_private, open_private
@@ -25,9 +23,8 @@ from partita.storage.cache_folder import CACHE_VARIABLE, cache_folder, make_priv
 _log = logging.getLogger("partita.hetero")
 
 FILE = "costs.sqlite3"
-FORMAT = "partita-costs"
 VERSION = 2
-"""Of what costs mean, the tables and the JSON form; a file of another version is set aside.
+"""Of what costs mean, and of the tables; a file of another version is set aside.
 
 In version 1 all that a kernel computed counted as its first operation, and the others as nothing.
 """
@@ -56,11 +53,6 @@ CREATE TABLE IF NOT EXISTS decision (
 T = TypeVar("T")
 
 
-Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-
-_NO_MORE_FIELDS = ConfigDict(extra="forbid")
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one piece of work takes on one device.
@@ -74,12 +66,10 @@ class Cost:
         label: What it is, for people.
     """
 
-    __pydantic_config__ = _NO_MORE_FIELDS
-
     device: str
     work: str
-    seconds: Seconds
-    samples: Annotated[int, Field(strict=True)]
+    seconds: float
+    samples: int
     how: str
     label: str
 
@@ -91,47 +81,14 @@ class LinkCost:
     Attributes:
         source: Key of the device that made the tensor, or ``"host"``.
         target: Key of the device that reads it, or ``"host"``.
-        latency: Seconds that every tensor takes.
-        per_byte: Seconds that each byte takes on top.
+        latency: float that every tensor takes.
+        per_byte: float that each byte takes on top.
     """
-
-    __pydantic_config__ = _NO_MORE_FIELDS
 
     source: str
     target: str
-    latency: Seconds
-    per_byte: Seconds
-
-
-class MeasuredCosts(BaseModel):
-    """Measured costs as they go to other machines.
-
-    Attributes:
-        format: :data:`FORMAT`.
-        version: :data:`VERSION`.
-        devices: What each device key stands for.
-        costs: Of work on these devices.
-        links: Between these devices and the host.
-    """
-
-    model_config = _NO_MORE_FIELDS
-
-    format: Literal["partita-costs"]
-    version: Literal[2]
-    devices: dict[str, dict[str, str]]
-    costs: list[Cost]
-    links: list[LinkCost]
-
-    @model_validator(mode="after")
-    def _names_its_devices(self) -> Self:
-        for key, fingerprint in self.devices.items():
-            if device_key(fingerprint) != key:
-                raise ValueError(f"device '{key}' is not what its key says")
-        ends = [end for link in self.links for end in (link.source, link.target)]
-        for name in [*(cost.device for cost in self.costs), *ends]:
-            if name not in self.devices and name != "host":
-                raise ValueError(f"device '{name}' is not among 'devices'")
-        return self
+    latency: float
+    per_byte: float
 
 
 def cost_folder() -> Path | None:
@@ -236,55 +193,6 @@ class Database:
         """Records what was decided for a model; the decision before is replaced."""
         row = [key, json.dumps(content), time.time()]
         self._run(lambda c: c.execute("INSERT OR REPLACE INTO decision VALUES (?,?,?)", row))
-
-    # ------------------------------------------------------------------------------- JSON
-
-    def export(self) -> dict[str, Any]:
-        """All devices, costs and links as plain data; decisions stay."""
-
-        def read(connection: sqlite3.Connection) -> MeasuredCosts:
-            devices = connection.execute("SELECT id, fingerprint FROM device ORDER BY id")
-            costs = connection.execute(
-                "SELECT device, work, seconds, samples, how, label FROM cost ORDER BY device, work"
-            )
-            links = connection.execute(
-                "SELECT source, target, latency, per_byte FROM link ORDER BY source, target"
-            )
-            return MeasuredCosts(
-                format=FORMAT,
-                version=VERSION,
-                devices={key: json.loads(text) for key, text in devices},
-                costs=[Cost(*row) for row in costs],
-                links=[LinkCost(*row) for row in links],
-            )
-
-        return self._run(read).model_dump()
-
-    def import_(self, data: object) -> int:
-        """Adds what :meth:`export` gave, on this machine or another; all of it or nothing.
-
-        Returns:
-            How many costs and links were added.
-
-        Raises:
-            CostError: It is something else, of another version, or holds an impossible value.
-        """
-        try:
-            given = MeasuredCosts.model_validate(data)
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            where = ".".join(map(str, fault["loc"])) or "it"
-            raise CostError(f"This is no table of costs: {where}: {fault['msg']}.") from error
-
-        def write(connection: sqlite3.Connection) -> None:
-            for fingerprint in given.devices.values():
-                _insert_device(connection, fingerprint)
-            _insert_costs(connection, given.costs)
-            for link in given.links:
-                _insert_link(connection, link)
-
-        self._run(write)
-        return len(given.costs) + len(given.links)
 
     # -------------------------------------------------------------------------- internals
 

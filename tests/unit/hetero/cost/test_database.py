@@ -1,9 +1,7 @@
-"""The database of costs: several processes, damage, other drivers, JSON."""
+"""The database of costs: several processes, damage, other drivers."""
 
 from __future__ import annotations
 
-import copy
-import json
 import multiprocessing
 import sqlite3
 import stat
@@ -174,64 +172,6 @@ def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("PARTITA_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cost_folder() == tmp_path / "xdg" / "partita" / "hetero"
-
-
-# -------------------------------------------------------------------------------------- JSON
-
-
-def filled(path):
-    with Database(path) as database:
-        key = database.add_device(GPU)
-        database.add_costs([cost(key, "a"), cost(key, "b", 2e-3, "profiled")])
-        database.add_link(LinkCost("host", key, 1e-5, 1e-9))
-        return database.export()
-
-
-def test_export_and_import(path, tmp_path):
-    data = json.loads(json.dumps(filled(path)))
-    with Database(tmp_path / "other.sqlite3") as other:
-        assert other.import_(data) == 3
-        assert other.export() == data
-        assert other.import_(data) == 3  # again changes nothing
-        assert other.export() == data
-
-
-def broken(change):
-    def apply(data):
-        data = copy.deepcopy(data)
-        change(data)
-        return data
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda data: data.pop("format"), "no table of costs: format: Field required"),
-        (lambda data: data.update(version=1), "version: Input should be 2"),
-        (lambda data: data.update(devices=[]), "devices: Input should be a valid dict"),
-        (lambda data: data["devices"].update(x={"a": 1}), "devices.x.a: Input should be .* string"),
-        (lambda data: data["devices"].update(x={"a": "1"}), "device 'x' is not what its key says"),
-        (lambda data: data.pop("costs"), "costs: Field required"),
-        (lambda data: data["costs"][1].pop("how"), r"costs.1.how: Field required"),
-        (lambda data: data["costs"][1].update(why=""), r"costs.1.why: Unexpected"),
-        (lambda data: data["costs"].append(1), r"costs.2: Input should be a dictionary"),
-        (lambda data: data["costs"][0].update(seconds="1"), "seconds: Input should be .* number"),
-        (lambda data: data["costs"][0].update(samples=True), "samples: Input should be .* integer"),
-        (lambda data: data["costs"][0].update(seconds=-1), "seconds: .* greater than or equal to"),
-        (lambda data: data["costs"][0].update(seconds=float("nan")), "seconds: .* finite number"),
-        (lambda data: data["links"][0].update(latency=float("inf")), "latency: .* finite number"),
-        (lambda data: data["links"][0].update(source="x"), "device 'x' is not among 'devices'"),
-    ],
-)
-def test_what_is_no_table_is_refused_as_a_whole(path, tmp_path, change, message):
-    data = broken(change)(filled(path))
-    with Database(tmp_path / "other.sqlite3") as other:
-        with pytest.raises(CostError, match=message):
-            other.import_(data)
-        assert other.export()["costs"] == []
-        assert other.export()["links"] == []
 
 
 def test_the_key_hangs_on_every_property():
