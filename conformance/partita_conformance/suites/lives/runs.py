@@ -182,7 +182,7 @@ class Run:
 
     # -------------------------------------------------------------------------------- ways
 
-    def _infers(self, given: Any = None, look: bool = True) -> None:
+    def _infers(self, given: Any = None) -> None:
         user, due = self._user, self._due
         self._give(due)
         self._monitor.returned_to(user)
@@ -192,10 +192,9 @@ class Run:
         result = user.request.infer(inputs or None, share_outputs=shared)
         wall = time.perf_counter() - start
         self._goes_on(due)
-        if look:
-            self._monitor.count(user, user.request)
-            self._read(result, due, user if shared else None)
-            require_counters(user.request, self._made.names, self._made.counting, wall)
+        self._monitor.count(user, user.request)
+        self._read(result, due, user if shared else None)
+        require_counters(user.request, self._made.names, self._made.counting, wall)
 
     def _infers_what_was_set(self) -> None:
         ports = {port.name: port for port in self._made.compiled.inputs}

@@ -72,7 +72,6 @@ def require_facts(
     model: partita.Model,
     compiled: partita.CompiledModel,
     settings: Mapping[str, Any],
-    device: str = "",
 ) -> None:
     """Looks at all that a compiled model says of itself.
 
@@ -81,7 +80,6 @@ def require_facts(
         model: What was compiled.
         compiled: What came of it.
         settings: What it was compiled with.
-        device: The name that it must give as its own, if it is not the bench's.
     """
     require_face(model, compiled)
     names = compiled.get_property("SUPPORTED_PROPERTIES")
@@ -99,7 +97,7 @@ def require_facts(
             have = compiled.get_property(one)
             others = f"Of a model with {dict(settings)}, {one} is {have!r}, not {due!r}."
             require(one in settings or have == due, others)
-    name = device or bench.plugin.device_name
+    name = bench.plugin.device_name
     devices = compiled.get_property("EXECUTION_DEVICES")
     ok = isinstance(devices, list) and {str(one).partition(".")[0] for one in devices} == {name}
     require(ok, f"EXECUTION_DEVICES is {devices!r}; the model is on '{name}'.")

@@ -31,12 +31,6 @@ ONNX has none: their values are floats with one more axis of two, real and imagi
 FULL = np.iinfo(np.int64).max
 """As the end of a slice: up to the end of the axis."""
 
-TO_FIRST = (0, 3, 1, 2)
-"""Channels of an image from last to first."""
-
-TO_LAST = (0, 2, 3, 1)
-"""Channels of an image from first to last."""
-
 _FEW = 64
 """Elements of constants that are reshaped here, and that may list sizes or axes."""
 

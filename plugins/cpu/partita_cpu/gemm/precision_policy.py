@@ -148,11 +148,9 @@ class Choice:
         names = {Arithmetic.BF16: "bf16", Arithmetic.F16: "f16"}
         return names.get(self.arithmetic, "f32")
 
-    def product_arithmetic(
-        self, images: Images, weights: Array, computed: bool = False
-    ) -> Arithmetic:
-        """What one product is computed in; `computed` if its input is so on the way."""
-        return self._allowed(self.wanted(images, computed), weights)
+    def product_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+        """What one product is computed in."""
+        return self._allowed(self.wanted(images), weights)
 
     def matrix_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix."""
@@ -160,6 +158,9 @@ class Choice:
 
     def wanted(self, images: Images, computed: bool = False) -> Arithmetic:
         """The same where weights can be split, which packing them tells.
+
+        `computed` if the input is computed on the way, as that of a product joined with a depthwise
+        convolution is.
 
         Splitting float32 pays where sums are long and outputs many. How exactly it is done goes by
         what float32 itself would lose: see `error_model`. The first layers, whose sums are short,

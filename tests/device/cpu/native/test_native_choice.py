@@ -104,7 +104,7 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
     def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
         choice = Choice(MachineModel(AMX), wanted, 2)
-        return choice.product_arithmetic(pointwise(depth, outputs), FINE, computed=True)
+        return choice.wanted(pointwise(depth, outputs), computed=True)
 
     assert chosen(288) is Arithmetic.BF16X3
     assert chosen(256) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6

@@ -70,11 +70,6 @@ class Timeline:
             load[span.device] += span.duration_us
         return load
 
-    def utilization(self) -> dict[str, float]:
-        """Each device's load over the latency; above 1 if it did several things at once."""
-        latency = self.latency_us
-        return {name: load / latency if latency else 0.0 for name, load in self.load_us().items()}
-
     def time_us(self, kind: Kind) -> float:
         """Time of all spans of one kind."""
         return sum(span.duration_us for span in self.spans if span.kind == kind)
