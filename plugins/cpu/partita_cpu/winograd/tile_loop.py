@@ -48,8 +48,8 @@ from partita_cpu.gemm.tile_kernels import NARROW
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
-    call_gather,
-    call_spread,
+    call_input_transform,
+    call_output_transform,
     call_tile,
 )
 from partita_cpu.jit.loop_kernel import loop
@@ -57,7 +57,6 @@ from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 from partita_cpu.winograd.tile_plan import (
     ACROSS,
     DOWN,
-    GATHER,
     MEMORY_BYTES,
     PANEL,
     PANELS,
@@ -69,12 +68,13 @@ from partita_cpu.winograd.tile_plan import (
     SHARES,
     SHEET_AT,
     SIDE,
-    SPREAD,
-    SPREAD_LAID,
     SUM_PLANE_BYTES,
     SUMS_AT,
     TAPS_AT,
     TILES,
+    TRANSFORM_COPIED_INPUT,
+    TRANSFORM_INPUT,
+    TRANSFORM_OUTPUT,
     ZEROS_AT,
 )
 
@@ -165,10 +165,12 @@ def filter_tiles(
                 piece, behind = claim(word, pieces, 1, share != tid)
             more = word != 0 and piece < behind
             for number in range(top + piece, top + behind):
-                _spread_panel(address(x), scales, panels, own, number)
+                _transform_input(address(x), scales, panels, own, number)
                 for block in range(first, last):
                     _multiply_column(places, panels, own, number, block)
-                    _gather_panel(address(x), scales, places, panels, own, epilogue, number, block)
+                    _transform_output(
+                        address(x), scales, places, panels, own, epilogue, number, block
+                    )
         share = least_taken(words, threads) if threads > 1 else -1
 
 
@@ -181,7 +183,9 @@ def _place_of(tile: int, sizes: Array) -> Any:
 
 
 @loop
-def _spread_panel(x: int, scaling: Scaling, context: PanelContext, own: _Own, number: int) -> None:
+def _transform_input(
+    x: int, scaling: Scaling, context: PanelContext, own: _Own, number: int
+) -> None:
     """Transforms the pixels of a panel: a row of channels for each tile at each point."""
     p, sizes = context.p, own.sizes
     side, first = sizes[SIDE], number * sizes[PANEL]
@@ -196,18 +200,22 @@ def _spread_panel(x: int, scaling: Scaling, context: PanelContext, own: _Own, nu
         if inside and p[SCALED] == 0:
             run = min(stop - tile, sizes[ACROSS] - column, (p[WIDTH] - n - left) // side + 1)
             at = x + ((image * p[HEIGHT] + top) * p[WIDTH] + left) * pixel + p[X_BYTES] * p[X_FIRST]
-            kernel, apart, line = own.kernels[SPREAD], pixel, p[WIDTH] * pixel
+            kernel, apart, line = own.kernels[TRANSFORM_INPUT], pixel, p[WIDTH] * pixel
         else:
             run, at = 1, own.memory + sizes[PIXELS_AT]
-            kernel, apart, line = own.kernels[SPREAD_LAID], sizes[ROW_BYTES], n * sizes[ROW_BYTES]
-            _lay_pixels(x, scaling, context, own, tile)
+            kernel, apart, line = (
+                own.kernels[TRANSFORM_COPIED_INPUT],
+                sizes[ROW_BYTES],
+                n * sizes[ROW_BYTES],
+            )
+            _copy_pixels(x, scaling, context, own, tile)
         rest = (to, sizes[ROW_BYTES], sizes[PLANE_BYTES])
-        call_spread(kernel, (at, line, apart, run, p[CHANNELS], *rest))
+        call_input_transform(kernel, (at, line, apart, run, p[CHANNELS], *rest))
         tile += run
 
 
 @loop
-def _lay_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, tile: int) -> None:
+def _copy_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, tile: int) -> None:
     """Copies the pixels of a tile in float32, padding too, and scales them if need be."""
     p, sizes, kernels = context.p, own.sizes, context.kernels
     n = sizes[SIDE] + _TAPS - 1
@@ -259,7 +267,7 @@ def _multiply_column(
 
 
 @loop
-def _gather_panel(
+def _transform_output(
     x: int,
     scaling: Scaling,
     places: ProductAddresses,
@@ -283,7 +291,9 @@ def _gather_panel(
         run = min(stop - tile, sizes[ACROSS] - across, sizes[RUN])
         sums = own.memory + sizes[SUMS_AT] + 4 * (tile - first) * columns
         line = 4 * run * side * columns
-        odd = call_gather(own.kernels[GATHER], (sums, sizes[SUM_PLANE_BYTES], run, sheet, line))
+        odd = call_output_transform(
+            own.kernels[TRANSFORM_OUTPUT], (sums, sizes[SUM_PLANE_BYTES], run, sheet, line)
+        )
         if odd:
             _sum_directly(x, scaling, places, context, own, tile, run, block)
         pixel = across * side
@@ -338,7 +348,7 @@ def _sum_directly(
         down, across = tap // _TAPS, tap % _TAPS
         _recover(weights, own, down, across, taps)
         for number in range(run):
-            _lay_pixels(x, scaling, context, own, tile + number)
+            _copy_pixels(x, scaling, context, own, tile + number)
             for line in range(side):
                 pixels = own.memory + sizes[PIXELS_AT] + ((line + down) * n + across) * row
                 sums = own.memory + sizes[SHEET_AT] + (line * run + number) * of_tile

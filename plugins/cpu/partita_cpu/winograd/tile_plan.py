@@ -59,7 +59,7 @@ thread's memory."""
     MEMORY_BYTES,
 ) = range(len(FIELDS))
 
-SPREAD, SPREAD_LAID, GATHER = range(3)
+TRANSFORM_INPUT, TRANSFORM_COPIED_INPUT, TRANSFORM_OUTPUT = range(3)
 """Places of the kernels that transform: pixels as they lie, copied ones, and sums."""
 
 
@@ -142,7 +142,8 @@ def transform_kernels(level: Level, side: int, half_in: bool) -> Array:
         half_in: Whether images are read in bfloat16.
     """
     known = llvm_kernel.addresses(level, "_winograd")
-    laid = spread = known[f"spread_{side}"]
+    copied = images = known[f"input_transform_{side}"]
     if half_in:
-        spread = llvm_kernel.addresses(level, "_winograd_halves")[f"spread_halves_{side}"]
-    return np.array([spread, laid, known[f"gather_{side}"]], np.int64)
+        halves = llvm_kernel.addresses(level, "_winograd_halves")
+        images = halves[f"input_transform_halves_{side}"]
+    return np.array([images, copied, known[f"output_transform_{side}"]], np.int64)

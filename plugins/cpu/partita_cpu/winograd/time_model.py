@@ -34,7 +34,7 @@ READ_AGAIN = 1 / 32
 CALL = 60.0
 """Time to begin and end a tile of products of one point."""
 
-SPREAD, GATHER = 3.0, 6.0
+INPUT_TRANSFORM, OUTPUT_TRANSFORM = 3.0, 6.0
 """Time for a vector of channels and one of outputs, for each point of a tile."""
 
 BFLOAT16_PACE = 2
@@ -179,12 +179,13 @@ def _time(sizes: Sizes, side: int) -> tuple[float, int]:
     points, channels = pixels_of(side) ** 2, sizes.channels
     most, is_near = _most_tiles(sizes, side)
     weights, row = channels * sizes.columns * 4, 0 if is_near else channels * 4 * READ_AGAIN
-    spread, gather = SPREAD * -(-channels // sizes.lanes), GATHER * sizes.columns / sizes.lanes
+    inputs = INPUT_TRANSFORM * -(-channels // sizes.lanes)
+    results = OUTPUT_TRANSFORM * sizes.columns / sizes.lanes
 
     def share(tiles: int, blocks: int) -> float:
         products = tiles * (channels + row) + CALL * -(-tiles // sizes.rows)
         products += weights * (READ + (-(-tiles // most) - 1) * READ_AGAIN)
-        return points * (blocks * (products + gather * tiles) + spread * tiles)
+        return points * (blocks * (products + results * tiles) + inputs * tiles)
 
     return _shortest(_tiles(sizes, side), share, sizes)
 

@@ -65,11 +65,11 @@ call_activate_narrow = calling(*[_I64] * 6)
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
 
-call_spread = calling(*[_I64] * 8)
-"""Transforms the pixels of tiles; see `winograd.SPREAD_PARAMETERS`."""
+call_input_transform = calling(*[_I64] * 8)
+"""Transforms the pixels of tiles; see `winograd.INPUT_PARAMETERS`."""
 
-call_gather = calling(*[_I64] * 5, returns=_I64)
-"""Makes results of the sums of tiles; see `winograd.GATHER_PARAMETERS`. Returns an int64."""
+call_output_transform = calling(*[_I64] * 5, returns=_I64)
+"""Makes results of the sums of tiles; see `winograd.OUTPUT_PARAMETERS`. Returns an int64."""
 
 call_deal = calling(*[_I64] * 5, returns=_I64)
 """Calls what deals out the channels of pictures; see `ir.picture.PARAMETERS`. Returns an int64."""

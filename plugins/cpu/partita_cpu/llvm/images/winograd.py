@@ -27,14 +27,14 @@ With 1 and 2, which are usual, tiles of 4 x 4 are off by several times as much: 
 differs more in size. Products of these are float32 numbers.
 """
 
-SPREAD_PARAMETERS = (
+INPUT_PARAMETERS = (
     "ptr %x, i64 %line, i64 %pixel, i64 %tiles, i64 %channels, ptr %to, i64 %row, i64 %plane"
 )
 """x: the first of the pixels of a tile. line, pixel: bytes from one row or pixel of the image to
 the next. tiles: how many, side by side. to: a row of channels, filled up with zeros to whole
 vectors, for each tile and point. row, plane: bytes from one tile or point to the next."""
 
-GATHER_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line"
+OUTPUT_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line"
 """sums: a row of columns for each tile and point, tile after tile. plane: bytes from one point to
 the next. tiles: how many, side by side. to: a row of columns for each pixel of the result. line:
 bytes from one row of pixels to the next."""
@@ -87,7 +87,7 @@ class _Transform:
         bits = struct.pack(">d", value).hex().upper()
         return "<" + ", ".join([f"float 0x{bits}"] * self.lanes) + ">"
 
-    def spread(self, pixels: Sequence[str]) -> list[str]:
+    def at_points(self, pixels: Sequence[str]) -> list[str]:
         """Values at 0, at each point and its opposite, and at infinity, of n pixels."""
         whole = factors_without(self.points)
         found = [self.total([(c, pixels[2 * i]) for i, c in enumerate(whole)])]
@@ -99,7 +99,7 @@ class _Transform:
         found.append(self.total([(c, pixels[2 * i + 1]) for i, c in enumerate(whole)]))
         return found
 
-    def gather(self, values: Sequence[str]) -> list[str]:
+    def results(self, values: Sequence[str]) -> list[str]:
         """The m results, of values at the points."""
         add, v, pairs = self.f.let, self.vector, range(len(self.points))
         sums = [add(f"fadd {v} {values[2 * i + 1]}, {values[2 * i + 2]}") for i in pairs]
@@ -114,8 +114,8 @@ class _Transform:
         return found
 
 
-def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
-    """Transforms the pixels of tiles that lie side by side; see `SPREAD_PARAMETERS`.
+def input_transform(name: str, side: int, lanes: int, half: bool = False) -> Function:
+    """Transforms the pixels of tiles that lie side by side; see `INPUT_PARAMETERS`.
 
     Args:
         name: Its symbol.
@@ -123,7 +123,7 @@ def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
         lanes: Floats of a vector.
         half: Whether pixels are bfloat16; what they become is float32 in any case.
     """
-    f = Function(name, SPREAD_PARAMETERS)
+    f = Function(name, INPUT_PARAMETERS)
     made, n = _Transform(f, lanes, side), pixels_of(side)
     whole = f.let(f"udiv i64 %channels, {lanes}")
     rest = f.let(f"urem i64 %channels, {lanes}")
@@ -143,10 +143,12 @@ def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
             lines.append(f.at(lines[-1], "%line"))
         columns = []
         for place in apart:
-            columns.append(made.spread([load(f, lanes, f.at(line, place), mask) for line in lines]))
+            columns.append(
+                made.at_points([load(f, lanes, f.at(line, place), mask) for line in lines])
+            )
         point = to
         for down in range(n):
-            for x in made.spread([column[down] for column in columns]):
+            for x in made.at_points([column[down] for column in columns]):
                 f.do(f"store {made.vector} {x}, ptr {point}, align 4")
                 point = f.at(point, "%plane")
         return [f.at(source, (2 if half else 4) * lanes), f.at(to, 4 * lanes)]
@@ -163,12 +165,12 @@ def spread(name: str, side: int, lanes: int, half: bool = False) -> Function:
     return f
 
 
-def gather(name: str, side: int, lanes: int) -> Function:
-    """Makes results of the sums of tiles that lie side by side; see `GATHER_PARAMETERS`.
+def output_transform(name: str, side: int, lanes: int) -> Function:
+    """Makes results of the sums of tiles that lie side by side; see `OUTPUT_PARAMETERS`.
 
     Returns 1 if some result is infinite or NaN, else 0.
     """
-    f = Function(name, GATHER_PARAMETERS, "i64")
+    f = Function(name, OUTPUT_PARAMETERS, "i64")
     made, n, width = _Transform(f, lanes, side), pixels_of(side), 4 * lanes * VECTORS
     v, zeros = made.vector, "zeroinitializer"
 
@@ -178,10 +180,10 @@ def gather(name: str, side: int, lanes: int) -> Function:
         for _ in range(n * n):
             values.append(f.load(v, point))
             point = f.at(point, "%plane")
-        columns = [made.gather(values[across::n]) for across in range(n)]
+        columns = [made.results(values[across::n]) for across in range(n)]
         line = to
         for down in range(side):
-            for across, x in enumerate(made.gather([column[down] for column in columns])):
+            for across, x in enumerate(made.results([column[down] for column in columns])):
                 f.do(f"store {v} {x}, ptr {f.at(line, across * width)}, align 4")
                 odd = made.fma(x, zeros, odd)  # 0 times infinity is NaN, which stays
             line = f.at(line, "%line")
@@ -205,12 +207,15 @@ def functions(lanes: int) -> list[Function]:
     """The kernels of a level with vectors of so many floats."""
     made = []
     for side in POINTS:
-        made += [spread(f"spread_{side}", side, lanes), gather(f"gather_{side}", side, lanes)]
+        made.append(input_transform(f"input_transform_{side}", side, lanes))
+        made.append(output_transform(f"output_transform_{side}", side, lanes))
     return made
 
 
 def half_functions() -> list[Function]:
     """The kernels that read images in bfloat16, for vectors of 16 floats."""
-    made = [spread(f"spread_halves_{side}", side, 16, half=True) for side in POINTS]
+    made = [
+        input_transform(f"input_transform_halves_{side}", side, 16, half=True) for side in POINTS
+    ]
     made.append(bf16_split.widen("widen_bf16"))
     return [*made, bf16_split.scale("scale_bf16_widen", 16, half_in=True, planes=0)]
