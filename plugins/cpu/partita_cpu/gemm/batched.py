@@ -69,7 +69,7 @@ def multiply_batches(
         y: Results (m, n), flat.
         scratch: Bytes; `thread_bytes` for each thread.
         offsets: One zero.
-        kernels: `table.tile_kernels` for float32.
+        kernels: `tile_kernels.tile_kernels` for float32.
         sizes: Of the matrices, tiles and memory.
         tid: This thread.
         nt: All threads.

@@ -34,8 +34,8 @@ from partita_cpu.gemm.tile_fields import (
     X_FIRST,
     X_PITCH,
 )
-from partita_cpu.gemm.tile_kernels import DEAL, NARROW, SCALE
-from partita_cpu.jit.intrinsics.address_call import call_deal, call_narrow, call_scale
+from partita_cpu.gemm.tile_kernels import INTERLEAVE, NARROW, SCALE
+from partita_cpu.jit.intrinsics.address_call import call_interleave, call_narrow, call_scale
 from partita_cpu.jit.loop_kernel import loop
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
@@ -45,7 +45,7 @@ Scaling = tuple[int, int, Any, Any]
 
 
 @loop(inline=True)
-def lay_run(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
+def copy_run(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
     """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
     if padded <= 0:
         return 0
@@ -53,7 +53,7 @@ def lay_run(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
 
 
 @loop(inline=True)
-def lay_pixel(
+def copy_pixel(
     kernels: Array,
     p: Array,
     x: int,
@@ -65,7 +65,7 @@ def lay_pixel(
 ) -> Any:
     """`n` channels of one pixel, scaled if the plan says so, then zeros up to `padded`."""
     if not p[SCALED]:
-        return lay_run(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
+        return copy_run(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
     if padded <= 0:
         return 0
     factor, shift, low, high = scaling
@@ -75,7 +75,7 @@ def lay_pixel(
 
 
 @loop
-def lay_halo(
+def copy_rows_padded(
     x: int,
     panel: int,
     kernels: Array,
@@ -90,7 +90,7 @@ def lay_halo(
     Args:
         x: Address of the input.
         panel: Address to write to.
-        kernels: `table.tile_kernels`.
+        kernels: `tile_kernels.tile_kernels`.
         p: `Plan.table`.
         scaling: Addresses of a factor and a summand per channel, and bounds; read if the plan says
             so.
@@ -113,33 +113,35 @@ def lay_halo(
     for r in range(rows):
         row = top + r
         if row < 0 or row >= height:
-            lay_run(copy, x, 0, to, plane, pitch * cell)
+            copy_run(copy, x, 0, to, plane, pitch * cell)
             to += pitch * cell * unit
             continue
-        lay_run(copy, x, 0, to, plane, left * cell)
+        copy_run(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
         if p[PLANAR]:
             apart = 4 * p[PLANAR]
             source = x + image * channels * apart + 4 * (row * width + p[X_FIRST])
-            largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
+            largest = max(
+                largest, call_interleave(kernels[INTERLEAVE], (source, apart, width, to, plane))
+            )
         elif cell == taken == channels and p[SOLID]:
-            found = lay_run(copy, source, width * cell, to, plane, width * cell)
+            found = copy_run(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:
             for i in range(width):
                 at, place = source + wide * i * pixel, to + i * cell * unit
-                found = lay_pixel(kernels, p, at, taken, place, cell, scaling, group * taken)
+                found = copy_pixel(kernels, p, at, taken, place, cell, scaling, group * taken)
                 largest = max(largest, found)
         to += width * cell * unit
-        lay_run(copy, x, 0, to, plane, (pitch - left - width) * cell)
+        copy_run(copy, x, 0, to, plane, (pitch - left - width) * cell)
         to += (pitch - left - width) * cell * unit
-    lay_run(copy, x, 0, to, plane, p[TRAIL] * cell)
+    copy_run(copy, x, 0, to, plane, p[TRAIL] * cell)
     return largest
 
 
 @loop
-def lay_columns(
+def copy_windows(
     x: int,
     panel: int,
     kernels: Array,
@@ -151,7 +153,7 @@ def lay_columns(
 ) -> Any:
     """For each output pixel from `first` to `stop` all the elements that its sums are made of.
 
-    Takes and returns what `lay_halo` does, but for pixels.
+    Takes and returns what `copy_rows_padded` does, but for pixels.
     """
     height, width, pixel, taken = p[HEIGHT], p[WIDTH], p[X_PITCH], p[GROUP_CHANNELS]
     down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
@@ -175,19 +177,19 @@ def lay_columns(
         for a in range(down):
             row = top + a * dilation_down
             if row < 0 or row >= height:
-                lay_run(copy, x, 0, to, plane, across * taken)
+                copy_run(copy, x, 0, to, plane, across * taken)
                 to += across * taken * unit
                 continue
             line_start = (image * height + row) * width * pixel
             source = x + wide * (line_start + p[X_FIRST] + group * taken)
             if together:
-                lay_run(copy, x, 0, to, plane, low * taken)
+                copy_run(copy, x, 0, to, plane, low * taken)
                 to += low * taken * unit
                 at = source + wide * (left + low) * pixel
                 n, rest = (high - low) * taken, (across - low) * taken
                 if a == down - 1:
                     rest += padded - run
-                found = lay_run(copy, at, n, to, plane, rest)
+                found = copy_run(copy, at, n, to, plane, rest)
                 largest = max(largest, found)
                 to += (across - low) * taken * unit
                 continue
@@ -196,14 +198,14 @@ def lay_columns(
                 n = taken if 0 <= place < width else 0
                 at = source + wide * place * pixel
                 if n:
-                    found = lay_pixel(kernels, p, at, n, to, taken, scaling, group * taken)
+                    found = copy_pixel(kernels, p, at, n, to, taken, scaling, group * taken)
                 else:
-                    found = lay_run(copy, x, 0, to, plane, taken)
+                    found = copy_run(copy, x, 0, to, plane, taken)
                 largest = max(largest, found)
                 to += taken * unit
         lowest = top + (down - 1) * dilation_down
         if not together or not 0 <= lowest < height:
-            lay_run(copy, x, 0, to, plane, padded - run)
+            copy_run(copy, x, 0, to, plane, padded - run)
         column += 1
         if column == p[OUT_WIDTH]:
             column = 0

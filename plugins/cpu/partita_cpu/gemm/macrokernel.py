@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.program import flattened
-from partita_cpu.gemm.input_panel import Scaling, lay_columns, lay_halo
+from partita_cpu.gemm.input_panel import Scaling, copy_rows_padded, copy_windows
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
@@ -210,7 +210,7 @@ def _multiply_area(
             if tiles.group != laid or top < first_laid or bottom > last_laid:
                 laid, first_laid, last_laid = tiles.group, top, bottom
                 its = unit, top, bottom
-                a, largest = _lay(x, own.memory, kernels, p, scales, laid, its)
+                a, largest = _copy_input(x, own.memory, kernels, p, scales, laid, its)
             for n in range(p[RESULTS]):
                 window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
                 result, its_tiles = _slice_of(places, p, n), _added(p, tiles, n)
@@ -264,7 +264,7 @@ def _added(p: Array, tiles: TileRange, n: int) -> Any:
 
 
 @loop(inline=True)
-def _lay(
+def _copy_input(
     x: int,
     panel: int,
     kernels: Array,
@@ -294,9 +294,9 @@ def _lay(
     for n in range(p[FIRST_LAID], p[LAST_LAID]):
         source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
         if halo:
-            found = lay_halo(source, to, kernels, p, scaling, group, first, last)
+            found = copy_rows_padded(source, to, kernels, p, scaling, group, first, last)
         else:
-            found = lay_columns(source, to, kernels, p, scaling, group, first, last)
+            found = copy_windows(source, to, kernels, p, scaling, group, first, last)
         largest = max(largest, found)
     if kernels[ROUND]:
         call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))

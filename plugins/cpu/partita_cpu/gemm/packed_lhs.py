@@ -22,7 +22,7 @@ from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_epilogue,
-    call_lay_tile,
+    call_pack_tile,
     call_plain,
     call_tile,
 )
@@ -66,7 +66,7 @@ FIELDS = (
     *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "SHARES_ACROSS"),
     "STAYS",
 )
-"""What the table of `multiply_laid` holds: rows, steps along k, bfloat16 numbers for one float32,
+"""What the table of `multiply_packed` holds: rows, steps along k, bfloat16 numbers for one float32,
 columns, tiles across; then how it is cut: steps of a chunk, tiles across whose sums are put aside
 together, tiles down of a panel, and into how many shares columns are cut; then whether the result
 is laid out as tiles.
@@ -86,7 +86,7 @@ is laid out as tiles.
 ) = range(len(FIELDS))
 
 
-def laid_size(rows: int, depth: int, planes: int) -> int:
+def packed_lhs_size(rows: int, depth: int, planes: int) -> int:
     """16-bit numbers of a matrix that is laid out as tiles."""
     count = -(-rows // HALF) * -(-depth // STEP)
     return count * (planes * TILE + 2)
@@ -101,10 +101,10 @@ class MatrixSizes(NamedTuple):
     planes: int
 
 
-def laid_table(
+def packed_lhs_table(
     product: MatrixSizes, machine: MachineModel, threads: int, stays: bool = False
 ) -> Array:
-    """The table of `multiply_laid`.
+    """The table of `multiply_packed`.
 
     Args:
         product: What is multiplied.
@@ -145,15 +145,15 @@ def thread_bytes(table: Array) -> int:
 
 
 @loop
-def lay_rows(
+def pack_lhs(
     x: Array, out: Array, kernels: Array, rows: int, depth: int, planes: int, tid: int, nt: int
 ) -> None:
     """Lays a matrix out as tiles.
 
     Args:
         x: (rows, depth), flat.
-        out: `laid_size` numbers.
-        kernels: `table.laid_kernels`.
+        out: `packed_lhs_size` numbers.
+        kernels: `tile_kernels.packed_lhs_kernels`.
         rows: Of x.
         depth: Of x.
         planes: Parts of an element.
@@ -171,13 +171,13 @@ def lay_rows(
         place = address(x) + 4 * (block * HALF * depth + step * STEP)
         to = address(out) + 2 * tile * planes * TILE
         there, across = min(HALF, rows - block * HALF), min(count * STEP, depth - step * STEP)
-        found = call_lay_tile(kernels[NARROW], (place, 4 * depth, there, across, to))
+        found = call_pack_tile(kernels[NARROW], (place, 4 * depth, there, across, to))
         sizes[tile : tile + count] = np.int32(found)
         tile += count
 
 
 @loop
-def multiply_laid(
+def multiply_packed(
     x: Array,
     arrays: ProductArrays,
     out: Array,
@@ -195,10 +195,10 @@ def multiply_laid(
         x: The left side, laid out as tiles.
         arrays: Weights, bias, residual and the result (rows, columns), which is not written to if
             the result is laid out as tiles.
-        out: The result then: `laid_size` numbers. There is no residual then.
+        out: The result then: `packed_lhs_size` numbers. There is no residual then.
         scratch: Bytes; `thread_bytes` for each thread.
-        kernels: `tile_kernels.laid_kernels`.
-        p: `laid_table`.
+        kernels: `tile_kernels.packed_lhs_kernels`.
+        p: `packed_lhs_table`.
         claims: Words in which threads note which tiles they take; see `threads.claims`.
         epilogue: What happens to sums.
         tid: This thread.
@@ -257,7 +257,7 @@ def _part_of(p: Array, area: Any, piece: int, behind: int) -> Any:
     """Some tiles of a share from one on: whole columns of a panel, or some tiles of one column.
 
     Args:
-        p: `laid_table`.
+        p: `packed_lhs_table`.
         area: The share: first tile down and behind the last one, the same across.
         piece: The first tile; they are counted panel by panel, there column by column.
         behind: Behind the last one that is wanted.
@@ -466,7 +466,7 @@ def _lay_result(
         there = min(HALF, rows - half * HALF)
         source = tile + 4 * half * HALF * COLUMNS
         to = address(out) + 2 * place * size
-        sizes[place] = call_lay_tile(kernel, (source, 4 * COLUMNS, there, exist, to))
+        sizes[place] = call_pack_tile(kernel, (source, 4 * COLUMNS, there, exist, to))
 
 
 @loop(inline=True)

@@ -13,7 +13,12 @@ from partita_cpu.gemm.blocking import PAIR, Plan
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit import llvm_kernel
-from partita_cpu.jit.intrinsics.address_call import address, call_lay_tile, call_turn, float_at
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_pack_tile,
+    call_transpose,
+    float_at,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
@@ -53,8 +58,8 @@ PARTS = 3
     COLUMNS,
     PLANES,
     STEP,
-    TURN,
-    LAY,
+    TRANSPOSE,
+    PACK_TILE,
     PAIRS,
     LEAVES,
     FIELDS,
@@ -179,12 +184,12 @@ def matrix_table(
 def _kernels(level: Level, arithmetic: Arithmetic) -> tuple[int, int]:
     """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
     known = llvm_kernel.addresses(level)
-    turn = known["turn_32" if tile_columns(level) >= SIDE else "turn_32_by_8"]
+    transpose = known["transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"]
     if not arithmetic.in_bfloat16:
-        return turn, 0
+        return transpose, 0
     if arithmetic is Arithmetic.F16_SPLIT:
-        return turn, llvm_kernel.addresses(level, "_f16")["lay_f16"]
-    return turn, known[f"lay_{arithmetic.name.lower()}"]
+        return transpose, llvm_kernel.addresses(level, "_f16")["pack_f16"]
+    return transpose, known[f"pack_{arithmetic.name.lower()}"]
 
 
 def _run(threads: int, w: Array, out: Array, table: Table) -> int:
@@ -283,8 +288,8 @@ def pack_units(
     Args:
         w: Address of the weights, float32 in any order; it need not be a multiple of four.
         whole: The result as floats (block, row, column), if they are kept whole.
-        halves: The same memory, as `ir.amx` says, if they are not: (block, step, part, half of the
-            columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
+        halves: The same memory, as `llvm.tiles.amx` says, if they are not: (block, step, part, half
+            of the columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
         room: Memory.
         p: See above.
         begin: The first block; they are counted group by group.
@@ -319,9 +324,11 @@ def pack_units(
                         size = (count, there, exist)
                         largest = _lay_pairs(source, across, halves, split, p, place, size)
                         most = max(most, largest)
-                    elif p[LAY]:
+                    elif p[PACK_TILE]:
                         step = (unit * rows + row) // p[STEP]
-                        largest = _lay(source, across, halves, split, p, step, half, there, exist)
+                        largest = _pack_tiles(
+                            source, across, halves, split, p, step, half, there, exist
+                        )
                         most = max(most, largest)
                     else:
                         place = (unit * rows + row) * p[COLUMNS] + half * side
@@ -338,12 +345,12 @@ def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist
     """
     wide = 4 * WHOLE_STEP
     beside = 4 * p[CHANNEL_STEP]
-    if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[LAY]):
+    if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[PACK_TILE]):
         return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
     if p[OUTPUT_STEP] == 1 and exist == min(SIDE, p[COLUMNS]) and there == WHOLE_STEP:
         for k in range(0, WHOLE_STEP, exist):
             target = address(floats) + 4 * k
-            call_turn(p[TURN], (start + 4 * places[k], beside, target, wide))
+            call_transpose(p[TRANSPOSE], (start + 4 * places[k], beside, target, wide))
     else:
         for j in range(exist):
             column = start + 4 * j * p[OUTPUT_STEP]
@@ -353,7 +360,7 @@ def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist
 
 
 @loop
-def _lay(
+def _pack_tiles(
     source: int,
     across: int,
     out: Array,
@@ -374,13 +381,13 @@ def _lay(
         for i in range(parts.size):
             parts[i] = 0
     if exist:
-        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+        largest = call_pack_tile(p[PACK_TILE], (source, across, exist, there, address(parts)))
     for part in range(p[PLANES]):
         tile = part * PIECE
         place = ((step * p[PLANES] + part) * 2 + half) * size
         if p[STEP] == WHOLE_STEP:
             source = address(parts) + 2 * tile
-            call_turn(p[TURN], (source, 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
+            call_transpose(p[TRANSPOSE], (source, 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
             continue
         for j in range(SIDE):
             for k in range(p[STEP]):
@@ -392,9 +399,10 @@ def _lay(
 def _lay_pairs(
     source: int, across: int, out: Array, parts: Array, p: Array, place: int, size: Any
 ) -> Any:
-    """Writes a piece in pairs of rows, each as wide as the block; `size`: as `_lay` and `_copy`.
+    """Writes a piece in pairs of rows, each as wide as the block.
 
-    Returns the largest bit pattern of an absolute value.
+    `size` is that of `_pack_tiles` and of `_copy`. Returns the largest bit pattern of an absolute
+    value.
     """
     count, there, exist = size
     largest, pair = 0, 2 * p[COLUMNS]
@@ -403,11 +411,11 @@ def _lay_pairs(
         for i in range(PIECE):
             parts[i] = 0
     if exist:
-        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+        largest = call_pack_tile(p[PACK_TILE], (source, across, exist, there, address(parts)))
     if count == WHOLE_STEP:
         for k in range(0, WHOLE_STEP, 2 * side):
             target = address(out) + 2 * (place + k // 2 * pair)
-            call_turn(p[TURN], (address(parts) + 2 * k, 4 * SIDE, target, 2 * pair))
+            call_transpose(p[TRANSPOSE], (address(parts) + 2 * k, 4 * SIDE, target, 2 * pair))
         return largest
     for k in range(count):
         for j in range(side):
@@ -434,7 +442,7 @@ def _copy(
         done = there // side * side
         for k in range(0, done, side):
             target = address(out) + 4 * (place + k * columns)
-            call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
+            call_transpose(p[TRANSPOSE], (source + 4 * k, across, target, 4 * columns))
     elif across == 4 and exist == side:
         done = there
         for k in range(there):

@@ -13,10 +13,10 @@ from partita_cpu.gemm.blocking import PLAIN, Images, Plan, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packed_lhs import (
     MatrixSizes,
-    laid_size,
-    laid_table,
-    lay_rows,
-    multiply_laid,
+    multiply_packed,
+    pack_lhs,
+    packed_lhs_size,
+    packed_lhs_table,
     thread_bytes,
 )
 from partita_cpu.gemm.packing import pack, pack_bias, packed_size
@@ -28,7 +28,7 @@ from partita_cpu.gemm.product_records import (
     TileContext,
     gate_word,
 )
-from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
 from partita_cpu.threads.claims import LINE
 
 LAID_PIXELS = 256
@@ -112,7 +112,7 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
         if cut.arithmetic.in_bfloat16:
-            _emit_laid(b, choice, cut, x, op._replace(w=weights), y)
+            _emit_packed(b, choice, cut, x, op._replace(w=weights), y)
             return y
     emit_product(b, choice, images, x, op, y)
     return y
@@ -126,28 +126,30 @@ def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool
     return arithmetic.planes > 1 and images.groups == 1 and images.is_pointwise and whole and plain
 
 
-def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, y: Operand) -> None:
+def _emit_packed(
+    b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, y: Operand
+) -> None:
     """The product of a matrix that is laid out as tiles first, unless it is so already.
 
     The operator's weights are packed.
     """
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
-    kernels = b.constant(laid_kernels(choice.level, arithmetic))
-    tiles = laid_rows(b, x, rows, depth, arithmetic, kernels)
+    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    tiles = packed_lhs(b, x, rows, depth, arithmetic, kernels)
     stays = bool(b.node.attrs.get("tiles"))
     out = tiles
     if stays:
-        out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
+        out = b.empty((packed_lhs_size(rows, images.outputs, planes),), np.uint16)
         b.once(y, ("tiles", arithmetic), lambda: out)
     product = MatrixSizes(rows, depth, images.outputs, planes)
-    table = laid_table(product, choice.machine, choice.threads, stays)
+    table = packed_lhs_table(product, choice.machine, choice.threads, stays)
     offset = _bias(b, cut, op.bias)
     written = offset if stays else y
     added = written if op.residual is None else op.residual
     claims = b.empty((choice.threads * LINE,), np.int64)
     b.call(
-        multiply_laid,
+        multiply_packed,
         tiles,
         ProductArrays(op.w, offset, b.flat(added), b.flat(written)),
         out,
@@ -162,15 +164,15 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
     )
 
 
-def laid_rows(
+def packed_lhs(
     b: Builder, x: Operand, rows: int, depth: int, arithmetic: Arithmetic, kernels: Operand
 ) -> Operand:
     """A matrix laid out as tiles; operators that multiply the same one share it."""
     planes = arithmetic.planes
 
     def lay() -> Operand:
-        tiles = b.empty((laid_size(rows, depth, planes),), np.uint16)
-        b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
+        tiles = b.empty((packed_lhs_size(rows, depth, planes),), np.uint16)
+        b.call(pack_lhs, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
         return tiles
 
     return b.once(x, ("tiles", arithmetic), lay)
@@ -205,7 +207,7 @@ def emit_product(
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
     if small and _is_matrix(images, cut.arithmetic, storage):
-        _emit_laid(b, choice, cut, x, op, y)
+        _emit_packed(b, choice, cut, x, op, y)
         return
     product = product_of(b, choice, cut, op, y)
     offset = product.arrays.bias

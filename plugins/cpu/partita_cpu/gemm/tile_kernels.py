@@ -31,7 +31,7 @@ RELEASE = MAX_ROWS + 4
 CONFIG = MAX_ROWS + 5
 EPILOGUE_F32 = MAX_ROWS + 6
 SCALE = MAX_ROWS + 7
-DEAL = MAX_ROWS + 8
+INTERLEAVE = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
 ACTIVATE_NARROW = MAX_ROWS + 11
@@ -135,7 +135,7 @@ def tile_kernels(
     table = np.zeros(SLOTS, np.int64)
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
     table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
-    table[DEAL] = known["deal"]
+    table[INTERLEAVE] = known["interleave"]
     if activation in activations.KERNELS and not half_out:
         table[ACTIVATE] = known[activations.KERNELS[activation]]
     if arithmetic is Arithmetic.F16:
@@ -155,7 +155,7 @@ def tile_kernels(
             table[ACTIVATE_NARROW] = narrow[f"{activations.KERNELS[activation]}_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
-        table[DEAL] = known[f"deal_{name}"]
+        table[INTERLEAVE] = known[f"interleave_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
     elif half_in:
         widening = llvm_kernel.addresses(level, "_winograd_halves")
@@ -192,8 +192,8 @@ def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> N
 
 
 @functools.cache
-def laid_kernels(level: Level, arithmetic: Arithmetic) -> Array:
-    """The kernels for products whose left side is laid out as tiles; see `native.laid`.
+def packed_lhs_kernels(level: Level, arithmetic: Arithmetic) -> Array:
+    """The kernels for products whose left side is laid out as tiles; see `packed_lhs`.
 
     In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
     """
@@ -201,10 +201,10 @@ def laid_kernels(level: Level, arithmetic: Arithmetic) -> Array:
     float16 = arithmetic is Arithmetic.F16_SPLIT
     name = (Arithmetic.BF16X3 if float16 else arithmetic).name.lower()
     table = np.zeros(SLOTS, np.int64)
-    table[1], table[2] = known[f"{name}_laid_1"], known[f"{name}_laid_2"]
-    table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"lay_{name}"]
+    table[1], table[2] = known[f"{name}_packed_1"], known[f"{name}_packed_2"]
+    table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"pack_{name}"]
     if float16:
-        table[NARROW] = llvm_kernel.addresses(level, "_f16")["lay_f16"]
+        table[NARROW] = llvm_kernel.addresses(level, "_f16")["pack_f16"]
     table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
     table[CONFIG] = _config(STEP).ctypes.data
     return table
@@ -306,7 +306,7 @@ def byte_window_kernels(level: Level, kind: str) -> Array:
     known = llvm_kernel.addresses(level, "_bytes")
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
-        table[pixels] = known[f"weigh_{kind}_{pixels}"]
+        table[pixels] = known[f"depthwise_{kind}_{pixels}"]
     return table
 
 
@@ -326,7 +326,7 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     return table
 
 
-SOFTEN, TURN = 0, MAX_ROWS + 1
+SOFTMAX, TRANSPOSE = 0, MAX_ROWS + 1
 """Places of the kernels of attention besides those for tiles."""
 
 
@@ -334,15 +334,15 @@ SOFTEN, TURN = 0, MAX_ROWS + 1
 def attention_kernels(level: Level) -> Array:
     """The kernels of attention over a cache: those of `attend.products` by number of rows.
 
-    In the place of `SOFTEN` that of the softmax, in the place of `TURN` what turns a block of keys
-    whose sides are `SIDE`, or the columns of a tile if these are fewer.
+    In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
+    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer.
     """
     table = np.zeros(MAX_ROWS + 2, np.int64)
     known = llvm_kernel.addresses(level, "_attention")
     for rows in range(1, level.rows + 1):
         table[rows] = known[f"products_{rows}"]
-    turn = "turn_32" if tile_columns(level) >= SIDE else "turn_32_by_8"
-    table[SOFTEN], table[TURN] = known["soften"], llvm_kernel.addresses(level)[turn]
+    name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
+    table[SOFTMAX], table[TRANSPOSE] = known["online_softmax"], llvm_kernel.addresses(level)[name]
     return table
 
 

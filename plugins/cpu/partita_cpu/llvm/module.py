@@ -7,15 +7,21 @@ import itertools
 from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
-from partita_cpu.llvm.copies.transpose_block import turn
+from partita_cpu.llvm.copies.transpose_block import transpose
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.images import depthwise_rows, winograd
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh, weighing_part
+from partita_cpu.llvm.images.depthwise_pixels import (
+    ACROSS,
+    PIXELS,
+    STRIDES,
+    depthwise,
+    depthwise_part,
+)
 from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
-from partita_cpu.llvm.images.depthwise_pixels_int8 import weigh_bytes
+from partita_cpu.llvm.images.depthwise_pixels_int8 import depthwise_bytes
 from partita_cpu.llvm.images.max_int8 import declarations as maximum_declarations
 from partita_cpu.llvm.images.max_int8 import largest_bytes
-from partita_cpu.llvm.images.planar_to_interleaved import deal
+from partita_cpu.llvm.images.planar_to_interleaved import interleave
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS, window
 from partita_cpu.llvm.images.sums import add_rows
 from partita_cpu.llvm.levels import Level
@@ -35,7 +41,7 @@ from partita_cpu.llvm.tiles import (
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
 
-WINDOW_KINDS = ("weigh", "max", "sum")
+WINDOW_KINDS = ("convolve", "max", "sum")
 
 OVERALL_KINDS = WINDOW_KINDS[1:]
 """What is computed of all pixels of a channel, in float32."""
@@ -44,7 +50,7 @@ PARTS = (
     "",
     "_windows",
     "_bytes",
-    *(weighing_part(across, half) for half in (False, True) for across in ACROSS),
+    *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
     "_pairs",
     "_activated_halves",
     "_f16",
@@ -90,10 +96,10 @@ def functions(level: Level, part: str = "") -> list[Function]:
         kinds = activations.KERNELS if level.keeps_bfloat16 else {}
         return [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]
     if part:
-        half, across = part.startswith("_weigh_halves"), int(part.rpartition("_")[2])
+        half, across = part.startswith("_depthwise_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
             return []
-        return _weighing(lanes, across, half, split=level.tiles and not half)
+        return _depthwise_functions(lanes, across, half, split=level.tiles and not half)
     made = []
     for rows in range(1, level.rows + 1):
         made.append(fma.fma_tile(f"fma_{rows}", rows, lanes))
@@ -101,10 +107,10 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
-    made += [deal("deal", lanes), add_rows("add_rows", lanes, half=False)]
+    made += [interleave("interleave", lanes), add_rows("add_rows", lanes, half=False)]
     made += fp16_weights.conversions(lanes)
-    made += [turn(f"turn_{bits}", bits, lanes) for bits in (8, 32)]
-    made.append(turn("turn_32_by_8", 32, lanes, side=8))
+    made += [transpose(f"transpose_{bits}", bits, lanes) for bits in (8, 32)]
+    made.append(transpose("transpose_32_by_8", 32, lanes, side=8))
     made += [window(f"all_{kind}", kind, 1, lanes) for kind in OVERALL_KINDS]
     if level.masks_halves:
         made.append(strided_copy.copy_runs("copy_runs"))
@@ -125,15 +131,17 @@ def _byte_functions(level: Level) -> list[Function]:
     made += [epilogue_int8.finish_bytes(f"bytes_{n}", level.lanes, n == "levels") for n in _ENDS]
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
-        made += [weigh_bytes(f"weigh_{kind}_{n}", n, level.lanes, signed) for n in WINDOW_PIXELS]
+        made += [
+            depthwise_bytes(f"depthwise_{kind}_{n}", n, level.lanes, signed) for n in WINDOW_PIXELS
+        ]
     return made
 
 
-def _weighing(lanes: int, across: int, half: bool, split: bool) -> list[Function]:
+def _depthwise_functions(lanes: int, across: int, half: bool, split: bool) -> list[Function]:
     """Depthwise convolutions of images as they lie."""
-    kind = "weigh_halves" if half else "weigh"
+    kind = "depthwise_halves" if half else "depthwise"
     return [
-        weigh(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
+        depthwise(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
         for stride in STRIDES
         for n in PIXELS
     ]
@@ -154,7 +162,7 @@ def _window_functions(level: Level) -> list[Function]:
 
 def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
     """Depthwise convolutions."""
-    made = [depthwise_rows.lay_row(f"lay_row{kind}", lanes, half)]
+    made = [depthwise_rows.pack_pixels(f"pack_pixels{kind}", lanes, half)]
     for n in range(1, depthwise_rows.MOST_PIXELS + 1):
         made.append(depthwise_rows.depthwise(f"depthwise{kind}_{n}", n, lanes, half))
     return made
@@ -165,8 +173,8 @@ def _bfloat16_functions(level: Level) -> list[Function]:
     made = _tile_functions() if level.tiles else []
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
         made.append(bf16_split.narrow(f"narrow_{name}", planes))
-        made.append(deal(f"deal_{name}", 16, planes))
-        made.append(bf16_split.lay_tile(f"lay_{name}", planes))
+        made.append(interleave(f"interleave_{name}", 16, planes))
+        made.append(bf16_split.pack_tile(f"pack_{name}", planes))
         made.append(bf16_split.scale(f"scale_{name}", 16, half_in=False, planes=planes))
     return made + _bfloat16_images() if level.keeps_bfloat16 else made
 
@@ -195,7 +203,7 @@ def _tile_functions() -> list[Function]:
     made = [amx.configure("configure"), amx.release("release")]
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
         made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
-        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
+        made += [amx.amx_tile(f"{name}_packed_{n}", n, planes, packed=True) for n in (1, 2)]
     made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
     made += [amx_int8.byte_tile(f"bytes_{halves}", halves) for halves in (1, 2)]
     return made

@@ -1,6 +1,7 @@
 """Depthwise convolution of images with channels last, some output pixels after one another.
 
-The results go to an image, or to where a product takes them from; see `ir.weigh` for the kernels.
+The results go to an image, or to where a product takes them from. The kernels are those of
+`llvm.images.depthwise_pixels`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit import llvm_kernel
-from partita_cpu.jit.intrinsics.address_call import address, call_weigh
+from partita_cpu.jit.intrinsics.address_call import address, call_depthwise_pixels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weighing_part
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, depthwise_part
 from partita_cpu.llvm.levels import Level
 
 (
@@ -55,7 +56,7 @@ def takes(window: Window) -> bool:
 def places(
     window: Window, level: Level, channels: int, x_pitch: int, x_first: int, half: bool
 ) -> Array:
-    """What `weigh_pixels` has to know about an image.
+    """What `depthwise_pixels` has to know about an image.
 
     Args:
         window: Of depth 1; one that `takes` takes.
@@ -72,10 +73,10 @@ def places(
 
 
 @functools.cache
-def weigh_kernels(level: Level, across: int, stride: int, half: bool) -> Array:
+def depthwise_kernels(level: Level, across: int, stride: int, half: bool) -> Array:
     """Kernels by number of pixels; 0 in unused places."""
-    kind = "weigh_halves" if half else "weigh"
-    known = llvm_kernel.addresses(level, weighing_part(across, half))
+    kind = "depthwise_halves" if half else "depthwise"
+    known = llvm_kernel.addresses(level, depthwise_part(across, half))
     table = np.zeros(PIXELS[-1] + 1, np.int64)
     for pixels in PIXELS:
         table[pixels] = known[f"{kind}_{across}_{stride}_{pixels}"]
@@ -109,7 +110,7 @@ class Depthwise(NamedTuple):
     Attributes:
         taps: `pack_taps`.
         bias: `pack_row`.
-        kernels: `weigh_kernels`.
+        kernels: `depthwise_kernels`.
         p: `places`.
         low: Lower bound.
         high: Upper bound.
@@ -157,7 +158,7 @@ class PixelTarget(NamedTuple):
 
 @loop(inline=True)
 def depthwise_addresses(depthwise: Depthwise) -> Any:
-    """What `weigh_pixels` takes."""
+    """What `depthwise_pixels` takes."""
     return DepthwiseAddresses(
         address(depthwise.taps),
         address(depthwise.bias),
@@ -170,7 +171,7 @@ def depthwise_addresses(depthwise: Depthwise) -> Any:
 
 
 @loop(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
-def weigh_pixels(
+def depthwise_pixels(
     x: int, depthwise: DepthwiseAddresses, first: int, stop: int, target: PixelTarget
 ) -> Any:
     """Every channel's weighted sums for a run of output pixels.
@@ -201,7 +202,7 @@ def weigh_pixels(
         below = max(min(p[_DOWN], below), above)
         top = image * p[_HEIGHT] + start + above * p[_DILATION_DOWN]
         source = x + unit * p[_X_FIRST] + top * row_bytes
-        found = _weigh_line(source, to, depthwise, target, column, count, above, below)
+        found = _depthwise_line(source, to, depthwise, target, column, count, above, below)
         largest = max(largest, found)
         to += count * target.pitch
         first += count
@@ -214,7 +215,7 @@ def weigh_pixels(
 
 
 @loop(inline=True)
-def _weigh_line(
+def _depthwise_line(
     source: int,
     to: int,
     depthwise: DepthwiseAddresses,
@@ -234,7 +235,7 @@ def _weigh_line(
     while column < last:
         left = column * stride - p[_LEFT]
         n = _pixels_at_once(left, last - column, stride, across, width)
-        found = call_weigh(
+        found = call_depthwise_pixels(
             kernels[n],
             (
                 source + left * pixel_bytes,
@@ -276,7 +277,7 @@ def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) 
 
 
 @loop
-def weigh_images(
+def depthwise_images(
     x: Array, depthwise: Depthwise, y: Array, y_pitch: int, y_first: int, tid: int, nt: int
 ) -> None:
     """Depthwise convolution of whole images; threads share the pixels.
@@ -294,4 +295,4 @@ def weigh_images(
     first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
     to = address(y) + y.itemsize * (first * y_pitch + y_first)
     target = PixelTarget(to, y.itemsize * y_pitch, 0, 0, depthwise.p[_CHANNELS])
-    weigh_pixels(address(x), depthwise_addresses(depthwise), first, stop, target)
+    depthwise_pixels(address(x), depthwise_addresses(depthwise), first, stop, target)

@@ -14,7 +14,7 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita_cpu.jit import llvm_kernel
-from partita_cpu.jit.intrinsics.address_call import address, call_depthwise, call_lay
+from partita_cpu.jit.intrinsics.address_call import address, call_depthwise_rows, call_pack_pixels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_rows import MOST_PIXELS
@@ -28,7 +28,7 @@ RING_SHARE = 1 / 4
 MANY_TAPS = 25
 """From so many taps on it pays to lay out rows of float32 as well."""
 
-LAY = MOST_PIXELS + 1
+PACK = MOST_PIXELS + 1
 """Place of the kernel that lays out a row, behind those for 1 to `MOST_PIXELS` pixels."""
 
 FEW_ROWS = 16
@@ -56,13 +56,13 @@ def fits(window: Window, channels: int, machine: MachineModel, half: bool) -> bo
 
 @functools.cache
 def row_kernels(level: Level, half: bool) -> Array:
-    """Kernels by number of pixels, and at `LAY` the one that lays out rows."""
+    """Kernels by number of pixels, and at `PACK` the one that lays out rows."""
     known = llvm_kernel.addresses(level, "_windows")
     kind = "_halves" if half else ""
     table = np.zeros(MOST_PIXELS + 2, np.int64)
     for pixels in range(1, MOST_PIXELS + 1):
         table[pixels] = known[f"depthwise{kind}_{pixels}"]
-    table[LAY] = known[f"lay_row{kind}"]
+    table[PACK] = known[f"pack_pixels{kind}"]
     return table
 
 
@@ -200,7 +200,7 @@ def _convolve_share(
             from_ = address(x) + unit * (pixel * channels.x_pitch + channels.x_first + begin)
             to = share.ring + line % down * line_bytes + left * vector
             args = (from_, width, unit * channels.x_pitch, exist, to, block_bytes)
-            call_lay(rows.kernels[LAY], args)
+            call_pack_pixels(rows.kernels[PACK], args)
         laid = max(laid, last)
         for line in range(first, last):
             places[line - first] = share.ring + line % down * line_bytes
@@ -209,7 +209,7 @@ def _convolve_share(
             column = ow * g // groups
             pixels = ow * (g + 1) // groups - column
             to = address(y) + unit * ((r * ow + column) * y_pitch + channels.y_first + begin)
-            call_depthwise(
+            call_depthwise_rows(
                 rows.kernels[pixels],
                 (
                     address(places),

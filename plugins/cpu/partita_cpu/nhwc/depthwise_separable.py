@@ -37,14 +37,14 @@ from partita_cpu.nhwc.depthwise_direct import (
     DepthwiseAddresses,
     PixelTarget,
     depthwise_addresses,
-    weigh_pixels,
+    depthwise_pixels,
 )
 
 _SPLIT = int(Arithmetic.BF16X3)
 
 
 @loop
-def weigh_and_multiply(
+def separable_convolution(
     x: Array,
     depthwise: Depthwise,
     arrays: ProductArrays,
@@ -77,13 +77,13 @@ def weigh_and_multiply(
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     own = PanelContext(memory, address(context.offsets), kernels, p)
     window = depthwise_addresses(depthwise)
-    multiply_weighed(address(x), window, addresses_of(arrays), own, epilogue, unit, end)
+    multiply_depthwise(address(x), window, addresses_of(arrays), own, epilogue, unit, end)
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
 
 
 @loop
-def multiply_weighed(
+def multiply_depthwise(
     x: int,
     depthwise: DepthwiseAddresses,
     at: ProductAddresses,
@@ -92,7 +92,7 @@ def multiply_weighed(
     unit: int,
     end: int,
 ) -> None:
-    """Some output pixels of `weigh_and_multiply`, a piece at a time.
+    """Some output pixels of `separable_convolution`, a piece at a time.
 
     Args:
         x: Address of the first input pixel.
@@ -108,7 +108,7 @@ def multiply_weighed(
     target = PixelTarget(memory, p[ROW], parts, p[PLANE_BYTES], p[PADDED])
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
-        largest = weigh_pixels(x, depthwise, unit, stop, target)
+        largest = depthwise_pixels(x, depthwise, unit, stop, target)
         tiles = TileRange(0, 0, p[BLOCKS], unit, stop, 0, ALL_TILES, 0, 0, p[TAPS])
         multiply_panel(memory, largest if p[ARITHMETIC] else 0, at, context, epilogue, tiles)
         unit = stop

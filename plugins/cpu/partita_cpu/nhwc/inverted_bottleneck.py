@@ -1,7 +1,8 @@
 """A 1x1 convolution, a depthwise one and another 1x1 one that alone read each other, as one step.
 
 The first one makes many channels of few, for some rows of the image at a time, which stay in the
-thread's cache until they are weighed. Rows that two bands need are computed twice.
+thread's cache until the depthwise convolution reads them. Rows that two bands need are computed
+twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
-from partita_cpu.nhwc.depthwise_separable import multiply_weighed
+from partita_cpu.nhwc.depthwise_separable import multiply_depthwise
 
 BAND_SHARE = 5 / 16
 """Of the second-level cache, for the rows that are kept; the rest is for what is read beside them.
@@ -63,7 +64,7 @@ input rows of one at most.
 
 
 def bands(window: Window, channels: int, machine: MachineModel, threads: int) -> Array | None:
-    """How an image is cut for `expand_weigh_and_multiply`; ``None`` if that does not pay.
+    """How an image is cut for `inverted_bottleneck`; ``None`` if that does not pay.
 
     It does where a thread's share of the wide image does not stay in its cache anyway.
 
@@ -119,7 +120,7 @@ class Expansion(NamedTuple):
 
 
 @loop
-def expand_weigh_and_multiply(
+def inverted_bottleneck(
     x: Array,
     wide: Expansion,
     depthwise: Depthwise,
@@ -129,12 +130,12 @@ def expand_weigh_and_multiply(
     tid: int,
     nt: int,
 ) -> None:
-    """`weigh_and_multiply` of an image that is a product itself; of one image, channels last.
+    """`separable_convolution` of an image that is a product itself; of one image, channels last.
 
     Args:
         x: Input pixels of the first product, flat; float32.
         wide: The first product.
-        depthwise: From here on as in `weigh_and_multiply`.
+        depthwise: From here on as in `separable_convolution`.
         arrays: Of the last product.
         context: Memory, kernels and plan of it.
         epilogue: What happens to its sums.
@@ -167,7 +168,7 @@ def expand_weigh_and_multiply(
         multiply_panel(rows, 0, wide_at, own_wide, bounds, tiles)
         pixels = band - 4 * first * width * cut[CHANNELS]
         begin, behind = line * cut[OUT_WIDTH], stop * cut[OUT_WIDTH]
-        multiply_weighed(pixels, window, at, own, epilogue, begin, behind)
+        multiply_depthwise(pixels, window, at, own, epilogue, begin, behind)
         line = stop
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.jit.intrinsics.address_call import address, call_turn
+from partita_cpu.jit.intrinsics.address_call import address, call_transpose
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
@@ -18,7 +18,7 @@ are fetched together."""
 
 
 @loop
-def turn_planes(
+def transpose_planes(
     x: Array, y: Array, rows: int, columns: int, kernel: int, tid: int, nt: int
 ) -> None:
     """``y[n, j, i] = x[n, i, j]`` for elements of 1 or 4 bytes.
@@ -56,11 +56,11 @@ def turn_planes(
                     place = min(block * SIDE, columns - SIDE)
                     source = address(x) + size * (origin + line * columns + place)
                     target = address(y) + size * (origin + place * rows + line)
-                    call_turn(kernel, (source, size * columns, target, size * rows))
+                    call_transpose(kernel, (source, size * columns, target, size * rows))
         piece += taken
 
 
-def emit_turn(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | None:
+def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | None:
     """Records a transposition that swaps two blocks of neighbouring axes behind the others.
 
     Returns:
@@ -77,6 +77,6 @@ def emit_turn(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | None:
     if min(rows, columns) < SIDE or not x.size:
         return None
     y = b.empty([x.shape[axis] for axis in perm], x.dtype)
-    kernel = addresses(choice.level)[f"turn_{8 * x.dtype.itemsize}"]
-    b.call(turn_planes, b.flat(x), b.flat(y), rows, columns, kernel, exec_type="reorder")
+    kernel = addresses(choice.level)[f"transpose_{8 * x.dtype.itemsize}"]
+    b.call(transpose_planes, b.flat(x), b.flat(y), rows, columns, kernel, exec_type="reorder")
     return y

@@ -13,7 +13,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.scalar.activations import ActivationFields, activate_floats
 
-WEIGH = 0
+CONVOLVE = 0
 MAX = 1
 MEAN = 2
 
@@ -40,13 +40,13 @@ class SlidingWindow(NamedTuple):
     """What a window computes, and where it lies.
 
     Attributes:
-        w: Weights (taps down, taps across, channels), flat; only for `WEIGH`.
-        bias: One value per channel; only for `WEIGH`.
+        w: Weights (taps down, taps across, channels), flat; only for `CONVOLVE`.
+        bias: One value per channel; only for `CONVOLVE`.
         kernels: `tile_kernels.window_kernels`.
         table: `Window.table`, of depth 1.
         counts_down: For `MEAN`, elements that the windows of an output row count downwards.
         counts_across: And across, for each output column.
-        kind: `WEIGH`, `MAX` or `MEAN`.
+        kind: `CONVOLVE`, `MAX` or `MEAN`.
     """
 
     w: KernelArray
@@ -75,7 +75,7 @@ def slide(
         window: What is computed.
         y: Output, flat.
         channels: Which ones are read and written.
-        epilogue: For `WEIGH`, without a residual; activations in float32 only.
+        epilogue: For `CONVOLVE`, without a residual; activations in float32 only.
         tid: This thread.
         nt: All threads; they share the output's rows.
     """
@@ -366,7 +366,7 @@ def spread_blocks(
 
 
 @loop
-def deal_channels(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
+def interleave_groups(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
     """``y[p, i, g] = x[p, g, i]``; threads share the pixels.
 
     Args:

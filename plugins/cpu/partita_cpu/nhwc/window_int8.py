@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_call import address, call_largest_bytes, call_weigh_bytes
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_depthwise_bytes,
+    call_largest_bytes,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 
@@ -50,7 +54,7 @@ def slide_bytes(
         x: Input (N, H, W, channels), flat; int8 or uint8.
         taps: The convolution.
         y: Output, flat.
-        kernels: `table.byte_window_kernels`.
+        kernels: `tile_kernels.byte_window_kernels`.
         table: `Window.table`, of depth 1.
         numbers: Least and largest level of y, channels.
         tid: This thread.
@@ -89,7 +93,7 @@ def slide_bytes(
                 begin = min(max(0, -(place // dw)), across)
                 end = max(min(across, (width - 1 - place) // dw + 1), begin)
             tap = first * across + begin
-            call_weigh_bytes(
+            call_depthwise_bytes(
                 kernels[pixels],
                 (
                     address(x) + line * row_bytes + (place + begin * dw) * channels,

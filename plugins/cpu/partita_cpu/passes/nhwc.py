@@ -371,7 +371,7 @@ class _Walk(ChannelsLast):
         return True
 
     def _shuffle(self, node: Node) -> bool:
-        """Groups of channels dealt out like cards: Reshape, Transpose and Reshape (ShuffleNet)."""
+        """Groups of channels interleaved: Reshape, Transpose and Reshape (ShuffleNet)."""
         x = node.inputs[0]
         if x is None or not self.is_last(x):
             return False

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.program import flattened
-from partita_cpu.gemm.input_panel import Scaling, lay_pixel, lay_run
+from partita_cpu.gemm.input_panel import Scaling, copy_pixel, copy_run
 from partita_cpu.gemm.macrokernel import Column, Panel, addresses_of, finish_rows, own_memory
 from partita_cpu.gemm.product_records import (
     Epilogue,
@@ -227,9 +227,9 @@ def _copy_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, til
             if 0 <= down < p[HEIGHT] and 0 <= across < p[WIDTH]:
                 pixel = (image * p[HEIGHT] + down) * p[WIDTH] + across
                 at = x + p[X_BYTES] * (pixel * p[X_PITCH] + p[X_FIRST])
-                lay_pixel(kernels, p, at, channels, to, channels, scaling, 0)
+                copy_pixel(kernels, p, at, channels, to, channels, scaling, 0)
             else:
-                lay_run(kernels[NARROW], x, 0, to, 0, channels)
+                copy_run(kernels[NARROW], x, 0, to, 0, channels)
             to += sizes[ROW_BYTES]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.packed_lhs import lay_rows, multiply_laid
+from partita_cpu.gemm.packed_lhs import multiply_packed, pack_lhs
 
 from .test_native_layout import SETTINGS, Net, check, compiled, level
 
@@ -29,8 +29,8 @@ def laid(device):
     """How many steps lay out inputs, and how many products leave their result laid out."""
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.device_model.specializer.program(specs, None).steps
-    staying = [s for s in steps if s.fn is multiply_laid and s.args[5] is not s.args[0]]
-    return sum(step.fn is lay_rows for step in steps), len(staying)
+    staying = [s for s in steps if s.fn is multiply_packed and s.args[5] is not s.args[0]]
+    return sum(step.fn is pack_lhs for step in steps), len(staying)
 
 
 @pytest.mark.parametrize("config", [*SETTINGS, BF16, F16])

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from partita_cpu.gemm.packed_lhs import MatrixSizes, laid_size, lay_rows, thread_bytes
+from partita_cpu.gemm.packed_lhs import MatrixSizes, pack_lhs, packed_lhs_size, thread_bytes
 from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_kernels,
     groups_kernel,
-    laid_kernels,
+    packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
     unpacked_kernels,
@@ -308,12 +308,12 @@ def test_rows_of_bytes_that_are_not_finite_or_tiny(level, variant, guarded):
 
 def run_tiles(problem, arithmetic, threads):
     guarded, sizes, planes = problem.guarded, problem.sizes, arithmetic.planes
-    kernels = laid_kernels(AMX, arithmetic)
+    kernels = packed_lhs_kernels(AMX, arithmetic)
     x = guarded.array(problem.x).reshape(-1)
-    tiles = guarded.array(np.full(laid_size(sizes.rows, sizes.terms, planes), -1, np.int16))
+    tiles = guarded.array(np.full(packed_lhs_size(sizes.rows, sizes.terms, planes), -1, np.int16))
     tiles = tiles.view(np.uint16)
     for tid in range(threads):
-        lay_rows(x, tiles, kernels, sizes.rows, sizes.terms, planes, tid, threads)
+        pack_lhs(x, tiles, kernels, sizes.rows, sizes.terms, planes, tid, threads)
     product = MatrixSizes(sizes.rows, sizes.terms, sizes.columns, planes)
     table = unpacked_table(product, MachineModel(AMX, threads), threads)
     context = UnpackContext(

@@ -15,7 +15,7 @@ from partita_cpu.nhwc.inverted_bottleneck import LINES, ROWS, bands
 from .test_native_layout import LEVELS, Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
 
-STEP = "expand_weigh_and_multiply"
+STEP = "inverted_bottleneck"
 
 
 @pytest.fixture(params=CONFIGS, ids=["accuracy", "performance", "bf16"])

@@ -10,7 +10,7 @@ from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
-from partita_cpu.nhwc.transpose import turn_planes
+from partita_cpu.nhwc.transpose import transpose_planes
 
 LEVELS = list(available())
 
@@ -84,8 +84,8 @@ def test_turned_planes(level, dtype, shape, threads, guarded):
     x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
     planes, rows, columns = shape
     y = guarded.array(np.zeros((planes, columns, rows), dtype))
-    kernel = addresses(level)[f"turn_{8 * x.itemsize}"]
+    kernel = addresses(level)[f"transpose_{8 * x.itemsize}"]
     for tid in range(threads):
         source = guarded.array(x, at_end=tid != 0).reshape(-1)
-        turn_planes(source, y.reshape(-1), rows, columns, kernel, tid, threads)
+        transpose_planes(source, y.reshape(-1), rows, columns, kernel, tid, threads)
     np.testing.assert_array_equal(y, x.swapaxes(1, 2))

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.tile_kernels import SOFTEN, attention_kernels, tile_columns
+from partita_cpu.gemm.tile_kernels import SOFTMAX, attention_kernels, tile_columns
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm.tiles.attend import STATES, TOGETHER, state_rows
 
@@ -59,7 +59,7 @@ def test_the_softmax_goes_on_from_block_to_block(level, number, guarded):
                 scores[row, low : low + 2] = number
             given[row, block, low:high] = scores[row, low:high]
         places = scores.ctypes.data, scores[0].nbytes, rows, columns
-        call(attention_kernels(level)[SOFTEN], *places, seen.ctypes.data, state.ctypes.data)
+        call(attention_kernels(level)[SOFTMAX], *places, seen.ctypes.data, state.ctypes.data)
         made *= state[2, :rows, None, None]
         made[:, block] = scores[:, :columns]
     whole = given.astype(np.float64)
@@ -83,5 +83,5 @@ def test_queries_without_keys_are_zero(level, guarded):
     seen[1, 0] = 5  # all of whose scores are minus infinity
     scores = guarded.array(np.full((level.rows, TOGETHER * level.lanes), -np.inf, np.float32))
     places = scores.ctypes.data, scores[0].nbytes, level.rows, 5
-    call(attention_kernels(level)[SOFTEN], *places, seen.ctypes.data, state.ctypes.data)
+    call(attention_kernels(level)[SOFTMAX], *places, seen.ctypes.data, state.ctypes.data)
     assert not scores.any() and not state[1].any()

@@ -19,14 +19,14 @@ from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
+    depthwise_images,
+    depthwise_kernels,
     pack_row,
     pack_taps,
     places,
     takes,
-    weigh_images,
-    weigh_kernels,
 )
-from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
+from partita_cpu.nhwc.depthwise_separable import separable_convolution
 
 from .conftest import GATES, TOLERANCE, Guarded, choices, gated, own_share_left
 from .test_native_layout import LEVELS, Net, check, compiled
@@ -102,12 +102,12 @@ def test_images(level, half, window, channels, beside, gate, batch, threads):
     shape = (batch, *window.out[1:], before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))
     for tid in range(threads):
-        weigh_images(
+        depthwise_images(
             guarded.array(whole).reshape(-1),
             Depthwise(
                 guarded.array(pack_taps(w, lanes)),
                 guarded.array(pack_row(bias, lanes, channels)),
-                weigh_kernels(level, window.kernel[2], window.stride[2], half),
+                depthwise_kernels(level, window.kernel[2], window.stride[2], half),
                 places(window, level, channels, whole.shape[3], before_x, half),
                 *(-2.0, 3.0, gate),
             ),
@@ -160,12 +160,12 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
     y = guarded.array(np.full((images.pixels, outputs), SENTINEL, np.float32))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
     for tid in range(threads):
-        weigh_and_multiply(
+        separable_convolution(
             guarded.array(stored(x, half)).reshape(-1),
             Depthwise(
                 guarded.array(pack_taps(taps, lanes, cut.padded)),
                 guarded.array(pack_row(offset, lanes, cut.padded)),
-                weigh_kernels(level, window.kernel[2], window.stride[2], half),
+                depthwise_kernels(level, window.kernel[2], window.stride[2], half),
                 places(window, level, channels, channels, 0, half),
                 *(0.0, 6.0, 0),
             ),
@@ -235,12 +235,12 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
     half, lanes = arithmetic is Arithmetic.BF16, level.lanes
     y = guarded.array(np.zeros((81, 4), np.float32))
     for tid in range(2):
-        weigh_and_multiply(
+        separable_convolution(
             stored(x, half).reshape(-1),
             Depthwise(
                 pack_taps(taps, lanes, cut.padded),
                 pack_row(None, lanes, cut.padded),
-                weigh_kernels(level, 3, 1, half),
+                depthwise_kernels(level, 3, 1, half),
                 places(window, level, channels, channels, 0, half),
                 *(-INF, INF, 0),
             ),
@@ -302,7 +302,7 @@ def test_blocks_that_are_concatenated(level, mode):
 
 
 def count(net, *outputs, **config):
-    return steps_of(net, *outputs, **config).count("weigh_and_multiply")
+    return steps_of(net, *outputs, **config).count("separable_convolution")
 
 
 def test_pairs_become_one_step(level):

@@ -227,7 +227,7 @@ def stays_in_halves(net, *outputs):
     device = compiled(net.model(*outputs), **BF16)
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.device_model.specializer.program(specs, None).steps
-    names = "swap_axes", "turn_planes", "join_slices"
+    names = "swap_axes", "transpose_planes", "join_slices"
     kinds = [step.args[0].dtype for step in steps if step.fn.__name__ not in names]
     return set(kinds[1:]) == {np.dtype(np.uint16)}
 

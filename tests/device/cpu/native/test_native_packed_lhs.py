@@ -14,15 +14,15 @@ from partita_cpu.gemm.blocking import Images, plan
 from partita_cpu.gemm.packed_lhs import (
     SUMS,
     MatrixSizes,
-    laid_size,
-    laid_table,
-    lay_rows,
-    multiply_laid,
+    multiply_packed,
+    pack_lhs,
+    packed_lhs_size,
+    packed_lhs_table,
     thread_bytes,
 )
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
-from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
+from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
@@ -51,18 +51,18 @@ def run(
 ):
     """The result; each thread computes its own share, or what it finds in `claims`."""
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
-    kernels = laid_kernels(AMX, arithmetic)
-    tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
+    kernels = packed_lhs_kernels(AMX, arithmetic)
+    tiles = guarded.array(np.full(packed_lhs_size(rows, depth, planes), 0xFFFF, np.uint16))
     cut = plan(Images.matrix(rows, depth, columns), MachineModel(AMX), arithmetic, threads)
     sizes, machine = MatrixSizes(rows, depth, columns, planes), MachineModel(AMX, 2, caches)
-    table = laid_table(sizes, machine, threads, out is not None)
+    table = packed_lhs_table(sizes, machine, threads, out is not None)
     y = guarded.array(np.full((rows, columns), 7, np.float32))
     scratch = np.full(threads * thread_bytes(table), 255, np.uint8)  # NaN, in every type
     source = guarded.array(x).reshape(-1)
     for tid in range(threads):
-        lay_rows(source, tiles, kernels, rows, depth, planes, tid, threads)
+        pack_lhs(source, tiles, kernels, rows, depth, planes, tid, threads)
     for tid in range(threads):
-        multiply_laid(
+        multiply_packed(
             tiles,
             ProductArrays(
                 guarded.array(pack(cut, w)),
@@ -130,7 +130,7 @@ def test_many_rows_and_sums_that_are_put_aside(arithmetic, rows, depth, columns,
     x = rng.standard_normal((rows, depth)).astype(np.float32)
     w = rng.standard_normal((depth, columns)).astype(np.float32)
     sizes = MatrixSizes(rows, depth, columns, arithmetic.planes)
-    table = laid_table(sizes, MachineModel(AMX), 2)
+    table = packed_lhs_table(sizes, MachineModel(AMX), 2)
     assert rows > 500 or thread_bytes(table) > SUMS // 2 * 4096
     check(run(guarded, arithmetic, x, w), x.astype(np.float64) @ w, arithmetic, x, w)
 
@@ -181,11 +181,12 @@ def test_results_that_stay_laid_out(arithmetic, code, special, rows, columns, gu
     w = rng.standard_normal((300, columns)).astype(np.float32)
     bias = rng.standard_normal(columns).astype(np.float32)
     plain = run(guarded, arithmetic, x, w, bias, code=int(code))
-    planes, kernels = arithmetic.planes, laid_kernels(AMX, arithmetic)
+    planes, kernels = arithmetic.planes, packed_lhs_kernels(AMX, arithmetic)
     wanted, found = (
-        guarded.array(np.full(laid_size(rows, columns, planes), 0xFFFF, np.uint16)) for _ in "ab"
+        guarded.array(np.full(packed_lhs_size(rows, columns, planes), 0xFFFF, np.uint16))
+        for _ in "ab"
     )
-    lay_rows(plain.reshape(-1), wanted, kernels, rows, columns, planes, 0, 1)
+    pack_lhs(plain.reshape(-1), wanted, kernels, rows, columns, planes, 0, 1)
     y = run(guarded, arithmetic, x, w, bias, code=int(code), out=found)
     assert (y == 7).all()
     count = 2 * -(-rows // 16) * -(-columns // 32)

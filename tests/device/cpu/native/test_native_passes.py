@@ -65,7 +65,7 @@ def test_no_copies_where_all_is_written_in_place():
     net, y = dense_block()
     found = steps_of(net, y)
     # Some levels lay out a picture of such short lines first.
-    assert {*found} - {"swap_axes"} == {"turn_planes", "multiply_tiles", "slide"}
+    assert {*found} - {"swap_axes"} == {"transpose_planes", "multiply_tiles", "slide"}
     assert found.count("multiply_tiles") == 8
 
 
@@ -81,7 +81,7 @@ def test_branches_and_pools(mode):
         x = net.add("Concat", a, b, c, d, axis=1)
         channels = 24
     assert channels == 8 + 6 + 3 + 7
-    assert set(steps_of(net, x)) == {"swap_axes", "turn_planes", "multiply_tiles", "slide"}
+    assert set(steps_of(net, x)) == {"swap_axes", "transpose_planes", "multiply_tiles", "slide"}
     pooled = net.add("GlobalAveragePool", x)
     check(net, net.conv(x, 24, 9), pooled, **mode)
 
@@ -231,8 +231,8 @@ def test_shuffled_channels(mode):
     b = shuffled(net, a, (2, 48, 9, 8), 3)
     c = net.conv(b, 48, 48, 3, 48, strides=[2, 2])
     y = net.conv(c, 48, 24, 1, 3)
-    reorders = {"swap_axes", "turn_planes", "deal_channels"}
-    assert set(steps_of(net, y)) <= {"multiply_tiles", "weigh_images"} | reorders
+    reorders = {"swap_axes", "transpose_planes", "interleave_groups"}
+    assert set(steps_of(net, y)) <= {"multiply_tiles", "depthwise_images"} | reorders
     check(net, y, **mode)
 
 

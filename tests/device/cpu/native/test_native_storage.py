@@ -27,9 +27,9 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     thread_bytes,
 )
 from partita_cpu.nhwc.window import (
+    CONVOLVE,
     MAX,
     MEAN,
-    WEIGH,
     ChannelSlice,
     SlidingWindow,
     over_all_pixels,
@@ -207,7 +207,7 @@ def windows_of(x, down, across, stride):
 
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
-@pytest.mark.parametrize("kind", [WEIGH, MAX, MEAN])
+@pytest.mark.parametrize("kind", [CONVOLVE, MAX, MEAN])
 @pytest.mark.parametrize("gate", GATES)
 @examples(15)
 @given(
@@ -230,7 +230,7 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
     bias = rng.standard_normal(channels).astype(np.float32)
     table = [[1, height, width], [1, 3, 3], [1, stride, stride], [1, 1, 1], [0] * 3, [1, oh, ow]]
     y = guarded.array(stored(np.full((oh, ow, before_y + channels + after_y), SENTINEL), half))
-    name = ("weigh", "max", "sum")[kind]
+    name = ("convolve", "max", "sum")[kind]
     for tid in range(threads):
         slide(
             guarded.array(whole).reshape(-1),
@@ -249,7 +249,7 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
             tid,
             threads,
         )
-    if kind == WEIGH:
+    if kind == CONVOLVE:
         wanted = np.clip((taps * w).sum(axis=2) + bias, -2, 3)
         wanted = gated(wanted, gate)
     else:

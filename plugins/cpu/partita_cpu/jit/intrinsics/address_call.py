@@ -45,16 +45,16 @@ def calling(*kinds: str, returns: str = "void") -> Any:
 
 
 call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
-"""Calls a tile kernel; see `ir.fma.PARAMETERS`."""
+"""Calls a tile kernel; see `fma.PARAMETERS`."""
 
 call_products = calling(*[_I64] * 9)
 """Calls products of a tile of attention; see `attend.PRODUCT_PARAMETERS`."""
 
-call_soften = calling(*[_I64] * 6)
-"""Calls the softmax of the scores of a tile; see `attend.SOFTEN_PARAMETERS`."""
+call_softmax = calling(*[_I64] * 6)
+"""Calls the softmax of the scores of a tile; see `attend.SOFTMAX_PARAMETERS`."""
 
 call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
-"""Calls an epilogue: rows, then `ir.finish.PARAMETERS`."""
+"""Calls an epilogue: rows, then `epilogue.PARAMETERS`."""
 
 call_activate = calling(*[_I64] * 4)
 """Applies an activation to rows of a result; see `activations.PARAMETERS`."""
@@ -63,7 +63,7 @@ call_activate_narrow = calling(*[_I64] * 6)
 """Finishes rows of a tile so that they end in bfloat16; see `activations.NARROW_PARAMETERS`."""
 
 call_narrow = calling(*[_I64] * 5, returns=_I64)
-"""Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
+"""Calls a conversion; see `bf16_split.PARAMETERS`. Returns an int64."""
 
 call_input_transform = calling(*[_I64] * 8)
 """Transforms the pixels of tiles; see `winograd.INPUT_PARAMETERS`."""
@@ -71,19 +71,23 @@ call_input_transform = calling(*[_I64] * 8)
 call_output_transform = calling(*[_I64] * 5, returns=_I64)
 """Makes results of the sums of tiles; see `winograd.OUTPUT_PARAMETERS`. Returns an int64."""
 
-call_deal = calling(*[_I64] * 5, returns=_I64)
-"""Calls what deals out the channels of pictures; see `ir.picture.PARAMETERS`. Returns an int64."""
-call_lay_tile = calling(*[_I64] * 5, returns=_I64)
-"""Lays rows out as tiles; see `ir.narrow.LAID`. Returns an int64."""
+call_interleave = calling(*[_I64] * 5, returns=_I64)
+"""Brings the channels of a picture together; see `planar_to_interleaved.PARAMETERS`.
+
+Returns an int64.
+"""
+
+call_pack_tile = calling(*[_I64] * 5, returns=_I64)
+"""Lays rows out as tiles; see `bf16_split.TILE_PARAMETERS`. Returns an int64."""
 
 call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
-"""Calls a conversion that scales; see `ir.narrow.SCALED`. Returns an int64."""
+"""Calls a conversion that scales; see `bf16_split.SCALED`. Returns an int64."""
 
 call_add = calling(*[_I64] * 8)
 """Adds pixels of two images; see `images.sums.PARAMETERS`."""
 
 call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
-"""Calls a window kernel; see `ir.window.PARAMETERS`."""
+"""Calls a window kernel; see `sliding_window.PARAMETERS`."""
 
 call_bytes = calling(*[_I64] * 7)
 """Calls a kernel for products of bytes on AMX; see `amx_int8.PARAMETERS`."""
@@ -107,31 +111,31 @@ call_unpack = calling(*[_I64] * 5, _F32, _I64)
 """Unpacks such weights; see `unpack_blocks.PARAMETERS`."""
 
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
-"""Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""
+"""Finishes a tile of it; see `epilogue_int8.PARAMETERS`."""
 
 call_add_bytes = calling(*[_I64] * 7, *[_F32] * 6)
 """Adds levels; see `add_int8.PARAMETERS`."""
 
 call_runs = calling(*[_I64] * 7)
-"""Copies runs of bytes; see `ir.runs.PARAMETERS`."""
+"""Copies runs of bytes; see `strided_copy.PARAMETERS`."""
 
-call_weigh_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
-"""Calls a depthwise convolution of bytes; see `ir.weigh_bytes.PARAMETERS`."""
+call_depthwise_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
+"""Calls a depthwise convolution of bytes; see `depthwise_pixels_int8.PARAMETERS`."""
 
 call_largest_bytes = calling(*[_I64] * 9)
 """Calls the maxima of bytes; see `max_int8.PARAMETERS`."""
 
-call_turn = calling(*[_I64] * 4)
-"""Calls a kernel that turns a block; see `ir.turn.PARAMETERS`."""
+call_transpose = calling(*[_I64] * 4)
+"""Calls a kernel that turns a block; see `transpose_block.PARAMETERS`."""
 
-call_depthwise = calling(*[_I64] * 12, _F32, _F32, _I64)
-"""Calls a depthwise convolution; see `ir.depthwise.PARAMETERS`."""
+call_depthwise_rows = calling(*[_I64] * 12, _F32, _F32, _I64)
+"""Calls a depthwise convolution; see `depthwise_rows.PARAMETERS`."""
 
-call_weigh = calling(*[_I64] * 16, _F32, _F32, _I64, returns=_I64)
-"""The same on images as they lie; see `ir.weigh.PARAMETERS`. Returns an int64."""
+call_depthwise_pixels = calling(*[_I64] * 16, _F32, _F32, _I64, returns=_I64)
+"""The same on images as they lie; see `depthwise_pixels.PARAMETERS`. Returns an int64."""
 
-call_lay = calling(*[_I64] * 6)
-"""Lays out a row for it; see `ir.depthwise.LAY_PARAMETERS`."""
+call_pack_pixels = calling(*[_I64] * 6)
+"""Lays out a row for it; see `depthwise_rows.PACK_PARAMETERS`."""
 
 call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
@@ -141,7 +145,7 @@ call_convert = calling(_I64, _I64, _I64)
 """Makes floats of float16 or float16 of floats; see `fp16_weights.CONVERT_PARAMETERS`."""
 
 call_round = calling(_I64, _I64)
-"""Rounds floats where they lie; see `ir.float16.ROUND_PARAMETERS`."""
+"""Rounds floats where they lie; see `fp16_weights.ROUND_PARAMETERS`."""
 
 
 def _float_bits(typing: Any, bits: Any) -> Any:

@@ -131,9 +131,9 @@ def append_tokens(
             factor = like(target[0], scale)
             if table[NORMALIZED]:
                 factor *= _inverse_root(source, norms.q_epsilon)
-            weigh_row(source, norms.q, factor, table[NORMALIZED], target)
+            scale_row(source, norms.q, factor, table[NORMALIZED], target)
             at = rotary.positions[batch * count + s] if table[POSITIONED] else before + s
-            turn_row(target, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
+            rotate_row(target, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
 
 
 @loop
@@ -196,7 +196,7 @@ def _append_key(
     table: Array,
     target: Array,
 ) -> None:
-    """One key, normalized and turned in float32, as the cache has it."""
+    """One key, normalized and rotated in float32, as the cache has it."""
     half, size = table[ROTATED] // 2, source.size
     place = (rotary.positions[row] if table[POSITIONED] else at) * half
     factor = like(source[0], 1)
@@ -206,38 +206,38 @@ def _append_key(
     if has_scales(target):
         largest = like(factor, 0)
         for i in range(half):
-            a, b = _turned_pair(source, rotary, norms, factor, place, i, table)
+            a, b = _rotated_pair(source, rotary, norms, factor, place, i, table)
             largest = maximum(largest, maximum(abs(a), abs(b)))
         for i in range(2 * half, size):
-            largest = maximum(largest, abs(_weighed(source, norms, factor, i, table)))
+            largest = maximum(largest, abs(_scaled(source, norms, factor, i, table)))
         inverse = put_scale(target, size, largest)
     for i in range(half):
         first = 2 * i if table[INTERLEAVED] else i
         second = first + 1 if table[INTERLEAVED] else first + half
-        a, b = _turned_pair(source, rotary, norms, factor, place, i, table)
+        a, b = _rotated_pair(source, rotary, norms, factor, place, i, table)
         target[first] = rounded_as(target, a * inverse)
         target[second] = rounded_as(target, b * inverse)
     for i in range(2 * half, size):
-        x = _weighed(source, norms, factor, i, table)
+        x = _scaled(source, norms, factor, i, table)
         target[i] = rounded_as(target, x * inverse)
 
 
 @loop(inline=True)
-def _turned_pair(
+def _rotated_pair(
     source: Any, rotary: Any, norms: Any, factor: Any, place: Any, i: Any, table: Any
 ) -> Any:
-    """A pair of elements of a key, weighed and turned by the angle at a place of the tables."""
+    """A pair of elements of a key, normalized and rotated by the angle at a place of the tables."""
     half = table[ROTATED] // 2
     first = 2 * i if table[INTERLEAVED] else i
     second = first + 1 if table[INTERLEAVED] else first + half
-    a = _weighed(source, norms, factor, first, table)
-    b = _weighed(source, norms, factor, second, table)
+    a = _scaled(source, norms, factor, first, table)
+    b = _scaled(source, norms, factor, second, table)
     cosine, sine = rotary.cosines[place + i], rotary.sines[place + i]
     return a * cosine - b * sine, b * cosine + a * sine
 
 
 @loop(inline=True)
-def _weighed(source: Any, norms: Any, factor: Any, i: Any, table: Any) -> Any:
+def _scaled(source: Any, norms: Any, factor: Any, i: Any, table: Any) -> Any:
     """An element of a key, normalized."""
     if table[NORMALIZED]:
         return source[i] * factor * norms.k[i]
@@ -254,9 +254,9 @@ def _inverse_root(row: Any, epsilon: Any) -> Any:
 
 
 @loop(inline=True)
-def weigh_row(source: Any, weights: Any, factor: Any, weighed: Any, target: Any) -> None:
+def scale_row(source: Any, weights: Any, factor: Any, weighted: Any, target: Any) -> None:
     """A row times a factor, and element by element times weights where there are some."""
-    if weighed:
+    if weighted:
         for i in range(target.size):
             target[i] = source[i] * factor * weights[i]
     else:
@@ -265,7 +265,7 @@ def weigh_row(source: Any, weights: Any, factor: Any, weighed: Any, target: Any)
 
 
 @loop(inline=True)
-def turn_row(row: Any, cosines: Any, sines: Any, at: Any, rotated: Any, interleaved: Any) -> None:
+def rotate_row(row: Any, cosines: Any, sines: Any, at: Any, rotated: Any, interleaved: Any) -> None:
     """Turns the pairs among the first elements of a row by the angles of a position."""
     half = rotated // 2
     start = at * half

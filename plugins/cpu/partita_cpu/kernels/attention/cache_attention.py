@@ -196,12 +196,12 @@ def _attend_block(
                 values = cache.values[(place + low) * step : (place + high) * step]
                 made = sums_of_values[r * outputs : (r + 2) * outputs]
                 rescale(line, keys, size)
-                _weigh(line, terms, table, cap, head, first + r, low)
+                _bias_scores(line, terms, table, cap, head, first + r, low)
                 _carry_on(line, made[:outputs], tops, sums, r)
                 rescale(line, values, outputs)
                 if both:
                     rescale(other, keys, size)
-                    _weigh(other, terms, table, cap, head, first + r + 1, low)
+                    _bias_scores(other, terms, table, cap, head, first + r + 1, low)
                     _carry_on(other, made[outputs:], tops, sums, r + 1)
                     rescale(other, values, outputs)
                     _mix_of_pair(line, other, values, made[:outputs], made[outputs:])
@@ -211,7 +211,9 @@ def _attend_block(
 
 
 @loop(inline=True)
-def _weigh(line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any) -> None:
+def _bias_scores(
+    line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any
+) -> None:
     """Bounds the scores of a query, and adds its bias to them."""
     if cap != 0:
         bound_scores(line, cap)

@@ -13,8 +13,8 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.gemm.tile_kernels import (
-    SOFTEN,
-    TURN,
+    SOFTMAX,
+    TRANSPOSE,
     Arithmetic,
     tile_columns,
     tile_rows,
@@ -24,8 +24,8 @@ from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_products,
-    call_soften,
-    call_turn,
+    call_softmax,
+    call_transpose,
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -103,7 +103,7 @@ class Room(NamedTuple):
 
     Attributes:
         made: Sums of values for each query, OUTPUTS rounded up to whole tiles.
-        states: For each tile what `attend.SOFTEN_PARAMETERS` says.
+        states: For each tile what `attend.SOFTMAX_PARAMETERS` says.
         seen: Of one tile, likewise.
         keys: A block of keys, packed: for each block of columns (SIZE, columns).
         values: Values, packed: for each block of columns (KEYS, columns).
@@ -220,7 +220,7 @@ def _attend_chunk(
             call_products(kernels[count], (a, 4 * size, size, *packed, scores, line, 0))
             state = address(room.states) + 4 * STATES * apart * tile
             block = chunk.head, key, end, columns
-            _soften_tile(spans, terms, room, kernels, table, cap, first, count, block, state)
+            _softmax_of_tile(spans, terms, room, kernels, table, cap, first, count, block, state)
             packed = address(room.values), 4 * KEYS * wide, beyond // wide
             to = address(room.made) + 4 * low * beyond
             call_products(
@@ -229,7 +229,7 @@ def _attend_chunk(
 
 
 @loop
-def _soften_tile(
+def _softmax_of_tile(
     spans: Array,
     terms: Terms,
     room: Room,
@@ -261,7 +261,7 @@ def _soften_tile(
         if member == group:
             s, member = s + 1, 0
     scores, places = address(room.scores), address(room.seen)
-    call_soften(kernels[SOFTEN], (scores, 4 * KEYS, count, columns, places, state))
+    call_softmax(kernels[SOFTMAX], (scores, 4 * KEYS, count, columns, places, state))
 
 
 @loop(inline=True)
@@ -289,8 +289,8 @@ def _pack_keys(
             _widen(keys[start : start + size], scale_at(keys, start, size), row)
         to = address(room.keys) + 4 * (first // wide * deep * wide + first % wide)
         for i in range(0, size, side):
-            call_turn(
-                kernels[TURN],
+            call_transpose(
+                kernels[TRANSPOSE],
                 (address(room.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
             )
 

@@ -15,7 +15,7 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_append import turn_row
+from partita_cpu.kernels.attention.cache_append import rotate_row
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel
 from partita_cpu.scalar.math import copy_row
@@ -71,7 +71,7 @@ def rotate_tokens(
                 place = (token // count * heads + head) * count + token % count
             row = y[place * size : (place + 1) * size]
             copy_row(x[place * size : (place + 1) * size], row)
-            turn_row(row, angles.cosines, angles.sines, at, table[ROTATED], table[INTERLEAVED])
+            rotate_row(row, angles.cosines, angles.sines, at, table[ROTATED], table[INTERLEAVED])
 
 
 def _refuse(name: str, *arguments: Array) -> NoReturn:

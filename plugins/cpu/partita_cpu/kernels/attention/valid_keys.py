@@ -23,14 +23,14 @@ from partita_cpu.kernels.operator_table import HALVES
 from partita_cpu.scalar.math import copy_row
 
 (BATCHES, KV_HEADS, GROUP, QUERIES, SIZE, BY_BATCH, BY_QUERY, BY_HEAD, KEYS) = range(9)
-"""What the table of `lay_queries` holds. BY: elements of the queries from one to the next."""
+"""What the table of `pack_queries` holds. BY: elements of the queries from one to the next."""
 
 
 @loop
-def lay_queries(
+def pack_queries(
     q: Array,
     lengths: Array,
-    laid: Array,
+    packed: Array,
     spans: Array,
     table: Array,
     scale: float,
@@ -42,7 +42,7 @@ def lay_queries(
     Args:
         q: Queries, flat.
         lengths: Keys of each batch; numbers that cannot be are brought to what can.
-        laid: Receives (B, KV_HEADS, S, GROUP, SIZE), flat.
+        packed: Receives (B, KV_HEADS, S, GROUP, SIZE), flat.
         spans: Receives int64 of (B, 2): keys before the queries and with them. With fewer keys
             than queries the first number is negative, and the first queries see none.
         table: As above.
@@ -64,7 +64,7 @@ def lay_queries(
                 start = batch * table[BY_BATCH] + s * table[BY_QUERY]
                 start += (head * group + g) * table[BY_HEAD]
                 place = ((unit * count + s) * group + g) * size
-                source, target = q[start : start + size], laid[place : place + size]
+                source, target = q[start : start + size], packed[place : place + size]
                 for i in range(size):
                     target[i] = source[i] * factor
 
@@ -91,18 +91,18 @@ def has_valid_keys(q: Heads, k: Heads, v: Heads, masking: Masking, stage: int) -
 
 
 (PLANES, ROWS, NUMBERS, ASKED, PLACES) = range(5)
-"""What the table of `lay_mask` holds. PLANES: batches times heads of the mask; NUMBERS: of one of
-its rows; ASKED, PLACES: queries and keys that there are to be numbers for.
+"""What the table of `expand_mask` holds. PLANES: batches times heads of the mask; NUMBERS: of one
+of its rows; ASKED, PLACES: queries and keys that there are to be numbers for.
 """
 
 
 @loop
-def lay_mask(mask: Array, laid: Array, table: Array, tid: int, nt: int) -> None:
+def expand_mask(mask: Array, expanded: Array, table: Array, tid: int, nt: int) -> None:
     """A row for each query, with a number for each key; what the mask does not reach is closed.
 
     Args:
         mask: (PLANES, ROWS or 1, NUMBERS), flat.
-        laid: Receives (PLANES, ASKED, PLACES), flat.
+        expanded: Receives (PLANES, ASKED, PLACES), flat.
         table: As above.
         tid: This thread.
         nt: All threads; they share the rows.
@@ -111,7 +111,7 @@ def lay_mask(mask: Array, laid: Array, table: Array, tid: int, nt: int) -> None:
     units = table[PLANES] * asked
     for unit in range(units * tid // nt, units * (tid + 1) // nt):
         row = unit // asked * rows + (unit % asked if rows > 1 else 0)
-        target = laid[unit * places : (unit + 1) * places]
+        target = expanded[unit * places : (unit + 1) * places]
         copy_row(mask[row * numbers : (row + 1) * numbers], target[:numbers])
         target[numbers:] = -np.inf
 
@@ -121,10 +121,10 @@ def _whole_mask(b: Builder, mask: Operand, queries: Number, places: Number) -> O
     batch, heads, rows, numbers = mask.shape
     if (rows, numbers) == (queries, places):
         return mask
-    laid = b.empty((batch, heads, queries, places), np.float32)
+    expanded = b.empty((batch, heads, queries, places), np.float32)
     table = integers([batch * heads, rows, numbers, queries, places])
-    b.call(lay_mask, b.flat(mask), b.flat(laid), b.constant(table))
-    return laid
+    b.call(expand_mask, b.flat(mask), b.flat(expanded), b.constant(table))
+    return expanded
 
 
 def attend_valid_keys(
@@ -149,19 +149,19 @@ def attend_valid_keys(
     q = Heads(float32_of(b, q.tensor), q.count, q.last)
     batch, queries = q.tensor.shape[0], q.length
     group, of_batches = q.count // k.count, (batch, k.count)
-    laid = b.empty((*of_batches, queries, group, q.size), np.float32)
+    packed = b.empty((*of_batches, queries, group, q.size), np.float32)
     spans = b.empty((batch, 2), np.int64)
     counts = Counts(*of_batches, group, queries, q.size, v.size, k.length)
     b.call(
-        lay_queries,
-        *(b.flat(x) for x in (q.tensor, lengths, laid, spans) if x is not None),
+        pack_queries,
+        *(b.flat(x) for x in (q.tensor, lengths, packed, spans) if x is not None),
         b.constant(integers([*counts[:5], *q.strides, k.length])),
         float(1 / math.sqrt(q.size) if scale is None else scale),
     )
     made = b.empty((batch, queries, q.count, v.size), np.float32)
     window = masking.left + 1 if masking.left >= 0 else -1
     scoring = Scoring(mask, causal=masking.is_causal, window=window, cap=cap)
-    attend_places(b, counts, spans, laid, Cache(k.tensor, v.tensor), scoring, made)
+    attend_places(b, counts, spans, packed, Cache(k.tensor, v.tensor), scoring, made)
     if kind in HALVES:
         made = narrow(b, made, kind)
     if q.last:

@@ -134,7 +134,7 @@ def convolve_lines(
         y: Output, flat.
         sums: int32; `TOGETHER` tiles for each thread.
         memory: Bytes, as many for each thread as the table says.
-        kernels: `table.byte_kernels`.
+        kernels: `tile_kernels.byte_kernels`.
         p: The table.
         tid: This thread.
         nt: All threads.

@@ -203,7 +203,7 @@ def multiply_bytes(
         scaling: What sums become.
         y: The result, (rows, columns).
         scratch: int32; `TOGETHER` tiles for each thread.
-        kernels: `table.byte_kernels`.
+        kernels: `tile_kernels.byte_kernels`.
         p: The table.
         tid: This thread.
         nt: All threads.

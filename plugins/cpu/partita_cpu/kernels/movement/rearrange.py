@@ -11,7 +11,7 @@ from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
-from partita_cpu.nhwc.transpose import emit_turn
+from partita_cpu.nhwc.transpose import emit_transpose
 
 
 def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
@@ -20,7 +20,7 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
     moving = [axis for axis in perm if x.shape[axis] != 1]
     if moving == sorted(moving):
         return b.view(x, shape)
-    turned = emit_turn(b, x, perm)
+    turned = emit_transpose(b, x, perm)
     if turned is not None:
         return turned
     y = b.empty(shape, x.dtype)

@@ -13,12 +13,12 @@ from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
+    depthwise_images,
+    depthwise_kernels,
     pack_row,
     pack_taps,
     places,
     takes,
-    weigh_images,
-    weigh_kernels,
 )
 from partita_cpu.nhwc.depthwise_row_buffer import (
     RowBuffer,
@@ -28,7 +28,7 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.nhwc.window import WEIGH, ChannelSlice, SlidingWindow, slide
+from partita_cpu.nhwc.window import CONVOLVE, ChannelSlice, SlidingWindow, slide
 
 
 def emit_depthwise(
@@ -51,12 +51,12 @@ def emit_depthwise(
         return
     weights = b.prepack(w, "taps first", _taps_first)
     offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
-    emit_slide(b, window, place, LinearOp(weights, offset, None, activation), y, WEIGH)
+    emit_slide(b, window, place, LinearOp(weights, offset, None, activation), y, CONVOLVE)
 
 
 def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
     b.call(
-        weigh_images,
+        depthwise_images,
         b.flat(place.x),
         depthwise_of(b, window, place, op, place.channels),
         b.flat(y),
@@ -80,7 +80,7 @@ def depthwise_of(b: Builder, window: Window, place: Place, op: LinearOp, stored:
     return Depthwise(
         b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored)),
         _row(b, op.bias, lanes, stored),
-        b.constant(weigh_kernels(level, window.kernel[2], window.stride[2], half)),
+        b.constant(depthwise_kernels(level, window.kernel[2], window.stride[2], half)),
         b.constant(table),
         finish.low,
         finish.high,
@@ -145,12 +145,12 @@ def emit_slide(
 ) -> None:
     """Records a window that slides over an image; see `nhwc.window.slide`.
 
-    Weights are those of `SlidingWindow`, and not read but for `WEIGH`.
+    Weights are those of `SlidingWindow`, and not read but for `CONVOLVE`.
     """
     choice = choice_of(b)
     none = b.constant(np.ones(1, np.int64))
     down, across = counts or (none, none)
-    name = ("weigh", "max", "sum")[kind]
+    name = ("convolve", "max", "sum")[kind]
     sliding = SlidingWindow(
         op.w,
         op.w if op.bias is None else op.bias,

@@ -32,11 +32,11 @@ from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choi
 from partita_cpu.kernels.nhwc.row_groups import emit_by_rows
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
 from partita_cpu.kernels.operator_table import F32, kernel
-from partita_cpu.nhwc.transpose import emit_turn
+from partita_cpu.nhwc.transpose import emit_transpose
 from partita_cpu.nhwc.window import (
     MAX,
     MEAN,
-    deal_channels,
+    interleave_groups,
     over_all_pixels,
     put_channels,
     scale_and_shift,
@@ -67,7 +67,7 @@ def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
     return _swapped(b, x, h * w, c, (n, c, h, w))
 
 
-def turned(b: Builder, x: Operand) -> Operand:
+def to_last(b: Builder, x: Operand) -> Operand:
     """(N, C, H, W) to (N, H, W, C)."""
     n, c, h, w = x.shape
     return _swapped(b, x, c, h * w, (n, h, w, c))
@@ -79,9 +79,9 @@ def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, 
     if math.prod(shape) == x.size:
         if rows == 1 or columns == 1 or not x.size:
             return b.view(x, shape)
-        turned = emit_turn(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1))
-        if turned is not None:
-            return b.view(turned, shape)
+        found = emit_transpose(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1))
+        if found is not None:
+            return b.view(found, shape)
     y = b.empty(shape, x.dtype)
     pitch = y.size * rows // x.size
     b.call(swap_axes, b.flat(x), b.flat(y), rows, columns, pitch, exec_type="reorder")
@@ -131,7 +131,7 @@ def conv(
     """
     planar = bool(node.attrs.get("planar"))
     if planar and not _reads_planes(b, node, x, w):
-        x, planar = turned(b, x), False
+        x, planar = to_last(b, x), False
     if planar:
         into = node.attrs.get("into", 0)
         place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
@@ -352,9 +352,9 @@ def scale_shift(
 
 @kernel("ShuffleChannels", domain=DOMAIN, dtypes=STORED)
 def shuffle_channels(b: Builder, node: Node, x: Operand) -> Operand:
-    """Groups of channels dealt out: channel (g, i) of (groups, others) becomes (i, g)."""
+    """Groups of channels interleaved: channel (g, i) of (groups, others) becomes (i, g)."""
     y = b.empty(x.shape, x.dtype)
     if y.size:
         groups = int(node.attrs["groups"])
-        b.call(deal_channels, b.flat(x), b.flat(y), groups, x.shape[3] // groups)
+        b.call(interleave_groups, b.flat(x), b.flat(y), groups, x.shape[3] // groups)
     return y

@@ -20,8 +20,8 @@ from partita_cpu.kernels.nhwc.operators import conv
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, takes
-from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
-from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, bands, expand_weigh_and_multiply
+from partita_cpu.nhwc.depthwise_separable import separable_convolution
+from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, bands, inverted_bottleneck
 
 
 class _Separable(NamedTuple):
@@ -50,7 +50,7 @@ def separable_conv(b: Builder, node: Node, x: Operand, *inputs: Any) -> Operand:
     product = _product_of(b, node, joint, its)
     depthwise = _depthwise_of(b, node, joint, its)
     args = b.flat(x), depthwise, product.arrays, product.context, product.epilogue
-    b.call(weigh_and_multiply, *args, work=product.work, exec_type=product.exec_type)
+    b.call(separable_convolution, *args, work=product.work, exec_type=product.exec_type)
     return joint.y
 
 
@@ -94,7 +94,7 @@ def bottleneck_conv(
     depthwise = _depthwise_of(b, rest, joint, its)
     args = b.flat(x), expansion, depthwise, product.arrays, product.context, product.epilogue
     work, exec_type = before.work + product.work, product.exec_type
-    b.call(expand_weigh_and_multiply, *args, work=work, exec_type=exec_type)
+    b.call(inverted_bottleneck, *args, work=work, exec_type=exec_type)
     return joint.y
 
 

@@ -17,7 +17,7 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
-from partita_cpu.kernels.nhwc.operators import conv, images_of, turned
+from partita_cpu.kernels.nhwc.operators import conv, images_of, to_last
 from partita_cpu.kernels.nhwc.placement import HALF, SLICES, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.window import MAX, MEAN
@@ -77,7 +77,7 @@ def sum_convolutions(
     if y.size:
         images = images_of(1, channels, outputs, 1, window)
         if planar and not _reads_planes(b, images, window, w):
-            x, planar = turned(b, x), False
+            x, planar = to_last(b, x), False
         storage = Storage(
             x.dtype == HALF,
             y.dtype == HALF,

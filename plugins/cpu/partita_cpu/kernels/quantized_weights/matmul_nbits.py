@@ -15,7 +15,7 @@ from partita.system.processors import usable_processors
 from partita_cpu.gemm.packed_lhs import COLUMNS as TILE_COLUMNS
 from partita_cpu.gemm.packed_lhs import MatrixSizes, thread_bytes
 from partita_cpu.gemm.precision_policy import Choice, native_choice
-from partita_cpu.gemm.product_steps import epilogue_of, laid_rows
+from partita_cpu.gemm.product_steps import epilogue_of, packed_lhs
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.gemm.tile_kernels import (
@@ -23,7 +23,7 @@ from partita_cpu.gemm.tile_kernels import (
     block_exec_type,
     block_kernels,
     groups_kernel,
-    laid_kernels,
+    packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
     unpacked_kernels,
@@ -270,7 +270,7 @@ def _emit_tiles(
     y: Operand,
 ) -> None:
     rows, threads = math.prod(x.shape[:-1]), choice.threads
-    kernels = b.constant(laid_kernels(choice.level, arithmetic))
+    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
     product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
     table = unpacked_table(product, choice.machine, threads)
     context = UnpackContext(
@@ -284,7 +284,7 @@ def _emit_tiles(
     b.call(
         multiply_unpacked,
         b.flat(x),
-        laid_rows(b, x, rows, sizes.terms, arithmetic, kernels),
+        packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels),
         BlockArrays(panels.w, panels.scales, panels.zeros, _filled_up(b, bias), b.flat(y)),
         context,
         epilogue_of(None, False),

@@ -28,8 +28,8 @@ from partita_cpu.gemm.packed_lhs import (
     Sides,
     Weights,
     is_unusual,
-    laid_table,
     multiply_chunk,
+    packed_lhs_table,
 )
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.shares import own_share
@@ -55,8 +55,8 @@ _HALF_BYTES = 2 * TILE
 
 
 def unpacked_table(product: MatrixSizes, machine: MachineModel, threads: int) -> Array:
-    """The table of `multiply_laid`, with no more tiles across at a time than fit the cache."""
-    table = laid_table(product, machine, threads)
+    """The table of `multiply_packed`, with no more tiles across at a time than fit the cache."""
+    table = packed_lhs_table(product, machine, threads)
     tile_bytes = 2 * _HALF_BYTES * product.planes * table[CHUNK]
     most = max(1, machine.l2_bytes(GROUP_SHARE) // tile_bytes)
     table[GROUP] = evaluated(min, table[GROUP], most)
@@ -76,7 +76,7 @@ class UnpackContext(NamedTuple):
         scratch: Bytes; `packed_lhs.thread_bytes` for each thread.
         unpacked: `unpacked_size` numbers for each thread.
         floats: Scratch memory as for `multiply_blocks`.
-        kernels: `tile_kernels.laid_kernels`.
+        kernels: `tile_kernels.packed_lhs_kernels`.
         unpack: The kernel that unpacks a step.
         p: `unpacked_table`.
     """

@@ -13,9 +13,10 @@ PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
 """Of conversions with a factor and a summand for each of the n numbers, and bounds."""
 
-LAID = "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to"
-"""Of `lay_tile`. x: up to 16 rows of n floats at distances of ldx bytes. to: tiles of 16 rows times
-32 numbers, one for every 32 of the n, zeros behind them; rows that are missing are not written."""
+TILE_PARAMETERS = "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to"
+"""Of `pack_tile`. x: up to 16 rows of n floats at distances of ldx bytes. to: tiles of 16 rows
+times 32 numbers, one for every 32 of the n, zeros behind them; rows that are missing are not
+written."""
 
 _MASK = "<32 x i1>"
 _TILE_BYTES = 1024
@@ -114,7 +115,7 @@ class _Converter:
         return f
 
     def laid(self, float16: bool) -> Function:
-        """Of `lay_tile`: tile by tile, so that memory is written in order."""
+        """Of `pack_tile`: tile by tile, so that memory is written in order."""
         f, ints = self._f, self._ints
         tiles = f.let(f"udiv i64 {f.let('add i64 %n, 31')}, 32")
 
@@ -203,13 +204,13 @@ class _Converter:
         return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
 
 
-def lay_tile(name: str, planes: int, float16: bool = False) -> Function:
+def pack_tile(name: str, planes: int, float16: bool = False) -> Function:
     """Lays rows out as tiles of bfloat16 that AMX loads whole; returns what `narrow` returns.
 
     Lower halves, if there are any, follow behind each tile. With `float16`, numbers are rounded to
     it first.
     """
-    return _Converter(Function(name, LAID, "i64"), 16, False, planes).laid(float16)
+    return _Converter(Function(name, TILE_PARAMETERS, "i64"), 16, False, planes).laid(float16)
 
 
 def copy_halves(name: str) -> Function:

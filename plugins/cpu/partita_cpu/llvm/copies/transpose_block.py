@@ -17,7 +17,7 @@ GROUP_BYTES = 16
 """Within so many bytes of a vector AVX2 moves any element in one instruction."""
 
 
-def turn(name: str, bits: int, lanes: int, side: int = SIDE) -> Function:
+def transpose(name: str, bits: int, lanes: int, side: int = SIDE) -> Function:
     """``y[j, i] = x[i, j]`` for elements of so many bits.
 
     The block is turned in squares whose rows fill one register each, so that none is spilled.

@@ -38,9 +38,9 @@ STRIDES = (1, 2)
 """Strides across that there are kernels for."""
 
 
-def weighing_part(across: int, half: bool = False) -> str:
+def depthwise_part(across: int, half: bool = False) -> str:
     """The part of a level's kernels that has those with so many taps across."""
-    return f"_weigh_halves_{across}" if half else f"_weigh_{across}"
+    return f"_depthwise_halves_{across}" if half else f"_depthwise_{across}"
 
 
 def columns(pixels: int, across: int, stride: int) -> int:
@@ -53,7 +53,7 @@ def clipped(pixels: int, across: int) -> int:
     return across if pixels == 1 else across // 2
 
 
-def weigh(
+def depthwise(
     name: str,
     pixels: int,
     across: int,
@@ -73,10 +73,10 @@ def weigh(
         half: Whether input and output are bfloat16.
         split: Whether float32 can be written as several bfloat16.
     """
-    return _Weigh(name, (pixels, across, stride), lanes, half, split).function()
+    return _Depthwise(name, (pixels, across, stride), lanes, half, split).function()
 
 
-class _Weigh:
+class _Depthwise:
     """Writes one kernel."""
 
     def __init__(

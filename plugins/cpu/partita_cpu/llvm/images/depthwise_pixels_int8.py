@@ -22,7 +22,7 @@ output pixels. zero: the level of x that is 0. low, high: bounds of levels less 
 `level`."""
 
 
-def weigh_bytes(name: str, pixels: int, lanes: int, signed: bool) -> Function:
+def depthwise_bytes(name: str, pixels: int, lanes: int, signed: bool) -> Function:
     """Sums of `pixels` neighbours, for int8 or uint8."""
     f = Function(name, PARAMETERS)
     v = f"<{lanes} x float>"

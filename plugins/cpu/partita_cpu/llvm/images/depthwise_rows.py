@@ -21,7 +21,7 @@ block's weights to the next. bias: a vector per block. blocks: how many to compu
 many exist in these. y: the first output pixel; y_pixel: bytes to the next. low, high: bounds. gate:
 see `epilogue.gated`."""
 
-LAY_PARAMETERS = "ptr %x, i64 %pixels, i64 %x_pixel, i64 %channels, ptr %to, i64 %block"
+PACK_PARAMETERS = "ptr %x, i64 %pixels, i64 %x_pixel, i64 %channels, ptr %to, i64 %block"
 """x: the first pixel; x_pixel: bytes to the next. to: the place of its first block; block: bytes to
 the next block."""
 
@@ -72,9 +72,9 @@ def depthwise(name: str, pixels: int, lanes: int, half: bool = False) -> Functio
     return f
 
 
-def lay_row(name: str, lanes: int, half: bool = False) -> Function:
+def pack_pixels(name: str, lanes: int, half: bool = False) -> Function:
     """Pixels laid out block by block, as float32; zeros for channels that do not exist."""
-    f = Function(name, LAY_PARAMETERS)
+    f = Function(name, PACK_PARAMETERS)
     v = f"<{lanes} x float>"
     load = load_half if half else masked_load
     blocks = f.let(f"udiv i64 {f.let(f'add i64 %channels, {lanes - 1}')}, {lanes}")

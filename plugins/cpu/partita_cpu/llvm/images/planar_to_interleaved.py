@@ -1,4 +1,4 @@
-"""Rows of a picture whose three channels lie apart, dealt out so that each pixel's lie together."""
+"""Rows of a picture from three planes of channels to pixels whose channels lie together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ gets 3 n elements. low_plane: distance in bytes from `to` to the second parts, a
 third ones."""
 
 
-def deal(name: str, lanes: int, planes: int = 0) -> Function:
-    """Deals out a row; returns what `narrow.narrow` returns, or 0 for floats.
+def interleave(name: str, lanes: int, planes: int = 0) -> Function:
+    """Interleaves a row; returns what `bf16_split.narrow` returns, or 0 for floats.
 
     Args:
         name: Its symbol.

@@ -31,7 +31,7 @@ def window(
     half_in: bool = False,
     half_out: bool = False,
 ) -> Function:
-    """One of the kinds ``"weigh"``, ``"max"`` and ``"sum"`` over `pixels` neighbours.
+    """One of the kinds ``"convolve"``, ``"max"`` and ``"sum"`` over `pixels` neighbours.
 
     Args:
         name: Its symbol.
@@ -57,7 +57,7 @@ def window(
         place_in = f.let(f"shl i64 {first}, {1 if half_in else 2}")
         place_out = f.let(f"shl i64 {first}, {1 if half_out else 2}")
         start = "zeroinitializer"
-        if kind == "weigh":
+        if kind == "convolve":
             start = masked_load(f, lanes, f.at("%bias", place), mask)
         elif kind == "max":
             start = lowest
@@ -65,7 +65,7 @@ def window(
         def down(_: str, outer: list[str]) -> list[str]:
             def across(_: str, inner: list[str]) -> list[str]:
                 x, w, *sums = inner
-                weight = masked_load(f, lanes, w, mask) if kind == "weigh" else ""
+                weight = masked_load(f, lanes, w, mask) if kind == "convolve" else ""
                 at = x
                 for p in range(pixels):
                     element = load(f, lanes, at, mask)
@@ -86,7 +86,7 @@ def window(
         state = [("ptr", f.at("%x", place_in)), ("ptr", f.at("%w", place))] + [(v, start)] * pixels
         sums = f.loop("%rows", state, down)[2:]
         to = f.at("%y", place_out)
-        if kind == "weigh":
+        if kind == "convolve":
             sums = [bounded(f, v, x, low, high, lanes) for x in sums]
             sums = gated(f, lanes, sums)
         for p in range(pixels):
@@ -101,7 +101,7 @@ def window(
 
 
 def _add(f: Function, kind: str, v: str, lanes: int, x: str, w: str, total: str) -> str:
-    if kind == "weigh":
+    if kind == "convolve":
         return f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {w}, {v} {total})")
     if kind == "sum":
         return f.let(f"fadd {v} {total}, {x}")

@@ -55,7 +55,7 @@ def _schedule(halves: int, planes: int) -> list[_Load | tuple[int, int]]:
 
 
 def amx_tile(
-    name: str, halves: int, planes: int, narrow: bool = False, laid: bool = False
+    name: str, halves: int, planes: int, narrow: bool = False, packed: bool = False
 ) -> Function:
     """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
 
@@ -64,23 +64,23 @@ def amx_tile(
         halves: Tiles down.
         planes: Parts of an element.
         narrow: Whether output and residual are bfloat16.
-        laid: Whether a is laid out as whole tiles, see `narrow.lay_tile`: for 16 rows one tile
-            per step, further parts behind it. Then lda is the distance of the next 16 rows, a
+        packed: Whether a is packed as whole tiles, see `bf16_split.pack_tile`: for 16 rows one
+            tile per step, further parts behind it. Then lda is the distance of the next 16 rows, a
             quarter of b is fetched, and taps, ntaps and low_plane are not read.
     """
     f = Function(name, PARAMETERS)
     end = Finish(f, 16, BFLOAT if narrow else "")
-    below = "%lda" if laid else f.let("shl i64 %lda, 4")
+    below = "%lda" if packed else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
     _begin_sums(f, places)
-    fetched = TILE_BYTES * planes // (2 if laid else 1)
+    fetched = TILE_BYTES * planes // (2 if packed else 1)
     # Without further parts, the parameter for their distance says how wide a step is.
-    whole = planes > 1 or laid
-    apart: str | int = TILE_BYTES if laid else "%low_plane"
-    wide_a: str | int = planes * TILE_BYTES if laid else 64 if whole else "%low_plane"
+    whole = planes > 1 or packed
+    apart: str | int = TILE_BYTES if packed else "%low_plane"
+    wide_a: str | int = planes * TILE_BYTES if packed else 64 if whole else "%low_plane"
     wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
     beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
-    pitch = "64" if laid else "%lda"
+    pitch = "64" if packed else "%lda"
     schedule = _schedule(halves, planes)
 
     def load(a: str, b: str, what: _Load) -> None:
@@ -119,7 +119,7 @@ def amx_tile(
         return f.loop("%depth", state, step)[1:]
 
     streams = [("ptr", "%b"), ("ptr", "%ahead")]
-    if laid:
+    if packed:
         f.loop("%depth", [("ptr", "%a"), *streams], step)
     else:
         f.loop("%ntaps", streams, tap)

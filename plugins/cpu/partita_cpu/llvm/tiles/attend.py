@@ -20,7 +20,7 @@ of columns, (depth, columns of a tile); step: bytes to the next one; blocks: how
 row of the result, which has all columns of all blocks; ldy: bytes to the next one. shares: null, or
 for each row a factor: y begins with what it had, times the factor."""
 
-SOFTEN_PARAMETERS = "ptr %scores, i64 %line, i64 %rows, i64 %columns, ptr %seen, ptr %state"
+SOFTMAX_PARAMETERS = "ptr %scores, i64 %line, i64 %rows, i64 %columns, ptr %seen, ptr %state"
 """scores: of a tile; line: bytes from one query's to the next one's. columns: all, rounded up to
 `TOGETHER` vectors. seen: int32, for each query the first key that counts, behind `state_rows` of
 them for each how many do. state: for as many queries the largest score so far, then for each the
@@ -40,7 +40,7 @@ def functions(level: Level) -> list[Function]:
     """All kernels of a level."""
     rows = range(1, level.rows + 1)
     made = [products(f"products_{count}", count, level.lanes) for count in rows]
-    return [*made, soften("soften", level.rows, level.lanes)]
+    return [*made, online_softmax("online_softmax", level.rows, level.lanes)]
 
 
 def products(name: str, rows: int, lanes: int) -> Function:
@@ -98,7 +98,7 @@ def state_rows(rows: int, lanes: int) -> int:
     return -(-rows // lanes) * lanes
 
 
-def soften(name: str, rows: int, lanes: int) -> Function:
+def online_softmax(name: str, rows: int, lanes: int) -> Function:
     """``exp(score - the largest one so far)``, 0 for keys that are not seen; the state goes on.
 
     A NaN makes the sum NaN. Where all scores so far are minus infinity all results are 0.
@@ -115,7 +115,7 @@ class _Softmax:
     """Writes the kernel."""
 
     def __init__(self, name: str, rows: int, lanes: int) -> None:
-        f = self._f = Function(name, SOFTEN_PARAMETERS)
+        f = self._f = Function(name, SOFTMAX_PARAMETERS)
         self._lanes = lanes
         self._apart = 4 * state_rows(rows, lanes)
         self._formulas = Formulas(f, lanes)

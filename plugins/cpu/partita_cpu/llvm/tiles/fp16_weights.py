@@ -6,7 +6,7 @@ cache: on AVX-512 it takes a seventh of a tile's time.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.copies.bf16_split import PARAMETERS, lay_tile
+from partita_cpu.llvm.copies.bf16_split import PARAMETERS, pack_tile
 from partita_cpu.llvm.epilogue import FLOAT16, epilogue, load_half, rounded_to_float16
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import masked_store
@@ -29,7 +29,7 @@ def functions(lanes: int, most: int, amx: bool) -> list[Function]:
         made.append(fma_tile(f"f16_narrow_{rows}", rows, lanes, Factors.FLOAT16, FLOAT16))
         made.append(fma_tile(f"wide_narrow_{rows}", rows, lanes, half=FLOAT16))
     made += [epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
-    return [*made, lay_tile("lay_f16", 2, float16=True)] if amx else made
+    return [*made, pack_tile("pack_f16", 2, float16=True)] if amx else made
 
 
 def conversions(lanes: int) -> list[Function]:
