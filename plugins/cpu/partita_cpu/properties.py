@@ -12,7 +12,7 @@ from partita.properties.hint import ExecutionMode, PerformanceMode
 from partita.system.processors import usable_processors
 
 MOST_THREADS = 4095
-"""Of one compiled model: as many as `native.crew` has room for."""
+"""Of one compiled model: `thread_pool.MOST_SHARES`."""
 
 
 def _processors() -> int:

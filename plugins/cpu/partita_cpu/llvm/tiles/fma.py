@@ -26,7 +26,8 @@ piece of a row; depth: length of a piece. b: the packed block of weights, piece 
 low_plane: distance in bytes from a to the second parts of its elements, for kernels that split
 them; bytes of a step along k, for others of AMX. rows: how many rows count, for kernels that take
 any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
-quarter as much of it is fetched as is read, by AMX half as much. The rest: see `finish.PARAMETERS`.
+quarter as much of it is fetched as is read, by AMX half as much. The rest is that of
+`epilogue.PARAMETERS`.
 """
 
 VECTORS = epilogue.VECTORS
@@ -71,7 +72,7 @@ def fma_tile(
         rows: Of the tile.
         lanes: Floats of a vector.
         factors: What is multiplied.
-        half: As `finish.Finish` takes it.
+        half: As `epilogue.Finish` takes it.
         vectors: How many of the columns of packed b and of the tile's rows are computed.
     """
     return _FmaTile(name, rows, lanes, factors, half, vectors).function()

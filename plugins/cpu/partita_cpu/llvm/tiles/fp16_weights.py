@@ -79,7 +79,7 @@ def _round(name: str, lanes: int) -> Function:
 
 
 def _widen(name: str, lanes: int) -> Function:
-    """Copies a run of float16 as floats; see `narrow.PARAMETERS`. Returns 0."""
+    """Copies a run of float16 as floats; see `bf16_split.PARAMETERS`. Returns 0."""
     f = Function(name, PARAMETERS, "i64")
     rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
     numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
