@@ -229,6 +229,13 @@ def test_damaged_vocabularies_are_refused(change, message):
         from_metadata(metadata, "'m.gguf'")
 
 
+def test_pieces_of_any_length_do_not_take_any_time():
+    metadata = pieces()
+    metadata["tokenizer.ggml.tokens"][-1] = "a" * 10**7
+    with pytest.raises(TokenizerError, match="a token has 10000000 characters; 1024 are allowed"):
+        from_metadata(metadata, "'m.gguf'")
+
+
 def test_metadata_without_tokens_are_refused():
     with pytest.raises(TokenizerError, match=r"is damaged: KeyError: 'tokenizer\.ggml\.tokens'"):
         from_metadata({"tokenizer.ggml.model": "gpt2"}, "'m.gguf'")

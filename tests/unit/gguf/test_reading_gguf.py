@@ -145,6 +145,7 @@ def test_mixtures_of_experts_that_are_not_read(changes, part):
         ("attention.head_count", 4, "'blk.0.attn_q.weight' has shape [256, 256]"),
         ("attention.head_count_kv", [2, 1], "'attention.head_count_kv' is array"),
         ("attention.key_length", 33, "heads of 33 elements"),
+        ("attention.key_length", 1 << 20, "heads have 1048576 elements; 4096 are read at most"),
         ("attention.value_length", 16, "of another size than keys"),
         ("rope.dimension_count", 16, "of another size than keys, or rotary"),
         ("attention.layer_norm_rms_epsilon", None, "rms_epsilon' is missing"),

@@ -15,6 +15,9 @@ from partita.frontends.gguf.container import GgufFile
 _LARGEST = 1 << 24
 """No size in the metadata of a real model exceeds this."""
 
+_LARGEST_HEAD = 1 << 12
+"""Nor has one heads of more elements: tables of rotary angles have a row of so many a position."""
+
 _HIGHEST = 1e12
 """Neither does any other number this; bases of rotary frequencies come closest."""
 
@@ -151,6 +154,8 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         raise entries.error(
             f"{heads} heads of {head_size} elements do not share {kv_heads} heads of keys"
         )
+    if head_size > _LARGEST_HEAD:
+        raise entries.error(f"heads have {head_size} elements; {_LARGEST_HEAD} are read at most")
     if entries.size("attention.value_length", head_size) != head_size or rotated != head_size:
         raise entries.error(
             "values of another size than keys, or rotary embedding of a part of a head, are not "

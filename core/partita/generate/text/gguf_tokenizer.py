@@ -22,6 +22,9 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "<|end|>")
 """Control tokens that end an answer in one model or another, whatever ``eos_token_id`` says."""
 
+_LONGEST_PIECE = 1024
+"""Characters of a piece; each is tried as the place where two others meet."""
+
 _SPACE = "\u2581"
 """SentencePiece's sign for a space."""
 
@@ -121,7 +124,14 @@ def _pair(merge: str) -> tuple[str, str]:
 def _merges_by_score(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Pairs in the order in which SentencePiece merges them: the best score of the result first."""
+    """Pairs in the order in which SentencePiece merges them: the best score of the result first.
+
+    Raises:
+        ValueError: A piece is longer than those of any real vocabulary.
+    """
+    longest = max(map(len, tokens), default=0)
+    if longest > _LONGEST_PIECE:
+        raise ValueError(f"a token has {longest} characters; {_LONGEST_PIECE} are allowed")
     known = {text for text, kind in zip(tokens, kinds, strict=True) if kind == _NORMAL}
     order = sorted(range(len(tokens)), key=lambda number: -scores[number])
     return [
