@@ -27,6 +27,8 @@ def array_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any)
     try:
         if datatype == BYTES:
             return in_shape(name, _texts(name, data), shape)
+        if _holds_text(data):  # numpy would give each element the room of the longest text
+            raise InvalidRequest(f"Input '{name}' is {datatype}; its data holds texts.")
         found = np.asarray(data)
         if dtype.kind in "iu" and found.dtype.kind == "f":
             found = _exact(np.asarray(data, object), found)
@@ -85,10 +87,18 @@ def _texts(name: str, data: list[Any]) -> Array:
     return flat
 
 
+def _holds_text(data: list[Any]) -> bool:
+    kinds = set(map(type, data))
+    if list in kinds:
+        inner = [one for part in data if type(part) is list for one in part]
+        return str in kinds or _holds_text(inner)
+    return str in kinds
+
+
 def _held(found: Array) -> str:
     if found.dtype.kind == "O":
         return "something else than numbers"
-    return {"U": "texts", "f": "fractions", "b": "truth values"}.get(found.dtype.kind, "numbers")
+    return {"f": "fractions", "b": "truth values"}.get(found.dtype.kind, "numbers")
 
 
 def _kind(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import tracemalloc
 
 import numpy as np
 import orjson
@@ -124,6 +125,18 @@ def test_what_json_cannot_hold_is_refused(datatype, value, said):
 def test_wrong_lists_are_refused(datatype, data, said):
     with pytest.raises(InvalidRequest, match=said):
         array_from_json("x", datatype, (2,), data)
+
+
+@pytest.mark.parametrize("nest", [lambda data: data, lambda data: [data]])
+def test_texts_take_no_memory_where_numbers_are_due(nest):
+    data = nest(["a" * 100_000, *["b"] * 200])  # as one array of numpy's 80 MB
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="its data holds texts"):
+            array_from_json("x", "FP32", (201,), data)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 X = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
