@@ -89,9 +89,9 @@ def _texts(name: str, data: list[Any]) -> Array:
 
 def _holds_text(data: list[Any]) -> bool:
     kinds = set(map(type, data))
-    if list in kinds:
-        inner = [one for part in data if type(part) is list for one in part]
-        return str in kinds or _holds_text(inner)
+    while list in kinds and str not in kinds:
+        data = [one for part in data if type(part) is list for one in part]
+        kinds = set(map(type, data))
     return str in kinds
 
 

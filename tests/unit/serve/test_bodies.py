@@ -120,6 +120,7 @@ def test_what_json_cannot_hold_is_refused(datatype, value, said):
         ("UINT64", [2**63, -1], "is no tensor: .*out of bounds"),
         ("BYTES", ["a", 1], "its data holds int"),
         ("FP31", [1, 2], "no datatype 'FP31'"),
+        ("FP32", orjson.loads("[" * 1000 + "]" * 1000), "is no tensor"),
     ],
 )
 def test_wrong_lists_are_refused(datatype, data, said):
