@@ -84,7 +84,16 @@ class TextModel:
             Overloaded: Too many texts wait.
             InputError: A prompt or an option is wrong.
         """
-        count = len(prompts)
+        self.check_room(len(prompts))
+        return self._pieces(self.generator.generate_batch(prompts, **options), len(prompts))
+
+    def check_room(self, count: int) -> None:
+        """Does nothing if so many texts may be generated; asked before their prompts are read.
+
+        Raises:
+            InvalidRequest: There are more than ever fit.
+            Overloaded: Too many texts wait.
+        """
         if count > self._most:
             raise InvalidRequest(
                 f"The request has {count} texts; model '{self.name}' takes {self._most} at most."
@@ -94,7 +103,6 @@ class TextModel:
                 f"Model '{self.name}' is at {self._going} texts, and takes {self._most} at most; "
                 "try again later."
             )
-        return self._pieces(self.generator.generate_batch(prompts, **options), count)
 
     async def _pieces(self, pieces: Iterator[Piece], count: int) -> Pieces:
         """What a thread generates, on the event loop."""

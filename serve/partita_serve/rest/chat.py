@@ -77,6 +77,7 @@ class _Calls:
         """The next message of a conversation."""
         asked = await self._parsed(ChatRequest, request)
         model = self._texts[asked.model]
+        model.check_room(asked.n)
         messages = [message.for_template() for message in asked.messages]
         return await self._answer(request, asked, model, [await model.chat_tokens_of(messages)])
 
@@ -84,6 +85,7 @@ class _Calls:
         """Texts that go on."""
         asked = await self._parsed(CompletionRequest, request)
         model = self._texts[asked.model]
+        model.check_room(len(asked.prompts) * asked.n)
         prompts = [
             await model.tokens_of(prompt) if isinstance(prompt, str) else prompt
             for prompt in asked.prompts

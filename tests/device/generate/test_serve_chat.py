@@ -77,6 +77,15 @@ def test_a_model_without_a_tokenizer_is_refused_before_anybody_asks(tmp_path):
         pass
 
 
+def test_too_many_texts_are_refused_before_one_is_read(openai, client, monkeypatch):
+    monkeypatch.delattr(TextModel, "tokens_of")
+    monkeypatch.delattr(TextModel, "chat_tokens_of")
+    with pytest.raises(openai.BadRequestError, match="takes 8 at most"):
+        client.completions.create(model="tiny", prompt=["w1"] * 5, n=2)
+    with pytest.raises(openai.BadRequestError, match="takes 8 at most"):
+        client.chat.completions.create(model="tiny", messages=said("w1"), n=9)
+
+
 def test_models(openai, client):
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").owned_by == "partita"
