@@ -15,7 +15,7 @@ from partita.properties import DeviceProperties, validate
 from partita.storage import exported_model as blobs
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation, Tune
-from partita_hetero.compile.replicas import Spread
+from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.decision import Choice, Replica
@@ -99,15 +99,15 @@ def restore(
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BlobError(f"The exported model's placement is damaged: {error}") from error
     names = [op.name for op in content.model.ops]
-    first = kept[0].spread.placements[0].device
+    first = kept[0].replica_set.placements[0].device
     pins = {n: d for n, d in zip(names, first, strict=True) if d is not None}
-    has_replicas = any(len(one.spread.placements) > 1 for one in kept)
+    has_replicas = any(len(one.replica_set.placements) > 1 for one in kept)
     compilation = Compilation(content.model, devices, tune, {} if has_replicas else pins)
     inputs = [port.name for port in content.model.inputs]
     if has_replicas:  # for when a device fails: the others keep their replicas
         compilation.choices = [choice for one in kept for choice in one.choices(inputs)]
     states = _states(devices, made_by, content.arrays)
-    placed = [(one.spread, one.planned_for) for one in kept]
+    placed = [(one.replica_set, one.planned_for) for one in kept]
     assembly = compilation.restore(placed, states, notes)
     return compilation, _explained(assembly, kept, inputs)
 
@@ -117,13 +117,13 @@ class _Kept:
     """One placement of an exported model.
 
     Attributes:
-        spread: Where each operation goes; with replicas, several times.
+        replica_set: Where each operation goes; with replicas, several times.
         planned_for: Input shapes that measurements chose it at, where input shapes vary.
         elsewhere: By operation, what was known of it on other devices.
         decision: How it was decided.
     """
 
-    spread: Spread
+    replica_set: ReplicaSet
     planned_for: Sequence[InputShapes]
     elsewhere: Mapping[str, Mapping[str, Any]]
     decision: Decision | None
@@ -134,9 +134,9 @@ class _Kept:
         Args:
             inputs: Names of the model's inputs.
         """
-        spread = self.spread
-        wishes, *others = (_wishes(spread.placements[seat]) for seat in spread.seats)
-        replicas = [Replica(*pair) for pair in zip(others, spread.shares[1:], strict=True)]
+        replica_set = self.replica_set
+        wishes, *others = (_wishes(replica_set.placements[seat]) for seat in replica_set.seats)
+        replicas = [Replica(*pair) for pair in zip(others, replica_set.shares[1:], strict=True)]
         for shapes in self.planned_for or [()]:
             named = dict(zip(inputs, shapes, strict=False))
             yield Choice(wishes, self.decision, shapes=named, replicas=replicas)
@@ -184,16 +184,13 @@ def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
         raise ValueError("it is for other inputs")
     told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
     placements = [_placement(model, one) for one in (rows, *stored["replicas"])]
-    spread = Spread(
-        placements,
-        [int(seat) for seat in stored["seats"]],
-        [float(share) for share in stored["shares"]],
-    )
-    if len(spread.seats) != len(spread.shares) or not all(share > 0 for share in spread.shares):
+    seats = [int(seat) for seat in stored["seats"]]
+    shares = [float(share) for share in stored["shares"]]
+    if len(seats) != len(shares) or not all(share > 0 for share in shares):
         raise ValueError("its seats have no shares")
-    if set(spread.seats) != set(range(len(placements))):
+    if set(seats) != set(range(len(placements))):
         raise ValueError("its seats are of other placements")
-    return _Kept(spread, shapes, told, _decision(stored.get("decision")))
+    return _Kept(ReplicaSet(placements, seats, shares), shapes, told, _decision(stored.get("decision")))
 
 
 def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str]) -> Assembly:
@@ -206,7 +203,7 @@ def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str])
         ops = [
             replace(op, **known.elsewhere[op.name]) if (device or "-") == op.device else op
             for op, device in zip(
-                one.explanation.ops, known.spread.placements[0].device, strict=True
+                one.explanation.ops, known.replica_set.placements[0].device, strict=True
             )
         ]
         why = replace(one.explanation, decision=known.decision, ops=ops, near={})

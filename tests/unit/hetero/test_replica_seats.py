@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.compile.replicas import Seats, Spread, replicated
+from partita_hetero.compile.replicas import ReplicaSet, Seats, replicated
 from partita_hetero.placement.by_priority import Placement
 
 BOTH = replicated(["A", "B", "C"])
@@ -47,24 +47,24 @@ def test_a_seat_that_is_left_is_taken_again():
 
 
 def test_a_replica_that_lost_its_device_leaves_its_seats_to_the_others_in_turn():
-    spread = Spread.of(
+    replica_set = ReplicaSet.of(
         [placed("A", "A"), placed("B", "A", wished="BB"), placed("C", "C")], [0.5, 0.25, 0.25]
     )
-    assert [one.device for one in spread.placements] == [["A", "A"], ["C", "C"]]
-    assert (spread.seats, spread.shares) == ([0, 0, 1], [0.5, 0.25, 0.25])
-    assert spread.placements[1].reason == [replicated(["A", "C"])] * 2
+    assert [one.device for one in replica_set.placements] == [["A", "A"], ["C", "C"]]
+    assert (replica_set.seats, replica_set.shares) == ([0, 0, 1], [0.5, 0.25, 0.25])
+    assert replica_set.placements[1].reason == [replicated(["A", "C"])] * 2
 
 
 def test_the_last_replica_says_that_it_is_the_last():
-    spread = Spread.of([placed("A", wished="B"), placed("C")], [0.5, 0.5])
-    assert [one.device for one in spread.placements] == [["C"]]
-    assert spread.seats == [0, 0]
-    assert spread.placements[0].reason[0].detail.endswith("are gone")
+    replica_set = ReplicaSet.of([placed("A", wished="B"), placed("C")], [0.5, 0.5])
+    assert [one.device for one in replica_set.placements] == [["C"]]
+    assert replica_set.seats == [0, 0]
+    assert replica_set.placements[0].reason[0].detail.endswith("are gone")
 
 
 def test_without_any_the_first_stands_for_all():
-    spread = Spread.of([placed("D", wished="A"), placed("D", wished="B")], [0.5, 0.5])
-    assert [one.device for one in spread.placements] == [["D"]]
+    replica_set = ReplicaSet.of([placed("D", wished="A"), placed("D", wished="B")], [0.5, 0.5])
+    assert [one.device for one in replica_set.placements] == [["D"]]
 
 
 def test_other_reasons_stay():
@@ -72,6 +72,6 @@ def test_other_reasons_stay():
     both = [
         (Placement([device, "D"], [BOTH, pinned], [{}, {}]), {0: (device, BOTH)}) for device in "AB"
     ]
-    spread = Spread.of(both, [0.5, 0.5])
-    assert [one.reason for one in spread.placements] == [[replicated(["A", "B"]), pinned]] * 2
-    assert spread.describe([0, 1]) == "A, B with D"
+    replica_set = ReplicaSet.of(both, [0.5, 0.5])
+    assert [one.reason for one in replica_set.placements] == [[replicated(["A", "B"]), pinned]] * 2
+    assert replica_set.describe([0, 1]) == "A, B with D"

@@ -18,7 +18,7 @@ from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, not_compiled, remark
 from partita_hetero.compile.layout_negotiation import Negotiation
 from partita_hetero.compile.placer import Placer
-from partita_hetero.compile.replicas import Spread, with_replicas
+from partita_hetero.compile.replicas import ReplicaSet, with_replicas
 from partita_hetero.compile.submodel_compiler import SubmodelCompiler
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
@@ -94,7 +94,7 @@ class Compilation:
 
     def restore(
         self,
-        placements: Sequence[tuple[Spread, Sequence[InputShapes]]],
+        placements: Sequence[tuple[ReplicaSet, Sequence[InputShapes]]],
         states: Mapping[str, Mapping[str, Any]],
         notes: Sequence[str] = (),
     ) -> Assembly:
@@ -111,8 +111,8 @@ class Compilation:
             remarks = list(notes)
             self.compiler.states = states
             built = [
-                (self.build_spread(spread, excluded, remarks), shapes)
-                for spread, shapes in placements
+                (self.build_replicas(replica_set, excluded, remarks), shapes)
+                for replica_set, shapes in placements
             ]
             self.compiler.states = {}
             assemblies = [
@@ -166,21 +166,21 @@ class Compilation:
             out |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
         return None
 
-    def build_spread(
+    def build_replicas(
         self,
-        spread: Spread,
+        replica_set: ReplicaSet,
         out: dict[tuple[int, str], Reason],
         remarks: list[str],
         choice: Choice | None = None,
     ) -> Assembly | None:
         """Compiles placements that requests are spread over; else as :meth:`build`."""
         assemblies = []
-        for placement in spread.placements:
+        for placement in replica_set.placements:
             assembly = self.build(placement, out, remarks, choice)
             if assembly is None:
                 return None
             assemblies.append(assembly)
-        return with_replicas(assemblies, spread)
+        return with_replicas(assemblies, replica_set)
 
     def forget(self, device: str) -> None:
         """Asks a device anew, and has it compile anew, when it is needed next."""
@@ -204,13 +204,13 @@ class Compilation:
         built: list[Assembly] = []
         undecided: Sequence[Choice | None] = [None]
         for choice in self.choices or undecided:
-            spread = self.spread(choice, out)
-            is_new = spread.key not in shapes
-            planned_for = shapes.setdefault(spread.key, [])
+            replica_set = self.replica_set(choice, out)
+            is_new = replica_set.key not in shapes
+            planned_for = shapes.setdefault(replica_set.key, [])
             if choice is not None and choice.shapes:
                 planned_for.append(tuple(choice.shapes.values()))
             if is_new:
-                assembly = self.build_spread(spread, out, remarks, choice)
+                assembly = self.build_replicas(replica_set, out, remarks, choice)
                 if assembly is None:
                     return None
                 built.append(assembly)
@@ -219,15 +219,15 @@ class Compilation:
             for one, found in zip(built, shapes.values(), strict=True)
         ]
 
-    def spread(self, choice: Choice | None, out: Exclusions) -> Spread:
+    def replica_set(self, choice: Choice | None, out: Exclusions) -> ReplicaSet:
         """The placements of a choice."""
         if choice is None:
-            return Spread.single(self.placer.place(out, {}))
+            return ReplicaSet.single(self.placer.place(out, {}))
         placed = [
             (self.placer.place(out, wishes, keeps_limits=choice.keeps_limits), wishes)
             for wishes in choice.every
         ]
-        return Spread.of(placed, choice.shares)
+        return ReplicaSet.of(placed, choice.shares)
 
     def _kept(self, assemblies: Sequence[Assembly]) -> Assembly:
         """The assembly that will run, told of in the log, and in files if they are wanted."""

@@ -21,7 +21,7 @@ def replicated(devices: Collection[str]) -> Reason:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ReplicaSet:
     """Placements of one model, whole each, that requests are spread over.
 
     Attributes:
@@ -35,12 +35,12 @@ class Spread:
     shares: Sequence[float] = (1.0,)
 
     @classmethod
-    def single(cls, placement: Placement) -> Spread:
+    def single(cls, placement: Placement) -> ReplicaSet:
         """One placement for all requests."""
         return cls((placement,))
 
     @classmethod
-    def of(cls, placed: Sequence[tuple[Placement, Wishes]], shares: Sequence[float]) -> Spread:
+    def of(cls, placed: Sequence[tuple[Placement, Wishes]], shares: Sequence[float]) -> ReplicaSet:
         """Of a placement for each seat those that came out as they were wished.
 
         A placement that cannot have its devices any more is left out, and its seats go to the
@@ -64,8 +64,8 @@ class Spread:
             ops: Operations that need a place.
 
         Example:
-            >>> spread = Spread([Placement([d, "CPU"], [], []) for d in ("GPU.0", "GPU.1")])
-            >>> spread.describe([0, 1])
+            >>> replicas = [Placement([gpu, "CPU"], [], []) for gpu in ("GPU.0", "GPU.1")]
+            >>> ReplicaSet(replicas).describe([0, 1])
             'GPU.0, GPU.1 with CPU'
         """
         used = [dict.fromkeys(one.device[op] or "-" for op in ops) for one in self.placements]
@@ -96,12 +96,12 @@ def _told(placements: Sequence[Placement]) -> list[Placement]:
     return told
 
 
-def with_replicas(assemblies: Sequence[Assembly], spread: Spread) -> Assembly:
+def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> Assembly:
     """The first assembly, which knows the others, its replicas, and tells of them.
 
     Args:
         assemblies: Each is the whole model, by one of the placements.
-        spread: The placements.
+        replica_set: The placements.
     """
     first, *others = assemblies
     if not others:
@@ -112,7 +112,7 @@ def with_replicas(assemblies: Sequence[Assembly], spread: Spread) -> Assembly:
         also = tuple(dict.fromkeys(op.device for op in there if op.device != own.device))
         ops.append(replace(own, also=also, alternative="", extra_us=None) if also else own)
     told: dict[str, float] = {}
-    for seat, share in zip(spread.seats, spread.shares, strict=True):
+    for seat, share in zip(replica_set.seats, replica_set.shares, strict=True):
         devices = dict.fromkeys(piece.device for piece in assemblies[seat].submodels)
         name = " with ".join(devices)
         told[name] = told.get(name, 0.0) + share
@@ -122,8 +122,8 @@ def with_replicas(assemblies: Sequence[Assembly], spread: Spread) -> Assembly:
         first,
         explanation=explanation,
         replicas=others,
-        seats=tuple(spread.seats),
-        shares=tuple(spread.shares),
+        seats=tuple(replica_set.seats),
+        shares=tuple(replica_set.shares),
     )
 
 

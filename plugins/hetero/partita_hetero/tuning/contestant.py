@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partita_hetero.compile.replicas import Spread
+from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.tuning.trial_run import Run, Trial
 
@@ -25,7 +25,7 @@ class Entry:
 
     Attributes:
         name: For reports.
-        spread: A device for every operation; with replicas, several.
+        replica_set: A device for every operation; with replicas, several.
         trial: What runs it; ``None`` if that failed.
         run: Its first runs.
         submodels: How many there are.
@@ -38,7 +38,7 @@ class Entry:
     """
 
     name: str
-    spread: Spread
+    replica_set: ReplicaSet
     trial: Trial | None = None
     run: Run | None = None
     submodels: int = 0
@@ -52,12 +52,12 @@ class Entry:
     @property
     def placement(self) -> Placement:
         """The placement; with replicas the first one."""
-        return self.spread.placements[0]
+        return self.replica_set.placements[0]
 
     @property
     def is_replicated(self) -> bool:
         """Whether requests are spread over replicas."""
-        return len(self.spread.placements) > 1
+        return len(self.replica_set.placements) > 1
 
     @property
     def median(self) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InferError, PartitaError, PlanError
-from partita_hetero.compile.replicas import Spread, replicated
+from partita_hetero.compile.replicas import ReplicaSet, replicated
 from partita_hetero.cost import clock
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.placement.by_priority import Placement, Wishes
@@ -181,8 +181,8 @@ class Contest:
     def enter_present(self, name: str, choice: Choice) -> None:
         """A placement that the model has already, for other shapes; others must beat it surely."""
 
-        def place() -> Spread:
-            return self._compilation.spread(choice, self._out)
+        def place() -> ReplicaSet:
+            return self._compilation.replica_set(choice, self._out)
 
         entry = self._enter(name, place)
         if entry is None:
@@ -218,8 +218,8 @@ class Contest:
             raise InferError(f"No placement could be run. {failures}")
         problem = self._corrected(chosen)
         kept = decision.candidates[list(self._entries.values()).index(chosen)]
-        first, *others = (tuple(self._assignment(one)) for one in chosen.spread.placements)
-        return Outcome(problem, first, others, chosen.spread.shares, kept, decision)
+        first, *others = (tuple(self._assignment(one)) for one in chosen.replica_set.placements)
+        return Outcome(problem, first, others, chosen.replica_set.shares, kept, decision)
 
     def _raced(self, plan: Plan | None) -> tuple[Entry | None, Decision]:
         """The fastest of all that work, after a race."""
@@ -253,7 +253,7 @@ class Contest:
 
     def _replicated_choice(self, chosen: Entry, first: Choice) -> Choice:
         """The choice of the first replica with the others; for what each has, one reason."""
-        every = [self._wishes(self._assignment(one)) for one in chosen.spread.placements]
+        every = [self._wishes(self._assignment(one)) for one in chosen.replica_set.placements]
         names = {op: dict.fromkeys(wishes[op][0] for wishes in every) for op in self._table.home}
         moved = {op: replicated(where) for op, where in names.items() if len(where) > 1}
         told = [
@@ -264,7 +264,7 @@ class Contest:
             op: replace(there, device="", extra_us=None, change=FREE) if op in moved else there
             for op, there in first.elsewhere.items()
         }
-        shares = chosen.spread.shares
+        shares = chosen.replica_set.shares
         others = [Replica(*pair) for pair in zip(told[1:], shares[1:], strict=True)]
         return replace(first, wishes=told[0], elsewhere=elsewhere, replicas=others)
 
@@ -281,10 +281,10 @@ class Contest:
 
     # ---------------------------------------------------------------------------- entering
 
-    def _placed(self, wishes: Wishes, order: Sequence[str] | None = None) -> Spread:
-        return Spread.single(self._compilation.placer.place(self._out, wishes, order))
+    def _placed(self, wishes: Wishes, order: Sequence[str] | None = None) -> ReplicaSet:
+        return ReplicaSet.single(self._compilation.placer.place(self._out, wishes, order))
 
-    def _replicated(self, found: Replication) -> Spread | None:
+    def _replicated(self, found: Replication) -> ReplicaSet | None:
         """The placement on each device that it can be had on; ``None`` if that is less than two."""
         placer, problem = self._compilation.placer, self.problem()
         placements = []
@@ -299,22 +299,22 @@ class Contest:
         if len(placements) < 2:
             return None
         shares = shares_of(problem, [self._assignment(one) for one in placements])
-        return Spread(placements, range(len(placements)), shares)
+        return ReplicaSet(placements, range(len(placements)), shares)
 
-    def _enter(self, name: str, place: Callable[[], Spread | None]) -> Entry | None:
+    def _enter(self, name: str, place: Callable[[], ReplicaSet | None]) -> Entry | None:
         """Compiles and runs a placement; ``None`` if there is none, or it was entered before."""
         while True:
-            spread = place()
-            if spread is None or spread.key in self._entries:
+            replica_set = place()
+            if replica_set is None or replica_set.key in self._entries:
                 return None
-            assembly = self._compilation.build_spread(spread, self._out, self._remarks)
+            assembly = self._compilation.build_replicas(replica_set, self._out, self._remarks)
             if assembly is not None:
                 break
             self._table.refuse(self._out)
-        entry = self._entries[spread.key] = Entry(name or self._name(spread), spread)
+        entry = self._entries[replica_set.key] = Entry(name or self._name(replica_set), replica_set)
         entry.submodels = sum(len(one.submodels) for one in assembly.every())
         if not any(map(self._profile.missing, self._table.devices)):
-            entry.foreseen_us = self._value(self.problem(), spread)
+            entry.foreseen_us = self._value(self.problem(), replica_set)
         try:
             trial = Trial(self._compilation, assembly, self._inputs)
             if entry.is_replicated:  # what each part takes is known of it alone
@@ -361,14 +361,14 @@ class Contest:
             return
         pieces = entry.trial.assembly.submodels
         entry.scales = self._for_twins(self._profile.scales(pieces, entry.run))
-        expected = self._value(self._table.problem(entry.scales, 0.0), entry.spread)
+        expected = self._value(self._table.problem(entry.scales, 0.0), entry.replica_set)
         if self._objective != "THROUGHPUT" and pieces:
             entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
         self.scales |= entry.scales
         if len(pieces) > 1:  # of one submodel it is the request's own, and noise
             self._overhead = entry.overhead
         entry.predicted_us = self._value(
-            self._table.problem(entry.scales, entry.overhead), entry.spread
+            self._table.problem(entry.scales, entry.overhead), entry.replica_set
         )
 
     def _for_twins(self, scales: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
@@ -428,7 +428,7 @@ class Contest:
         candidates = [
             Candidate(
                 entry.name,
-                self._counts(entry.spread),
+                self._counts(entry.replica_set),
                 entry.submodels,
                 entry.foreseen_us,
                 entry.predicted_us,
@@ -449,21 +449,21 @@ class Contest:
 
     # ---------------------------------------------------------------------------- internals
 
-    def _counts(self, spread: Spread) -> dict[str, int]:
+    def _counts(self, replica_set: ReplicaSet) -> dict[str, int]:
         """Device to how many operations it runs; one that replicas share has them once."""
         placed = {
-            (one.device[op] or "-", op) for one in spread.placements for op in self._table.home
+            (one.device[op] or "-", op) for one in replica_set.placements for op in self._table.home
         }
         counts = Counter(device for device, _ in placed)
         order = dict.fromkeys(
-            one.device[op] or "-" for one in spread.placements for op in self._table.home
+            one.device[op] or "-" for one in replica_set.placements for op in self._table.home
         )
         return {device: counts[device] for device in order}
 
-    def _name(self, spread: Spread) -> str:
-        if len(spread.placements) > 1:
-            return f"replicas on {spread.describe(list(self._table.home))}"
-        (placement,) = spread.placements
+    def _name(self, replica_set: ReplicaSet) -> str:
+        if len(replica_set.placements) > 1:
+            return f"replicas on {replica_set.describe(list(self._table.home))}"
+        (placement,) = replica_set.placements
         used = dict.fromkeys(placement.device[op] for op in self._table.home)
         if len(used) == 1:
             return f"only {next(iter(used))}"
@@ -471,10 +471,10 @@ class Contest:
             return "priority"
         return f"{placement.device[min(self._table.home)]} first"
 
-    def _value(self, problem: Problem, spread: Spread) -> float:
-        assignment, *others = (self._assignment(one) for one in spread.placements)
+    def _value(self, problem: Problem, replica_set: ReplicaSet) -> float:
+        assignment, *others = (self._assignment(one) for one in replica_set.placements)
         if others:
-            return interval_us(problem, [assignment, *others], spread.shares)
+            return interval_us(problem, [assignment, *others], replica_set.shares)
         timeline = simulate(problem, assignment, self._objective)
         return objective_value(problem, assignment, self._objective, timeline)
 

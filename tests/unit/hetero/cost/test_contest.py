@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from partita_hetero.compile.replicas import Spread
+from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.tuning.contestant import PLAN, Entry, best
 
 
 def entry(name, times):
-    return Entry(name, Spread.single(Placement([], [], [])), times=times)
+    return Entry(name, ReplicaSet.single(Placement([], [], [])), times=times)
 
 
 @pytest.mark.parametrize(

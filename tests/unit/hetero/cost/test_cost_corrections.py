@@ -9,7 +9,7 @@ from models import model_of, node, value
 
 from partita.contract.query import Reason, ReasonCode
 from partita.frontends.reader import read_model
-from partita_hetero.compile.replicas import Spread
+from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.partition import op_graph
@@ -56,7 +56,7 @@ def learn(contest, places, parts, whole):
             number += 1
             pieces.append(SimpleNamespace(number=number, device=place, ops=(op,)))
     trial = SimpleNamespace(assembly=SimpleNamespace(submodels=pieces))
-    entry = Entry("tried", Spread.single(SimpleNamespace(device=list(places))), trial)
+    entry = Entry("tried", ReplicaSet.single(SimpleNamespace(device=list(places))), trial)
     entry.run = Run(whole, dict(enumerate(parts, 1)), Timeline(()), 3)
     contest.correct_entry(entry)
     problem = contest.problem()

@@ -76,8 +76,8 @@ def plan_decoder(
             f"Model '{placer.model.name}' does not fit with a cache for {request.context} tokens: "
             f"{error} {advice} Raise a limit, add a device, or ask for less context."
         ) from error
-    found, spread = _with_replicas(placer.devices, decoder, whole, objective, found)
-    report = DecoderReport(placer, decoder, request, objective, found, spread)
+    found, replicas = _with_replicas(placer.devices, decoder, whole, objective, found)
+    report = DecoderReport(placer, decoder, request, objective, found, replicas)
     return report.made(time.perf_counter() - start)
 
 
@@ -90,13 +90,14 @@ def _with_replicas(
 ) -> tuple[ChainPlan, DecoderReplicas | None]:
     """The plan, or the first of replicas that do more requests, and these."""
     groups = twins_of(devices, whole.devices) if objective == "THROUGHPUT" else []
-    spread = best_replicas(decoder, whole, groups)
-    if spread is None or spread.value_us >= found.value_us:
+    replicas = best_replicas(decoder, whole, groups)
+    if replicas is None or replicas.value_us >= found.value_us:
         return found, None
-    bound = min(found.bound_us, spread.value_us)
-    first = spread.choices[0]
+    bound = min(found.bound_us, replicas.value_us)
+    first = replicas.choices[0]
     use = use_of(whole, first)
-    return replace(found, choice=first, value_us=spread.value_us, bound_us=bound, use=use), spread
+    plan = replace(found, choice=first, value_us=replicas.value_us, bound_us=bound, use=use)
+    return plan, replicas
 
 
 def plan_model(model: Model, devices: DeviceList) -> PlannedDecoder:

@@ -65,16 +65,16 @@ class DecoderReport:
         request: TokenRequest,
         objective: ChainObjective,
         found: ChainPlan,
-        spread: DecoderReplicas | None = None,
+        replicas: DecoderReplicas | None = None,
     ) -> None:
         self._placer, self._decoder, self._request = placer, decoder, request
         self._objective, self._found = objective, found
         self._whole = whole_request(decoder, request)
-        self._shares = (1.0,) if spread is None else spread.shares
-        self._choices = (found.choice,) if spread is None else spread.choices
+        self._shares = (1.0,) if replicas is None else replicas.shares
+        self._choices = (found.choice,) if replicas is None else replicas.choices
         self._homes = self._homes_of(found.choice)
         self._twins = (
-            [] if spread is None else [self._name(self._homes_of(c)[0]) for c in spread.choices]
+            [] if replicas is None else [self._name(self._homes_of(c)[0]) for c in replicas.choices]
         )
 
     def _homes_of(self, choice: Sequence[int]) -> list[tuple[int, ...]]:
