@@ -190,7 +190,8 @@ def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
         raise ValueError("its seats have no shares")
     if set(seats) != set(range(len(placements))):
         raise ValueError("its seats are of other placements")
-    return _Kept(ReplicaSet(placements, seats, shares), shapes, told, _decision(stored.get("decision")))
+    decision = _decision(stored.get("decision"))
+    return _Kept(ReplicaSet(placements, seats, shares), shapes, told, decision)
 
 
 def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str]) -> Assembly:
