@@ -142,7 +142,7 @@ def attend_cache(
         count = rows * (block + 1) // blocks - first
         chosen = Block(head, first, count, part)
         _attend_block(cache, queries, spans, terms, mine, table, cap, chosen)
-        _deliver(terms, results, mine, table, chosen)
+        _store_results(terms, results, mine, table, chosen)
 
 
 @loop
@@ -197,16 +197,16 @@ def _attend_block(
                 made = sums_of_values[r * outputs : (r + 2) * outputs]
                 rescale(line, keys, size)
                 _bias_scores(line, terms, table, cap, head, first + r, low)
-                _carry_on(line, made[:outputs], tops, sums, r)
+                _update_softmax(line, made[:outputs], tops, sums, r)
                 rescale(line, values, outputs)
                 if both:
                     rescale(other, keys, size)
                     _bias_scores(other, terms, table, cap, head, first + r + 1, low)
-                    _carry_on(other, made[outputs:], tops, sums, r + 1)
+                    _update_softmax(other, made[outputs:], tops, sums, r + 1)
                     rescale(other, values, outputs)
-                    _mix_of_pair(line, other, values, made[:outputs], made[outputs:])
+                    _add_values_of_pair(line, other, values, made[:outputs], made[outputs:])
                 else:
-                    _mix(line, values, made[:outputs])
+                    _add_values(line, values, made[:outputs])
             r += 2 if both else 1
 
 
@@ -316,7 +316,7 @@ def add_bias(terms: Any, table: Any, head: Any, row: Any, low: Any, line: Any) -
 
 
 @loop(inline=True)
-def _carry_on(line: Any, made: Any, tops: Any, sums: Any, r: Any) -> None:
+def _update_softmax(line: Any, made: Any, tops: Any, sums: Any, r: Any) -> None:
     """The softmax of scores as far as it is known; what was added up before is made to fit it."""
     old, top = tops[r], row_maximum(line)
     top = old if old > top else top
@@ -338,7 +338,7 @@ def _carry_on(line: Any, made: Any, tops: Any, sums: Any, r: Any) -> None:
 
 
 @loop(inline=True)
-def _mix(line: Any, values: Any, made: Any) -> None:
+def _add_values(line: Any, values: Any, made: Any) -> None:
     """Adds values times their weights, four at a time."""
     size, n = made.size, line.size
     step = pitch(values, size)
@@ -363,7 +363,7 @@ def _mix(line: Any, values: Any, made: Any) -> None:
 
 
 @loop(inline=True)
-def _mix_of_pair(line: Any, lines: Any, values: Any, made: Any, others: Any) -> None:
+def _add_values_of_pair(line: Any, lines: Any, values: Any, made: Any, others: Any) -> None:
     """Adds values times their weights for two queries; each value is read once."""
     size, n = made.size, line.size
     step = pitch(values, size)
@@ -382,12 +382,14 @@ def _mix_of_pair(line: Any, lines: Any, values: Any, made: Any, others: Any) -> 
             others[i] += muladd(u1, x1, u0 * x0) + muladd(u3, x3, u2 * x2)
         j += 4
     if j < n:
-        _mix(line[j:], values[j * step :], made)
-        _mix(lines[j:], values[j * step :], others)
+        _add_values(line[j:], values[j * step :], made)
+        _add_values(lines[j:], values[j * step :], others)
 
 
 @loop
-def _deliver(terms: Terms, results: Results, mine: Array, table: Array, chosen: Block) -> None:
+def _store_results(
+    terms: Terms, results: Results, mine: Array, table: Array, chosen: Block
+) -> None:
     """Brings what `_attend_block` has left to its place: the result's, or that of its part."""
     head, first, count, part = chosen
     outputs, group, parts = table[OUTPUTS], table[GROUP], table[PARTS]

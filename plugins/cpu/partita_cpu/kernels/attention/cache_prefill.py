@@ -98,11 +98,11 @@ class Chunk(NamedTuple):
     tiles: int
 
 
-class Room(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch memory of a thread.
 
     Attributes:
-        made: Sums of values for each query, OUTPUTS rounded up to whole tiles.
+        sums: Sums of values for each query, OUTPUTS rounded up to whole tiles.
         states: For each tile what `attend.SOFTMAX_PARAMETERS` says.
         seen: Of one tile, likewise.
         keys: A block of keys, packed: for each block of columns (SIZE, columns).
@@ -111,7 +111,7 @@ class Room(NamedTuple):
         piece: Some keys as floats, (SIDE, SIZE).
     """
 
-    made: KernelArray
+    sums: KernelArray
     states: KernelArray
     seen: KernelArray
     keys: KernelArray
@@ -147,14 +147,14 @@ def attend_tiles(
         return
     made = tid * floats
     made += -(address(scratch) // 4 + made) % 16
-    deep, state = _whole(table[SIZE], SIDE), _whole(most, wide // VECTORS)
-    keys = made + most_tiles(most) * most * _whole(outputs, wide)
+    deep, state = _round_up(table[SIZE], SIDE), _round_up(most, wide // VECTORS)
+    keys = made + most_tiles(most) * most * _round_up(outputs, wide)
     values = keys + KEYS * deep
-    scores = values + KEYS * _whole(outputs, wide)
+    scores = values + KEYS * _round_up(outputs, wide)
     piece = scores + KEYS * most
     seen = piece + SIDE * deep
     states = seen + 2 * state
-    room = Room(
+    own = Scratch(
         scratch[made:keys],
         scratch[states : states + most_tiles(most) * STATES * state],
         scratch[seen:states],
@@ -176,8 +176,8 @@ def attend_tiles(
             first, behind = tiles * number // chunks, tiles * (number + 1) // chunks
             low, high = rows * first // tiles, rows * behind // tiles
             chunk = Chunk(unit % heads, low, high, behind - first)
-            _attend_chunk(cache, queries, spans, terms, room, kernels, table, cap, chunk)
-            _deliver(terms, y, room, table, chunk)
+            _attend_chunk(cache, queries, spans, terms, own, kernels, table, cap, chunk)
+            _store_results(terms, y, own, table, chunk)
 
 
 @loop
@@ -186,7 +186,7 @@ def _attend_chunk(
     queries: Array,
     spans: Array,
     terms: Terms,
-    room: Room,
+    own: Scratch,
     kernels: Array,
     table: Array,
     cap: float,
@@ -194,20 +194,20 @@ def _attend_chunk(
 ) -> None:
     """Goes through the keys that any query of a chunk sees, block by block."""
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
-    beyond, deep = _whole(table[OUTPUTS], wide), _whole(size, SIDE)
-    room.made[: rows * beyond] = 0
-    apart = room.seen.size // 2
+    beyond, deep = _round_up(table[OUTPUTS], wide), _round_up(size, SIDE)
+    own.sums[: rows * beyond] = 0
+    apart = own.seen.size // 2
     for tile in range(chunk.tiles):
         state = STATES * apart * tile
-        room.states[state : state + apart] = -np.inf
-        room.states[state + apart : state + 2 * apart] = 0
-    scores, line = address(room.scores), 4 * KEYS
+        own.states[state : state + apart] = -np.inf
+        own.states[state + apart : state + 2 * apart] = 0
+    scores, line = address(own.scores), 4 * KEYS
     start, stop = _seen_by_rows(spans, chunk.head, chunk.first, chunk.behind, table)
     for key in range(start, stop, KEYS):
         end = min(key + KEYS, stop)
         place = chunk.head * table[PLACES] + key
-        _pack_keys(cache.keys, place, end - key, kernels, table, room)
-        _pack_values(cache.values, place, end - key, table, room)
+        _pack_keys(cache.keys, place, end - key, kernels, table, own)
+        _pack_values(cache.values, place, end - key, table, own)
         for tile in range(chunk.tiles):
             low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
             first, count = chunk.first + low, high - low
@@ -216,13 +216,13 @@ def _attend_chunk(
             if columns <= max(sees[0] - key, 0):
                 continue
             a = address(queries) + 4 * (chunk.head * table[QUERIES] * table[GROUP] + first) * size
-            packed = address(room.keys), 4 * deep * wide, -(-columns // wide)
+            packed = address(own.keys), 4 * deep * wide, -(-columns // wide)
             call_products(kernels[count], (a, 4 * size, size, *packed, scores, line, 0))
-            state = address(room.states) + 4 * STATES * apart * tile
+            state = address(own.states) + 4 * STATES * apart * tile
             block = chunk.head, key, end, columns
-            _softmax_of_tile(spans, terms, room, kernels, table, cap, first, count, block, state)
-            packed = address(room.values), 4 * KEYS * wide, beyond // wide
-            to = address(room.made) + 4 * low * beyond
+            _softmax_of_tile(spans, terms, own, kernels, table, cap, first, count, block, state)
+            packed = address(own.values), 4 * KEYS * wide, beyond // wide
+            to = address(own.sums) + 4 * low * beyond
             call_products(
                 kernels[count], (scores, line, columns, *packed, to, 4 * beyond, state + 8 * apart)
             )
@@ -232,7 +232,7 @@ def _attend_chunk(
 def _softmax_of_tile(
     spans: Array,
     terms: Terms,
-    room: Room,
+    own: Scratch,
     kernels: Array,
     table: Array,
     cap: float,
@@ -245,13 +245,13 @@ def _softmax_of_tile(
     head, key, end, columns = block
     group, batch = table[GROUP], head // table[KV_HEADS]
     s, member = first // group, first % group
-    seen, apart = sizes_at(address(room.seen), room.seen.size), room.seen.size // 2
+    seen, apart = sizes_at(address(own.seen), own.seen.size), own.seen.size // 2
     for row in range(count):
         low, high = seen_keys(spans, batch, s, table)
         low = max(low - key, 0)
         high = max(min(high, end) - key, low)
         if (cap != 0 or table[BIASED]) and low < high:
-            line = room.scores[row * KEYS + low : row * KEYS + high]
+            line = own.scores[row * KEYS + low : row * KEYS + high]
             if cap != 0:
                 bound_scores(line, cap)
             if table[BIASED]:
@@ -260,7 +260,7 @@ def _softmax_of_tile(
         member += 1
         if member == group:
             s, member = s + 1, 0
-    scores, places = address(room.scores), address(room.seen)
+    scores, places = address(own.scores), address(own.seen)
     call_softmax(kernels[SOFTMAX], (scores, 4 * KEYS, count, columns, places, state))
 
 
@@ -277,26 +277,26 @@ def _seen_by_rows(spans: Any, head: Any, first: Any, behind: Any, table: Any) ->
 
 @loop
 def _pack_keys(
-    keys: Array, place: int, count: int, kernels: Array, table: Array, room: Room
+    keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> None:
     """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
     size, wide = table[SIZE], table[COLUMNS]
-    step, side, deep = pitch(keys, size), min(SIDE, wide), _whole(size, SIDE)
+    step, side, deep = pitch(keys, size), min(SIDE, wide), _round_up(size, SIDE)
     for first in range(0, count, side):
         for j in range(min(side, count - first)):
             start = (place + first + j) * step
-            row = floats_at(address(room.piece) + 4 * j * deep, size)
+            row = floats_at(address(own.piece) + 4 * j * deep, size)
             _widen(keys[start : start + size], scale_at(keys, start, size), row)
-        to = address(room.keys) + 4 * (first // wide * deep * wide + first % wide)
+        to = address(own.keys) + 4 * (first // wide * deep * wide + first % wide)
         for i in range(0, size, side):
             call_transpose(
                 kernels[TRANSPOSE],
-                (address(room.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
+                (address(own.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
             )
 
 
 @loop
-def _pack_values(values: Array, place: int, count: int, table: Array, room: Room) -> None:
+def _pack_values(values: Array, place: int, count: int, table: Array, own: Scratch) -> None:
     """Values from a place of the cache on: for each block of columns (KEYS, columns)."""
     outputs, wide = table[OUTPUTS], table[COLUMNS]
     step = pitch(values, outputs)
@@ -306,7 +306,7 @@ def _pack_values(values: Array, place: int, count: int, table: Array, room: Room
         for block in range(-(-outputs // wide)):
             first = block * wide
             width = min(wide, outputs - first)
-            row = floats_at(address(room.values) + 4 * (block * KEYS + j) * wide, wide)
+            row = floats_at(address(own.values) + 4 * (block * KEYS + j) * wide, wide)
             _widen(values[start + first : start + first + width], scale, row)
             for i in range(width, wide):
                 row[i] = 0
@@ -320,24 +320,24 @@ def _widen(source: Any, scale: Any, row: Any) -> None:
 
 
 @loop
-def _deliver(terms: Terms, y: Array, room: Room, table: Array, chunk: Chunk) -> None:
+def _store_results(terms: Terms, y: Array, own: Scratch, table: Array, chunk: Chunk) -> None:
     """Brings what was added up to its place in the result."""
     outputs = table[OUTPUTS]
-    beyond = _whole(outputs, table[COLUMNS])
-    rows, apart = chunk.behind - chunk.first, room.seen.size // 2
+    beyond = _round_up(outputs, table[COLUMNS])
+    rows, apart = chunk.behind - chunk.first, own.seen.size // 2
     for tile in range(chunk.tiles):
         low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
         for row in range(low, high):
             known = STATES * apart * tile + row - low
-            top, total = room.states[known], room.states[known + apart]
-            made = room.made[row * beyond : row * beyond + outputs]
+            top, total = own.states[known], own.states[known + apart]
+            made = own.sums[row * beyond : row * beyond + outputs]
             place = result_place(chunk.head, chunk.first + row, table)
             target = y[place : place + outputs]
             finish_row(made, top, total, terms, chunk.head, chunk.first + row, table, target)
 
 
 @register_jitable
-def _whole(count: Any, unit: Any) -> Any:
+def _round_up(count: Any, unit: Any) -> Any:
     """A count rounded up to whole units."""
     return -(-count // unit) * unit
 
@@ -351,8 +351,8 @@ def most_tiles(rows: Any) -> Any:
 @register_jitable
 def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any) -> Any:
     """Floats that a thread of `attend_tiles` needs."""
-    beyond, deep = _whole(outputs, columns), _whole(size, SIDE)
-    state = _whole(rows, columns // VECTORS)
+    beyond, deep = _round_up(outputs, columns), _round_up(size, SIDE)
+    state = _round_up(rows, columns // VECTORS)
     kept = most_tiles(rows) * (rows * beyond + STATES * state) + 2 * state
     return kept + KEYS * (deep + beyond + rows) + SIDE * deep + _LINE
 
