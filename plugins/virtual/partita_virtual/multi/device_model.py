@@ -14,7 +14,7 @@ from partita.contract.runner import Runner
 from partita.errors import PartitaError
 from partita.model.model import Model
 from partita_virtual.members import Members, explained, nobody_can, states
-from partita_virtual.multi.lanes import Lane, Lanes
+from partita_virtual.multi.device_pool import Lane, Lanes
 from partita_virtual.multi.runner import MultiRunner
 from partita_virtual.properties import MultiProperties
 

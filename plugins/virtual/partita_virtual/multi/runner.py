@@ -13,7 +13,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
-from partita_virtual.multi.lanes import Lane, Lanes
+from partita_virtual.multi.device_pool import Lane, Lanes
 
 
 class MultiRunner(Runner):
