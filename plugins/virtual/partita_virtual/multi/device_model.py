@@ -14,7 +14,7 @@ from partita.contract.runner import Runner
 from partita.errors import PartitaError
 from partita.model.model import Model
 from partita_virtual.members import Members, explained, nobody_can, states
-from partita_virtual.multi.device_pool import Lane, Lanes
+from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 from partita_virtual.multi.runner import MultiRunner
 from partita_virtual.properties import MultiProperties
 
@@ -38,7 +38,7 @@ class MultiModel(DeviceModel):
         self._refused: dict[str, QueryResult] = {}
         self._notes: list[str] = []
         causes: dict[str, Exception] = {}
-        lanes: list[Lane] = []
+        pooled: list[PooledDevice] = []
         for device in members:
             try:
                 answer = members.ask(model, device)
@@ -51,37 +51,37 @@ class MultiModel(DeviceModel):
                 continue
             del self._refused[device]
             room = members.counts.get(device) or compiled.optimal_number_of_infer_requests
-            lanes.append(Lane(device, compiled, room))
-        if not lanes:
+            pooled.append(PooledDevice(device, compiled, room))
+        if not pooled:
             raise nobody_can(members.own_name, model, causes)
-        self._lanes = Lanes(lanes, self.properties.SCHEDULE_POLICY == "ROUND_ROBIN")
+        self._pool = DevicePool(pooled, self.properties.SCHEDULE_POLICY == "ROUND_ROBIN")
 
     def create_runner(self) -> Runner:
         """A runner that goes to a free device with each run."""
-        return MultiRunner(self._lanes, self.properties.ENABLE_RUNTIME_FALLBACK)
+        return MultiRunner(self._pool, self.properties.ENABLE_RUNTIME_FALLBACK)
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """As the first device has it."""
-        return self._lanes.present[0].compiled.host_array(shape, dtype)
+        return self._pool.present[0].compiled.host_array(shape, dtype)
 
     @property
     def execution_devices(self) -> list[str]:
         """The devices that get requests."""
-        return [lane.device for lane in self._lanes.present]
+        return [one.device for one in self._pool.present]
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """What all devices take together."""
-        return sum(lane.capacity for lane in self._lanes.present)
+        return sum(one.capacity for one in self._pool.present)
 
     def explain(self) -> Explanation:
         """The placement on the first device; the notes tell of the others."""
-        first, *others = self._lanes.present
+        first, *others = self._pool.present
         reason = Reason(ReasonCode.PRIORITY, f"a request on {first.device}, the first of the list")
-        counts = [f"{lane.device} has run {lane.served} requests" for lane in (first, *others)]
-        notes = [*self._notes, *self._lanes.notes, *(counts if others else ())]
+        counts = [f"{one.device} has run {one.served} requests" for one in (first, *others)]
+        notes = [*self._notes, *self._pool.notes, *(counts if others else ())]
         return explained(first.compiled.explain(), reason, self._refused, notes)
 
     def export_state(self) -> Mapping[str, Any]:
         """What the devices keep."""
-        return states({lane.device: lane.compiled for lane in self._lanes.present})
+        return states({one.device: one.compiled for one in self._pool.present})

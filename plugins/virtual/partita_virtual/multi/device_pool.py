@@ -12,7 +12,7 @@ from partita.errors import InferCancelledError
 _log = logging.getLogger("partita.multi")
 
 
-class Lane:
+class PooledDevice:
     """A device with room for so many requests at a time.
 
     Args:
@@ -33,26 +33,26 @@ class Lane:
         self.running = self.served = 0
 
 
-class Lanes:
+class DevicePool:
     """The devices of one model, shared by its requests.
 
     Args:
-        lanes: In order of priority.
+        devices: In order of priority.
         by_turns: Whether devices take turns; otherwise the first free one gets a request.
     """
 
-    def __init__(self, lanes: Sequence[Lane], by_turns: bool) -> None:
-        self._lanes = list(lanes)
+    def __init__(self, devices: Sequence[PooledDevice], by_turns: bool) -> None:
+        self._devices = list(devices)
         self._by_turns = by_turns
         self._turn = 0
         self._changed = threading.Condition()
         self._notes: list[str] = []
 
     @property
-    def present(self) -> tuple[Lane, ...]:
+    def present(self) -> tuple[PooledDevice, ...]:
         """Those that get requests."""
         with self._changed:
-            return tuple(self._lanes)
+            return tuple(self._devices)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,7 +60,9 @@ class Lanes:
         with self._changed:
             return tuple(self._notes)
 
-    def acquire(self, without: Collection[str], is_cancelled: Callable[[], bool]) -> Lane | None:
+    def acquire(
+        self, without: Collection[str], is_cancelled: Callable[[], bool]
+    ) -> PooledDevice | None:
         """Takes room on a device, and waits for it if need be.
 
         Args:
@@ -77,25 +79,25 @@ class Lanes:
             while True:
                 if is_cancelled():
                     raise InferCancelledError("The request was cancelled before it began.")
-                in_turn = self._lanes[self._turn :] + self._lanes[: self._turn]
-                able = [lane for lane in in_turn if lane.device not in without]
+                in_turn = self._devices[self._turn :] + self._devices[: self._turn]
+                able = [member for member in in_turn if member.device not in without]
                 if not able:
                     return None
-                free = [lane for lane in able if lane.running < lane.capacity]
+                free = [member for member in able if member.running < member.capacity]
                 if free:
                     break
                 self._changed.wait()
-            lane = free[0]
-            lane.running += 1
+            member = free[0]
+            member.running += 1
             if self._by_turns:
-                self._turn = (self._lanes.index(lane) + 1) % len(self._lanes)
-            return lane
+                self._turn = (self._devices.index(member) + 1) % len(self._devices)
+            return member
 
-    def release(self, lane: Lane, is_served: bool) -> None:
+    def release(self, member: PooledDevice, is_served: bool) -> None:
         """Gives room back."""
         with self._changed:
-            lane.running -= 1
-            lane.served += is_served
+            member.running -= 1
+            member.served += is_served
             self._changed.notify_all()
 
     def wake(self) -> None:
@@ -112,9 +114,9 @@ class Lanes:
         """
         with self._changed:
             for device, error in failures.items():
-                rest = [lane for lane in self._lanes if lane.device != device]
-                if rest and len(rest) < len(self._lanes):
-                    self._lanes, self._turn = rest, 0
+                rest = [member for member in self._devices if member.device != device]
+                if rest and len(rest) < len(self._devices):
+                    self._devices, self._turn = rest, 0
                     self._notes.append(f"{device} gets no more requests: {error} ({other} ran it)")
                     _log.warning("%s", self._notes[-1])
             self._changed.notify_all()

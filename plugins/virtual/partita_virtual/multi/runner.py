@@ -13,19 +13,19 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
-from partita_virtual.multi.device_pool import Lane, Lanes
+from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 
 
 class MultiRunner(Runner):
     """Has a runner on every device that it has been on.
 
     Args:
-        lanes: The devices.
+        pool: The devices.
         falls_back: Whether another device gets what one has failed on.
     """
 
-    def __init__(self, lanes: Lanes, falls_back: bool) -> None:
-        self._lanes = lanes
+    def __init__(self, pool: DevicePool, falls_back: bool) -> None:
+        self._pool = pool
         self._falls_back = falls_back
         self._runners: dict[str, Runner] = {}
         self._present: Runner | None = None
@@ -37,29 +37,29 @@ class MultiRunner(Runner):
         """Runs on a free device; on others after it, if it fails."""
         self._cancelled = False
         failures: dict[str, Exception] = {}
-        while (lane := self._lanes.acquire(failures, lambda: self._cancelled)) is not None:
+        while (member := self._pool.acquire(failures, lambda: self._cancelled)) is not None:
             is_served = False
             try:
-                results = self.on(lane).run(inputs, outputs)
+                results = self.on(member).run(inputs, outputs)
                 is_served = True
             except InferCancelledError:
                 raise
             except Exception as error:  # whatever a broken device raises
                 if not self._falls_back:
                     raise
-                failures[lane.device] = error
+                failures[member.device] = error
             finally:
-                self._lanes.release(lane, is_served)
+                self._pool.release(member, is_served)
             if is_served:
-                self._lanes.retire(failures, lane.device)
+                self._pool.retire(failures, member.device)
                 return results
         raise next(iter(failures.values()))
 
-    def on(self, lane: Lane) -> Runner:
+    def on(self, member: PooledDevice) -> Runner:
         """Its runner on a device, which is the one that it is on from now on."""
-        runner = self._runners.get(lane.device)
+        runner = self._runners.get(member.device)
         if runner is None:
-            runner = self._runners[lane.device] = lane.compiled.create_runner()
+            runner = self._runners[member.device] = member.compiled.create_runner()
         self._present = runner
         return runner
 
@@ -70,7 +70,7 @@ class MultiRunner(Runner):
         scratch: np.ndarray[Any, Any] | None = None,
     ) -> BoundCall | None:
         """A call that is bound on each device when it has run there once."""
-        return MultiBoundCall(self, self._lanes, inputs, outputs)
+        return MultiBoundCall(self, self._pool, inputs, outputs)
 
     def begin(self) -> None:
         """Forgets that an earlier run was cancelled."""
@@ -92,7 +92,7 @@ class MultiRunner(Runner):
     def cancel(self) -> None:
         """Stops waiting for room, and asks the device to stop."""
         self._cancelled = True
-        self._lanes.wake()
+        self._pool.wake()
         present = self._present
         if present is not None:
             present.cancel()
@@ -109,7 +109,7 @@ class MultiBoundCall(BoundCall):
 
     Args:
         runner: The request's.
-        lanes: The devices.
+        pool: The devices.
         inputs: What is read.
         outputs: What is written.
     """
@@ -117,38 +117,38 @@ class MultiBoundCall(BoundCall):
     def __init__(
         self,
         runner: MultiRunner,
-        lanes: Lanes,
+        pool: DevicePool,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
     ) -> None:
-        self._runner, self._lanes = runner, lanes
+        self._runner, self._pool = runner, pool
         self._inputs, self._outputs = inputs, outputs
         self._calls: dict[str, BoundCall | None] = {}
 
     def __call__(self) -> None:
         """Runs on a free device; after a failure as a run does."""
         self._runner.begin()
-        lane = self._lanes.acquire((), lambda: self._runner.is_cancelled)
+        member = self._pool.acquire((), lambda: self._runner.is_cancelled)
         is_served = False
-        if lane is not None:
+        if member is not None:
             try:
-                self._call_on(lane)
+                self._call_on(member)
                 is_served = True
             except (InferCancelledError, BoundCallEndedError):
                 raise
             except Exception:  # noqa: BLE001  # the run below tells what is wrong
                 self._calls.clear()
             finally:
-                self._lanes.release(lane, is_served)
+                self._pool.release(member, is_served)
         if not is_served:
             run_into(self._runner, self._inputs, self._outputs)
 
-    def _call_on(self, lane: Lane) -> None:
-        runner = self._runner.on(lane)
-        call = self._calls.get(lane.device)
+    def _call_on(self, member: PooledDevice) -> None:
+        runner = self._runner.on(member)
+        call = self._calls.get(member.device)
         if call is not None:
             call()
             return
         run_into(runner, self._inputs, self._outputs)
-        if lane.device not in self._calls:
-            self._calls[lane.device] = runner.bind(self._inputs, self._outputs)
+        if member.device not in self._calls:
+            self._calls[member.device] = runner.bind(self._inputs, self._outputs)
