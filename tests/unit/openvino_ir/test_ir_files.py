@@ -229,6 +229,23 @@ def test_the_order_of_iterations():
     assert total.tolist() == [[-1], [-1]]  # the other way round the 1 is lost: 0
 
 
+@pytest.mark.parametrize(
+    ("stride", "start", "end", "taken"),
+    [(1, 1, -1, slice(1, None)), (1, 0, -3, slice(0, 4)), (1, -4, 5, slice(3, 5)),
+     (-1, -3, 1, slice(1, 4)), (-1, 4, 0, slice(0, 4))],
+)  # fmt: skip
+def test_iterations_over_a_part_of_the_axis(stride, start, end, taken):
+    net = iteration("TensorIterator", stride, start)
+    text = net.xml().replace("axis=", f'end="{end}" axis=', 1)
+    model = read_model(text.encode(), weights=bytes(net.weights))
+    x = np.random.default_rng(1).standard_normal((2, 6)).astype(np.float32)
+    first = np.ones((2, 1), np.float32)
+    found = partita.Core().compile_model(model, "CPU")({"x": x, "first": first})
+    stacked, total = found[0], found[1]
+    np.testing.assert_allclose(stacked, 2 * x[:, taken], rtol=1e-6)
+    np.testing.assert_allclose(total, first + x[:, taken].sum(1, keepdims=True), rtol=1e-5)
+
+
 # ---------------------------------------------------------------------------- what is refused
 
 

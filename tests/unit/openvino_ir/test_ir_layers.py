@@ -374,16 +374,15 @@ def test_boxes_come_by_score_over_all_classes():
 @pytest.mark.parametrize(
     ("kind", "arrays", "data", "said"),
     [
-        ("Pad", [A, np.zeros(3, int), np.ones(3, int)], {"pad_mode": "symmetric"},
-         "pad_mode 'symmetric' is not known; known are constant, edge, reflect"),
+        ("Pad", [A, np.zeros(3, int), np.ones(3, int)], {"pad_mode": "circular"},
+         "pad_mode 'circular' is not known; known are constant, edge, reflect, symmetric"),
+        ("DeformableConvolution", [A, A, A], {}, "bilinear_interpolation_pad 'false' is not read"),
         ("Add", [A, B], {"auto_broadcast": "pdpd"}, "auto_broadcast 'pdpd' is not known"),
         ("Elu", [A], {"alpha": "much"}, "attribute 'alpha' is 'much', not a number"),
         ("Elu", [A], {}, "attribute 'alpha' is None, not a number"),
         ("Transpose", [A, np.array([0, 2, 1])], {}, "input 1 must be a constant"),
         ("HardSigmoid", [A, np.float32(1), np.float32(0)], {}, "input 1 must be a constant"),
         ("LRN", [A, np.array([2])], {"alpha": "1"}, "input 1 must be a constant"),
-        ("TopK", [A, np.array(2)], {"axis": "0", "mode": "max", "sort": "index"},
-         "the order by index is not read"),
         ("Proposal", [A], {}, "layers that are not known: layer 'Proposal_1' (Proposal, opset1)"),
     ],
 )  # fmt: skip

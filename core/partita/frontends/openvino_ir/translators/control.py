@@ -24,6 +24,7 @@ class _Link:
     axis: int | None
     stride: int
     start: int
+    end: int
     part: int
     purpose: str
 
@@ -31,9 +32,9 @@ class _Link:
 def _links(at: Site, path: str) -> list[_Link]:
     found = []
     for element in at.layer.element.iterfind(path):
-        numbers = {key: element.get(key) for key in ("axis", "stride", "start", "part_size")}
+        numbers = {key: element.get(key) for key in ("axis", "stride", "start", "end", "part_size")}
         try:
-            axis, stride, start, part = (
+            axis, stride, start, end, part = (
                 None if text is None else int(text) for text in numbers.values()
             )
         except ValueError as error:
@@ -42,7 +43,9 @@ def _links(at: Site, path: str) -> list[_Link]:
         if inner is None or port is None:
             raise at.error("the port map has an entry without ids")
         purpose = element.get("purpose", "")
-        found.append(_Link(port, inner, axis, stride or 1, start or 0, part or 1, purpose))
+        if end is None:
+            end = 0 if (stride or 1) < 0 else -1
+        found.append(_Link(port, inner, axis, stride or 1, start or 0, end, part or 1, purpose))
     return found
 
 
@@ -178,9 +181,10 @@ def _bounds(at: Site, inputs: list[_Link]) -> tuple[ir.Value | None, ir.Value | 
     for link in inputs:
         if link.axis is not None:
             place, value = _outer(at, link)
-            axis = link.axis % at.rank(place)
-            size = at.emit("Reshape", at.size(value, axis), scalar)
-            return at.emit("Div", size, at.const(link.part, np.int64)), None
+            size = at.emit("Reshape", at.size(value, link.axis % at.rank(place)), scalar)
+            first, last = (_place(at, size, number) for number in (link.start, link.end))
+            length = at.emit("Abs", at.emit("Sub", last, first))
+            return at.emit("Div", length, at.const(abs(link.stride), np.int64)), None
     raise at.error("no input is taken in slices, so the number of iterations is not known")
 
 
@@ -197,19 +201,23 @@ def _condition(
 
 
 def _part(body: Site, value: ir.Value, link: _Link, axis: int, count: ir.Value) -> ir.Value:
-    """The slice of an iteration; a negative stride starts at the end."""
+    """The slice of an iteration; with a negative stride slices end where others begin."""
     row = body.const([1], np.int64)
-    offset = body.emit("Reshape", count, row)
-    begin = body.emit("Mul", offset, body.const([abs(link.stride)], np.int64))
+    moved = body.emit("Mul", body.emit("Reshape", count, row), body.const([link.stride], np.int64))
+    begin = body.emit("Add", _place(body, body.size(value, axis), link.start), moved)
     part = body.const([link.part], np.int64)
-    if link.stride > 0:
-        begin = body.emit("Add", begin, body.const([max(link.start, 0)], np.int64))
-    else:
-        size = body.size(value, axis)
-        last = body.emit("Sub", size, body.const([link.part + -1 - link.start], np.int64))
-        begin = body.emit("Sub", last, begin)
+    if link.stride < 0:
+        begin = body.emit("Sub", begin, part)
     end = body.emit("Add", begin, part)
     return body.emit("Slice", value, begin, end, body.const([axis], np.int64))
+
+
+def _place(at: Site, size: ir.Value, number: int) -> ir.Value:
+    """Where slices begin or end along an axis of a size; -1 is behind the last element."""
+    if number >= 0:
+        like_size = [number] if size.shape is not None and size.shape.rank() else number
+        return at.const(like_size, np.int64)
+    return at.emit("Add", size, at.const(number + 1, np.int64))
 
 
 def _joined(at: Site, value: ir.Value, link: _Link, rank: int) -> ir.Value:

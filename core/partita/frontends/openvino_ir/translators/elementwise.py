@@ -20,7 +20,6 @@ _SAME = {
     "Asinh": "Asinh",
     "Atan": "Atan",
     "Atanh": "Atanh",
-    "BitwiseNot": "BitwiseNot",
     "Ceiling": "Ceil",
     "Cos": "Cos",
     "Cosh": "Cosh",
@@ -50,9 +49,6 @@ _SAME = {
 
 _BINARY = {
     "Add": "Add",
-    "BitwiseAnd": "BitwiseAnd",
-    "BitwiseOr": "BitwiseOr",
-    "BitwiseXor": "BitwiseXor",
     "Equal": "Equal",
     "Greater": "Greater",
     "GreaterEqual": "GreaterOrEqual",
@@ -106,6 +102,17 @@ def _floor_mod(at: Site, a: ir.Value, b: ir.Value) -> ir.Value:
         return at.emit("Mod", a, b, fmod=0)
     whole = at.emit("Floor", at.emit("Div", a, b))
     return at.emit("Sub", a, at.emit("Mul", whole, b))
+
+
+_OF_BITS = {"BitwiseAnd": "And", "BitwiseNot": "Not", "BitwiseOr": "Or", "BitwiseXor": "Xor"}
+"""Layers that take booleans too, to ONNX's operations on these."""
+
+
+@translates(*_OF_BITS)
+def bitwise(at: Site) -> ir.Value:
+    """Each bit by itself; a boolean is one bit, for which ONNX has operations of its own."""
+    kind = at.layer.type
+    return at.emit(_OF_BITS[kind] if at.precision(0) == "BOOL" else kind, *at.inputs)
 
 
 @translates("Select")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.frontends.openvino_ir.translator import FULL, Site, translates
+from partita.frontends.openvino_ir.translators.blocks import blocks_from_depth, blocks_to_depth
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,7 +24,12 @@ def reshape(at: Site) -> ir.Value:
 
 @translates("Squeeze")
 def squeeze(at: Site) -> ir.Value:
-    """Axes of one element left out."""
+    """Axes of one element left out; others stay, named or not."""
+    dims = at.dims(0)
+    if at.has(1) and at.constant(1) is not None and min(dims, default=0) >= 0:
+        axes = [axis for axis in at.axes(1, len(dims)) if dims[axis] == 1]
+        if axes != at.axes(1, len(dims)):
+            return at.emit("Squeeze", at.inputs[0], at.const(axes, np.int64))
     return at.emit("Squeeze", at.inputs[0], at.row(1) if at.has(1) else None)
 
 
@@ -190,7 +196,9 @@ def _after(at: Site, begin: ir.Value, shrink: list[bool], end: ir.Value) -> ir.V
 @translates("Pad")
 def pad(at: Site) -> ir.Value:
     """Elements added, or taken away, at both ends of every axis."""
-    mode = at.one_of("pad_mode", "constant", ("constant", "edge", "reflect"))
+    mode = at.one_of("pad_mode", "constant", ("constant", "edge", "reflect", "symmetric"))
+    if mode == "symmetric":
+        return _mirrored(at)
     begin, end = at.constant(1), at.constant(2)
     if begin is not None and end is not None:
         pads = at.const([*begin, *end], np.int64)
@@ -198,6 +206,21 @@ def pad(at: Site) -> ir.Value:
         pads = at.emit("Concat", at.indices(1), at.indices(2), axis=0)
     filling = at.inputs[3] if at.has(3) and mode == "constant" else None
     return at.emit("Pad", at.inputs[0], pads, filling, mode=mode)
+
+
+def _mirrored(at: Site) -> ir.Value:
+    """Pads that mirror the edge too: elements by index, which runs forth and back."""
+    x, one = at.inputs[0], at.const(1, np.int64)
+    for axis, (before, after) in enumerate(zip(at.axes(1), at.axes(2), strict=True)):
+        if not before and not after:
+            continue
+        size = at.emit("Squeeze", at.size(x, axis))
+        end = at.emit("Add", size, at.const(after, np.int64))
+        twice = at.emit("Add", size, size)
+        place = at.emit("Mod", at.emit("Range", at.const(-before, np.int64), end, one), twice)
+        back = at.emit("Sub", at.emit("Sub", twice, one), place)
+        x = at.emit("Gather", x, at.emit("Min", place, back), axis=axis)
+    return x
 
 
 @translates("Range")
@@ -212,14 +235,17 @@ def range_(at: Site) -> ir.Value:
 def depth_to_space(at: Site) -> ir.Value:
     """Channels laid out as blocks."""
     mode = at.one_of("mode", "blocks_first", {"blocks_first": "DCR", "depth_first": "CRD"})
+    if at.rank(0) != 4:
+        return blocks_from_depth(at, at.whole("block_size", 1), blocks_first=mode == "DCR")
     return at.emit("DepthToSpace", at.inputs[0], blocksize=at.whole("block_size", 1), mode=mode)
 
 
 @translates("SpaceToDepth")
 def space_to_depth(at: Site) -> ir.Value:
     """Blocks laid out as channels."""
-    if at.text("mode", "blocks_first") != "blocks_first":
-        raise at.error("only mode 'blocks_first' is read")
+    first = at.one_of("mode", "blocks_first", {"blocks_first": True, "depth_first": False})
+    if at.rank(0) != 4 or not first:
+        return blocks_to_depth(at, at.whole("block_size", 1), blocks_first=first)
     return at.emit("SpaceToDepth", at.inputs[0], blocksize=at.whole("block_size", 1))
 
 
@@ -253,5 +279,46 @@ def reverse(at: Site) -> ir.Value:
 @translates("ReverseSequence")
 def reverse_sequence(at: Site) -> ir.Value:
     """The first elements of every sequence the other way round."""
-    axes = {"batch_axis": at.whole("batch_axis", 0), "time_axis": at.whole("seq_axis", 1)}
-    return at.emit("ReverseSequence", at.inputs[0], at.indices(1), **axes)
+    rank = at.rank(0)
+    batch, time = at.whole("batch_axis", 0) % rank, at.whole("seq_axis", 1) % rank
+    if sorted((batch, time)) == [0, 1]:
+        axes = {"batch_axis": batch, "time_axis": time}
+        return at.emit("ReverseSequence", at.inputs[0], at.indices(1), **axes)
+    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
+    front = at.emit("Transpose", at.inputs[0], perm=order)
+    found = at.emit("ReverseSequence", front, at.indices(1), batch_axis=0, time_axis=1)
+    return at.emit("Transpose", found, perm=[int(place) for place in np.argsort(order)])
+
+
+@translates("Roll")
+def roll(at: Site) -> ir.Value:
+    """Elements moved along axes; those that leave at one end come in at the other."""
+    x, shifts = at.inputs[0], at.row(1)
+    axes = at.axes(2, at.rank(0))
+    count = at.constant(1)
+    for place, axis in enumerate(axes):
+        one = place if count is None or count.size == len(axes) else 0  # one for all axes
+        picked = [at.const([number], np.int64) for number in (one, one + 1)]
+        shift = at.emit("Slice", shifts, *picked)
+        start = at.emit("Mod", at.emit("Neg", shift), at.size(x, axis))
+        along, end = at.const([axis], np.int64), at.const([FULL], np.int64)
+        tail = at.emit("Slice", x, start, end, along)
+        head = at.emit("Slice", x, at.const([0], np.int64), start, along)
+        x = at.emit("Concat", tail, head, axis=axis)
+    return x
+
+
+@translates("Eye")
+def eye(at: Site) -> ir.Value:
+    """Ones on a diagonal, in a matrix or in each of a batch of them."""
+    zero, one = at.const(0, np.int64), at.const(1, np.int64)
+    scalar = at.const([], np.int64)
+    rows, columns, shift = (at.emit("Reshape", at.indices(i), scalar) for i in range(3))
+    down = at.emit("Unsqueeze", at.emit("Range", zero, rows, one), at.const([1], np.int64))
+    across = at.emit("Range", zero, columns, one)
+    on = at.emit("Equal", at.emit("Sub", across, down), shift)
+    found = at.emit("Cast", on, to=at.output_type("output_type"))
+    if not at.has(3):
+        return found
+    each = at.emit("Concat", at.row(3), at.emit("Shape", found), axis=0)
+    return at.emit("Expand", found, each)

@@ -99,9 +99,19 @@ def _root(at: Site, variance: ir.Value, epsilon: float, inside: bool) -> ir.Valu
 def normalize_l2(at: Site) -> ir.Value:
     """Divided by the length along axes."""
     x = at.inputs[0]
-    squares = at.emit("ReduceSumSquare", x, at.const(at.axes(1), np.int64), keepdims=1)
+    squares, axes = at.emit("Mul", x, x), at.axes(1)
+    if axes:  # without any, each element is divided by its own size
+        squares = at.emit("ReduceSum", squares, at.const(axes, np.int64), keepdims=1)
     join = at.one_of("eps_mode", "add", {"add": "Add", "max": "Max"})
     return at.emit("Div", x, at.emit("Sqrt", at.emit(join, squares, at.like(at.real("eps")))))
+
+
+@translates("GRN")
+def global_response(at: Site) -> ir.Value:
+    """Divided by the length across channels."""
+    x = at.inputs[0]
+    squares = at.emit("ReduceSumSquare", x, at.const([1], np.int64), keepdims=1)
+    return at.emit("Div", x, _root(at, squares, at.real("bias"), inside=True))
 
 
 @translates("LRN")

@@ -56,26 +56,46 @@ def maximum(at: Site) -> Sequence[ir.Value]:
     attributes = _windows(at)
     if not at.read(1):
         return [at.emit("MaxPool", at.inputs[0], **attributes)]
-    if at.whole("axis", 0) % max(at.rank(0), 1):
-        raise at.error("indices counted from an axis other than 0 are not read")
     values, places = at.emit_many("MaxPool", 2, at.inputs[0], **attributes)
+    if axis := at.whole("axis", 0) % max(at.rank(0), 1):  # counted anew in each slice before it
+        inside = at.emit("Shape", at.inputs[0], start=axis)
+        places = at.emit("Mod", places, at.emit("ReduceProd", inside, keepdims=0))
     return [values, at.as_indices(places, "index_element_type")]
 
 
 @translates("AdaptiveAvgPool", "AdaptiveMaxPool")
 def adaptive(at: Site) -> ir.Value:
-    """Windows that divide the axes evenly; other sizes are refused."""
+    """Windows that divide the axes evenly, or means of any; largest of others are refused."""
     mean = at.layer.type == "AdaptiveAvgPool"
     sizes, dims = at.axes(1), at.dims(0)[2:]
     if at.read(1):
         raise at.error("indices are not read")
     if all(size == 1 for size in sizes):
         return at.emit("GlobalAveragePool" if mean else "GlobalMaxPool", at.inputs[0])
-    if any(dim < 0 or dim % size for dim, size in zip(dims, sizes, strict=True)):
+    known = min(*dims, *sizes) > 0
+    if not known or any(dim % size for dim, size in zip(dims, sizes, strict=True)):
+        if mean and known:
+            return _means(at, dims, sizes)
         raise at.error(f"windows of {list(dims)} by {sizes} do not divide evenly")
     kernel = [dim // size for dim, size in zip(dims, sizes, strict=True)]
     name = "AveragePool" if mean else "MaxPool"
     return at.emit(name, at.inputs[0], kernel_shape=kernel, strides=kernel)
+
+
+def _means(at: Site, dims: Sequence[int], sizes: Sequence[int]) -> ir.Value:
+    """Means of windows from floor(i d / n) to ceil((i + 1) d / n): a product for each axis."""
+    value, rank = at.inputs[0], len(dims) + 2
+    for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True), start=2):
+        part, place = np.arange(size)[:, None], np.arange(dim)
+        inside = (place >= part * dim // size) & (place < -(-(part + 1) * dim // size))
+        shares = at.const((inside / inside.sum(1, keepdims=True)).T, at.dtype(0))
+        order = [*(other for other in range(rank) if other != axis), axis]
+        last = axis == rank - 1
+        moved = value if last else at.emit("Transpose", value, perm=order)
+        found = at.emit("MatMul", moved, shares)
+        back = [int(place) for place in np.argsort(order)]
+        value = found if last else at.emit("Transpose", found, perm=back)
+    return value
 
 
 @translates("Interpolate")
@@ -141,6 +161,8 @@ def roi_align(at: Site) -> ir.Value:
         raise at.error("only the mode 'avg' is read: the largest of what is not the same in ONNX")
     modes = {"asymmetric": "output_half_pixel", "half_pixel": "half_pixel"}
     modes["half_pixel_for_nn"] = "half_pixel"
+    if at.text("aligned_mode") == "half_pixel":  # moves boxes before they are scaled, too
+        boxes = at.emit("Add", boxes, at.like(0.5, 1))
     return at.emit(
         "RoiAlign", x, boxes, at.indices(2),
         coordinate_transformation_mode=at.one_of("aligned_mode", "asymmetric", modes),

@@ -44,10 +44,33 @@ def transposed_convolution(at: Site) -> ir.Value:
     if any(extra := at.ints("output_padding")):
         attributes["output_padding"] = extra
     if at.has(2):
-        if attributes["auto_pad"] is None:
-            raise at.error("an output shape with explicit pads is not read")
-        attributes["output_shape"] = at.axes(2)
+        attributes |= _filling(at, attributes["auto_pad"], at.axes(2))
+    elif attributes["auto_pad"] is not None:  # nothing tells what to keep: all of it
+        attributes["auto_pad"] = None
     return at.emit("ConvTranspose", at.inputs[0], weights, group=group, **attributes)
+
+
+def _filling(at: Site, auto_pad: str | None, shape: list[int]) -> dict[str, Any]:
+    """Attributes that give an output shape; the odd element is cut off where ONNX keeps it."""
+    if auto_pad is None:
+        raise at.error("an output shape with explicit pads is not read")
+    if auto_pad != "VALID":
+        other = "SAME_LOWER" if auto_pad == "SAME_UPPER" else "SAME_UPPER"
+        return {"auto_pad": other, "output_shape": shape}
+    count = len(shape)
+    sizes, kernel = at.dims(0)[2:], at.dims(1)[-count:]
+    if min(*sizes, *kernel) < 0:
+        raise at.error("an output shape without pads is not read where sizes are unknown")
+    given = (at.ints("strides"), at.ints("dilations"), at.ints("output_padding") or [0] * count)
+    sides = list(zip(sizes, kernel, *given, shape, strict=True))
+    cut = [
+        (size - 1) * stride + (width - 1) * dilation + 1 + extra - wanted
+        for size, width, stride, dilation, extra, wanted in sides
+    ]
+    kept = [(more, max(-off, 0)) for (*_, more, _), off in zip(sides, cut, strict=True)]
+    ends = [max(off, 0) for off in cut]
+    padding = [more + zeros for more, zeros in kept]
+    return {"auto_pad": None, "pads": [0] * count + ends, "output_padding": padding}
 
 
 def _grouped(at: Site) -> tuple[ir.Value, int]:
@@ -76,6 +99,8 @@ def deformable_convolution(at: Site) -> ir.Value:
     attributes = _windows(at)
     if attributes.pop("auto_pad") is not None:
         raise at.error("only explicit pads are read")
+    if not at.flag("bilinear_interpolation_pad"):
+        raise at.error("bilinear_interpolation_pad 'false' is not read: ONNX blends with zeros")
     group, offset_group = at.whole("group", 1), at.whole("deformable_group", 1)
     return at.emit(
         "DeformConv", x, weights, offsets, None, mask,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,19 @@ def gather(at: Site) -> ir.Value:
     batch += at.rank(1) if batch < 0 else 0
     if not batch:
         return at.emit("Gather", x, places, axis=axis)
-    if axis != batch:
-        raise at.error(f"axis {axis} behind {batch} batch dimensions is not read")
-    last = at.emit("Unsqueeze", places, at.const([-1], np.int64))
-    return at.emit("GatherND", x, last, batch_dims=batch)
+    if axis < batch:
+        raise at.error(f"axis {axis} is one of {batch} batch dimensions")
+    last, rank = at.emit("Unsqueeze", places, at.const([-1], np.int64)), at.rank(0)
+    between = range(batch, axis)
+    order = [*range(batch), axis, *between, *range(axis + 1, rank)]
+    front = at.emit("Transpose", x, perm=order) if between else x
+    found = at.emit("GatherND", front, last, batch_dims=batch)
+    if not between:
+        return found
+    picked, skipped = at.rank(1) - batch, axis - batch  # picked axes go behind those skipped
+    ends = [batch, batch + picked, batch + picked + skipped, rank + picked - 1]
+    head, those, over, rest = (range(a, b) for a, b in zip([0, *ends], ends, strict=False))
+    return at.emit("Transpose", found, perm=[*head, *over, *those, *rest])
 
 
 @translates("GatherElements")
@@ -40,38 +49,69 @@ def gather_elements(at: Site) -> ir.Value:
 def gather_nd(at: Site) -> ir.Value:
     """Slices by tuples of indices; operation set 5 joins the batch dimensions of the result."""
     batch = at.whole("batch_dims", 0)
-    if at.layer.version == "opset5" and batch > 1:
-        raise at.error("operation set 5 with several batch dimensions is not read")
-    return at.emit("GatherND", at.inputs[0], at.indices(1), batch_dims=batch)
+    found = at.emit("GatherND", at.inputs[0], at.indices(1), batch_dims=batch)
+    if at.layer.version != "opset5" or batch < 2:
+        return found
+    rest = at.emit("Shape", found, start=batch)
+    return at.emit("Reshape", found, at.emit("Concat", at.const([-1], np.int64), rest, axis=0))
 
 
 @translates("ScatterElementsUpdate")
 def scatter_elements(at: Site) -> ir.Value:
     """One element per index written, along an axis."""
-    reduction = at.one_of("reduction", "none", _REDUCTIONS)
-    if reduction != "none" and not at.flag("use_init_val", True):
-        raise at.error("use_init_val 'false' is not read")
+    reduction = at.one_of("reduction", "none", _REDUCTIONS | {"mean": "mean"})
     x, _, updates = at.inputs[:3]
-    axis = int(at.known(3).reshape(()))
-    return at.emit("ScatterElements", x, at.indices(1), updates, axis=axis, reduction=reduction)
+    places, axis = at.indices(1), int(at.known(3).reshape(()))
+    mean = reduction == "mean"
+    if mean and at.is_whole:
+        raise at.error("means of whole numbers are not read")
+    if reduction != "none" and not at.flag("use_init_val", True):
+        neutral = at.like(_neutral(reduction, at.dtype(0)))
+        first = at.emit("CastLike", at.emit("Expand", neutral, at.emit("Shape", updates)), x)
+        x = at.emit("ScatterElements", x, places, first, axis=axis)
+    found = at.emit(
+        "ScatterElements", x, places, updates, axis=axis, reduction="add" if mean else reduction
+    )
+    if not mean:
+        return found
+    ones = at.emit("Expand", at.like(1), at.emit("Shape", updates))
+    counted = int(at.flag("use_init_val", True))
+    start = at.emit("Expand", at.like(counted), at.emit("Shape", x))
+    count = at.emit("ScatterElements", start, places, ones, axis=axis, reduction="add")
+    return at.emit("Div", found, at.emit("Max", count, at.like(1)))
+
+
+def _neutral(reduction: str, dtype: np.dtype[Any]) -> float:
+    """What a reduction starts from without a value."""
+    if reduction in ("add", "mean", "mul"):
+        return float(reduction == "mul")
+    if dtype.kind not in "iu":
+        return np.inf if reduction == "min" else -np.inf
+    limits = np.iinfo(dtype)
+    return limits.max if reduction == "min" else limits.min
 
 
 @translates("ScatterNDUpdate")
 def scatter_nd(at: Site) -> ir.Value:
     """Slices written by tuples of indices."""
     x, _, updates = at.inputs
-    reduction = at.one_of("reduction", "none", _REDUCTIONS)
+    reduction = at.one_of("reduction", "none", _REDUCTIONS | {"sub": "sub"})
+    if reduction == "sub":
+        reduction, updates = "add", at.emit("Neg", updates)
     return at.emit("ScatterND", x, at.indices(1), updates, reduction=reduction)
 
 
 @translates("ScatterUpdate")
 def scatter(at: Site) -> ir.Value:
-    """Slices of one axis written; read where the indices have one dimension."""
+    """Slices of one axis written; indices of any rank stand for as many slices."""
     x, _, updates, _ = at.inputs
     axis = int(at.known(3).reshape(())) % max(at.rank(0), 1)
+    given, row = at.indices(1), at.const([-1], np.int64)
     if at.rank(1) != 1:
-        raise at.error("indices of more or less than one dimension are not read")
-    places = at.emit("Unsqueeze", at.indices(1), at.const([-1], np.int64))
+        rest = [at.emit("Shape", x, start=0, end=axis), row, at.emit("Shape", x, start=axis + 1)]
+        updates = at.emit("Reshape", updates, at.emit("Concat", *rest, axis=0))
+        given = at.emit("Reshape", given, row)
+    places = at.emit("Unsqueeze", given, row)
     if not axis:
         return at.emit("ScatterND", x, places, updates)
     order = [axis, *(i for i in range(at.rank(0)) if i != axis)]
@@ -79,6 +119,40 @@ def scatter(at: Site) -> ir.Value:
     front, fresh = moved
     written = at.emit("ScatterND", front, places, fresh)
     return at.emit("Transpose", written, perm=[int(i) for i in np.argsort(order)])
+
+
+@translates("SliceScatter")
+def slice_scatter(at: Site) -> ir.Value:
+    """A slice written: into the places that it would be read from."""
+    x, updates = at.inputs[:2]
+    start, stop, step = (at.row(index) for index in (2, 3, 4))
+    axes = at.row(5) if at.has(5) else at.const(range(at.dims(2)[0]), np.int64)
+    shape, row, zero = at.emit("Shape", x), at.const([-1], np.int64), at.const(0, np.int64)
+    count = at.emit("ReduceProd", shape, keepdims=0)
+    all_places = at.emit("Range", zero, count, at.const(1, np.int64))
+    inside = at.emit("Slice", at.emit("Reshape", all_places, shape), start, stop, axes, step)
+    places = at.emit("Reshape", inside, at.const([-1, 1], np.int64))
+    flat = (at.emit("Reshape", value, row) for value in (x, updates))
+    before, written = flat
+    return at.emit("Reshape", at.emit("ScatterND", before, places, written), shape)
+
+
+@translates("Bucketize", "SearchSorted")
+def search(at: Site) -> ir.Value:
+    """How many of sorted bounds lie below each element, or below and at it."""
+    if at.layer.type == "Bucketize":
+        x, bounds, at_bound = *at.inputs, not at.flag("with_right_bound", True)
+        bounds = at.emit("CastLike", bounds, x)
+    else:
+        bounds, x, at_bound = *at.inputs, at.flag("right_mode")
+        bounds = (
+            at.emit("Unsqueeze", bounds, at.const([-2], np.int64)) if at.rank(0) > 1 else bounds
+        )
+    column = at.emit("Unsqueeze", x, at.const([-1], np.int64))
+    below = at.emit("LessOrEqual" if at_bound else "Less", bounds, column)
+    counted = at.emit("Cast", below, to=7)
+    count = at.emit("ReduceSum", counted, at.const([-1], np.int64), keepdims=0)
+    return at.as_indices(count, "output_type")
 
 
 @translates("OneHot")
@@ -126,12 +200,12 @@ def cumulative_sum(at: Site) -> ir.Value:
 @translates("TopK")
 def top_k(at: Site) -> Sequence[ir.Value]:
     """The largest or smallest along an axis, and their places."""
-    if at.text("sort", "value") == "index":
-        raise at.error("the order by index is not read")
     largest = int(at.one_of("mode", "max", {"max": True, "min": False}))
-    values, places = at.emit_many(
-        "TopK", 2, at.inputs[0], at.row(1), axis=at.whole("axis"), largest=largest
-    )
+    count, axis = at.row(1), at.whole("axis")
+    values, places = at.emit_many("TopK", 2, at.inputs[0], count, axis=axis, largest=largest)
+    if at.text("sort", "value") == "index":
+        places, order = at.emit_many("TopK", 2, places, count, axis=axis, largest=0)
+        values = at.emit("GatherElements", values, order, axis=axis)
     return [values, at.as_indices(places, "index_element_type")]
 
 

@@ -1,0 +1,126 @@
+"""Layers of an OpenVINO IR over windows, regions and frequencies, compared with numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_ir_movement import floats, single, whole
+
+
+def test_means_of_windows_that_do_not_divide_evenly():
+    x = floats(2, 3, 7, 5)
+    found = single("AdaptiveAvgPool", x, whole(3, 7), version="opset8")[0]
+    expected = np.empty((2, 3, 3, 7))
+    for i in range(3):
+        for j in range(7):
+            rows, columns = (
+                slice(i * 7 // 3, -(-(i + 1) * 7 // 3)),
+                slice(j * 5 // 7, -(-(j + 1) * 5 // 7)),
+            )
+            expected[..., i, j] = x[..., rows, columns].astype(float).mean((2, 3))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("axis", "sizes"), [(0, 0), (1, 60), (2, 20)])
+def test_places_of_the_largest_are_counted_from_an_axis(axis, sizes):
+    x = floats(2, 3, 4, 5)
+    out = [("f32", (2, 3, 2, 2)), ("i64", (2, 3, 2, 2))]
+    data = {"kernel": "2,2", "strides": "2,2", "pads_begin": "0,0", "pads_end": "0,0", "axis": axis}
+    values, places = single("MaxPool", x, out=out, version="opset8", **data)
+    whole_places = np.arange(120).reshape(x.shape)
+    for index in np.ndindex(2, 3, 2, 2):
+        window = (
+            *index[:2],
+            slice(2 * index[2], 2 * index[2] + 2),
+            slice(2 * index[3], 2 * index[3] + 2),
+        )
+        assert values[index] == x[window].max()
+        place = whole_places[window].reshape(-1)[x[window].argmax()]
+        assert places[index] == (place % sizes if sizes else place)
+
+
+def transposed(x, w, stride):
+    """All of a transposed convolution of one axis, by the definition."""
+    found = np.zeros((len(x) - 1) * stride + len(w))
+    for place, number in enumerate(x):
+        found[place * stride : place * stride + len(w)] += number * w
+    return found
+
+
+@pytest.mark.parametrize(
+    ("auto_pad", "size", "kept"),
+    [
+        ("same_upper", None, slice(0, None)),  # without a shape nothing is cut off
+        ("same_lower", None, slice(0, None)),
+        ("valid", None, slice(0, None)),
+        ("same_upper", 8, slice(1, None)),
+        ("same_lower", 8, slice(0, 8)),
+        ("same_upper", 7, slice(1, 8)),
+        ("valid", 7, slice(0, 7)),
+    ],
+)
+def test_what_transposed_convolutions_keep(auto_pad, size, kept):
+    x, w = floats(4), floats(3)
+    constants = [w.reshape(1, 1, 3), *([] if size is None else [whole(size)])]
+    expected = transposed(x.astype(float), w.astype(float), 2)[kept]
+    data = {"strides": "2", "dilations": "1", "pads_begin": "0", "pads_end": "0"}
+    out = [("f32", (1, 1, len(expected)))]
+    found = single(
+        "ConvolutionBackpropData",
+        x.reshape(1, 1, 4),
+        *constants,
+        out=out,
+        auto_pad=auto_pad,
+        **data,
+    )[0]
+    np.testing.assert_allclose(found[0, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_regions_move_before_they_are_scaled():
+    x = np.arange(8, dtype=np.float32).reshape(1, 1, 1, 8).repeat(8, 2)  # the column's number
+    boxes = np.float32([[2, 4, 6, 8]])
+    data = {"pooled_h": 1, "pooled_w": 2, "sampling_ratio": 1, "spatial_scale": 0.5, "mode": "avg"}
+    out = [("f32", (1, 1, 1, 2))]
+    for mode, left in (("asymmetric", 1), ("half_pixel_for_nn", 0.5), ("half_pixel", 0.75)):
+        found = single(
+            "ROIAlign",
+            x,
+            boxes,
+            np.int32([0]),
+            out=out,
+            version="opset9",
+            aligned_mode=mode,
+            **data,
+        )[0]
+        np.testing.assert_allclose(found.reshape(-1), [left + 0.5, left + 1.5], rtol=1e-6)
+
+
+def test_responses_across_all_channels():
+    x = floats(2, 5, 3)
+    expected = x / np.sqrt((x.astype(float) ** 2).sum(1, keepdims=True) + 0.5)
+    np.testing.assert_allclose(single("GRN", x, bias=0.5)[0], expected, rtol=1e-5)
+
+
+def test_no_axes_divide_each_element_by_its_own_length():
+    x = floats(2, 5)
+    found = single("NormalizeL2", x, np.zeros(0, np.int64), eps=0.5, eps_mode="add")[0]
+    np.testing.assert_allclose(found, x / np.sqrt(x.astype(float) ** 2 + 0.5), rtol=1e-5)
+
+
+def pairs(array):
+    return np.stack([array.real, array.imag], -1).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", [None, (8, 3)])
+@pytest.mark.parametrize("kind", ["DFT", "IDFT", "RDFT", "IRDFT"])
+def test_fourier_transforms(kind, sizes):
+    numpys = {"DFT": "fftn", "IDFT": "ifftn", "RDFT": "rfftn", "IRDFT": "irfftn"}[kind]
+    x = floats(2, 5, 6) if kind == "RDFT" else floats(2, 5, 6, 2)
+    given = x if kind == "RDFT" else x[..., 0] + 1j * x[..., 1].astype(float)
+    expected = getattr(np.fft, numpys)(given, sizes, (1, 2))
+    constants = [whole(1, 2), *([] if sizes is None else [whole(*sizes)])]
+    shown = expected if kind == "IRDFT" else pairs(expected)
+    out = [("f32", shown.shape)]
+    found = single(kind, x, *constants, out=out, version="opset9")[0]
+    np.testing.assert_allclose(found, shown, rtol=1e-4, atol=1e-5)
+    assert found.shape == shown.shape
