@@ -53,10 +53,10 @@ _LOOK_S = 0.1
 
 
 class Job(NamedTuple):
-    """What to compile, as `worker` is told.
+    """What to compile, as `compile_worker` is told.
 
     Attributes:
-        file: The name of the file of `store` that shall be there.
+        file: The name of the file of `disk_cache` that shall be there.
         what: The rest.
     """
 

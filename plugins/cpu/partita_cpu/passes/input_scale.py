@@ -1,6 +1,6 @@
 """Factors and summands per channel that are applied on the way to a product.
 
-Works on graphs with channels last; see `layout`.
+Works on graphs with channels last; see `passes.nhwc`.
 """
 
 from __future__ import annotations

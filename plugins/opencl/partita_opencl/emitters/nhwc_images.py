@@ -1,6 +1,6 @@
 """Operators on images of halves with channels last, in domain ``partita.nhwc``.
 
-`layout` makes such nodes where there are matrix units. An image (n, c, y, x) lies in memory as
+`passes.nhwc` makes such nodes where there are matrix units. An image (n, c, y, x) lies in memory as
 (n, y, x, channels), with channels filled up to whole units by elements that mean nothing.
 """
 

@@ -3,9 +3,9 @@
 LLVM writes object files of the ELF format, in which every address that code uses is to be filled
 in: as a word, or on 64-bit ARM by four instructions, each with a quarter of it. An image is what
 can be reached from the functions that are wanted, laid out as it will lie in memory, and the places
-of these words and instructions; distances within it (`distances`) are written when it is made.
-numba's object files also hold what Python calls them by; it depends on numba's own library, and is
-not reached.
+of these words and instructions; distances within it (`aarch64_relocations`) are written when it is
+made. numba's object files also hold what Python calls them by; it depends on numba's own library,
+and is not reached.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PARTS = {
 }
 """By machine and type of relocation, what of an address is filled in.
 
-Other types tell distances; see `distances`.
+Other types tell distances; see `aarch64_relocations`.
 """
 _NEVER_CALLED = frozenset({"NRT_MemInfo_call_dtor"})
 """What compiled kernels name and do not call: arrays of a caller belong to nobody there."""

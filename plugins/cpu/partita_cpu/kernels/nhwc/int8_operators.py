@@ -1,4 +1,4 @@
-"""Images of bytes with channels last, in domain ``partita.nhwc``; `layout` makes such nodes."""
+"""Images of bytes with channels last, in domain ``partita.nhwc``; `passes.nhwc` makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on images with channels last, in domain ``partita.nhwc``; `layout` makes such nodes.
+"""Operators on images with channels last, in domain ``partita.nhwc``; `passes.nhwc` makes them.
 
 They exist only where there are native kernels, so they need no portable form.
 """
