@@ -241,7 +241,7 @@ def compute():
         np.testing.assert_allclose(request.get_output_tensor(0).numpy(), wanted, 1e-5, 1e-5)
         again = core.import_model(compiled.export_model(), device)
         np.testing.assert_allclose(again({"x": x})[0], wanted, 1e-5, 1e-5)
-    assert team_of(2, 0).crew is None
+    assert team_of(2, 0).pool is None
     if SYSTEM == "win32":
         core.set_property("CPU", {"ENABLE_CPU_PINNING": True})
         pinned = core.compile_model(FOLDER / "model.onnx", "CPU", {"INFERENCE_NUM_THREADS": 2})

@@ -415,7 +415,7 @@ def test_shapes_that_do_not_fit_are_named_when_they_occur():
 
 
 BODIES = {
-    "walked by the crew": "a = Neg(x) y = Relu(a)",
+    "walked by the thread pool": "a = Neg(x) y = Relu(a)",
     "called by Python": 'a = Einsum <equation = "ij->ij"> (x) b = NonZero(x) y = Neg(x)',
     "a view": "y = Identity(x)",
 }

@@ -72,7 +72,7 @@ def test_a_system_that_cannot_pin(monkeypatch):
         team_of(2, 97, pinned=True)
 
 
-def test_more_threads_than_a_crew_has_room_for():
+def test_more_threads_than_a_pool_has_room_for():
     core = partita.Core()
     with pytest.raises(PropertyError, match=r"INFERENCE_NUM_THREADS.*less than or equal to 4095"):
         core.set_property("CPU", {"INFERENCE_NUM_THREADS": 4096})

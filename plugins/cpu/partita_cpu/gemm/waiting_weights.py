@@ -74,9 +74,9 @@ class WaitingWeights:
     def _run(self) -> None:
         jobs, self._jobs = self._jobs, []
         shared, self._bytes = self._bytes >= _WAKING_BYTES, 0
-        crew = team_of(self._threads, 0).crew
+        pool = team_of(self._threads, 0).pool
         packing = entry_of(*PACKING)
-        if crew is None or packing is None:
+        if pool is None or packing is None:
             raise CompileError("Device CPU cannot compile what packs weights.")
         count = len(jobs)
         places = [job.result.ctypes.data for job in jobs]
@@ -100,8 +100,8 @@ class WaitingWeights:
         rows = np.zeros((count, ROW), np.int64)
         rows[:, 0] = packing.trampoline
         rows[:, 1] = slots.ctypes.data + slots.strides[0] * np.arange(count)
-        large = [crew.size > 1 and job.result.nbytes >= _SHARED_BYTES for job in jobs]
-        rows[:, 2] = np.multiply(large, crew.size)
-        crew.run(Rows(rows.ctypes.data, 0, count, shared))
+        large = [pool.size > 1 and job.result.nbytes >= _SHARED_BYTES for job in jobs]
+        rows[:, 2] = np.multiply(large, pool.size)
+        pool.run(Rows(rows.ctypes.data, 0, count, shared))
         for job in jobs:
             give_back(job.weights)

@@ -292,9 +292,9 @@ class BoundProgram:
         layout = _layout_of(program, team)
         self._input_places, self._output_places = layout.inputs, layout.outputs
         self._walker: Walker | None = None
-        if team.crew is not None:
+        if team.pool is not None:
             slots = layout.slots(program, self._memory.start, self._buffers)
-            self._walker = Walker(program.steps, layout, slots, team.crew, self._memory)
+            self._walker = Walker(program.steps, layout, slots, team.pool, self._memory)
         self._calls: dict[int, Call] = {
             number: self._call(step, self._memory.arguments(number))
             for number, step in enumerate(program.steps)
@@ -519,10 +519,10 @@ class BoundProgram:
 
 def _layout_of(program: Program, team: Team) -> CallLayout:
     """The layout of a program's calls; if the program was recorded, that of its class."""
-    if team.crew is not None and program.recorded is not None:
+    if team.pool is not None and program.recorded is not None:
         made: CallLayout = program.recorded.made
         return made
-    return CallLayout(program, team.crew is not None)
+    return CallLayout(program, team.pool is not None)
 
 
 def _in_place(arrays: Sequence[Array]) -> list[Array] | None:

@@ -19,22 +19,22 @@ Place = tuple[int, int]
 
 
 class CallLayout:
-    """The table that a crew calls the steps of a program by: the same for others but for numbers.
+    """The table that a pool of threads calls a program's steps by; others differ in numbers alone.
 
     Args:
         program: The program. If it has symbolic sizes, the layout is that of every program with
             numbers in their places.
-        walks: Whether a crew calls what is compiled; else Python calls all.
+        walks: Whether a thread pool calls what is compiled; else Python calls all.
 
     Attributes:
-        taken: For each step whether a crew calls it.
+        taken: For each step whether a thread pool calls it.
         first_slots: For each step the first of its slots.
         trampolines: For each step the address of its trampoline, or 0.
-        parts: Runs of steps that a crew takes, and single ones that Python calls: first and behind
-            the last one.
+        parts: Runs of steps that a thread pool takes, and single ones that Python calls: first and
+            behind the last one.
         inputs: For each input the arguments that read it.
         outputs: For each output the arguments in whose memory it is made.
-        patched: The slots of these arguments' addresses, of steps that a crew calls.
+        patched: The slots of these arguments' addresses, of steps that a thread pool calls.
         cleared: By step the slot of the address of what is cleared before, and its cache lines.
     """
 

@@ -1,4 +1,4 @@
-"""A bound program as a table of kernel calls that a crew walks; what Python must call stays so."""
+"""A bound program as a table of calls that a thread pool walks; what Python must call stays so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from partita.lowering import Array, Step
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.runtime.call_layout import CallLayout, address_of
-from partita_cpu.threads.thread_pool import ROW, Crew, Rows, raise_failure
+from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
 
 SHARED_WORK = 1 << 15
 """Steps below this work (bytes or operations) are done sooner than they are handed out."""
@@ -36,14 +36,19 @@ class Walker:
         steps: The program's steps.
         layout: The layout of their calls.
         slots: The arguments of all calls, as the layout has them.
-        crew: The threads.
+        pool: The threads.
         memory: Asked for the arguments of a step that failed.
     """
 
     def __init__(
-        self, steps: Sequence[Step], layout: CallLayout, slots: Array, crew: Crew, memory: Memory
+        self,
+        steps: Sequence[Step],
+        layout: CallLayout,
+        slots: Array,
+        pool: ThreadPool,
+        memory: Memory,
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._memory = memory
         self._steps = steps
         self._slots = slots
@@ -55,7 +60,7 @@ class Walker:
         self._table = np.zeros((len(steps), ROW), np.int64)
         self._table[:, 0] = layout.trampolines
         self._table[:, 1] = slots.ctypes.data + 8 * layout.first_slots
-        self._table[:, 2] = crew.size * ((work >= SHARED_WORK) & (crew.size > 1))
+        self._table[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
         for number, (slot, lines) in layout.cleared.items():
             self._table[number, 3:] = self._words[slot], lines
         self._rows: int = self._table.ctypes.data
@@ -88,7 +93,7 @@ class Walker:
         """Runs all steps; `calls` are those for Python, by number."""
         for part in self._parts:
             if part.rows is not None:
-                self._crew.run(part.rows, self.explain)
+                self._pool.run(part.rows, self.explain)
             else:
                 fn, args = calls[part.first]
                 fn(*args)
@@ -100,7 +105,7 @@ class Walker:
             if rows is None:
                 shared = bool(self._table[number, 2])
                 rows = self._single[number] = Rows(self._rows, number, number + 1, shared)
-            self._crew.run(rows, self.explain)
+            self._pool.run(rows, self.explain)
         else:
             fn, args = calls[number]
             fn(*args)
@@ -119,7 +124,7 @@ class Walker:
             keep: What holds the arrays.
         """
         return [
-            NativeStretch(self._crew, part.rows, self.explain, keep)
+            NativeStretch(self._pool, part.rows, self.explain, keep)
             if part.rows is not None
             else functools.partial(calls[part.first][0], *calls[part.first][1])
             for part in self._parts
@@ -133,27 +138,27 @@ class _Part(NamedTuple):
 
 
 class NativeStretch:
-    """Rows of a table that a crew walks in one call.
+    """Rows of a table that a thread pool walks in one call.
 
     Args:
-        crew: The threads.
+        pool: The threads.
         rows: Calls that follow one another in the table, with the shares of each.
         explain: Told the number of a row that failed; may raise an error that says more.
         keep: Whatever must live as long, since rows hold addresses of it.
     """
 
     def __init__(
-        self, crew: Crew, rows: Rows, explain: Callable[[int], None], keep: object
+        self, pool: ThreadPool, rows: Rows, explain: Callable[[int], None], keep: object
     ) -> None:
-        self._crew, self._rows, self._explain, self._keep = crew, rows, explain, keep
+        self._pool, self._rows, self._explain, self._keep = pool, rows, explain, keep
 
     def __call__(self) -> None:
         """Walks the rows."""
-        self._crew.run(self._rows, self._explain)
+        self._pool.run(self._rows, self._explain)
 
     def alone(self) -> Rows | None:
         """The rows, if one thread walks them; ``None`` if it has help."""
-        return None if self._rows.shared and self._crew.size > 1 else self._rows
+        return None if self._rows.shared and self._pool.size > 1 else self._rows
 
     def check(self) -> None:
         """Raises what the rows have to say, if they failed when one thread walked them.
@@ -167,4 +172,4 @@ class NativeStretch:
 
 
 Stretch = NativeStretch | Callable[[], Any]
-"""Part of a program: rows for a crew, or a call for Python."""
+"""Part of a program: rows for a thread pool, or a call for Python."""

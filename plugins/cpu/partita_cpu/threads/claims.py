@@ -7,8 +7,9 @@ share, a part of what is left at a time, and when nothing is left, from the end 
 which least has been taken. What is in a piece does not depend on who takes it.
 
 A share's word counts the pieces taken from both ends, so that one atomic operation takes some. It
-has a cache line of its own: nobody but its owner writes there while there is work for all. The crew
-clears the words before a step; see `cleared` in :class:`partita.lowering.program.Step`.
+has a cache line of its own: nobody but its owner writes there while there is work for all. The
+thread pool clears the words before a step; see `cleared` in
+:class:`partita.lowering.program.Step`.
 """
 
 from __future__ import annotations

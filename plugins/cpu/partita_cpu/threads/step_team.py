@@ -14,7 +14,7 @@ from partita.errors import PropertyError
 from partita.system.processors import allowed_processors
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
-from partita_cpu.threads.thread_pool import Crew, stay_on
+from partita_cpu.threads.thread_pool import ThreadPool, stay_on
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -28,14 +28,16 @@ class Team:
 
     Args:
         size: Number of threads, the caller's included.
-        crew: The same for whole programs of compiled kernels, or ``None`` for step by step.
+        pool: The same for whole programs of compiled kernels, or ``None`` for step by step.
         processors: One for each thread but the caller's to stay on; none to let them move.
     """
 
-    def __init__(self, size: int, crew: Crew | None = None, processors: Sequence[int] = ()) -> None:
+    def __init__(
+        self, size: int, pool: ThreadPool | None = None, processors: Sequence[int] = ()
+    ) -> None:
         self.size = max(1, size)
         self._processors = processors
-        self.crew = crew
+        self.pool = pool
         self._busy = threading.Lock()
         self._workers: list[_Worker] = []
         self._pid = 0
@@ -71,7 +73,7 @@ class Team:
 def team_of(size: int, stream: int, pinned: bool = False) -> Team:
     """The process's team for a stream; compiled models share it, so threads stay few.
 
-    Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no crew.
+    Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no thread pool.
 
     Raises:
         PropertyError: Threads shall be pinned, and the system has no way to do it.
@@ -89,7 +91,7 @@ def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
             )
         there = allowed_processors()
         processors = [there[(stream * size + tid) % len(there)] for tid in range(1, size)]
-    return Team(size, Crew(size, processors) if walks else None, processors)
+    return Team(size, ThreadPool(size, processors) if walks else None, processors)
 
 
 class _Worker:

@@ -76,7 +76,7 @@ NUMBER, SHARES, HELPED = 40, 28, 14
 NUMBERS, MOST_SHARES, MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
 
 MOST_THREADS = MOST_SHARES
-"""Of a crew, so that its tickets hold."""
+"""Of a thread pool, so that its tickets hold."""
 
 _FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = calls
 _OF_THREAD = 1
@@ -114,7 +114,7 @@ def _draw(sync: int, helps: int) -> None:
 
 @jit
 def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
-    """What a thread of the crew does all its life."""
+    """What a thread of the pool does all its life."""
     seen = 0
     looks = 0
     most = LOOKS
@@ -156,7 +156,7 @@ def _wake(sync: int) -> None:
 
 @jit
 def _rouse(sync: int, tid: int, nt: int) -> None:
-    """Wakes all threads of the crew."""
+    """Wakes all threads of the pool."""
     _wake(sync)
 
 
@@ -264,7 +264,7 @@ class Rows:
         return self.words[self._status]
 
 
-class Crew:
+class ThreadPool:
     """The calling thread and some more.
 
     Args:
@@ -277,7 +277,9 @@ class Crew:
 
     def __init__(self, size: int, processors: Sequence[int] = ()) -> None:
         if size > MOST_THREADS:
-            raise ValueError(f"A crew of {size} threads is too large; at most {MOST_THREADS}.")
+            raise ValueError(
+                f"A thread pool of {size} threads is too large; at most {MOST_THREADS}."
+            )
         self.size = size
         self._processors = processors
         self._busy = threading.Lock()
@@ -293,7 +295,7 @@ class Crew:
         atexit.register(self.stop)
 
     def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
-        """Runs rows of a table; on the calling thread alone if the crew is busy.
+        """Runs rows of a table; on the calling thread alone if the pool is busy.
 
         Args:
             rows: Those to be run, in order.

@@ -17,14 +17,14 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.trampoline import fill
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import ALL_TAKEN, LINE, claim, least_taken, word_of
-from partita_cpu.threads.thread_pool import ROW, Crew, Rows
+from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool
 
 from .conftest import CACHES, TOLERANCE, Guarded, choices
-from .test_native_large_crews import walked
+from .test_native_large_pools import walked
 from .test_native_layout import Net, compiled
 from .test_native_tiles import convolutions, convolve, run
 
-CREWS = [1, 2, 3, 5, 8, 16]
+POOLS = [1, 2, 3, 5, 8, 16]
 
 
 @loop
@@ -45,10 +45,10 @@ def _take(claims, counts, pieces, least, tid, nt):
 
 
 @walked
-@pytest.mark.parametrize("size", CREWS)
+@pytest.mark.parametrize("size", POOLS)
 @pytest.mark.parametrize(("pieces", "least"), [(0, 1), (1, 1), (7, 1), (100, 1), (100, 9), (9, 40)])
 def test_each_piece_is_taken_once_whoever_comes(size, pieces, least):
-    """Row after row, whose words the crew clears."""
+    """Row after row, whose words the thread pool clears."""
     steps, runs = 4, 25
     claims = np.full((steps, size * LINE), ALL_TAKEN, np.int64)
     counts = np.zeros((steps, size * max(pieces, 1)), np.int64)
@@ -58,10 +58,10 @@ def test_each_piece_is_taken_once_whoever_comes(size, pieces, least):
         fill(slots[step], entry, (claims[step], counts[step], pieces, least))
         own = slots[step].ctypes.data, size, claims[step].ctypes.data, size
         table[step] = entry.trampoline, *own
-    crew, rows = Crew(size), Rows(table.ctypes.data, 0, steps, True)
+    pool, rows = ThreadPool(size), Rows(table.ctypes.data, 0, steps, True)
     for _ in range(runs):
-        crew.run(rows)
-    crew.stop()
+        pool.run(rows)
+    pool.stop()
     shares = size if size > 1 else 1
     for share in range(shares):
         there = max(pieces - share, 0)
@@ -96,7 +96,7 @@ ROUND_A_CORNER = Images(2, 9, 9, 64, 320, 2, (3, 3), (1, 1), (1, 1), (1, 1), (1,
 @given(
     images=convolutions(),
     seed=st.integers(0, 99),
-    threads=st.sampled_from(CREWS[1:]),
+    threads=st.sampled_from(POOLS[1:]),
     caches=st.sampled_from([*CACHES.values()]),
     begun=st.integers(0, 9),
 )
@@ -129,7 +129,7 @@ def test_tiles_are_the_same_whoever_computes_them(
 
 
 @walked
-@pytest.mark.parametrize("threads", CREWS)
+@pytest.mark.parametrize("threads", POOLS)
 def test_networks_give_the_same_bits_in_every_run(threads):
     """Threads outnumber processors, so that each run is shared otherwise."""
     net = Net(1, 32, 28, 28)

@@ -1,4 +1,4 @@
-"""Crews of machines with many processors: fields of tickets, sets of processors."""
+"""Thread pools of machines with many processors: fields of tickets, sets of processors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.trampoline import fill
 from partita_cpu.properties import MOST_THREADS as MOST_ALLOWED
 from partita_cpu.system import linux
-from partita_cpu.threads import thread_pool as crews
-from partita_cpu.threads.thread_pool import MOST_THREADS, ROW, Crew, Rows
+from partita_cpu.threads import thread_pool as pools
+from partita_cpu.threads.thread_pool import MOST_THREADS, ROW, Rows, ThreadPool
 
 
 def walked(test):
@@ -35,7 +35,7 @@ def _count(cells, tid, nt):
 
 
 class Counted:
-    """Rows that count; `steps` of them, each with as many shares as the crew has threads."""
+    """Rows that count; `steps` of them, each with as many shares as the thread pool has threads."""
 
     def __init__(self, size, steps):
         self.cells = np.zeros((steps, size), np.int64)
@@ -53,33 +53,33 @@ class Counted:
 @walked
 @pytest.mark.parametrize(("size", "runs"), [(2, 200), (64, 20), (130, 10), (512, 3), (1100, 2)])
 def test_every_share_is_computed_once_by_any_number_of_threads(size, runs):
-    crew, counted = Crew(size), Counted(size, 5)
+    pool, counted = ThreadPool(size), Counted(size, 5)
     for _ in range(runs):
-        crew.run(counted.rows)
+        pool.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, runs)
-    assert len(crew.threads) == size - 1
-    crew.stop()
+    assert len(pool.threads) == size - 1
+    pool.stop()
 
 
 @walked
 @pytest.mark.parametrize("number", [-1, 0, (1 << 23) - 3, -(1 << 23), -2])
 def test_numbers_of_tickets_begin_anew(number):
-    crew, counted = Crew(3), Counted(3, 7)
-    crew.run(Rows(0, 0, 0, True))
-    crew.words[(crew.sync_word - crew.memory.ctypes.data + crews.TICKET) // 8] = number << 40
+    pool, counted = ThreadPool(3), Counted(3, 7)
+    pool.run(Rows(0, 0, 0, True))
+    pool.words[(pool.sync_word - pool.memory.ctypes.data + pools.TICKET) // 8] = number << 40
     for _ in range(4):
-        crew.run(counted.rows)
+        pool.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, 4)
-    crew.stop()
+    pool.stop()
 
 
 @walked
-def test_helpers_end_with_their_crew():
-    crew, counted = Crew(5), Counted(5, 1)
-    crew.run(counted.rows)
-    threads = crew.threads
+def test_helpers_end_with_their_pool():
+    pool, counted = ThreadPool(5), Counted(5, 1)
+    pool.run(counted.rows)
+    threads = pool.threads
     assert all(thread.is_alive() for thread in threads)
-    crew.stop()
+    pool.stop()
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -97,12 +97,12 @@ def test_fields_of_a_ticket_do_not_touch(number, shares, data):
     helpers = shares - 1
     by_helpers = data.draw(st.integers(0, shares + 2 * helpers))
     by_caller = data.draw(st.integers(0, shares + 1))
-    ticket = word((number << crews.NUMBER) | (shares << crews.SHARES))
-    ticket = word(ticket + (by_helpers << crews.HELPED) + by_caller)
-    assert ticket >> crews.NUMBER == number
-    assert (ticket >> crews.SHARES) & crews.MOST_SHARES == shares
-    assert (ticket >> crews.HELPED) & crews.MOST_DRAWN == by_helpers
-    assert ticket & crews.MOST_DRAWN == by_caller
+    ticket = word((number << pools.NUMBER) | (shares << pools.SHARES))
+    ticket = word(ticket + (by_helpers << pools.HELPED) + by_caller)
+    assert ticket >> pools.NUMBER == number
+    assert (ticket >> pools.SHARES) & pools.MOST_SHARES == shares
+    assert (ticket >> pools.HELPED) & pools.MOST_DRAWN == by_helpers
+    assert ticket & pools.MOST_DRAWN == by_caller
 
 
 @given(
@@ -111,30 +111,32 @@ def test_fields_of_a_ticket_do_not_touch(number, shares, data):
     number=st.integers(-(1 << 23), (1 << 23) - 1),
 )
 def test_the_row_of_a_ticket_even_where_numbers_begin_anew(first, row, number):
-    ticket = word((number - first + first + row) << crews.NUMBER)
-    assert ((ticket >> crews.NUMBER) - (number - first)) & crews.NUMBERS == first + row
+    ticket = word((number - first + first + row) << pools.NUMBER)
+    assert ((ticket >> pools.NUMBER) - (number - first)) & pools.NUMBERS == first + row
 
 
 def test_no_more_threads_than_fit():
     assert MOST_ALLOWED <= MOST_THREADS
-    assert 3 * MOST_THREADS <= crews.MOST_DRAWN
-    with pytest.raises(ValueError, match="A crew of 4096 threads is too large; at most 4095"):
-        Crew(MOST_THREADS + 1)
+    assert 3 * MOST_THREADS <= pools.MOST_DRAWN
+    with pytest.raises(
+        ValueError, match="A thread pool of 4096 threads is too large; at most 4095"
+    ):
+        ThreadPool(MOST_THREADS + 1)
 
 
 @walked
 @pytest.mark.parametrize("size", [128, 1024, 8192])
 def test_sets_of_more_than_1024_processors(monkeypatch, size):
-    monkeypatch.setattr(crews, "set_bytes", lambda: size)
-    crew = Crew(3)
+    monkeypatch.setattr(pools, "set_bytes", lambda: size)
+    pool = ThreadPool(3)
     counted = Counted(3, 2)
     for _ in range(3):
-        crew.run(counted.rows)
+        pool.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, 3)
-    allowed = [linux.os.sched_getaffinity(thread.native_id) for thread in crew.threads]
+    allowed = [linux.os.sched_getaffinity(thread.native_id) for thread in pool.threads]
     there = linux.os.sched_getaffinity(0)
     assert all(found <= there and len(found) == max(1, len(there) - 1) for found in allowed)
-    crew.stop()
+    pool.stop()
 
 
 def test_a_set_is_as_large_as_the_system_asks_for(monkeypatch):

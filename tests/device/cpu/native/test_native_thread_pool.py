@@ -17,7 +17,7 @@ import partita
 from partita.errors import InferError
 from partita_cpu.jit.isa import detected
 from partita_cpu.threads.step_team import team_of
-from partita_cpu.threads.thread_pool import Crew, Rows
+from partita_cpu.threads.thread_pool import Rows, ThreadPool
 
 from .test_native_layout import Net, compiled
 
@@ -38,11 +38,11 @@ def chain(outputs=48):
 @pytest.mark.parametrize(
     ("stream", "levels"), [(98, ["portable", "avx2"]), (99, ["avx2", "portable"])]
 )
-def test_portable_has_no_crew(stream, levels, monkeypatch):
+def test_portable_has_no_pool(stream, levels, monkeypatch):
     """Whatever was asked for first."""
     for level in levels:
         monkeypatch.setenv("PARTITA_CPU_ISA", level)
-        assert (team_of(2, stream).crew is None) == (level == "portable")
+        assert (team_of(2, stream).pool is None) == (level == "portable")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -116,28 +116,28 @@ def test_a_step_that_fails_says_why_and_no_later_one_runs():
         x[0, 2] = -3
 
 
-def places(crew):
-    """Processors that each thread of a crew may run on after a run of no rows."""
-    crew.run(Rows(0, 0, 0, True))
-    return [os.sched_getaffinity(thread.native_id) for thread in crew.threads]
+def places(pool):
+    """Processors that each thread of a thread pool may run on after a run of no rows."""
+    pool.run(Rows(0, 0, 0, True))
+    return [os.sched_getaffinity(thread.native_id) for thread in pool.threads]
 
 
 def test_helpers_stay_off_the_processor_of_the_caller():
     there = os.sched_getaffinity(0)
-    found = places(Crew(3))
+    found = places(ThreadPool(3))
     assert found[0] == found[1]
     assert found[0] <= there
     assert len(found[0]) == max(1, len(there) - 1)
 
 
 def test_helpers_of_a_caller_that_may_not_move_stay_where_they_may_run():
-    crew = Crew(2)
+    pool = ThreadPool(2)
     there = os.sched_getaffinity(0)
     found = []
 
     def call():
         os.sched_setaffinity(0, {min(there)})
-        found.extend(places(crew))
+        found.extend(places(pool))
 
     thread = threading.Thread(target=call)
     thread.start()
@@ -148,12 +148,12 @@ def test_helpers_of_a_caller_that_may_not_move_stay_where_they_may_run():
 def test_pinned_helpers_stay():
     there = sorted(os.sched_getaffinity(0))
     homes = [there[0], there[-1]]
-    crew = Crew(3, homes)
+    pool = ThreadPool(3, homes)
     wanted = [{home} for home in homes]
     until = time.monotonic() + 30
-    while places(crew) != wanted and time.monotonic() < until:
+    while places(pool) != wanted and time.monotonic() < until:
         time.sleep(0.01)  # each thread goes home by itself
-    assert places(crew) == wanted
+    assert places(pool) == wanted
 
 
 @pytest.mark.parametrize("way", ["fork", "exit"])
