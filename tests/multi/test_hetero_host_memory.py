@@ -110,3 +110,16 @@ def test_copying_between_host_tensors():
     np.testing.assert_array_equal(target.numpy(), source.numpy())
     with pytest.raises(InputError, match="cannot be copied to"):
         source.copy_to(partita.HostTensor(np.zeros((2, 3), np.float64)))
+
+
+def test_outputs_of_a_whole_model_lie_there_too():
+    device = Staging("A")
+    compiled = core_with(device).compile_model(CHAIN, "HETERO:A", {"STRICT": True})
+    request = compiled.create_infer_request()
+    (block,) = device.blocks
+    for scale in (1, 2, 3, 4):
+        x = X * np.float32(scale)
+        request.infer({"x": x})
+        result = request.get_output_tensor().numpy()
+        np.testing.assert_allclose(result, evaluate(CHAIN, {"x": x})[0], rtol=1e-6)
+        assert 0 <= result.ctypes.data - block.ctypes.data <= block.nbytes - result.nbytes

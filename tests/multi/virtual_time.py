@@ -85,7 +85,8 @@ class VirtualTime:
 
         A request that is done begins anew, so that one on fast devices does more of them.
         """
-        busy, uses = Counter(), {runner: set() for runner in trial.runners(at_once)}
+        requests_there = [trial.compiled.create_infer_request() for _ in range(at_once)]
+        busy, uses = Counter(), {one.runner: set() for one in requests_there}
         for _ in range(requests):
             runner = min(uses, key=lambda one: max((busy[name] for name in uses[one]), default=0))
             before = self.worked.copy()

@@ -220,8 +220,8 @@ class BoundRequest:
                 # A download that fails moves the model to another device; later it could not.
                 given = {id(tensor) for tensor in outputs or ()}
                 results = [
-                    t if t.memory == HOST or id(t) in given else HostTensor(t.numpy())
-                    for t in results
+                    t if t.memory == HOST or id(t) in given else self._downloaded(index, t)
+                    for index, t in enumerate(results)
                 ]
             self.look_for_nan(inputs, results)
             return results
@@ -229,6 +229,18 @@ class BoundRequest:
             raise
         except Exception as error:
             raise self._failed(whole, error) from error
+
+    def _downloaded(self, index: int, result: Tensor) -> Tensor:
+        """An output in host memory: where it is planned, which its device copies to quickly.
+
+        Calls that are bound later write to the same place.
+        """
+        slot, _ = self._outputs[index]
+        planned = None if slot is None else self._prepared[slot]
+        if planned is None or (planned.shape, planned.dtype) != (result.shape, result.dtype):
+            return HostTensor(result.numpy())
+        result.copy_to(planned)
+        return planned
 
     def _results(self) -> list[Tensor]:
         """The outputs; copies of those that are inputs or weights as they are."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.contract.runner import Runner
 from partita.runtime.compiled_model import CompiledModel
+from partita.runtime.infer_queue import AsyncInferQueue
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation
@@ -22,8 +21,8 @@ from partita_hetero.runtime.request_runner import HeteroRunner
 EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
 WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
 TURN_SECONDS = 0.004
-WARM_RUNS = 2
-"""Of each request, before throughput is measured."""
+WARM_RUNS = 4
+"""Of each request, before throughput is measured: the first ones bind kernels and memory."""
 COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
@@ -59,6 +58,7 @@ class Trial:
     Attributes:
         assembly: The compiled placement.
         inputs: What it is run on.
+        compiled: The placement as an application has a model.
     """
 
     def __init__(
@@ -69,10 +69,12 @@ class Trial:
         properties = compilation.devices.properties
         # A failure shows, instead of moving something.
         plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
-        self._compiled = HeteroModel(compilation, assembly, plain)
-        self._request = CompiledModel(self._compiled).create_infer_request()
+        self.compiled = CompiledModel(HeteroModel(compilation, assembly, plain))
+        self._request = self.compiled.create_infer_request()
         self._request.set_input_tensors(dict(enumerate(inputs)))
-        self._in_flight: list[Runner] = []
+        ports = self.compiled.inputs
+        self._arrays = {port.name: one.numpy() for port, one in zip(ports, inputs, strict=True)}
+        self._queue: AsyncInferQueue | None = None
         timed = plain.model_copy(update={"PERF_COUNT": True})
         self._timed = HeteroRunner(Failover(compilation, assembly, timed))
 
@@ -154,53 +156,29 @@ class Trial:
     @property
     def requests_at_once(self) -> int:
         """How many requests its devices work on at the same time."""
-        return max(2, self._compiled.optimal_number_of_infer_requests)
+        return max(2, self.compiled.optimal_number_of_infer_requests)
 
     def seconds_per_request(self, requests: int, at_once: int) -> float:
         """Time between results when several requests are in flight, all of which have run before.
 
-        The first runs of a request bind kernels and memory, which takes longer than many others.
+        They go through a queue, as an application's would: it copies inputs to memory from which
+        devices read quickly.
         """
-        is_new = at_once > len(self._in_flight)
-        runners = self.runners(at_once)
-        if is_new:
-            self._flow(runners, WARM_RUNS * at_once)
-        return self._flow(runners, requests) / requests
+        if self._queue is None or len(self._queue) != at_once:
+            self._queue = AsyncInferQueue(self.compiled, at_once)
+            self._flow(self._queue, WARM_RUNS * at_once)
+        return self._flow(self._queue, requests) / requests
 
-    def runners(self, at_once: int) -> list[Runner]:
-        """Requests that can be in flight at a time, the same ones each time."""
-        new = at_once - len(self._in_flight)
-        self._in_flight += [self._compiled.create_runner() for _ in range(new)]
-        return self._in_flight[:at_once]
-
-    def _flow(self, runners: Sequence[Runner], requests: int) -> float:
+    def _flow(self, queue: AsyncInferQueue, requests: int) -> float:
         """Seconds of some requests."""
-        left = iter(range(requests))
-        lock = threading.Lock()
-        errors: list[Exception] = []
-
-        def work(runner: Runner) -> None:
-            try:
-                while True:
-                    with lock:
-                        if next(left, None) is None or errors:
-                            return
-                    runner.run(self.inputs)
-            except Exception as error:  # noqa: BLE001  # raised below, on the waiting thread
-                errors.append(error)
-
-        threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
         start = clock.seconds()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        for _ in range(requests):
+            queue.start_async(self._arrays)
+        queue.wait_all()
         return clock.seconds() - start
 
     def close(self) -> None:
         """Frees what the requests hold."""
-        del self._request
-        for runner in (self._timed, *self._in_flight):
-            runner.close()
+        for request in (self._request, *(self._queue or ())):
+            request.runner.close()
+        self._timed.close()
