@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,34 +19,46 @@ from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 
 
-def fold_constants(graph: Graph, target: Target) -> None:
+def fold_constants(
+    graph: Graph, target: Target, stays: Callable[[Node], bool] | None = None
+) -> None:
     """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
 
     Works on the graph in place, bodies included, which read what is constant among their states.
     Nodes that the target has no emitter for stay, and so do those whose results would be more than
     may be made; what is left of that is for programs.
 
+    Args:
+        graph: Changed.
+        target: Whose kernels compute the nodes.
+        stays: Which nodes are not folded though their inputs are constants.
+
     Raises:
         CompileError: An If has a constant for its condition that is not of one element.
     """
     release_states(graph)
     allowance = target.allowance(graph)
-    _fold_nodes(graph, target, allowance)
+    _fold_nodes(graph, target, allowance, stays)
     target.fold_bytes = allowance.left
 
 
-def _fold_nodes(graph: Graph, target: Target, allowance: FoldAllowance) -> None:
+def _fold_nodes(
+    graph: Graph,
+    target: Target,
+    allowance: FoldAllowance,
+    stays: Callable[[Node], bool] | None,
+) -> None:
     kept: list[Node] = []
     queue = list(reversed(graph.nodes))
     while queue:
         node = queue.pop()
         for body in node.graphs():
-            _fold_nodes(body, target, allowance)
+            _fold_nodes(body, target, allowance, stays)
         if any(value is not None and value.const is None for value in node.inputs):
             kept.append(node)
         elif node.kind == "If":
             queue.extend(reversed(_taken(node)))
-        elif not _fold(node, target, allowance):
+        elif (stays is not None and stays(node)) or not _fold(node, target, allowance):
             kept.append(node)
     graph.nodes = kept
 

@@ -365,7 +365,7 @@ class _Planner:
         i = self.images
         in_place = i.is_pointwise and not self.storage.scaled and not self.storage.computed
         # Rows for float16 are rounded or widened where they are laid out.
-        as_it_is = self.arithmetic is Arithmetic.F32
+        as_it_is = self.arithmetic.in_float32
         if in_place and (as_it_is or (self.short and self._reads_halves())):
             return Source.COLUMNS if self._rows_collide() else Source.DIRECT
         if as_it_is and self._is_one_line():

@@ -18,6 +18,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_pack_tile,
     call_transpose,
     float_at,
+    half_at,
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
@@ -88,11 +89,14 @@ def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> 
 
     Args:
         plan: What they are packed for.
-        w: Weights; those of a convolution as (outputs, channels of a group, down, across).
+        w: Weights; those of a convolution as (outputs, channels of a group, down, across). A matrix
+            of 16-bit floats where the plan is for products by such.
         threads: Threads that share the work.
         later: Who is told what is kept in float32, to make the result before it is read;
             ``None``: it is made now.
     """
+    if plan.arithmetic in (Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16):
+        return _packed_halves(plan, w, threads)
     if w.dtype != np.float32 or not (w.flags.c_contiguous or w.flags.f_contiguous):
         w = np.ascontiguousarray(w, np.float32)
     if w.ndim == 2:
@@ -158,6 +162,17 @@ def _packed(
             out.view(np.float16)[...] = whole.view(np.float32)
         return out
     return out if _run(threads, w, out, table) < LARGEST else out[:0]
+
+
+def _packed_halves(plan: Plan, w: Array, threads: int) -> Array:
+    """A matrix of 16-bit floats, whose bits are kept as they are."""
+    depth, columns = w.shape
+    out = aligned(packed_size(plan))
+    steps = [stride // w.itemsize for stride in w.strides]
+    sizes = (depth, columns, plan.columns, *steps)
+    run_shared(shared_by(threads, out), pack_halves, w.ctypes.data, out, *sizes)
+    give_back(w)
+    return out
 
 
 def matrix_table(
@@ -275,6 +290,43 @@ def pack_blocks(
     begin, end = units * tid // nt, units * (tid + 1) // nt
     room = PackingRoom(places[tid], floats[tid], parts[tid])
     found[tid] = max(found[tid], pack_units(w, whole, halves, room, p, begin, end))
+
+
+@loop
+def pack_halves(
+    w: int,
+    out: Array,
+    depth: int,
+    columns: int,
+    width: int,
+    down: int,
+    across: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """A matrix of 16-bit numbers in blocks of columns, which threads share, zeros behind the last.
+
+    Args:
+        w: Address of the matrix; it need not be a multiple of two.
+        out: The result (block, row, column).
+        depth: Rows.
+        columns: Columns.
+        width: Of a block.
+        down: Elements from one row to the next.
+        across: Elements from one column to the next.
+        tid: This thread.
+        nt: All threads.
+    """
+    blocks = -(-columns // width)
+    for block in range(blocks * tid // nt, blocks * (tid + 1) // nt):
+        exist, start = min(width, columns - block * width), block * width
+        for top in range(0, depth, PLACES):
+            # A line of a column is read at a time, or one of a row, as they lie.
+            for j in range(width):
+                column, place = w + 2 * (start + j) * across, block * depth * width + j
+                for k in range(top, min(top + PLACES, depth)):
+                    found = half_at(column + 2 * k * down) if j < exist else np.uint16(0)
+                    out[place + k * width] = found
 
 
 @loop(drives=True)

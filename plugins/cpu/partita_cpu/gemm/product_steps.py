@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
@@ -30,6 +31,15 @@ from partita_cpu.gemm.product_records import (
 )
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
 from partita_cpu.threads.claims import LINE
+
+BY_STORED = {
+    np.dtype(np.float16): Arithmetic.F32_BY_F16,
+    np.dtype(ml_dtypes.bfloat16): Arithmetic.F32_BY_BF16,
+}
+"""What products by matrices of these types, which stay so in memory, are computed in."""
+
+STORED_ELEMENTS = 1 << 20
+"""Smaller matrices become float32: caches hold them. Only memory repays half as many bytes."""
 
 LAID_PIXELS = 256
 """Larger images are not laid out by a step of their own.
@@ -94,13 +104,29 @@ def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:
     return Epilogue(int(has_residual), low, high, gate, *code)
 
 
+def reads_stored(choice: Choice, weights: Array) -> bool:
+    """Whether products in float32 read a matrix of 16-bit floats as it is, instead of a copy.
+
+    Nothing is rounded so, and half as many bytes take half as long where few rows are multiplied.
+    """
+    able = choice.native and choice.arithmetic is Arithmetic.F32 and weights.dtype in BY_STORED
+    return able and weights.ndim == 2 and weights.size >= STORED_ELEMENTS
+
+
+def stays_stored(b: Builder, w: Operand) -> bool:
+    """The same of an operand."""
+    choice = native_choice(b.options)
+    return choice is not None and w.const is not None and reads_stored(choice, w.const)
+
+
 def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     """The product by a constant matrix, finished; ``None`` if native kernels cannot compute it."""
     choice, w, bias = native_choice(b.options), op.w, op.bias
     if choice is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
         return None
     depth, columns = w.shape
-    fits = x.dtype == w.dtype == np.float32 and x.shape[-1] == depth and x.size and columns
+    known = w.dtype == np.float32 or w.dtype in BY_STORED
+    fits = known and x.dtype == np.float32 and x.shape[-1] == depth and x.size and columns
     if not fits or (bias is not None and (bias.const is None or bias.size != columns)):
         return None
     shape = (*x.shape[:-1], columns)
@@ -108,6 +134,9 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
+    if w.dtype in BY_STORED:
+        emit_product(b, choice, images, x, op, y)
+        return y
     wanted = choice.wanted_of_matrix(images, w.const)
     if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
@@ -201,7 +230,7 @@ def emit_product(
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     halves = storage.half_in or storage.half_out
-    arithmetic = choice.wanted_stored(images, halves=halves)
+    arithmetic = BY_STORED.get(op.w.dtype) or choice.wanted_stored(images, halves=halves)
     wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)
     cut, weights = fitting(b, choice, wanted, op.w)
     op = op._replace(w=weights)

@@ -53,11 +53,18 @@ class Arithmetic(enum.IntEnum):
     BF16X6 = 3
     F16 = 4
     F16_SPLIT = 5  # float16 as sums of two bfloat16, which hold all of its bits
+    F32_BY_F16 = 6  # float32, by weights that are float16 and stay so in memory
+    F32_BY_BF16 = 7  # the same in bfloat16
 
     @property
     def in_bfloat16(self) -> bool:
         """Whether factors are laid out as bfloat16."""
-        return self not in (Arithmetic.F32, Arithmetic.F16)
+        return self is not Arithmetic.F16 and not self.in_float32
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether both factors and sums are float32 when they are multiplied."""
+        return self in (Arithmetic.F32, Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16)
 
     @property
     def element_bytes(self) -> int:
@@ -72,7 +79,7 @@ class Arithmetic(enum.IntEnum):
     @property
     def widened_bytes(self) -> int:
         """Bytes of a weight in the nearest cache, of one plane."""
-        return 4 if self is Arithmetic.F16 else self.weight_bytes
+        return 2 if self.in_bfloat16 else 4
 
     @property
     def planes(self) -> int:
@@ -141,6 +148,9 @@ def tile_kernels(
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
         return _with_halves(table)
+    if arithmetic in _STORED:
+        _put_stored(table, level, arithmetic)
+        return _with_halves(table)
     name = arithmetic.name.lower()
     tiles = on_tiles(level, arithmetic)
     kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
@@ -189,6 +199,23 @@ def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> N
         table[NARROW] = known["widen_f16"]
     else:
         table[ROUND] = known["round_f16"]
+
+
+_STORED = {
+    Arithmetic.F32_BY_F16: ("f16", "from_f16"),
+    Arithmetic.F32_BY_BF16: ("bf16_weights", "from_bf16"),
+}
+"""What the kernels for tiles are called, and the one that widens weights ahead of many of them."""
+
+
+def _put_stored(table: Array, level: Level, arithmetic: Arithmetic) -> None:
+    known = {**llvm_kernel.addresses(level), **llvm_kernel.addresses(level, "_f16")}
+    name, widening = _STORED[arithmetic]
+    for rows in range(1, level.rows + 1):
+        table[rows] = known[f"{name}_{rows}"]
+        table[WIDE + rows] = known[f"fma_{rows}"]
+        table[WIDE + FIRST + rows] = known[f"fma_first_{rows}"]
+    table[WIDEN] = known[widening]
 
 
 @functools.cache

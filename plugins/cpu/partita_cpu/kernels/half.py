@@ -159,20 +159,32 @@ def float32_of(b: Builder, x: Operand) -> Operand:
     return widen(b, x) if x.dtype in HALVES else x
 
 
-def through_float32(emit: Callable[..., Any]) -> Callable[..., Any]:
+def through_float32(
+    emit: Callable[..., Any], keeps: Callable[[Builder, Operand], bool] | None = None
+) -> Callable[..., Any]:
     """Makes an emitter for float32 one for 16-bit floats too.
 
     16-bit inputs are widened. A float32 result is narrowed to the type of the first 16-bit input,
     unless the node says that this output is something else.
+
+    Args:
+        emit: The emitter.
+        keeps: Which inputs it takes as they are. The first input then says what results are.
     """
 
     @functools.wraps(emit)
     def wrapped(b: Builder, node: Node, *operands: Operand | None) -> Any:
-        kind = next((o.dtype for o in operands if o is not None and o.dtype in HALVES), None)
-        if kind is None:
+        deciding = operands if keeps is None else operands[:1]
+        kind = next((o.dtype for o in deciding if o is not None and o.dtype in HALVES), None)
+        if kind is None and keeps is None:
             return emit(b, node, *operands)
-        wide = [None if o is None else float32_of(b, o) for o in operands]
+        wide = [
+            o if o is None or (keeps is not None and keeps(b, o)) else float32_of(b, o)
+            for o in operands
+        ]
         results = emit(b, node, *wide)
+        if kind is None:
+            return results
         if isinstance(results, Operand):
             return _narrowed(b, node, [results], kind)[0]
         return tuple(_narrowed(b, node, results, kind))

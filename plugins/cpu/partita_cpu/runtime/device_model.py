@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +65,7 @@ from partita_cpu.passes.input_scale import scale_on_the_way
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
+from partita_cpu.passes.stored_weights import keep_stored, widens_stored
 from partita_cpu.passes.tiled_activations import keep_tiles
 from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
@@ -125,9 +127,11 @@ class CpuModel(DeviceModel):
             expect=emit_expected,
         )
         fuse_levels(graph, takes)
-        fold_constants(graph, target)
+        fold_constants(graph, target, functools.partial(widens_stored, choice))
         widen_convolutions(graph)
         fuse(graph, accepts=takes)
+        keep_stored(graph, choice)
+        fold_constants(graph, target)
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -160,12 +161,25 @@ float_bits: Any = intrinsic(_float_bits)
 
 
 def _float_at(typing: Any, address: Any) -> Any:
+    return types.float32(types.int64), _load(ir.FloatType)
+
+
+def _half_at(typing: Any, address: Any) -> Any:
+    return types.uint16(types.int64), _load(lambda: ir.IntType(16))
+
+
+def _load(kind: Callable[[], Any]) -> Any:
+    """What reads an element at an address that need not be a multiple of its size."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.inttoptr(args[0], ir.PointerType(ir.FloatType()))
+        place = builder.inttoptr(args[0], ir.PointerType(kind()))
         return builder.load(place, align=1)
 
-    return types.float32(types.int64), generate
+    return generate
 
 
 float_at: Any = intrinsic(_float_at)
 """The float32 at an address, any one."""
+
+half_at: Any = intrinsic(_half_at)
+"""The bits of the 16-bit number at an address, any one."""

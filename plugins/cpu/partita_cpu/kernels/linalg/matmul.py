@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,8 +14,8 @@ from partita.lowering import Activation, ActivationCode, Array, Builder, Node, O
 from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.batched import emit_batches
-from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product
-from partita_cpu.kernels.half import through_float32
+from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product, stays_stored
+from partita_cpu.kernels.half import float32_of, through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
@@ -104,7 +105,7 @@ def _scaled(b: Builder, x: Operand, factor: float) -> Operand:
 
 @kernel("MatMul", dtypes=_PRODUCTS)
 @kernel("MatMul", domain="partita", dtypes=_PRODUCTS)
-@through_float32
+@functools.partial(through_float32, keeps=stays_stored)
 def matmul(
     b: Builder,
     node: Node,
@@ -118,6 +119,7 @@ def matmul(
     done = emit_matrix_product(b, x, LinearOp(w, bias, residual, activation))
     if done is not None:
         return done
+    x, w = float32_of(b, x), float32_of(b, w)
     y = product(b, x, w)
     if residual is not None:
         residual = expanded(b, residual, y.shape)

@@ -54,7 +54,11 @@ class Factors(enum.Enum):
 
     FLOATS = enum.auto()
     FLOAT16 = enum.auto()  # b is, and widened in registers; a is float32
+    BFLOAT16 = enum.auto()  # the same
     PAIRS = enum.auto()  # of bfloat16; depth counts pairs, low_plane is not read
+
+
+_WIDENED = {Factors.FLOAT16: epilogue.FLOAT16, Factors.BFLOAT16: epilogue.BFLOAT}
 
 
 def fma_tile(
@@ -102,7 +106,7 @@ class Products:
         self._lanes = lanes
         self.vector = f"<{lanes} x float>"
         self._factors = factors
-        self.width = (2 if factors is Factors.FLOAT16 else 4) * lanes
+        self.width = (2 if factors in _WIDENED else 4) * lanes
         """Bytes of a vector of b."""
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
         # As many whatever is computed of the columns: what is equal in two of them stays equal.
@@ -170,8 +174,7 @@ class Products:
             return self._f.load(_pairs(self._lanes), pointer)
         if self._factors is Factors.FLOATS:
             return self._f.load(self.vector, pointer)
-        kind = f"<{self._lanes} x half>"
-        return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self.vector}")
+        return epilogue.load_half(self._f, self._lanes, pointer, None, _WIDENED[self._factors])
 
     def _fma(self, a: str, b: str, c: str) -> str:
         v, pairs = self.vector, _pairs(self._lanes)

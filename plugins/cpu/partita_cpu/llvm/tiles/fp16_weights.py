@@ -1,4 +1,4 @@
-"""Kernels of products with float16: sums are float32.
+"""Kernels of products with 16-bit floats, float16 above all: sums are float32.
 
 Few tiles widen their weights in registers. For many it is done once, to memory in the nearest
 cache: on AVX-512 it takes a seventh of a tile's time.
@@ -7,7 +7,7 @@ cache: on AVX-512 it takes a seventh of a tile's time.
 from __future__ import annotations
 
 from partita_cpu.llvm.copies.bf16_split import PARAMETERS, pack_tile
-from partita_cpu.llvm.epilogue import FLOAT16, epilogue, load_half, rounded_to_float16
+from partita_cpu.llvm.epilogue import BFLOAT, FLOAT16, epilogue, load_half, rounded_to_float16
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import masked_store
 from partita_cpu.llvm.tiles.fma import Factors, fma_tile
@@ -22,7 +22,9 @@ CONVERT_PARAMETERS = "ptr %x, i64 %n, ptr %to"
 def functions(lanes: int, most: int, amx: bool) -> list[Function]:
     """All of them, for vectors of so many floats and tiles of up to `most` rows."""
     made = [fma_tile(f"f16_{rows}", rows, lanes, Factors.FLOAT16) for rows in range(1, most + 1)]
-    made.append(_round("round_f16", lanes))
+    for rows in range(1, most + 1):
+        made.append(fma_tile(f"bf16_weights_{rows}", rows, lanes, Factors.BFLOAT16))
+    made += [_round("round_f16", lanes), _convert("from_bf16", lanes, BFLOAT, "float", "fpext")]
     if lanes < 16:  # AVX2 has no masks for 16-bit numbers: they stay in float32 between steps
         return made
     for rows in range(1, most + 1):
