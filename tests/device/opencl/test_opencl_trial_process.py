@@ -3,6 +3,7 @@
 What is slow does not hang, and what no driver did is told apart.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -232,3 +233,22 @@ def test_if_the_server_is_killed_another_one_forks_and_no_driver_is_blamed(modul
             assert told(other)["pid"] == other.process.pid
         assert not list(orphan.answers())
     assert orphan.by_chance
+
+
+@pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")
+def test_descriptors_may_have_any_number(module):
+    import resource
+
+    module("echoing", ECHOING)
+    low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1500 if high < 0 else min(1500, high), high))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (low, high))
+        taken = [os.open(os.devnull, os.O_RDONLY)]
+        stack.callback(lambda: [os.close(one) for one in taken])
+        while taken[-1] < 1100:
+            taken.append(os.dup(taken[0]))
+        process = stack.enter_context(TrialProcess("echoing", {}, 60.0, lasting=True))
+        assert isinstance(process.process, fork_server.Forked)
+        assert told(process)["pid"] == process.process.pid
+        assert process.process.poll() is None

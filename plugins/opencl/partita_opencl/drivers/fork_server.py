@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any, NoReturn
 
 _IDLE_SECONDS = 60.0
@@ -49,7 +49,7 @@ class Forked:
 
     def poll(self) -> int | Any:
         """How it ended, if it has."""
-        if self.returncode is None and select.select([self._end], [], [], 0)[0]:
+        if self.returncode is None and _with_news([self._end.fileno()], 0):
             # Without a word, somebody has ended the server and all that it forked.
             self.returncode = int(self._end.readline() or -signal.SIGKILL)
             self._end.close()
@@ -58,13 +58,24 @@ class Forked:
     def wait(self) -> int | Any:
         """How it ended, once it has."""
         if self.returncode is None:
-            select.select([self._end], [], [])
+            _with_news([self._end.fileno()], None)
         return self.poll()
 
     def kill(self) -> None:
         """Ends it at once."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+
+def _with_news(descriptors: Sequence[int], seconds: float | None) -> list[int]:
+    """Those with something to read, or from which nothing more will come; ``None`` waits for one.
+
+    They may have any number: a process with many requests has higher ones than select takes.
+    """
+    news = select.poll()
+    for descriptor in descriptors:
+        news.register(descriptor, select.POLLIN)
+    return [one for one, _ in news.poll(None if seconds is None else seconds * 1000)]
 
 
 class _Server:
@@ -198,13 +209,13 @@ def serve_forks(connection: int, run: Callable[[], None]) -> None:
         signal.set_wakeup_fd(wakes)
         ends: dict[int, int] = {}
         while (listens or ends) and os.getppid() == parent:
-            heard: list[socket.socket | int] = [asked, woken] if listens else [woken]
+            heard = [asked.fileno(), woken] if listens else [woken]
             patience = _IDLE_SECONDS if listens else _LOOK_SECONDS
-            ready = select.select(heard, [], [], patience)[0]
+            ready = _with_news(heard, patience)
             if woken in ready:
                 os.read(woken, 4096)
                 _tell_ends(ends)
-            if asked in ready:
+            if asked.fileno() in ready:
                 message, files, *_ = socket.recv_fds(asked, 1, _HANDED)
                 if message:
                     pid = os.fork()
