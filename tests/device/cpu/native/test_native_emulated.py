@@ -20,10 +20,10 @@ from partita_cpu.llvm.levels import AMX, AVX2, AVX2_VNNI, AVX512, AVX512_BF16, A
 from partita_cpu.machine_model import MachineModel
 
 from . import emulated
-from .test_native_laid import check as check_laid
-from .test_native_laid import run as run_laid
 from .test_native_pack import check as check_packed
 from .test_native_pack import pack
+from .test_native_packed_lhs import check as check_laid
+from .test_native_packed_lhs import run as run_laid
 from .test_native_storage import check_part
 from .test_native_tiles import check, convolve, run
 
