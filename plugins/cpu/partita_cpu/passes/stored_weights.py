@@ -46,7 +46,7 @@ def keep_stored(graph: Graph, choice: Choice) -> None:
         choice: What kernels may use.
     """
     graphs = list(_graphs(graph))
-    uses = Counter(value for one in graphs for value in _read(one))
+    uses: Counter[Value | None] = Counter(value for one in graphs for value in _read(one))
     stored = {
         node.outputs[0]: node.inputs[0]
         for one in graphs
@@ -67,7 +67,7 @@ def keep_stored(graph: Graph, choice: Choice) -> None:
 
 
 def _read_stored(
-    node: Node, stored: Mapping[Value | None, Value | None], uses: Counter[Value]
+    node: Node, stored: Mapping[Value | None, Value | None], uses: Counter[Value | None]
 ) -> None:
     weights = node.inputs[_WEIGHTS] if node.kind in _PRODUCTS else None
     if weights is not None and weights in stored:
