@@ -57,6 +57,7 @@ def transposed(x, w, stride):
         ("same_lower", 8, slice(0, 8)),
         ("same_upper", 7, slice(1, 8)),
         ("valid", 7, slice(0, 7)),
+        ("explicit", 7, slice(0, 7)),
     ],
 )
 def test_what_transposed_convolutions_keep(auto_pad, size, kept):

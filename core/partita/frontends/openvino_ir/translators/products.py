@@ -52,25 +52,27 @@ def transposed_convolution(at: Site) -> ir.Value:
 
 def _filling(at: Site, auto_pad: str | None, shape: list[int]) -> dict[str, Any]:
     """Attributes that give an output shape; the odd element is cut off where ONNX keeps it."""
-    if auto_pad is None:
-        raise at.error("an output shape with explicit pads is not read")
-    if auto_pad != "VALID":
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         other = "SAME_LOWER" if auto_pad == "SAME_UPPER" else "SAME_UPPER"
         return {"auto_pad": other, "output_shape": shape}
     count = len(shape)
     sizes, kernel = at.dims(0)[2:], at.dims(1)[-count:]
     if min(*sizes, *kernel) < 0:
-        raise at.error("an output shape without pads is not read where sizes are unknown")
-    given = (at.ints("strides"), at.ints("dilations"), at.ints("output_padding") or [0] * count)
-    sides = list(zip(sizes, kernel, *given, shape, strict=True))
-    cut = [
-        (size - 1) * stride + (width - 1) * dilation + 1 + extra - wanted
-        for size, width, stride, dilation, extra, wanted in sides
-    ]
-    kept = [(more, max(-off, 0)) for (*_, more, _), off in zip(sides, cut, strict=True)]
-    ends = [max(off, 0) for off in cut]
-    padding = [more + zeros for more, zeros in kept]
-    return {"auto_pad": None, "pads": [0] * count + ends, "output_padding": padding}
+        raise at.error("an output shape with explicit pads is not read where sizes are unknown")
+    nothing = [0] * count
+    begin = (at.ints("pads_begin") if auto_pad is None else []) or nothing
+    more = at.ints("output_padding") or nothing
+    ends = []
+    given = (at.ints("strides"), at.ints("dilations"), more, begin, shape)
+    for size, width, stride, dilation, extra, before, wanted in zip(
+        sizes, kernel, *given, strict=True
+    ):
+        ends.append((size - 1) * stride + (width - 1) * dilation + 1 + extra - before - wanted)
+    return {  # all that is cut off, or filled with zeros, is at the end
+        "auto_pad": None,
+        "pads": [*begin, *(max(end, 0) for end in ends)],
+        "output_padding": [extra + max(-end, 0) for extra, end in zip(more, ends, strict=True)],
+    }
 
 
 def _grouped(at: Site) -> tuple[ir.Value, int]:
