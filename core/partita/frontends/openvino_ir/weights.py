@@ -40,6 +40,22 @@ _TYPES = {
 }
 """The names in attributes, to ONNX's."""
 
+_LEVELS = {
+    "f4e2m1": [*(_HALVES := [0, 0.5, 1, 1.5, 2, 3, 4, 6]), *(-number for number in _HALVES)],
+    "f8e8m0": [*(2.0 ** (power - 127) for power in range(255)), np.nan],
+    "nf4": [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ],
+}
+"""Types of weights alone, by the number that each pattern of bits is; they are read as float32.
+
+f4e2m1 and f8e8m0 are those of the OCP Microscaling Formats, version 1.0; nf4 is that of QLoRA
+(Dettmers et al., 2023, appendix E).
+"""
+
 _PRECISIONS = {"FP16": "f16", "FP32": "f32", "FP64": "f64", "BOOL": "boolean"}
 """The names at ports, where they are more than the attribute's name in capitals."""
 
@@ -104,7 +120,10 @@ def constant(layer: Layer, weights: Array) -> ir.TensorProtocol:
     """The tensor of a ``Const`` layer, a view of the weights where their order allows."""
     import onnx_ir as ir
 
-    dtype = element_type(layer.data.get("element_type", ""), layer)
+    name = layer.data.get("element_type", "")
+    levels = _LEVELS.get(name.lower())
+    held = "u8" if levels is not None and len(levels) > 16 else "u4"
+    dtype = element_type(name if levels is None else held, layer)
     if dtype == ir.DataType.STRING:
         raise ModelFormatError(f"{layer} holds strings, which are not read")
     shape = [_size(dim, layer) for dim in layer.data.get("shape", "").split(",") if dim.strip()]
@@ -126,9 +145,13 @@ def constant(layer: Layer, weights: Array) -> ir.TensorProtocol:
     raw = weights[offset : offset + expected]
     if dtype.bitwidth == 4:  # two elements a byte, the first in the low bits, as in ONNX
         halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count].reshape(shape)
+        if levels is not None:
+            return ir.Tensor(np.array(levels, np.float32)[halves])
         signed = dtype == ir.DataType.INT4
         whole = (halves ^ 8).astype(np.int8) - 8 if signed else halves
         return ir.Tensor(whole.astype(dtype.numpy()), dtype)
+    if levels is not None:
+        return ir.Tensor(np.array(levels, np.float32)[np.frombuffer(raw, np.uint8)].reshape(shape))
     array = np.frombuffer(raw, np.uint8).view(np.dtype(dtype.numpy()))
     if dtype == ir.DataType.BOOL and np.any(np.frombuffer(raw, np.uint8) > 1):
         array = np.frombuffer(raw, np.uint8) != 0
