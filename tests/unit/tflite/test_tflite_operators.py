@@ -284,6 +284,22 @@ def transpose_conv(padding, height, width):
     )
 
 
+@table("conv_3d_transpose", [("same", 0, (1, 4, 6, 8, 5)), ("valid", 1, (1, 5, 7, 9, 5))])
+def conv_3d_transpose(_, padding, shape):
+    arrays = [np.array(shape, np.int32), numbers((3, 3, 3, 5, 2)), numbers((1, 2, 3, 4, 2))]
+    return one(
+        "CONV_3D_TRANSPOSE",
+        arrays,
+        shape,
+        "Conv3DOptions",
+        constants=[0, 1],
+        padding=padding,
+        strideD=2,
+        strideH=2,
+        strideW=2,
+    )
+
+
 @case
 def conv_3d():
     arrays = [numbers((1, 4, 5, 6, 2)), numbers((3, 3, 3, 2, 5)), numbers((5,))]
@@ -541,6 +557,15 @@ def strided_slice(_, begin, end, steps, masks, shape):
     return one("STRIDED_SLICE", arrays, shape, "StridedSliceOptions", constants=[1, 2, 3], **fields)
 
 
+@table("strided_slice_by_lengths", [("front", [0, 1, 2]), ("back", [0, -2, -3])])
+def strided_slice_by_lengths(_, begin):
+    rows = (begin, [3, 2, 2], [1, 1, 1])
+    arrays = [numbers((3, 4, 5)), *(np.array(row, np.int32) for row in rows)]
+    return one(
+        "STRIDED_SLICE", arrays, (3, 2, 2), "StridedSliceOptions", constants=[1, 2, 3], offset=True
+    )
+
+
 @case
 def strided_slice_of_a_computed_place():
     arrays = [numbers((3, 4)), *(np.array(row, np.int32) for row in ([1, 0], [2, 3], [1, 1]))]
@@ -612,6 +637,20 @@ def reverse_sequence():
     return one(
         "REVERSE_SEQUENCE", arrays, (2, 4, 3), "ReverseSequenceOptions", seqDim=1, batchDim=0
     )
+
+
+@case
+def reverse_sequence_of_last_batches():
+    arrays = [numbers((3, 4, 2)), np.array([3, 2], np.int32)]
+    return one(
+        "REVERSE_SEQUENCE", arrays, (3, 4, 2), "ReverseSequenceOptions", seqDim=1, batchDim=2
+    )
+
+
+@table("broadcast_args", [("short", [4, 1], [2, 1, 3]), ("equal", [1, 5], [0, 1])])
+def broadcast_args(_, first, second):
+    arrays = [np.array(sizes, np.int32) for sizes in (first, second)]
+    return one("BROADCAST_ARGS", arrays, (len(second),), None, "int32")
 
 
 @case
@@ -697,6 +736,12 @@ def segment_sum():
 def unsorted_segment(kind):
     arrays = [numbers((4, 3)), np.array([2, 0, 1, 2], np.int32), np.array(4, np.int32)]
     return one(f"UNSORTED_SEGMENT_{kind}", arrays, (4, 3), constants=[2])
+
+
+@table("dropped_segment", [(kind,) for kind in ("SUM", "PROD", "MAX", "MIN")])
+def dropped_segment(kind):
+    arrays = [numbers((4, 3)), np.array([2, -1, 1, 2], np.int32), np.array(3, np.int32)]
+    return one(f"UNSORTED_SEGMENT_{kind}", arrays, (3, 3), constants=[2])
 
 
 @case

@@ -117,14 +117,29 @@ def transpose_conv(at: Site) -> ir.Value:
     if at.rank(2) != 4 or at.dims(2)[3] != depth:
         raise at.error(f"an image {list(at.dims(2))} does not fit weights {list(at.dims(1))}")
     strides, _ = plane_steps(at)
-    given = at.constant(0)
+    return _spread(at, weights, kernel, strides)
+
+
+@translates("CONV_3D_TRANSPOSE")
+def conv_3d_transpose(at: Site) -> ir.Value:
+    """The first input is the shape of the result; weights are [depth, height, width, out, in]."""
+    weights = _weights(at, 1, (4, 3, 0, 1, 2))
+    *kernel, _, depth = at.dims(1)
+    if at.rank(2) != 5 or at.dims(2)[4] != depth:
+        raise at.error(f"an input {list(at.dims(2))} does not fit weights {list(at.dims(1))}")
+    return _spread(at, weights, kernel, [at.positive(f"Stride{axis}") for axis in "DHW"])
+
+
+def _spread(at: Site, weights: ir.Value, kernel: Sequence[int], strides: Sequence[int]) -> ir.Value:
+    """A transposed convolution to the sizes that the first input gives."""
+    given, rank = at.constant(0), at.rank(2)
     wanted = at.target().dims if given is None else tuple(int(size) for size in given.reshape(-1))
-    if len(wanted) != 4 or min(wanted[1:3]) < 0 or min(at.dims(2)[1:3]) < 0:
+    if len(wanted) != rank or min(wanted[1:-1]) < 0 or min(at.dims(2)[1:-1]) < 0:
         raise at.error("the sizes of the result must be known")
     begins, ends, more = [], [], []
     same = at.whole("Padding") == 0
     for size, result, width, stride in zip(
-        at.dims(2)[1:3], wanted[1:3], kernel, strides, strict=True
+        at.dims(2)[1:-1], wanted[1:-1], kernel, strides, strict=True
     ):
         total = (size - 1) * stride + width - result
         more.append(max(-total, 0))
@@ -140,7 +155,7 @@ def transpose_conv(at: Site) -> ir.Value:
         pads=[*begins, *ends],
         output_padding=more if any(more) else None,
     )
-    return at.to_last(at.result(at.activated(value)))
+    return at.to_last(at.result(at.activated(value)), rank)
 
 
 @translates("CONV_3D")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from partita.frontends.tflite.axis_order import inverse
 from partita.frontends.tflite.translator import FULL, Site, translates
 
 if TYPE_CHECKING:
@@ -177,6 +178,22 @@ def broadcast_to(at: Site) -> ir.Value:
     return at.carried(lambda values: at.emit("Expand", values[0], at.indices(1)))
 
 
+@translates("BROADCAST_ARGS")
+def broadcast_shape(at: Site) -> ir.Value:
+    """The shape that two shapes have together: one of two sizes unless that is 1."""
+    count = max(at.dims(0)[0], at.dims(1)[0])
+    if min(at.dims(0)[0], at.dims(1)[0]) < 0:
+        raise at.error("the number of axes must be known")
+    first, second = (
+        at.emit("Concat", at.const([1] * (count - at.dims(place)[0]), np.int64), sizes, axis=0)
+        if at.dims(place)[0] < count
+        else sizes
+        for place, sizes in enumerate((at.indices(0), at.indices(1)))
+    )
+    found = at.emit("Where", at.emit("Equal", first, at.const(1, np.int64)), second, first)
+    return found if at.dtype(at.target()) == np.int64 else at.cast(found, 6)
+
+
 @translates("GATHER")
 def gather(at: Site) -> ir.Value:
     """Entries of an axis by their places; leading axes may go together in both inputs."""
@@ -219,9 +236,16 @@ def reverse_v2(at: Site) -> ir.Value:
 def reverse_sequence(at: Site) -> ir.Value:
     """The first elements of each sequence the other way round."""
     time, batch = at.whole("SeqDim"), at.whole("BatchDim", 0)
-    if {time, batch} != {0, 1}:
-        raise at.error(f"sequences along axis {time} of batches along {batch} are not read")
-    return at.emit("ReverseSequence", at.value(0), at.indices(1), time_axis=time, batch_axis=batch)
+    rank = at.rank(0)
+    if time == batch or not {time, batch} <= set(range(rank)):
+        raise at.error(f"there are no sequences along axis {time} of batches along {batch}")
+    if {time, batch} == {0, 1}:
+        axes = {"time_axis": time, "batch_axis": batch}
+        return at.emit("ReverseSequence", at.value(0), at.indices(1), **axes)
+    order = (batch, time, *(axis for axis in range(rank) if axis not in (batch, time)))
+    front = at.moved(at.value(0), order)
+    found = at.emit("ReverseSequence", front, at.indices(1), time_axis=1, batch_axis=0)
+    return at.moved(found, inverse(order))
 
 
 @translates("SHAPE")

@@ -99,12 +99,20 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
 def _segments(at: Site, numbers: ir.Value, count: ir.Value, kind: str, first: float) -> ir.Value:
     if at.rank(1) != 1:
         raise at.error(f"numbers of rows have shape {list(at.dims(1))}; one size is due")
-    shape = count
+    one, zero = at.const([1], np.int64), at.const([0], np.int64)
+    known = at.constant(1)
+    dropping = known is None or bool(np.any(known < 0))
+    rows = count
+    if dropping:  # rows of negative numbers go into one more result, which nobody gets
+        rows = at.emit("Add", count, one)
+        numbers = at.emit("Where", at.emit("Less", numbers, zero), count, numbers)
+    shape = rows
     if at.rank(0) > 1:
-        shape = at.emit("Concat", count, at.emit("Shape", at.value(0), start=1), axis=0)
+        shape = at.emit("Concat", rows, at.emit("Shape", at.value(0), start=1), axis=0)
     empty = at.emit("Expand", at.const(first, at.dtype(at.target())), shape)
-    places = at.emit("Unsqueeze", numbers, at.const([1], np.int64))
-    return at.emit("ScatterND", empty, places, at.value(0), reduction=kind)
+    places = at.emit("Unsqueeze", numbers, one)
+    found = at.emit("ScatterND", empty, places, at.value(0), reduction=kind)
+    return at.emit("Slice", found, zero, count, zero) if dropping else found
 
 
 @translates("SPARSE_TO_DENSE")

@@ -36,8 +36,6 @@ def strided_slice(at: Site) -> ir.Value:
         name: at.whole(f"{name}Mask", 0)
         for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
     }
-    if at.flag("Offset", False):
-        raise at.error("ends that count from the begin are not read")
     count = at.dims(1)[0] if at.rank(1) == 1 else -1
     if not 0 <= count <= 16:
         raise at.error(f"the begin has shape {list(at.dims(1))}")
@@ -86,6 +84,9 @@ def _known_bounds(
 ) -> list[ir.Value] | None:
     """Starts, ends, axes and steps of the axes that are cut at all."""
     begin, end, step = at.numbers(1), at.numbers(2), at.numbers(3)
+    if at.flag("Offset", False):  # ends count from the begin, and may reach that of the axis
+        sums = [first + length for first, length in zip(begin, end, strict=True)]
+        end = [FULL if first < 0 <= last else last for first, last in zip(begin, sums, strict=True)]
     rows = []
     for place, axis in plan:
         bit, stride = 1 << place, step[place]
@@ -110,6 +111,8 @@ def _computed_bounds(
 ) -> list[ir.Value]:
     """The same where begin or end are computed; steps must be constants above zero."""
     step = at.numbers(3)
+    if at.flag("Offset", False):
+        raise at.error("computed ends that count from the begin are not read")
     if any(step[place] <= 0 for place, _ in plan):
         raise at.error(f"steps {step} with a computed begin or end are not read")
     places = at.const([place for place, _ in plan], np.int64)
