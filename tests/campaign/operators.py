@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from partita.tensors.cache_rows import ATTRIBUTES, row_bytes
 from partita_conformance.draws.decoder import DECODER
 from partita_conformance.draws.families.rare import tensor_scatter
 
@@ -636,13 +637,15 @@ def normalized_sum(d):
 
 def cached_attention(d):
     heads, group, size = d.one_of(1, 2, 3), d.one_of(1, 2, 3), d.one_of(8, 16, 24, 32, 64)
-    batch, tokens, places = d.size(3), d.size(9), d.size()
-    kind, cache = d.one_of(np.float32, np.float16), d.one_of(np.float32, np.float16)
+    batch, tokens, places = d.size(3), d.one_of(d.size(9), d.size(33), d.size()), d.size()
+    kind, cache = d.one_of(np.float32, np.float16), d.one_of(np.float32, np.float16, np.int8)
     q = d.tensor((batch, tokens, heads * group * size), kind)
     k, v = (d.tensor((batch, tokens, heads * size), kind) for _ in range(2))
     if d.chance(0.3):
         q, k, v = np.concatenate([q, k, v], 2), None, None
-    past = [d.tensor((batch, heads, places, size), cache) for _ in range(2)]
+    quantized = cache == np.int8  # any bytes are scales, NaN among them
+    row = row_bytes(size) if quantized else size
+    past = [d.tensor((batch, heads, places, row), cache) for _ in range(2)]
     most = int(d.rng.integers(tokens, max(places, tokens) + 1))
     lengths = d.rng.integers(min(tokens, most) - 1, most, batch)
     if d.chance(0.2):
@@ -650,6 +653,7 @@ def cached_attention(d):
     lengths = [np.asarray(lengths, np.int32), np.array(most, np.int32)]
     attrs = {"num_heads": heads * group, "kv_num_heads": heads, "do_rotary": d.one_of(0, 1)}
     attrs |= {"rotary_interleaved": d.one_of(0, 1), "local_window_size": d.one_of(-1, -1, 0, 1, 5)}
+    attrs |= ATTRIBUTES if quantized else {}
     tables = [d.tensor((places + d.one_of(0, 0, -1), size // 2), kind)] * 2
     return "GroupQueryAttention", [q, k, v, *past, *lengths, *tables], attrs, MICROSOFT, 3
 
