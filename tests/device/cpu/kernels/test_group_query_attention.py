@@ -206,6 +206,15 @@ def test_a_known_total_makes_present_longer():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_a_known_total_is_not_counted_in_32_bits():
+    """Of 512 tokens, heads of 64 elements and 2 ** 15 places, work is 2 ** 31."""
+    case = Case((1, 1, 1, 512, 64), 1, 1 << 15, (511,))
+    given = [case.inputs[name] for name in NAMES[:7]]
+    attributes = {"domain": "com.microsoft", "constants": (6,), **case.attributes}
+    graph = lower_proto(model_of("GroupQueryAttention", given, outputs=3, **attributes))
+    assert run_graph(graph, given[:6])[1].shape == (1, 1, 1 << 15, 64)
+
+
 def test_a_cache_that_grows_in_place_is_not_copied():
     """Present is past's memory: what lies behind the new token stays, and nothing else is there."""
     cache = [normal(seed, 1, 1, 6, 4).reshape(-1) for seed in (1, 2)]
