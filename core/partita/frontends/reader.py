@@ -23,10 +23,12 @@ from partita.frontends.onnx.external_data import (
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
+from partita.frontends.onnx.zip_maps import without_zip_maps
 from partita.frontends.tflite import is_tflite
 from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
+from partita.model.surface import note_on_model
 from partita.printable import printable
 from partita.system.gc_pause import few_collections
 
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from partita.extensions import Extensions
     from partita.frontends.gguf import DecoderOptions
 
+
+LABELS = "class_labels"
+"""The note (``model.get_rt_info([LABELS, output])``) on what an output's columns stand for."""
 
 MOST_OPERATIONS = 1_000_000
 """Operations that a model may have once its functions stand where they are called."""
@@ -133,10 +138,13 @@ def _from_onnx(
 
     folder = None if path is None else path.parent
     try:
+        proto, labels = without_zip_maps(proto, origin)
         _check_header(proto, origin)
         check_weights(proto, folder, origin, apart)
         ir_model = ir.from_proto(densify(proto, origin))
         put_weights(ir_model.graph, apart)
+        if labels:
+            note_on_model(ir_model, {LABELS: labels})
     except PartitaError:
         raise
     except Exception as error:  # damaged files make the parsers raise errors of any kind
@@ -253,8 +261,8 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
             )
         if _is_map(value.type):
             raise ModelFormatError(
-                f"{origin}: '{value.name}' is made of maps, which are not supported; convert from "
-                "scikit-learn with options={'zipmap': False}."
+                f"{origin}: '{value.name}' is made of maps, which are not supported but for what "
+                "ZipMap returns; let the model take or give a tensor."
             )
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]

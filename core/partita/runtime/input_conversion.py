@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import InputError
 from partita.model.model import Port
+from partita.tensors.sequence_values import boxed
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 Array = np.ndarray[Any, Any]
@@ -23,8 +24,9 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
     Args:
         port: The input that it is for.
         data: A ``Tensor``, an array, an object with ``__array__`` or ``__dlpack__``, a list or a
-            number. Arrays of another type are converted as numpy's ``astype`` does, so that
-            fractions, and what is out of range, may be lost; tensors and lists never lose any.
+            number; for a sequence a list of arrays, which are copied. Arrays of another type are
+            converted as numpy's ``astype`` does, so that fractions, and what is out of range, may
+            be lost; tensors and lists never lose any.
         copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
             right type is wrapped as it is. Tensors are handed over, and copied only if their
             array is not contiguous or not aligned.
@@ -38,6 +40,8 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
         if data.memory == HOST and not is_plain(data.numpy()):
             return HostTensor(np.array(data.numpy(), order="C"))
         return data
+    if port.dtype is None and _is_sequence(data):
+        data = boxed([np.array(item, order="C") for item in data])
     array = data if type(data) is np.ndarray else _as_array(port, data)
     if array.dtype != port.dtype:
         array = _matching_dtype(port, array)
@@ -49,6 +53,11 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
     elif not is_plain(array):
         array = np.array(array, order="C")
     return HostTensor(array)
+
+
+def _is_sequence(data: Any) -> bool:
+    """Whether data are arrays in a list, or none: a sequence where no tensor is due."""
+    return isinstance(data, (list, tuple)) and all(hasattr(item, "__array__") for item in data)
 
 
 def zeros_for(port: Port) -> HostTensor:

@@ -146,6 +146,20 @@ def test_sequences_are_computed_inside(core):
     np.testing.assert_array_equal(core.compile_model(proto, "REFERENCE")(X)[0], X.reshape(1, 8))
 
 
+@pytest.mark.parametrize("lengths", [(2, 1), (2, 2), (3,), ()], ids=str)
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_sequences_are_given_as_lists_of_arrays(core, lengths, kind):
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (seq(float[N]) s) => (seq(float[N]) t, int64 n)
+    <float[2] w = {1, 2}> { t = SequenceInsert(s, w) n = SequenceLength(s) }""")
+    request = core.compile_model(proto, "REFERENCE").create_infer_request()
+    arrays = [np.full(length, length, np.float32) for length in lengths]
+    result = request.infer({"s": kind(arrays)})
+    assert result["n"] == len(lengths)
+    for found, due in zip(unboxed(result["t"]), [*arrays, [1, 2]], strict=True):
+        np.testing.assert_array_equal(found, due)
+
+
 def test_listing_it_imports_no_evaluator():
     code = (
         "import sys, partita; partita.Core().device_info('REFERENCE')\n"

@@ -155,12 +155,36 @@ def test_opsets_that_do_not_exist(opset):
     refused(model_of([node("Neg", ["x"], "y")], ["x"], ["y"], opset=opset), f"uses opset {opset};")
 
 
-def test_maps_of_classifiers_are_refused_with_advice():
+def test_other_maps_are_refused():
     maps = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(FLOAT, []))
     for kind in (maps, helper.make_sequence_type_proto(maps)):
         proto = neg()
         proto.graph.output.append(helper.make_value_info("chances", kind))
         refused(proto, "'chances' is made of maps")
+
+
+@pytest.mark.parametrize("labels", [[3, -5], ["no", "yes"]], ids=["numbers", "texts"])
+def test_maps_of_each_row_are_columns_and_labels_are_notes(labels):
+    kind = "strings" if isinstance(labels[0], str) else "int64s"
+    key = TensorProto.STRING if kind == "strings" else TensorProto.INT64
+    maps = helper.make_map_type_proto(key, helper.make_tensor_type_proto(FLOAT, []))
+    proto = model_of([node("Neg", ["x"], "y")], [value("x", ["rows", 2])], ["y"])
+    given = {f"classlabels_{kind}": labels}
+    zipped = helper.make_node("ZipMap", ["y"], ["chances"], domain="ai.onnx.ml", **given)
+    proto.graph.node.append(zipped)
+    proto.opset_import.add(domain="ai.onnx.ml", version=3)
+    rows = helper.make_sequence_type_proto(maps)
+    proto.graph.output.append(helper.make_value_info("chances", rows))
+    x = X[:, :2]
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(["chances"], {"x": x})[0]
+    model = read_model(proto)
+    found = evaluate(model, x=x)[1]
+    assert model.get_rt_info(["class_labels", "chances"]) == labels
+    assert [dict(zip(labels, row, strict=True)) for row in found.tolist()] == expected
+    assert proto.graph.node[1].op_type == "ZipMap"  # the caller's stays as it was
+    del zipped.attribute[:]
+    proto.graph.node[1].CopyFrom(zipped)
+    refused(proto, "ZipMap of 'chances' has no labels, or numbers and texts")
 
 
 def test_no_opset():
