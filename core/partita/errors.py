@@ -190,4 +190,16 @@ def raised_as(
     except passing:
         raise
     except Exception as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+        raise kind(f"{what}: {in_words(error)}") from error
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says: the message of one of Partita's, the type as well of any other.
+
+    Example:
+        >>> in_words(InferError("Input 'x' is missing.")), in_words(MemoryError())
+        ("Input 'x' is missing.", 'MemoryError')
+    """
+    if isinstance(error, PartitaError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

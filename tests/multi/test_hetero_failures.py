@@ -19,8 +19,17 @@ from partita.errors import (
 )
 from partita.tensors.tensor import HostTensor
 
-from .fakes import FakeDevice, core_with, evaluate
+from .fakes import FakeCompiled, FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, node, run
+
+
+def raising(error):
+    """A method that raises it."""
+
+    def method(*args):
+        raise error
+
+    return method
 
 
 def test_a_device_that_claims_and_cannot_compile_loses_only_its_part():
@@ -133,6 +142,34 @@ def test_wrong_answers_count_as_failures(fault, message):
     strict = core.compile_model(CHAIN, "HETERO:A,B", {**config, "STRICT": True})
     with pytest.raises(InferError, match=message):
         strict({"x": X})
+
+
+@pytest.mark.parametrize(
+    ("place", "answer", "detail"),
+    [
+        ("run", raising(MemoryError()), "MemoryError"),
+        ("run", raising(KeyError("k")), "KeyError: 'k'"),
+        ("run", lambda *_: None, "It returned NoneType; a list of 1 tensors is due."),
+        ("create_runner", lambda _: None, "answered create_runner with NoneType; a Runner is due."),
+    ],
+)
+def test_what_breaks_the_contract_is_told_in_words(place, answer, detail):
+    class Made(FakeRunner):
+        pass
+
+    class Compiled(FakeCompiled):
+        def create_runner(self):
+            return Made(self)
+
+    class Broken(FakeDevice):
+        def compile_model(self, model, properties):
+            return Compiled(model, properties, self.device_name, self)
+
+    setattr(Made if place == "run" else Compiled, place, answer)
+    core = core_with(Broken("A", refuses=["Exp"]), FakeDevice("B"))
+    compiled = run(core, CHAIN, "HETERO:A,B")
+    assert set(devices_of(compiled).values()) == {"B"}
+    assert compiled.explain()["a"].refused["A"].detail.endswith(detail)
 
 
 def test_a_constant_that_crossed_and_then_follows_changes_its_reader():

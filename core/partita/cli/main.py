@@ -98,7 +98,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     import logging
 
     from partita.cli.completion import complete
-    from partita.cli.output import Output
+    from partita.cli.output import Output, PrintableFormatter
     from partita.errors import PartitaError
 
     out = Output()
@@ -107,10 +107,10 @@ def _guarded(argv: Sequence[str] | None) -> int:
         complete(parser)
         args = parser.parse_args(argv)
         out.as_json = args.json
+        to_stderr = logging.StreamHandler(sys.stderr)
+        to_stderr.setFormatter(PrintableFormatter("partita: %(levelname)s: %(message)s"))
         logging.basicConfig(
-            level=logging.INFO if args.verbose else logging.WARNING,
-            format="partita: %(levelname)s: %(message)s",
-            stream=sys.stderr,
+            level=logging.INFO if args.verbose else logging.WARNING, handlers=[to_stderr]
         )
         code = _run(args, out)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import json
+import logging
 import math
 import os
 import re
@@ -110,6 +111,14 @@ class Output:
             total: When it is done; ``None`` if that is not known.
         """
         return progress(description, total)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Log records as text that a terminal does not act on: they quote models and drivers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        return printable_lines(super().format(record))
 
 
 def is_coloured(stream: TextIO) -> bool:

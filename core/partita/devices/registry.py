@@ -348,7 +348,7 @@ class Registry:
             plugins = self._provided(load(), name)
             for plugin in plugins:
                 _check(plugin, distribution)
-        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # some leave if they lack a driver
             known = isinstance(error, PluginError)
             self._fail(
                 name, distribution, str(error) if known else f"{type(error).__name__}: {error}"
@@ -427,7 +427,7 @@ def _contributed(hook: str, due: type[T]) -> list[T]:
             continue
         try:
             manager.register(found.entry.load(), name=name)
-        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # Core says why it does not load
             _log.info("Plugin '%s' brings no commands: %s", name, error)
     brought = [one for several in getattr(manager.hook, hook)() for one in several]
     strays = [one for one in brought if not isinstance(one, due)]
@@ -505,7 +505,11 @@ def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
     """
     what = f"Device '{join(plugin.device_name, device_id)}' cannot be described"
     with raised_as(DeviceUnavailableError, what, DeviceError):
-        return plugin.device_info(device_id)
+        info = plugin.device_info(device_id)
+    if not isinstance(info, DeviceInfo):
+        found = type(info).__name__
+        raise DeviceUnavailableError(f"{what}: device_info returned {found}; a DeviceInfo is due.")
+    return info
 
 
 def join(name: str, device_id: str) -> str:

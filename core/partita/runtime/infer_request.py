@@ -14,6 +14,7 @@ import numpy as np
 from partita.contract.device_model import DeviceModel
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
+from partita.contract.runner import Runner, new_runner
 from partita.errors import (
     BoundCallEndedError,
     CompileError,
@@ -23,6 +24,7 @@ from partita.errors import (
     InputError,
     PartitaError,
     RequestBusyError,
+    in_words,
 )
 from partita.model.model import Port, find_port
 from partita.model.variables import Variable
@@ -119,7 +121,7 @@ class InferRequest:
             StateMemory(compiled, self._place) if other is None else other._memory
         )
         self._inputs = RequestInputs(compiled, self._memory, self._place)
-        self.runner = self._place.create_runner()
+        self.runner = self._new_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
         self._has_results: bool | None = None  # none yet: there was no run
         self._may_leave = False  # whether the last results are of no bound call
@@ -591,6 +593,13 @@ class InferRequest:
             self._inputs.start_anew()
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
 
+    def _new_runner(self) -> Runner:
+        """The device's half of this request."""
+        try:
+            return new_runner(self._place)
+        except Exception as error:  # noqa: BLE001  # a device may raise anything
+            self._blame(error)
+
     def _blame(self, error: Exception) -> NoReturn:
         """Raises what a device raised; whatever it is, as an error that names the device."""
         device = self.compiled_model.device
@@ -602,10 +611,12 @@ class InferRequest:
         if isinstance(error, PartitaError):
             raise error
         if isinstance(error, MemoryError):
-            raise DeviceMemoryError(f"Device '{device}' has no room to run: {error}") from error
+            raise DeviceMemoryError(
+                f"Device '{device}' has no room to run: {in_words(error)}"
+            ) from error
         raise InferError(
             f"Device '{device}' failed on model '{self.compiled_model.model.name}': "
-            f"{type(error).__name__}: {error}"
+            f"{in_words(error)}"
         ) from error
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
-from partita.contract.query import QueryResult
+from partita.contract.query import QueryResult, Reason
 from partita.devices.registry import Registry, describe, join
 from partita.devices.settings import Settings
 from partita.errors import CompileError, DeviceError, PluginError, raised_as
@@ -178,6 +178,12 @@ def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model)
             f"Device '{plugin.device_name}' answered query_model with "
             f"{type(result).__name__}; a QueryResult is due."
         )
+    for op, reason in result.reasons.items():
+        if not isinstance(reason, Reason):
+            raise PluginError(
+                f"Device '{plugin.device_name}' answered query_model with {reason!r} for '{op}'; a "
+                "Reason is due, or None for what it takes."
+            )
     return result
 
 
@@ -203,6 +209,12 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
         raise PluginError(
             f"Device '{plugin.device_name}' answered compile_model with "
             f"{type(made).__name__}; a DeviceModel is due."
+        )
+    if not hasattr(made, "device"):
+        raise PluginError(
+            f"Device '{plugin.device_name}' answered compile_model with a {type(made).__name__} "
+            "that is not complete: its __init__ must call "
+            "super().__init__(model, properties, device)."
         )
     elapsed = (time.perf_counter() - start) * 1e3
     _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)

@@ -9,6 +9,7 @@ from importlib import metadata
 from types import ModuleType
 
 import pytest
+from toy_device import ToyDevice
 
 import partita
 from partita.cli import commands
@@ -45,6 +46,16 @@ def test_a_plugin_brings_a_command(install, monkeypatch, capsys):
     install(one=lambda: ["fake_greeting"])
     assert main(["greet"]) == 0
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_device_that_cannot_be_described_is_not_available(install, capsys):
+    bad = ToyDevice("BAD")
+    bad.device_info = lambda device_id: None
+    install("device_plugins", good=lambda: [ToyDevice("GOOD")], bad=lambda: [bad])
+    assert main(["devices"]) == 0
+    table, _, unavailable = capsys.readouterr().out.partition("not available:")
+    assert "GOOD" in table and "BAD" not in table
+    assert "BAD: Device 'BAD' cannot be described: device_info returned NoneType" in unavailable
 
 
 def test_a_command_of_a_plugin_may_leave_out_options_of_devices(install, monkeypatch, capsys):

@@ -3,13 +3,14 @@
 import dataclasses
 import enum
 import json
+import logging
 import sys
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
-from partita.cli.output import Output, format_table, megabytes, plain
+from partita.cli.output import Output, PrintableFormatter, format_table, megabytes, plain
 
 
 class Colour(enum.StrEnum):
@@ -29,6 +30,13 @@ def test_tables_align_words_left_and_numbers_right():
         "Conv                  5  a",
         "BatchNormalization  123",
     ]
+
+
+def test_logged_names_do_not_act_on_a_terminal():
+    record = logging.LogRecord("partita", logging.WARNING, "", 0, "%s failed", ("a\x1b[2J",), None)
+    assert PrintableFormatter("%(levelname)s: %(message)s").format(record) == (
+        "WARNING: a\\x1b[2J failed"
+    )
 
 
 def test_an_empty_table_is_its_header():

@@ -16,9 +16,11 @@ from partita.contract.query import QueryResult
 from partita.errors import (
     BlobError,
     CompileError,
+    DeviceMemoryError,
     DeviceNotFoundError,
     DeviceStringError,
     DeviceUnavailableError,
+    InferError,
     ModelFormatError,
     ModelNotFoundError,
     PluginError,
@@ -252,6 +254,49 @@ def test_answers_of_a_wrong_type():
         core.compile_model(neg(), "TOY")
     with pytest.raises(PluginError, match=r"answered query_model with dict; a QueryResult is due"):
         core.query_model(neg(), "TOY")
+
+
+def test_answers_with_wrong_parts():
+    plugin = ToyDevice()
+    plugin.query_model = lambda model, properties: QueryResult.of("TOY", {"neg": "no"})
+    with pytest.raises(PluginError, match=r"'TOY' answered query_model with 'no' for 'neg'; a Rea"):
+        core_with(plugin).query_model(neg(), "TOY")
+
+
+def test_a_model_whose_base_was_not_made():
+    class Bare(ov.DeviceModel):
+        def __init__(self):
+            pass
+
+        def create_runner(self):
+            raise NotImplementedError
+
+    plugin = ToyDevice()
+    plugin.compile_model = lambda model, properties: Bare()
+    with pytest.raises(PluginError, match=r"'TOY' answered .* a Bare .* must call super\(\)"):
+        core_with(plugin).compile_model(neg(), "TOY")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (raising(OSError("no handles")), InferError, "'TOY' failed on model 'm': OSError: no han"),
+        (raising(MemoryError()), DeviceMemoryError, "'TOY' has no room to run: MemoryError$"),
+        (lambda: None, PluginError, "'TOY' answered create_runner with NoneType; a Runner is due"),
+    ],
+)
+def test_runners_that_are_none(make, kind, message):
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    compiled.device_model.create_runner = make
+    with pytest.raises(kind, match=message):
+        compiled.create_infer_request()
+
+
+def test_a_description_that_is_none():
+    plugin = ToyDevice()
+    plugin.device_info = lambda device_id: None
+    with pytest.raises(DeviceUnavailableError, match=r"'TOY' cannot be described: .*returned None"):
+        core_with(plugin).device_info("TOY")
 
 
 # -------------------------------------------------------------------- compiled models

@@ -95,6 +95,13 @@ def test_a_module_that_fails_to_import(install, monkeypatch, caplog):
     assert "Plugin 'bad' of 'unknown' did not load" in caplog.text
 
 
+def test_a_plugin_that_ends_the_process_costs_only_itself(install):
+    install(good=lambda: [ToyDevice("GOOD")], bad=lambda: sys.exit("no licence"))
+    core = partita.Core()
+    assert core.available_devices == ["GOOD"]
+    assert cause_of(core, "bad") == "SystemExit: no licence"
+
+
 def raising():
     raise OSError("libdevice.so: no such file")
 

@@ -28,9 +28,14 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Prints the devices."""
     core = Core()
-    infos = {device: core.device_info(device) for device in core.available_devices}
+    infos, unavailable = {}, {}
+    for device in core.available_devices:
+        try:
+            infos[device] = core.device_info(device)
+        except DeviceError as error:
+            unavailable[device] = str(error)
     aliases, dangling = resolve_aliases(core)
-    unavailable = {**core.unavailable_devices, **dangling}
+    unavailable |= {**core.unavailable_devices, **dangling}
     if args.json:
         out.json({"devices": infos, "aliases": aliases, "unavailable": unavailable})
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError, UnsupportedOpError
+from partita.errors import CompileError, UnsupportedOpError, in_words
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel
 
@@ -27,7 +27,7 @@ def exclude(
         if (reason := refused.get(wiring.nodes[op].name or ""))
     }
     return named or dict.fromkeys(
-        ((op, piece.device) for op in piece.ops), Reason(code, str(error))
+        ((op, piece.device) for op in piece.ops), Reason(code, in_words(error))
     )
 
 
@@ -40,7 +40,7 @@ def not_compiled(piece: Submodel, error: Exception) -> CompileError:
     """What STRICT raises where a device cannot compile what it claimed."""
     return CompileError(
         f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed to compile "
-        f"them: {error}"
+        f"them: {in_words(error)}"
     )
 
 
@@ -49,5 +49,5 @@ def remark(wiring: OpGraph, piece: Submodel, what: str, error: Exception) -> str
     first = wiring.nodes[piece.ops[0]].name
     return (
         f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
-        f"them: {error}"
+        f"them: {in_words(error)}"
     )

@@ -162,7 +162,7 @@ class Compilation:
             if self.devices.properties.STRICT:
                 raise not_compiled(piece, error) from error
             remarks.append(remark(self.wiring, piece, "failed to compile", error))
-            _log.warning("%s. They go to the next device.", remarks[-1])
+            _log.warning("%s. They go to the next device.", remarks[-1].rstrip("."))
             out |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
         return None
 

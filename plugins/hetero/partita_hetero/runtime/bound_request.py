@@ -13,7 +13,7 @@ from partita.contract.bound_call import BoundCall
 from partita.contract.device_model import DeviceModel
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
-from partita.contract.runner import Runner
+from partita.contract.runner import Runner, new_runner
 from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -519,6 +519,6 @@ class BoundRequest:
 
 def _new_runner(piece: Submodel, part: DeviceModel) -> Runner:
     try:
-        return part.create_runner()
+        return new_runner(part)
     except Exception as error:
         raise PartFailedError(piece, error) from error

@@ -63,7 +63,9 @@ class OutputChecks:
         Raises:
             InferError: It is not what the submodel's ports promise.
         """
-        if len(results) != len(planned) or any(map(operator.is_not, results, planned)):
+        if type(results) not in (list, tuple) or (
+            len(results) != len(planned) or any(map(operator.is_not, results, planned))
+        ):
             fault = self._checks[number].fault(results, self._shapes, self._sizes)
             if fault:
                 raise InferError(f"It {fault}.")

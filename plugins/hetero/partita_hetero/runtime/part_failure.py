@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.errors import InferError, PartitaError
+from partita.errors import InferError, PartitaError, in_words
 from partita_hetero.partition.submodels import Submodel
 
 
@@ -18,6 +18,4 @@ class PartFailedError(Exception):
         """The device's own error; wrapped if it is none of ours."""
         if isinstance(self.error, PartitaError):
             return self.error
-        return InferError(
-            f"Device '{self.piece.device}' failed: {type(self.error).__name__}: {self.error}"
-        )
+        return InferError(f"Device '{self.piece.device}' failed: {in_words(self.error)}")

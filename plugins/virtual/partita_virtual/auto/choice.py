@@ -14,6 +14,7 @@ from typing import Any
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.errors import in_words
 from partita.model.model import Model, is_static
 from partita.system.task_threads import TaskThreads
 from partita_virtual.auto import speed
@@ -135,7 +136,7 @@ class Chooser:
             return self._candidates.compile(self._model, device, self._state)
         except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
             self._causes[device] = error
-            self._note(f"{device} was not chosen: {error}")
+            self._note(f"{device} was not chosen: {in_words(error)}")
             return None
 
     # ---------------------------------------------------------------- the better choice

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import InferCancelledError
+from partita.errors import InferCancelledError, in_words
 
 _log = logging.getLogger("partita.multi")
 
@@ -117,6 +117,7 @@ class DevicePool:
                 rest = [member for member in self._devices if member.device != device]
                 if rest and len(rest) < len(self._devices):
                     self._devices, self._turn = rest, 0
-                    self._notes.append(f"{device} gets no more requests: {error} ({other} ran it)")
+                    cause = in_words(error)
+                    self._notes.append(f"{device} gets no more requests: {cause} ({other} ran it)")
                     _log.warning("%s", self._notes[-1])
             self._changed.notify_all()

@@ -10,7 +10,7 @@ import numpy as np
 from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
-from partita.contract.runner import Runner, run_into
+from partita.contract.runner import Runner, new_runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
@@ -59,7 +59,7 @@ class MultiRunner(Runner):
         """Its runner on a device, which is the one that it is on from now on."""
         runner = self._runners.get(member.device)
         if runner is None:
-            runner = self._runners[member.device] = member.compiled.create_runner()
+            runner = self._runners[member.device] = new_runner(member.compiled)
         self._present = runner
         return runner
 
