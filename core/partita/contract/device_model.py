@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.contract.explanation import Explanation
-from partita.errors import DeviceMemoryError, PropertyError
+from partita.contract.runner import Runner
+from partita.errors import DeviceMemoryError, PluginError, PropertyError
 from partita.tensors.allocation import host_zeros
 from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
     from partita.contract.call_queue import CallQueue
-    from partita.contract.runner import Runner
     from partita.model.model import Model, Port
     from partita.properties import DeviceProperties
     from partita.tensors.layout import MemoryLayout
@@ -221,3 +221,18 @@ class DeviceModel(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.model.name!r} on {self.device}>"
+
+
+def new_runner(model: DeviceModel) -> Runner:
+    """A runner of a compiled model, for one request.
+
+    Raises:
+        PluginError: The model gave something else.
+    """
+    runner = model.create_runner()
+    if not isinstance(runner, Runner):
+        raise PluginError(
+            f"Device '{model.device}' answered create_runner with {type(runner).__name__}; a "
+            "Runner is due."
+        )
+    return runner

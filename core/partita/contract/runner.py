@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.contract.execution import Execution
-from partita.errors import BoundCallEndedError, PluginError
+from partita.errors import BoundCallEndedError
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
-    from partita.contract.device_model import DeviceModel
     from partita.contract.profiling import DeviceSpan, ProfilingInfo
     from partita.tensors.tensor import Tensor
 
@@ -123,18 +122,3 @@ def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
                 f"{list(output.shape)}."
             )
         output.copy_from(result)
-
-
-def new_runner(model: DeviceModel) -> Runner:
-    """A runner of a compiled model, for one request.
-
-    Raises:
-        PluginError: The model gave something else.
-    """
-    runner = model.create_runner()
-    if not isinstance(runner, Runner):
-        raise PluginError(
-            f"Device '{model.device}' answered create_runner with {type(runner).__name__}; a "
-            "Runner is due."
-        )
-    return runner

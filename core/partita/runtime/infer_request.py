@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
-from partita.contract.runner import Runner, new_runner
+from partita.contract.runner import Runner
 from partita.errors import (
     BoundCallEndedError,
     CompileError,
@@ -611,9 +611,8 @@ class InferRequest:
         if isinstance(error, PartitaError):
             raise error
         if isinstance(error, MemoryError):
-            raise DeviceMemoryError(
-                f"Device '{device}' has no room to run: {in_words(error)}"
-            ) from error
+            told = str(error) or type(error).__name__
+            raise DeviceMemoryError(f"Device '{device}' has no room to run: {told}") from error
         raise InferError(
             f"Device '{device}' failed on model '{self.compiled_model.model.name}': "
             f"{in_words(error)}"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from partita.contract.bound_call import BoundCall
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
-from partita.contract.runner import Runner, new_runner
+from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor

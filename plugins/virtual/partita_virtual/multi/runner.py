@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from partita.contract.bound_call import BoundCall
+from partita.contract.device_model import new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
-from partita.contract.runner import Runner, new_runner, run_into
+from partita.contract.runner import Runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
