@@ -15,6 +15,7 @@ from partita.frontends.model_file import map_model
 from partita.frontends.onnx.constant_nodes import lift_constants
 from partita.frontends.onnx.external_data import (
     beside,
+    by_real_names,
     check_weights,
     densify,
     put_weights,
@@ -136,11 +137,13 @@ def _from_onnx(
     """The graph of a protobuf, with its weights."""
     import onnx_ir as ir
 
-    folder = None if path is None else path.parent
+    folder = None
     try:
         proto, labels = without_zip_maps(proto, origin)
         _check_header(proto, origin)
-        check_weights(proto, folder, origin, apart)
+        check_weights(proto, path, origin, apart)
+        if path is not None:
+            proto, folder = by_real_names(proto, path)
         ir_model = ir.from_proto(densify(proto, origin))
         put_weights(ir_model.graph, apart)
         if labels:
@@ -214,8 +217,8 @@ def external_files(data: bytes, path: Path) -> list[Path]:
     }
     files = []
     for name in sorted(names):
-        with contextlib.suppress(ValueError, OSError):
-            target = beside(path.parent, name)
+        with contextlib.suppress(ValueError, OSError, RuntimeError):
+            target = beside(path, name)
             if target is not None and target.is_file():
                 files.append(target)
     return files

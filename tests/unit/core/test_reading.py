@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from partita import Core
 from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
-from partita.frontends.reader import read_model
+from partita.frontends.reader import external_files, read_model
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -491,6 +491,28 @@ def test_external_weights_in_a_subfolder_or_behind_a_link_inside(external):
     assert weights_of(read_model(path))["w"].shape == (4, 3)
 
 
+def test_external_weights_of_a_cache_whose_files_are_links(external, tmp_path):
+    path = external()  # as Hugging Face's cache lays files out
+    (tmp_path / "blobs").mkdir()
+    for file in (path, path.with_name("w.bin")):
+        file.rename(tmp_path / "blobs" / file.stem)
+        file.symlink_to(tmp_path / "blobs" / file.stem)
+    model = read_model(path)
+    assert weights_of(model)["w"].shape == (4, 3)
+    np.testing.assert_array_equal(
+        Core().compile_model(path, "REFERENCE")(X[:, [0, 1, 2, 0]])[0],
+        evaluate(read_model(affine()), x=X[:, [0, 1, 2, 0]])[0],
+    )
+    assert external_files(path.read_bytes(), path) == [(tmp_path / "blobs" / "w")]
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[1].CopyFrom(proto.graph.initializer[0])
+    proto.graph.initializer[1].name = "b"
+    proto.graph.initializer[1].external_data[0].value = "beside.bin"
+    path.with_name("beside.bin").write_bytes((tmp_path / "blobs" / "w").read_bytes())
+    path.write_bytes(proto.SerializeToString())
+    refused(path, "keeps weights in 'beside.bin', and others beside")
+
+
 def test_external_weights_of_a_relative_path(external, monkeypatch):
     path = external()
     monkeypatch.chdir(path.parent)
@@ -519,6 +541,8 @@ def test_external_weights_of_a_relative_path(external, monkeypatch):
         ({"location": "."}, "which does not exist", ModelNotFoundError),
         ({"location": "nul\0.bin"}, "broken external-data entry", ModelFormatError),
         ({"location": "absent.bin"}, "absent.bin', which does not exist", ModelNotFoundError),
+        ({"location": "x/../w.bin"}, "x/../w.bin', which does not exist", ModelNotFoundError),
+        ({"location": "circle.bin"}, "has a broken external-data entry: ", ModelFormatError),
         ({"location": "link.bin"}, "which is outside the model's folder. Put", ModelFormatError),
         ({"offset": "-4"}, "needs bytes -4 to 44 of", ModelFormatError),
         ({"offset": "40"}, "needs bytes 40 to 88 of", ModelFormatError),
@@ -532,6 +556,7 @@ def test_external_weights_of_a_relative_path(external, monkeypatch):
 def test_external_weights_that_are_refused(external, entries, said, error):
     path = external(**entries)
     (path.parent / "link.bin").symlink_to("../secret.bin")
+    (path.parent / "circle.bin").symlink_to("circle.bin")
     refused(path, said, error)
     refused(path, f"Tensor 'w' of '{path}'", error)
 

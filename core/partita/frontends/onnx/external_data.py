@@ -23,7 +23,7 @@ _NUMBERS_AND_TEXTS = frozenset({1, 2, 3, 6, 7, 8})
 
 def check_weights(
     proto: onnx.ModelProto,
-    folder: Path | None,
+    path: Path | None,
     origin: str,
     apart: Mapping[str, memoryview],
 ) -> None:
@@ -31,7 +31,7 @@ def check_weights(
 
     Args:
         proto: The model.
-        folder: Where it lies, if it is a file.
+        path: Its file, if it came from one.
         origin: What messages call it.
         apart: Elements of initializers that the protobuf does not hold itself.
 
@@ -46,7 +46,7 @@ def check_weights(
         where = f"Tensor '{tensor.name}' of {origin}"
         nbytes = _bytes_of(tensor, where)
         if tensor.data_location == TensorProto.EXTERNAL:
-            _check_file(tensor, nbytes, folder, where)
+            _check_file(tensor, nbytes, path, where)
             continue
         found = nbytes
         if tensor.HasField("raw_data"):
@@ -157,23 +157,68 @@ def _bits() -> dict[int, int]:
     return {kind.value: bits for kind, bits in {**sized, **unsized}.items()}
 
 
-def beside(folder: Path, location: str) -> Path | None:
-    """The file that a model in a folder names, links followed; ``None`` if it is not in there.
+def beside(model: Path, location: str) -> Path | None:
+    """The file that a model's file names, links followed; ``None`` if it is not in its folder.
+
+    Where the model's file is a link, the folder that it leads to is its folder too: caches of
+    downloads keep files side by side there, and lay links of their names elsewhere.
 
     Raises:
         ValueError: No file can have that name.
         OSError: Links lead nowhere.
+        RuntimeError: Links lead in circles.
     """
-    root = folder.resolve()
-    target = (root / location).resolve()
-    inside = bool(location) and not Path(location).is_absolute() and target.is_relative_to(root)
-    return target if inside else None
+    target = (model.parent / location).resolve()
+    folders = (model.parent.resolve(), model.resolve().parent)
+    named = bool(location) and not Path(location).is_absolute()
+    return target if named and any(map(target.is_relative_to, folders)) else None
 
 
-def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, where: str) -> None:
+def by_real_names(proto: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, Path]:
+    """The protobuf of a file, and the folder to which the names of its weights' files relate.
+
+    Where files of a model that is a link lie beside what it leads to, names are those of the files
+    there, and the protobuf is a copy.
+
+    Args:
+        proto: A model whose weights were checked.
+        path: Its file.
+
+    Raises:
+        ModelFormatError: Some files lie beside the link, and some beside what it leads to.
+    """
+    home, folder = path.resolve().parent, path.parent.resolve()
+    if home == folder or all(
+        target.is_relative_to(folder) for _, target in _files(proto, path) if target is not None
+    ):
+        return proto, path.parent
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for entry, target in _files(copy, path):
+        if target is None or not target.is_relative_to(home):
+            raise ModelFormatError(
+                f"'{path}' keeps weights in '{entry.value}', and others beside '{path.resolve()}', "
+                "to which it is a link. Put all files side by side."
+            )
+        entry.value = str(target.relative_to(home))
+    return copy, home
+
+
+def _files(
+    proto: onnx.ModelProto, path: Path
+) -> Iterator[tuple[onnx.StringStringEntryProto, Path | None]]:
+    """The entries that name files of weights, and the files."""
+    for tensor in tensors_of(proto):
+        if tensor.data_location == tensor.EXTERNAL:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    yield entry, beside(path, entry.value)
+
+
+def _check_file(tensor: onnx.TensorProto, nbytes: int, path: Path | None, where: str) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    if folder is None:
+    if path is None:
         raise ModelFormatError(
             f"{where} is kept in file '{location}'; read the model from its path so that the file "
             "can be found."
@@ -181,16 +226,17 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, wher
     try:
         offset = int(entries.get("offset", 0))
         length = int(entries.get("length", nbytes))
-        target = beside(folder, location)
-    except (ValueError, OSError) as error:
+        target = beside(path, location)
+    except (ValueError, OSError, RuntimeError) as error:
         raise ModelFormatError(f"{where} has a broken external-data entry: {error}") from error
     if target is None:
         raise ModelFormatError(
             f"{where} points to '{location}', which is outside the model's folder. Put the file "
             "beside the model."
         )
-    if not target.is_file():
-        raise ModelNotFoundError(f"{where} is kept in '{target}', which does not exist.")
+    named = path.parent / location
+    if not named.is_file():  # target may be one where a folder in between is missing
+        raise ModelNotFoundError(f"{where} is kept in '{named}', which does not exist.")
     if length != nbytes:
         raise ModelFormatError(
             f"{where} names {length} bytes of '{target}'; its shape {list(tensor.dims)} and type "
