@@ -79,10 +79,17 @@ def _noise(path: Path) -> dict[str, Array]:
 
 
 def _picture(path: Path) -> dict[str, Array]:
-    """Seeded noise for the one input of a light topology."""
-    port = partita.Core().read_model(path).inputs[0]
+    """Seeded noise for every input: normal numbers, token numbers below 1,000, and whole masks."""
     rng = np.random.default_rng(0)
-    return {port.name: rng.standard_normal(port.shape, dtype=np.float32)}
+    feeds: dict[str, Array] = {}
+    for port in partita.Core().read_model(path).inputs:
+        if port.dtype == np.float32:
+            feeds[port.name] = rng.standard_normal(port.shape, dtype=np.float32)
+        elif "mask" in port.name:
+            feeds[port.name] = np.ones(port.shape, port.dtype)
+        else:
+            feeds[port.name] = rng.integers(1, 1000, port.shape).astype(port.dtype)
+    return feeds
 
 
 def session(path: Path, optimized: bool = False, threads: int = 0) -> Any:

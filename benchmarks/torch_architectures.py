@@ -69,6 +69,11 @@ TRANSFORMERS = {
 }  # fmt: skip
 """Model type to what its configuration has beside the small sizes that all take."""
 
+FULL_SIZE = (
+    "bert clip_vision_model convnextv2 detr distilbert rt_detr segformer t5 vit wav2vec2 whisper"
+)
+"""Model types in the sizes that transformers configures by default; of two parts the encoder."""
+
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -116,6 +121,7 @@ def names() -> Iterator[str]:
     yield from (f"torchvision/{name}" for name in TORCHVISION.split())
     yield from (f"timm/{name}" for name in TIMM.split())
     yield from (f"transformers/{name}" for name in TRANSFORMERS)
+    yield from (f"full_size/{name}" for name in FULL_SIZE.split())
 
 
 def in_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -252,9 +258,13 @@ def leaves(result: Any) -> list[Any]:
 def made(name: str) -> tuple[Any, dict[str, Any]]:
     """A module with random weights, and inputs by name."""
     library, _, kind = name.partition("/")
-    return {"torchvision": of_torchvision, "timm": of_timm, "transformers": of_transformers}[
-        library
-    ](kind)
+    makers = {
+        "torchvision": of_torchvision,
+        "timm": of_timm,
+        "transformers": of_transformers,
+        "full_size": of_full_size,
+    }
+    return makers[library](kind)
 
 
 def of_torchvision(kind: str) -> tuple[Any, dict[str, Any]]:
@@ -301,6 +311,30 @@ def of_transformers(kind: str) -> tuple[Any, dict[str, Any]]:
     if kind in ("bart", "t5"):
         return module, {"input_ids": ids, "decoder_input_ids": ids[:, :8]}
     return module, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def of_full_size(kind: str) -> tuple[Any, dict[str, Any]]:
+    """A model of transformers as its default configuration has it, random weights.
+
+    It reads 128 tokens, a picture, 3 s of sound, or the 30 s that Whisper's encoder takes.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, T5EncoderModel
+
+    config = AutoConfig.for_model(kind)
+    config.return_dict = False
+    if kind == "t5":
+        return T5EncoderModel(config), {"input_ids": torch.randint(5, 30000, (1, 128))}
+    module = AutoModel.from_config(config)
+    if kind == "whisper":
+        return module.encoder, {"input_features": torch.randn(1, 80, 3000)}
+    if kind == "wav2vec2":
+        return module, {"input_values": torch.randn(1, 48000)}
+    if kind in ("bert", "distilbert"):
+        ids = torch.randint(5, 30000, (1, 128))
+        return module, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    size = {"detr": 480, "rt_detr": 640, "segformer": 512}.get(kind, 224)
+    return module, {"pixel_values": torch.randn(1, 3, size, size)}
 
 
 def first_argument(module: Any) -> str:

@@ -18,12 +18,22 @@ TWO_STEPS = QKV.replace(
 BACK = "t = MatMul(p, vt) y = Transpose <perm = [0, 2, 1, 3]> (t)"
 
 
-def fused(nodes, opset=17, extra_output=""):
+CONSTANTS = {
+    "half": np.float32(0.5),
+    "two": np.float32([2]),
+    "zero": np.float32(0),
+    "row": np.array([-1, 7, 4]),
+    "back": np.array([3, 2, 4, 7]),
+}
+
+
+def fused(nodes, opset=17, extra_output="", batches="B", keys="T"):
     text = f"""<ir_version: 8, opset_import: ["": {opset}]>
-    g (float[B, 5, 2, 4] q, float[B, T, 2, 4] k, float[B, T, 2, 3] v, float[B, 1, 1, T] mask)
-    => (float[B, 5, 2, 3] y{extra_output}) {{ {nodes} }}"""
+    g (float[{batches}, 5, 2, 4] q, float[{batches}, {keys}, 2, 4] k,
+       float[{batches}, {keys}, 2, 3] v, float[{batches}, 1, 1, {keys}] mask)
+    => (float[{batches}, 5, 2, 3] y{extra_output}) {{ {nodes} }}"""
     model = parser.parse_model(text)
-    for name, array in {"half": np.float32(0.5), "two": np.float32([2])}.items():
+    for name, array in CONSTANTS.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
     graph = lower_proto(shape_inference.infer_shapes(model))
     fuse(graph)
@@ -50,6 +60,30 @@ def test_spellings(nodes, scale, masked, heads):
     assert [value.name for value in node.outputs] == ["y"]
 
 
+MATRICES = QKV.replace(
+    "kt = Transpose <perm = [0, 2, 3, 1]> (k)",
+    """kh = Transpose <perm = [0, 2, 1, 3]> (k) kr = Reshape(kh, row)
+    kx = Transpose <perm = [0, 2, 1]> (kr) kt = Reshape(kx, back)""",
+)
+
+
+def test_heads_that_stay_before_the_sequence():
+    nodes = QKV.replace("qt = Transpose <perm = [0, 2, 1, 3]> (q)", "qt = Relu(q)")
+    nodes = nodes.replace("[0, 2, 3, 1]> (k)", "[0, 1, 3, 2]> (k)")
+    graph = fused(nodes + "s = MatMul(qt, kt) p = Softmax(s) t = MatMul(p, vt) y = Relu(t)")
+    assert [node.kind for node in graph.nodes] == ["Relu", "partita::Attention", "Relu"]
+    assert graph.nodes[1].attrs["heads_first"] == [True, True, False, True]
+
+
+def test_pytorch_spells_factors_matrices_and_nan():
+    nodes = """qs = Mul(qt, half) ks = Mul(kt, two) s = MatMul(qs, ks) a = Add(s, mask)
+    p = Softmax(a) n = IsNaN(p) w = Where(n, zero, p) t = MatMul(w, vt)
+    y = Transpose <perm = [0, 2, 1, 3]> (t)"""
+    (node,) = fused(MATRICES + nodes, batches=3, keys=7).nodes
+    assert [value.name for value in node.inputs] == ["q", "k", "v", "mask"]
+    assert node.attrs == {"scale": 1.0, "nan_is_zero": 1}
+
+
 def test_a_transposition_that_others_read_stays():
     graph = fused(
         QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK, extra_output=", float[B, 2, 5, 4] qt"
@@ -63,7 +97,12 @@ def test_a_transposition_that_others_read_stays():
         (QKV + "s = MatMul(qt, kt) p = Softmax <axis = 2> (s)" + BACK, 17),
         (QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK, 12),  # the default axis was 1
         (QKV + "s = MatMul(qt, kt) m = Div(half, s) p = Softmax(m)" + BACK, 17),
-        (QKV + "s = MatMul(qt, kt) p = Softmax(s) t = MatMul(p, vt) y = Relu(t)", 17),
+        (
+            QKV.replace("[0, 2, 3, 1]> (k)", "[0, 3, 2, 1]> (k)")
+            + "s = MatMul(qt, kt) p = Softmax(s)"
+            + BACK,
+            17,
+        ),
         (QKV + "s = MatMul(qt, kt) p = LogSoftmax(s)" + BACK, 17),
         (
             QKV + "s = MatMul(qt, kt) p = Softmax(s) r = Relu(p) t = MatMul(r, vt)"

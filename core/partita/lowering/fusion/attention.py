@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, origins, scalar_input
+from partita.lowering.fusion.rewriting import (
+    Rewriter,
+    fusion_pass,
+    origins,
+    scalar,
+    scalar_input,
+)
 from partita.lowering.graph import Node, Value
 
 _HEADS_OUT = [0, 2, 1, 3]
@@ -18,8 +24,11 @@ def fuse_attention(rewriter: Rewriter) -> None:
 
     Its inputs are q (batch, queries, heads, size), k and v (batch, keys, heads, size), with heads
     behind the sequence, and the mask, which broadcasts with (batch, heads, queries, keys), or none;
-    its output is laid out as q. The transposes that exporters put round the products are taken in.
-    A query that the mask keeps from every key by infinities is NaN.
+    its output is laid out as q. The transposes that exporters put round the products are taken in,
+    and factors of q and k. What is not transposed has its heads before the sequence; attribute
+    `heads_first` then holds for q, k, v and the output whether it has.
+    A query that the mask keeps from every key by infinities is NaN; with attribute `nan_is_zero`
+    what attends by NaN is 0, as PyTorch spells it.
     """
     for node in rewriter.nodes():
         default = 1 if node.version < 13 else -1
@@ -28,31 +37,35 @@ def fuse_attention(rewriter: Rewriter) -> None:
 
 
 def _fuse(rewriter: Rewriter, softmax: Node) -> None:
-    mix = rewriter.only_user(softmax.outputs[0], "MatMul")
-    if mix is None or mix.inputs[0] is not softmax.outputs[0] or mix.inputs[1] is None:
+    weights, cleared = _without_nan(rewriter, softmax)
+    mix = rewriter.only_user(weights, "MatMul")
+    if mix is None or mix.inputs[0] is not weights or mix.inputs[1] is None:
         return
-    last = rewriter.only_user(mix.outputs[0], "Transpose")
     found = _masked_scores(rewriter, softmax.inputs[0])
-    if last is None or found is None or not _turns(last, _HEADS_OUT):
+    if found is None:
         return
     product, scale, mask, group = found
-    q, before_q = _unturned(rewriter, product.inputs[0], _HEADS_OUT)
-    k, before_k = _unturned(rewriter, product.inputs[1], _HEADS_OUT_TURNED)
-    v, before_v = _unturned(rewriter, mix.inputs[1], _HEADS_OUT)
-    result = last.outputs[0]
-    if q is None or k is None or v is None or result is None:
+    q, scale, before_q = _unscaled(rewriter, product.inputs[0], scale)
+    k, scale, before_k = _unscaled(rewriter, product.inputs[1], scale)
+    k, turned_k = _keys(rewriter, k)
+    q, turned_q = _heads_last(rewriter, q)
+    k, moved_k = _heads_last(rewriter, k, _HEADS_OUT if turned_k else _HEADS_OUT_TURNED)
+    v, turned_v = _heads_last(rewriter, mix.inputs[1])
+    result, after = _result(rewriter, mix)
+    first = [not steps for steps in (turned_q, moved_k, turned_v, after)]
+    group = [*group, product, softmax, *cleared, mix, *after]
+    if q is None or k is None or v is None or result is None or not rewriter.inner(group, result):
         return
-    group = [*group, product, softmax, mix, last]
-    if not rewriter.inner(group, result):
-        return
-    for transpose in (*before_q, *before_k, *before_v):
-        if rewriter.inner([*group, transpose], result):
-            group.append(transpose)
+    for steps in (before_q + turned_q, before_k + turned_k + moved_k, turned_v):
+        for step in steps:
+            if rewriter.inner([*group, step], result):
+                group.append(step)
+    attrs = {"scale": scale} | ({"heads_first": first} if any(first) else {})
     fused = Node(
         "Attention",
         [q, k, v, *([] if mask is None else [mask])],
         [result],
-        {"scale": scale},
+        attrs | ({"nan_is_zero": 1} if cleared else {}),
         domain="partita",
         name=mix.name,
         origins=origins(group),
@@ -89,20 +102,97 @@ def _scores(rewriter: Rewriter, value: Value | None) -> tuple[Node, float, list[
     return product, 1 / scaled[1] if node.kind == "Div" else scaled[1], [node]
 
 
-def _unturned(
-    rewriter: Rewriter, value: Value | None, order: Sequence[int]
-) -> tuple[Value | None, list[Node]]:
-    """The value before its transposition by `order`, which may be in two steps; and the steps."""
-    node = rewriter.maker(value, "Transpose")
+def _without_nan(rewriter: Rewriter, softmax: Node) -> tuple[Value | None, list[Node]]:
+    """A softmax with 0 where it is NaN, if so it goes on, and the nodes that say so."""
+    value = softmax.outputs[0]
+    readers = rewriter.readers(value)
+    test = next((node for node in readers if node.kind == "IsNaN"), None)
+    choice = None if test is None else rewriter.only_user(test.outputs[0], "Where")
+    if test is None or choice is None or set(readers) != {test, choice}:
+        return value, []
+    condition, zero, other = choice.inputs
+    if condition is not test.outputs[0] or scalar(zero) != 0 or other is not value:
+        return value, []
+    return choice.outputs[0], [test, choice]
+
+
+def _unscaled(
+    rewriter: Rewriter, value: Value | None, scale: float
+) -> tuple[Value | None, float, list[Node]]:
+    """The value before a factor, `scale` with that factor, and the node that multiplies."""
+    node = rewriter.maker(value, "Mul")
+    scaled = None if node is None else scalar_input(node)
+    if node is None or scaled is None:
+        return value, scale, []
+    return scaled[0], scale * scaled[1], [node]
+
+
+def _keys(rewriter: Rewriter, value: Value | None) -> tuple[Value | None, list[Node]]:
+    """Keys (batch, ., ., size) before their last two axes were exchanged, and the nodes that did.
+
+    Heads may stay where they were, so that this makes one of two transpositions.
+    """
+    node = rewriter.maker(value, "Transpose", "Reshape")
     if node is None:
         return None, []
-    if _turns(node, order):
+    if node.kind == "Reshape":
+        return _turned_matrices(rewriter, node)
+    if _turns(node, _TURNED):
         return node.inputs[0], [node]
-    first = rewriter.maker(node.inputs[0], "Transpose")
-    if order == _HEADS_OUT_TURNED and first is not None and _turns(node, _TURNED):
-        return (first.inputs[0], [node, first]) if _turns(first, _HEADS_OUT) else (None, [])
-    return None, []
+    return (value, []) if _turns(node, _HEADS_OUT_TURNED) else (None, [])
+
+
+def _turned_matrices(rewriter: Rewriter, last: Node) -> tuple[Value | None, list[Node]]:
+    """What `last` reshapes back after its matrices, all in a row, were transposed."""
+    turn = rewriter.maker(last.inputs[0], "Transpose")
+    first = None if turn is None else rewriter.maker(turn.inputs[0], "Reshape")
+    if turn is None or first is None or not _turns(turn, [0, 2, 1]):
+        return None, []
+    source, row, result = first.inputs[0], first.outputs[0], last.outputs[0]
+    shapes = [None if x is None else x.shape for x in (source, row, result)]
+    before, between, after = (() if x is None or None in x else tuple(x) for x in shapes)
+    if len(before) != 4 or len(between) != 3 or before[2:] != between[1:]:
+        return None, []
+    if after != (*before[:2], before[3], before[2]):
+        return None, []
+    return source, [last, turn, first]
+
+
+def _heads_last(
+    rewriter: Rewriter, value: Value | None, order: Sequence[int] = _HEADS_OUT
+) -> tuple[Value | None, list[Node]]:
+    """The value before heads came before the sequence by `order`, and the node that moved them.
+
+    Or the value as it is; `None` if it may have other axes.
+    """
+    node = rewriter.maker(value, "Transpose")
+    if node is not None and _turns(node, order):
+        return node.inputs[0], [node]
+    is_of_heads = value is not None and value.shape is not None and len(value.shape) == 4
+    return (value if is_of_heads else None), []
+
+
+def _result(rewriter: Rewriter, mix: Node) -> tuple[Value | None, list[Node]]:
+    """What comes of the second product when heads are moved behind the sequence, and how.
+
+    Nothing comes before that but reshapes to the same shape.
+    """
+    steps: list[Node] = []
+    value = mix.outputs[0]
+    user = rewriter.only_user(value, "Transpose", "Reshape")
+    while user is not None and user.kind == "Reshape" and _keeps_shape(rewriter, user):
+        steps.append(user)
+        value = user.outputs[0]
+        user = rewriter.only_user(value, "Transpose", "Reshape")
+    if user is not None and _turns(user, _HEADS_OUT):
+        return user.outputs[0], [*steps, user]
+    return mix.outputs[0], []
+
+
+def _keeps_shape(rewriter: Rewriter, node: Node) -> bool:
+    source, result = node.inputs[0], node.outputs[0]
+    return source is not None and result is not None and rewriter.same_shape(source, result)
 
 
 def _turns(node: Node, order: Sequence[int]) -> bool:
-    return list(node.attrs.get("perm", ())) == list(order)
+    return node.kind == "Transpose" and list(node.attrs.get("perm", ())) == list(order)

@@ -81,9 +81,13 @@ class Rewriter:
 
     def users(self, value: Value | None, kind: str) -> list[Node]:
         """The nodes that read a value, if all are of a kind and it is no output; else none."""
-        found = [] if value is None or value in self._outputs else self._uses.get(value, [])
-        users = list(dict.fromkeys(node for node in found if node not in self._gone))
+        users = self.readers(value)
         return users if all(node.kind == kind for node in users) else []
+
+    def readers(self, value: Value | None) -> list[Node]:
+        """The nodes that read a value, each once; none if it is an output."""
+        found = [] if value is None or value in self._outputs else self._uses.get(value, [])
+        return list(dict.fromkeys(node for node in found if node not in self._gone))
 
     def is_read_by(self, value: Value | None, kinds: Container[str]) -> bool:
         """Whether a node of one of the kinds reads a value."""

@@ -180,7 +180,13 @@ def _gemm(node: Node, operands: Any) -> Sequence[int]:
 
 @_rule("partita::Attention")
 def _attention(node: Node, operands: Any) -> Sequence[int] | None:
-    q, k, v = (operand.shape for operand in operands[:3])
+    *first, turned = node.attrs.get("heads_first", (False,) * 4)
+    shapes = [operand.shape for operand in operands[:3]]
+    if any(len(shape) != 4 for shape in shapes):
+        return None
+    q, k, v = (
+        (x[0], x[2], x[1], x[3]) if moved else x for x, moved in zip(shapes, first, strict=True)
+    )
     mask = operands[3].shape if len(operands) > 3 and operands[3] is not None else ()
     around = (1,) * (4 - len(mask)) + mask
     same = q[0] == k[0] == v[0] and q[2] == k[2] == v[2] and k[1] == v[1]
@@ -188,7 +194,7 @@ def _attention(node: Node, operands: Any) -> Sequence[int] | None:
         m not in (1, n) for m, n in zip(around, (q[0], q[2], q[1], k[1]), strict=True)
     ):
         return None
-    return (*q[:3], v[3])
+    return (q[0], q[2], q[1], v[3]) if turned else (*q[:3], v[3])
 
 
 @_rule("Conv", "partita::Conv")

@@ -83,7 +83,7 @@ _PACKING = 2 * PLACES + PIECE + PARTS * PIECE // 2
     MASK_QUERY,
     MASK_KEY,
     MASKED,
-    CLOSED_IS_ZERO,
+    BECOMES_ZERO,
     ROOM,
     ROWS,
     COLUMNS,
@@ -92,7 +92,8 @@ _PACKING = 2 * PLACES + PIECE + PARTS * PIECE // 2
 ) = range(30)
 """What the table of `attend_heads` holds. SHARING: heads that share a head of keys and values;
 DEPTH: size of a key; OUTPUTS: size of a value; then elements between neighbours: batches, places of
-the sequence, heads; MASKED: whether there is a mask; ROOM: scratch floats of a thread; ROWS and
+the sequence, heads; MASKED: whether there is a mask; BECOMES_ZERO:
+`emit_attention`'s argument; ROOM: scratch floats of a thread; ROWS and
 COLUMNS: of a tile; PAIRS: whether products are of pairs of bfloat16; from KEY_TABLE on
 `packing.matrix_table` of the keys of a head, turned, and from VALUE_TABLE on that of its values.
 """
@@ -260,7 +261,7 @@ def _softmax_row(line: Array, mask: Array, at: int, factor: Any, p: Array) -> No
         for j in range(line.size):
             line[j] = line[j] * factor + term
     top = row_maximum(line)
-    if p[CLOSED_IS_ZERO] and top == np.float32(-np.inf):
+    if p[BECOMES_ZERO] and top == np.float32(-np.inf):
         line[:] = 0
         return
     total = like(top, 0)
@@ -268,6 +269,9 @@ def _softmax_row(line: Array, mask: Array, at: int, factor: Any, p: Array) -> No
         value = exp_below_zero(line[j] - top)
         line[j] = value
         total = add_in_any_order(total, value)
+    if p[BECOMES_ZERO] == 2 and total != total:
+        line[:] = 0
+        return
     share = like(top, 1) / total
     for j in range(line.size):
         line[j] *= share
@@ -280,7 +284,7 @@ def emit_attention(
     sizes: Sequence[int],
     mask: Operand | None,
     scale: float,
-    closed_is_zero: bool,
+    becomes_zero: int,
 ) -> bool:
     """Records attention of float32 tensors in one step, or nothing.
 
@@ -294,7 +298,8 @@ def emit_attention(
         sizes: Batches, heads, heads that share keys, queries, keys, size of a key, of a value.
         mask: Added to the scores; broadcasts with (batches, heads, queries, keys).
         scale: Factor of the scores.
-        closed_is_zero: Whether a query that the mask keeps from every key is 0 and not NaN.
+        becomes_zero: Which queries are 0 and not NaN: none (0), those that the mask keeps from
+            every key (1), or all whose weights are NaN (2).
 
     Returns:
         Whether it was done.
@@ -312,7 +317,7 @@ def emit_attention(
         sizes,
         strides,
         None if mask is None else mask.shape,
-        closed_is_zero,
+        becomes_zero,
     )
     if packed_floats(table) * 4 > choice.machine.l2_bytes(PACKED_SHARE):
         return False
@@ -338,12 +343,12 @@ def attention_table(
     sizes: Sequence[int],
     strides: Sequence[Sequence[int]],
     mask: Sequence[int] | None,
-    closed_is_zero: bool,
+    becomes_zero: int,
 ) -> Array:
     """The table of `attend_heads`; `mask` is a shape, the rest as `emit_attention` takes it."""
     places = [step for each in strides for step in each]
     steps = (0, 0, 0, 0) if mask is None else mask_strides(mask)
-    flags = int(mask is not None), int(closed_is_zero)
+    flags = int(mask is not None), becomes_zero
     rows, columns = tile_rows(level, arithmetic), tile_columns(level)
     keys, depth, outputs = sizes[4:]
     of_keys = matrix_table(level, arithmetic, (depth, keys), (1, strides[1][1]))

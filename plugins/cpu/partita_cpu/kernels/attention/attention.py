@@ -196,20 +196,26 @@ def plain_attention(
     mask: Operand | None = None,
 ) -> Operand:
     """What fusion makes of attention spelled out; see `fuse_attention`."""
+    *first, turned = node.attrs.get("heads_first", (False,) * 4)
+    parts = [
+        Heads(x, x.shape[1 if moved else 2], last=not moved)
+        for x, moved in zip((q, k, v), first, strict=True)
+    ]
     around = (1, 1, 1, 1) if mask is None else (1,) * (4 - mask.ndim) + mask.shape
     batch, heads, queries, keys = broadcast(
-        (q.shape[0], q.shape[2], q.shape[1], 1),
-        (k.shape[0], k.shape[2], 1, k.shape[1]),
-        (v.shape[0], v.shape[2], 1, v.shape[1]),
+        (q.shape[0], parts[0].count, parts[0].length, 1),
+        *((x.tensor.shape[0], x.count, 1, x.length) for x in parts[1:]),
         around,
     )
     qs, ks, vs = (
-        Heads(expanded(b, x, (batch, length, heads, x.shape[3])), heads, last=True)
-        for x, length in ((q, queries), (k, keys), (v, keys))
+        replace(x, tensor=expanded(b, x.tensor, x.shape_of(batch, heads, length)), count=heads)
+        for x, length in zip(parts, (queries, keys, keys), strict=True)
     )
     if mask is not None:
         mask = expanded(b, mask, (*around[:3], keys))
-    y, _ = attend(b, qs, ks, vs, Masking(mask, closed_is_zero=False), node.attrs["scale"])
+    nan_is_zero = bool(node.attrs.get("nan_is_zero", 0))
+    masking = Masking(mask, closed_is_zero=False, nan_is_zero=nan_is_zero)
+    y, _ = attend(b, qs, ks, vs, masking, node.attrs["scale"], last=not turned)
     return y
 
 

@@ -42,7 +42,8 @@ def softmax_scores(
         table: B, H, S, T; the mask's strides for B, H and S and its length along T (-1 for no
             mask); whether there are lengths; keys before the first query; whether a query sees
             no later keys; how many keys to the left and to the right it sees (-1 for all);
-            the stage to be seen (-1 for none); whether a row without open keys is 0 or NaN.
+            the stage to be seen (-1 for none); whether a row is NaN (0), 0 without open keys (1)
+            or 0 wherever it would be NaN (2).
         scale: Factor of the scores.
         cap: Bound of the scores through tanh; 0 for none.
         tid: This thread.
@@ -93,13 +94,13 @@ def softmax_scores(
         line[high:] = least
         if stage == 2:
             copy_row(line, shown)
-        _softmax_open(line, low, high, is_open)
+        _softmax_open(line, low, high, is_open, table[14] == 2)
         if stage == 3:
             copy_row(line, shown)
 
 
 @loop(inline=True)
-def _softmax_open(line: Array, low: int, high: int, is_open: bool) -> None:
+def _softmax_open(line: Array, low: int, high: int, is_open: bool, nan_is_zero: bool) -> None:
     """The softmax of the keys from `low` to `high`, 0 for all others."""
     zero = like(line[0], 0)
     top = like(line[0], -math.inf)
@@ -110,6 +111,8 @@ def _softmax_open(line: Array, low: int, high: int, is_open: bool) -> None:
         value = exp(line[j] - top)
         line[j] = value
         total += value
+    if nan_is_zero and total != total:
+        is_open = False
     share = like(top, 1) / total if is_open and total != 0 else zero
     line[:low] = zero
     line[high:] = zero
@@ -129,6 +132,7 @@ class Masking:
         left: How many keys to the left it sees; -1 for all.
         right: How many keys to the right it sees; -1 for all.
         closed_is_zero: Whether a query that sees no key is 0; otherwise it is NaN.
+        nan_is_zero: Whether what a query would attend by is 0 instead of NaN, whatever made it so.
     """
 
     mask: Operand | None = None
@@ -138,11 +142,17 @@ class Masking:
     left: int = -1
     right: int = -1
     closed_is_zero: bool = True
+    nan_is_zero: bool = False
 
     @property
     def only_adds(self) -> bool:
         """Whether the mask, if any, is all there is."""
         return self.lengths is None and not self.is_causal and self.left == self.right == -1
+
+    @property
+    def becomes_zero(self) -> int:
+        """Which queries are 0 instead of NaN: 1 those that see no key, 2 all."""
+        return 2 if self.nan_is_zero else int(self.closed_is_zero)
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,10 @@ class Heads:
         steps = (inner * size, size)
         return (outer * inner * size, *(steps if self.last else steps[::-1]))
 
+    def shape_of(self, batch: int, heads: int, length: int) -> tuple[int, ...]:
+        """A shape in this layout, of as large heads."""
+        return (batch, *((length, heads) if self.last else (heads, length)), self.size)
+
 
 def attend(
     b: Builder,
@@ -186,13 +200,14 @@ def attend(
     scale: float | None,
     cap: float = 0.0,
     stage: int = NO_STAGE,
+    last: bool | None = None,
 ) -> tuple[Operand, Operand | None]:
     """``softmax(scale * q @ k.T, masked) @ v``.
 
     Heads of q share those of k and v in groups, where there are fewer of these.
 
     Returns:
-        The result in q's layout, and the scores at `stage`.
+        The result in q's layout, or with its heads last or not, and the scores at `stage`.
 
     Raises:
         CompileError: Their shapes do not fit each other.
@@ -201,10 +216,15 @@ def attend(
     check_sizes(b, q, k, v, masking)
     scores = b.empty((batch, q.count, s, t), q.tensor.dtype)
     seen = b.empty(scores.shape, scores.dtype) if stage != NO_STAGE else None
-    out = (batch, s, q.count, v.size) if q.last else (batch, q.count, s, v.size)
+    last = q.last if last is None else last
+    out = (batch, s, q.count, v.size) if last else (batch, q.count, s, v.size)
     y = b.empty(out, q.tensor.dtype)
     scale = float(1 / math.sqrt(q.size) if scale is None else scale)
-    if cap == 0 and seen is None and _emit_at_once(b, q, k, v, y, masking, scale):
+    if (
+        cap == 0
+        and seen is None
+        and _emit_at_once(b, q, k, v, Heads(y, q.count, last), masking, scale)
+    ):
         return y, None
     work = scores.size * (q.size + v.size)
     if scores.size:
@@ -212,7 +232,7 @@ def attend(
         b.call_numpy(_score, *operands, work=work, exec_type="blas")
         _emit_softmax(b, scores, seen, masking, scale, cap, stage)
     if y.size:
-        operands = scores, v.tensor, y, v.last, q.last, v.count
+        operands = scores, v.tensor, y, v.last, last, v.count
         b.call_numpy(_mix, *operands, work=work, exec_type="blas")
     return y, seen
 
@@ -243,7 +263,7 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
 
 
 def _emit_at_once(
-    b: Builder, q: Heads, k: Heads, v: Heads, y: Operand, masking: Masking, scale: float
+    b: Builder, q: Heads, k: Heads, v: Heads, y: Heads, masking: Masking, scale: float
 ) -> bool:
     """Records everything as one native step; whether that could be done."""
     mask, batch = masking.mask, q.tensor.shape[0]
@@ -252,10 +272,10 @@ def _emit_at_once(
         return False
     if mask is not None and broadcast(scores, mask.shape) != scores:
         return False
-    parts = [q, k, v, Heads(y, q.count, q.last)]
+    parts = [q, k, v, y]
     sizes = (batch, q.count, q.count // k.count, q.length, k.length, q.size, v.size)
     tensors, strides = [x.tensor for x in parts], [x.strides for x in parts]
-    return emit_attention(b, tensors, strides, sizes, mask, scale, masking.closed_is_zero)
+    return emit_attention(b, tensors, strides, sizes, mask, scale, masking.becomes_zero)
 
 
 def _emit_softmax(
@@ -276,7 +296,7 @@ def _emit_softmax(
     most = masking.past + scores.shape[2] + scores.shape[3]
     sides = (min(masking.left, most), min(masking.right, most))
     table = [*scores.shape, *strides, *limits, *sides, stage]
-    table.append(int(masking.closed_is_zero))
+    table.append(masking.becomes_zero)
     b.call(
         softmax_scores,
         b.flat(scores),

@@ -29,6 +29,9 @@ _MOST_WARPS = 4
 def _check(node: Node) -> Reason | None:
     if "heads" in node.attrs:
         return None  # made of a node that was taken
+    for name in ("heads_first", "nan_is_zero"):
+        if name in node.attrs:
+            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, name)
     q, v = node.inputs[0], node.inputs[2]
     for value in (q, v):
         size = None if value is None or not value.shape else value.shape[-1]
