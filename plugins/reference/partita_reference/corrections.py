@@ -25,7 +25,7 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.decoder import DECODER
-from partita_reference.empty_batches import EMPTY_BATCHES
+from partita_reference.empty_batches import EMPTY_BATCHES, no_loss
 from partita_reference.quantization import (
     ConvInteger,
     DynamicQuantizeLinear,
@@ -102,6 +102,8 @@ class NegativeLogLikelihoodLoss(OriginalLikelihoodLoss):
         weight: np.ndarray[Any, Any] | None = None,
         **given: Any,
     ) -> tuple[Any]:
+        if not len(x):  # it also makes rows of as many places as there is room for
+            return (no_loss(x, target, given.get("reduction") or "mean"),)
         ones = np.ones(x.shape[1], x.dtype) if weight is None else weight
         original: Any = super()._run
         return (original(x, target, ones, **given)[0],)

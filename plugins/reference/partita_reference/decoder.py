@@ -294,7 +294,7 @@ class SimplifiedLayerNormalization(OpRun):
 
     def _run(self, x: Array, scale: Array, **attributes: Any) -> tuple[Array, ...]:
         axis = attributes.get("axis", -1) % x.ndim
-        rows = x.astype(np.float64).reshape(*x.shape[:axis], -1)
+        rows = x.astype(np.float64).reshape(*x.shape[:axis], math.prod(x.shape[axis:]))
         square = (rows * rows).mean(axis=-1, keepdims=True)
         inverse = 1 / np.sqrt(square + float(attributes.get("epsilon", np.float32(1e-5))))
         y = (rows * inverse).reshape(x.shape) * scale.astype(np.float64)
