@@ -53,6 +53,12 @@ def test_what_takes_all_the_time_runs_twice(clock):
     assert repeat(calls(clock, [50, 20, 21]), effort) == [20]
 
 
+def test_a_second_call_in_which_a_driver_assembles_programs_does_not_count(clock):
+    effort = Effort(warm=3, least=2, most=2, seconds=0.5)
+    assert repeat(calls(clock, [1, 0.6, 0.01, 0.02, 0.03]), effort) == [0.02, 0.03]
+    assert repeat(calls(clock, [1, 0.6, 0.7, 0.8]), effort) == [0.7]
+
+
 def test_steady_times_need_no_more_runs(clock):
     effort = Effort(warm=2, least=3, most=100, seconds=1000)
     assert repeat(calls(clock, [1, 1, 5, 5.01, 5, 7]), effort) == [5, 5.01, 5]
