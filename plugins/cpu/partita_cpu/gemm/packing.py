@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita.system.array_conversion import converted
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.blocking import PAIR, Plan
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
@@ -97,8 +98,10 @@ def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> 
     """
     if plan.arithmetic in (Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16):
         return _packed_halves(plan, w, threads)
-    if w.dtype != np.float32 or not (w.flags.c_contiguous or w.flags.f_contiguous):
-        w = np.ascontiguousarray(w, np.float32)
+    if w.dtype != np.float32:
+        w = _as_float32(w)
+    elif not (w.flags.c_contiguous or w.flags.f_contiguous):
+        w = np.ascontiguousarray(w)
     if w.ndim == 2:
         depth, columns = w.shape
         lies = (0, 1, columns, 0, 0) if w.flags.c_contiguous else (0, depth, 1, 0, 0)
@@ -129,13 +132,18 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
 
 
 def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
-    """Whether some float32 weights are not finite, or would not be in bfloat16."""
-    flat = np.ravel(np.asarray(w, np.float32), order="K")
+    """Whether some weights are not finite, or would not be in bfloat16."""
+    flat = np.ravel(w if w.dtype == np.float32 else _as_float32(w), order="K")
     threads = threads if flat.nbytes >= _SHARED_BYTES else 1
     found = np.zeros(threads, np.int64)
     run_shared(threads, _largest, flat.ctypes.data, flat.size, found)
     give_back(w)  # many are looked at before the first one is packed
     return bool(found.max() >= LARGEST)
+
+
+def _as_float32(w: Array) -> Array:
+    """Weights of another type, lying as they do."""
+    return converted(w.T, np.float32).T if w.flags.f_contiguous else converted(w, np.float32)
 
 
 def _packed(

@@ -108,8 +108,9 @@ def reads_stored(choice: Choice, weights: Array) -> bool:
     """Whether products in float32 read a matrix of 16-bit floats as it is, instead of a copy.
 
     Nothing is rounded so, and half as many bytes take half as long where few rows are multiplied.
+    Those of many rows that AMX computes have the matrix in their parts of bfloat16.
     """
-    able = choice.native and choice.arithmetic is Arithmetic.F32 and weights.dtype in BY_STORED
+    able = choice.native and choice.precision == "f32" and weights.dtype in BY_STORED
     return able and weights.ndim == 2 and weights.size >= STORED_ELEMENTS
 
 
@@ -134,9 +135,6 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    if w.dtype in BY_STORED:
-        emit_product(b, choice, images, x, op, y)
-        return y
     wanted = choice.wanted_of_matrix(images, w.const)
     if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
@@ -230,7 +228,9 @@ def emit_product(
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     halves = storage.half_in or storage.half_out
-    arithmetic = BY_STORED.get(op.w.dtype) or choice.wanted_stored(images, halves=halves)
+    arithmetic = choice.wanted_stored(images, halves=halves)
+    if arithmetic is Arithmetic.F32:
+        arithmetic = BY_STORED.get(op.w.dtype, arithmetic)
     wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)
     cut, weights = fitting(b, choice, wanted, op.w)
     op = op._replace(w=weights)
@@ -317,7 +317,7 @@ def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan,
     weights = _packed(b, choice, wanted, w)
     if weights.size or not w.size:
         return wanted, weights
-    float32 = Arithmetic.F32
+    float32 = BY_STORED.get(w.dtype, Arithmetic.F32)
     cut = plan(wanted.images, choice.machine, float32, choice.threads, wanted.storage)
     return cut, _packed(b, choice, cut, w)
 

@@ -11,6 +11,7 @@ from partita.lowering import Graph, Node
 from partita.lowering.nhwc.conversion import Shapes
 from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_steps import reads_stored
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 
 
@@ -43,7 +44,8 @@ def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None
     x, w, bias = node.input(0), node.input(1), node.input(2)
     if node.op_type != "MatMul" or x is None or w is None or w.const is None:
         return None
-    if w.const.ndim != 2 or w.const.dtype != np.float32 or x.dtype != np.float32:
+    stored = w.const.dtype == np.float32 or reads_stored(choice, w.const)
+    if w.const.ndim != 2 or not stored or x.dtype != np.float32:
         return None
     shape, (depth, columns) = shapes.get(x), w.const.shape
     if shape is None or len(shape) < 2 or shape[-1] != depth or not math.prod(shape) or not columns:

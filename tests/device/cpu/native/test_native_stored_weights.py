@@ -96,8 +96,6 @@ def test_profiles_tell_of_it(level, kind):
     model = model_of(nodes, {"x": (1, x.shape)}, {"y": (1, (2, 48))}, {"w": stored})
     (found,), kinds, compiled = computed(model, {"x": x})
     check(found, x, stored)
-    if EVERY[level].tiles:  # which split float32 in other ways
-        return
     short = {"float16": "f16", "bfloat16": "bf16"}[kind]
     assert kinds["product"] == f"{EVERY[level].vectors}_f32_by_{short}"
     kept = compiled.device_model.export_state().values()
