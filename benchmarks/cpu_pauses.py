@@ -26,7 +26,7 @@ import numpy as np
 from random_decoders import SIZES, decoder, work_of_a_token
 
 import partita
-from partita_hetero.cost.device_speed import SIDE, probe_model
+from partita_hetero.cost.device_speed import SIDES, probe_model
 from partita_hetero.cost.token_work import WeightFormat
 
 Q4 = WeightFormat(4, 32)
@@ -57,10 +57,10 @@ def report(what: str, seconds: list[float], nbytes: float) -> None:
 
 def probe(nbytes: int) -> None:
     """The probe's products, with so many bytes of weights."""
-    matrix = SIDE**2 // 2 + 4 * SIDE**2 // Q4.block
+    matrix = SIDES[-1] ** 2 // 2 + 4 * SIDES[-1] ** 2 // Q4.block
     count = -(-nbytes // matrix)
-    compiled = partita.Core().compile_model(probe_model(Q4, SIDE, count, 1), "CPU")
-    request, x = compiled.create_infer_request(), np.full((1, SIDE), 0.5, np.float32)
+    compiled = partita.Core().compile_model(probe_model(Q4, SIDES[-1], count, 1), "CPU")
+    request, x = compiled.create_infer_request(), np.full((1, SIDES[-1]), 0.5, np.float32)
     report(f"probe, {nbytes >> 20} MiB", timed(lambda: request.infer({"x": x})), count * matrix)
 
 

@@ -57,7 +57,7 @@ def core(monkeypatch, tmp_path):
     )
 
 
-def told_speeds(devices, names, formats, weight_bytes, attention):
+def told_speeds(devices, names, formats, weight_bytes, side, attention):
     assert formats <= {Q4, PLAIN}
     there = LinkCost("host", "a", 1e-8, 1e-10)
     return [
@@ -388,11 +388,11 @@ def test_the_command_refuses_what_cannot_be(command, options, said):
 def probe(monkeypatch, tmp_path):
     """Measures a device with probes of few bytes; the device's runs are counted."""
     monkeypatch.setattr(probes, "READ_BYTES", (1 << 16, 1 << 17))
-    monkeypatch.setattr(probes, "SIDE", 64)
+    monkeypatch.setattr(probes, "SIDES", (32, 64))
     monkeypatch.setattr(probes, "MANY_SIDE", 64)
     monkeypatch.setattr(probes, "MANY_ROWS", 4)
 
-    def measure(device, formats=(), nbytes=1000):
+    def measure(device, formats=(), nbytes=1000, side=64):
         devices = DeviceList(
             core_with(device).device_api,
             "HETERO",
@@ -400,7 +400,7 @@ def probe(monkeypatch, tmp_path):
         )
         with Database(tmp_path / "costs.sqlite3") as database:
             name = device.device_name
-            return probes.device_speed(devices, name, "key", database, set(formats), nbytes)
+            return probes.device_speed(devices, name, "key", database, set(formats), nbytes, side)
 
     return measure
 
@@ -434,6 +434,14 @@ def test_a_larger_model_is_told_by_a_larger_probe(probe):
     assert matrices[-1] == (1 << 17) // (64 * 64 * 4)
 
 
+def test_a_probe_has_matrices_next_to_those_of_the_model(probe):
+    for side, expected in ((40, 32), (50, 64)):  # each is measured on its own
+        device = FakeDevice("F")
+        probe(device, nbytes=1 << 30, side=side)
+        counts = [sum(op.op_type == "MatMul" for op in model.ops) for model in device.compiled]
+        assert max(counts) == (1 << 17) // (expected * expected * 4)
+
+
 @pytest.mark.parametrize(
     "kind", [PLAIN, WeightFormat(16), Q4, WeightFormat(4, 32, True), WeightFormat(8, 32)]
 )
@@ -460,13 +468,13 @@ ATTENTION = AttentionShape(4, 2, 16, 32)
 
 def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
     monkeypatch.setattr(probes, "READ_BYTES", (1 << 16,))
-    monkeypatch.setattr(probes, "SIDE", 64)
+    monkeypatch.setattr(probes, "SIDES", (32, 64))
     monkeypatch.setattr(probes, "MANY_SIDE", 64)
     core = partita.Core()
     properties = HeteroProperties(MULTI_DEVICE_PRIORITIES="CPU")
     devices = DeviceList(core.device_api, "HETERO", properties)
     with Database(tmp_path / "costs.sqlite3") as database:
-        arguments = (devices, "CPU", "key", database, set(), 1000)
+        arguments = (devices, "CPU", "key", database, set(), 1000, 64)
         speed = probes.device_speed(*arguments, ATTENTION)
         assert speed.attention.read > 0
         assert speed.attention.multiply > 0
@@ -539,7 +547,7 @@ def test_a_decoder_in_two_parts_makes_the_tokens_of_one_device(monkeypatch, tmp_
     assert greedy(parts, [5, 9, 33], 12) == greedy(whole, [5, 9, 33], 12)
 
 
-def told_speeds_of_processors(devices, names, formats, weight_bytes, attention):
+def told_speeds_of_processors(devices, names, formats, weight_bytes, side, attention):
     limits = devices.memory_limits
     speeds = {"CPU2": FAST, "CPU": SLOW}
     return [DecoderDevice(name, speeds[name], limits.get(name)) for name in names]

@@ -25,7 +25,7 @@ PROMPT = [84, 104, 101]
 BOTH = "HETERO:CPU2,CPU"
 
 
-def told_speeds(devices, names, formats, weight_bytes, attention):
+def told_speeds(devices, names, formats, weight_bytes, side, attention):
     limits = devices.memory_limits
     return [DecoderDevice(n, FAST if n == "CPU2" else SLOW, limits.get(n)) for n in names]
 

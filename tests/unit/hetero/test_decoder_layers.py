@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -162,6 +164,13 @@ def test_a_token_reads_all_weights_of_a_layer_and_its_cache(weights, kind, bits)
     norms = 2 * TINY.hidden * 4
     assert work.stored_bytes(layer.ops) == products * bits / 8 + norms
     assert work.cache_bytes(layer.caches) == 2 * narrow * 64 * 4
+
+
+def test_half_of_all_weights_are_in_matrices_as_large_as_the_typical_one():
+    work, layers = work_of("tiny", "q4")
+    gated = TINY.hidden * TINY.intermediate  # three of them; the others have 10,240 elements
+    assert work.matrix_side(layers[2].ops) == math.isqrt(gated)
+    assert work.matrix_side([]) == 0
 
 
 def test_a_prompt_reads_weights_once_and_multiplies_for_every_token():

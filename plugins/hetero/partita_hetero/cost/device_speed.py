@@ -9,6 +9,7 @@ a probe of its own (`attention_probe`). What was measured is kept in the databas
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -42,8 +43,9 @@ READ_BYTES = (64 << 20, 96 << 20, 128 << 20, 192 << 20, 512 << 20)
 """Weights of the probe of one row: as many as the model has, since caches of processors may hold
 those of small models, but no more than the last."""
 
-SIDE = 2048
-"""Of its matrices; typical of decoders."""
+SIDES = (512, 1024, 2048, 4096)
+"""Of its matrices: the one next to those of the model. Threads wait for one another at the end of
+each product, which takes a larger part of a small one."""
 
 MANY_ROWS, MANY_SIDE, MANY_PRODUCTS = 256, 2048, 4
 """Of the probe of many rows."""
@@ -98,6 +100,7 @@ def device_speed(
     database: Database,
     formats: set[WeightFormat],
     weight_bytes: int,
+    side: int,
     attention: AttentionShape | None = None,
 ) -> DeviceSpeed:
     """A device's speed for some formats of weights, measured unless the database knows.
@@ -111,6 +114,7 @@ def device_speed(
         database: Where costs are kept.
         formats: How the weights of a model are stored.
         weight_bytes: How many there are.
+        side: Of a square matrix as large as typical ones of them.
         attention: The sizes of the model's attention, if it is one operation.
 
     Raises:
@@ -125,16 +129,18 @@ def device_speed(
     read: dict[WeightFormat, float] = {}
     multiply: dict[WeightFormat, float] = {}
     size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
+    side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
     for kind in sorted({PLAIN, *formats}, key=str):
-        count = _products(kind, size)
+        matrix = _matrix_bytes(kind, side)
+        count = -(-size // matrix)
         few_rows, many_rows = partial(_read, devices, device), partial(_multiply, devices, device)
-        work = f"read {kind}, {size >> 10} KiB"
-        reading = _known(database, key, work, partial(few_rows, kind, count))
+        work = f"read {kind}, {size >> 10} KiB by {side}"
+        reading = _known(database, key, work, partial(few_rows, kind, side, count))
         many = _known(database, key, f"multiply {kind}", partial(many_rows, kind))
         if reading is None or many is None:
             continue
         products = MANY_ROWS * MANY_SIDE**2 * MANY_PRODUCTS
-        read[kind] = count * _matrix_bytes(kind) / max(reading - count * op, reading / 10)
+        read[kind] = count * matrix / max(reading - count * op, reading / 10)
         multiply[kind] = products / max(many - MANY_PRODUCTS * op, many / 10)
     attending = None
     if attention is not None:
@@ -174,21 +180,19 @@ def _op_seconds(devices: DeviceList, device: str) -> float | None:
     return max(0.0, many - few) / (TINY_PRODUCTS - 1)
 
 
-def _read(devices: DeviceList, device: str, kind: WeightFormat, count: int) -> float | None:
-    return _run(devices, device, probe_model(kind, SIDE, count, 1), READ_EFFORT)
+def _read(
+    devices: DeviceList, device: str, kind: WeightFormat, side: int, count: int
+) -> float | None:
+    return _run(devices, device, probe_model(kind, side, count, 1), READ_EFFORT)
 
 
 def _multiply(devices: DeviceList, device: str, kind: WeightFormat) -> float | None:
     return _run(devices, device, probe_model(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS))
 
 
-def _matrix_bytes(kind: WeightFormat) -> int:
-    scales = 4 * SIDE**2 // kind.block * (2 if kind.has_zeros else 1) if kind.block else 0
-    return SIDE**2 * kind.bits // 8 + scales
-
-
-def _products(kind: WeightFormat, nbytes: int) -> int:
-    return -(-nbytes // _matrix_bytes(kind))
+def _matrix_bytes(kind: WeightFormat, side: int) -> int:
+    scales = 4 * side**2 // kind.block * (2 if kind.has_zeros else 1) if kind.block else 0
+    return side**2 * kind.bits // 8 + scales
 
 
 def _run(devices: DeviceList, device: str, model: Model, effort: Effort = EFFORT) -> float | None:

@@ -144,6 +144,19 @@ class DecoderWork:
         rest = [dim if isinstance(dim, int) else tokens for dim in shape[1:]]
         return itemsize * math.prod(rest) * (shape[0] if isinstance(shape[0], int) else 1)
 
+    def matrix_side(self, ops: Iterable[int]) -> int:
+        """The side of a square matrix as large as typical ones of products; 0 if there are none.
+
+        Half of all their weights are in larger ones.
+        """
+        sizes = sorted(rows * columns for rows, columns, _ in map(self._matrix, ops))
+        left = sum(sizes) / 2
+        for size in sizes:
+            left -= size
+            if left <= 0:
+                return math.isqrt(size)
+        return 0
+
     def work(self, ops: Collection[int], tokens: int, past: int) -> TokenWork:
         """What operations do in a run.
 

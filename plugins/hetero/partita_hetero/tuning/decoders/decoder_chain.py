@@ -153,6 +153,7 @@ def describe_devices(
     names: Sequence[str],
     formats: set[WeightFormat],
     weight_bytes: int,
+    side: int,
     attention: AttentionShape | None = None,
 ) -> list[DecoderDevice]:
     """Speeds, links and limits, measured unless the database knows.
@@ -162,6 +163,7 @@ def describe_devices(
         names: Which of them.
         formats: How the decoder's weights are stored.
         weight_bytes: How many there are.
+        side: As `device_speed` takes it.
         attention: The sizes of its attention, if that is one operation.
 
     Raises:
@@ -173,10 +175,11 @@ def describe_devices(
             info = core.device_info(name)
             key = database.add_device(core.fingerprint(name, devices.config(name)))
             on_host = works_on_host(core, name)
+            sizes = weight_bytes, side, attention
             found.append(
                 DecoderDevice(
                     name,
-                    device_speed(*(devices, name, key, database), formats, weight_bytes, attention),
+                    device_speed(devices, name, key, database, formats, *sizes),
                     devices.memory_limits.get(name, info.memory_bytes),
                     launch_cost(devices, name, key, database) or 0.0,
                     None if on_host else link_costs(core, name, key, database),

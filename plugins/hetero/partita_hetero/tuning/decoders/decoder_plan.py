@@ -140,8 +140,10 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
     if properties.PERFORMANCE_HINT.is_throughput:
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
+    live = [op for op, constant in enumerate(placer.wiring.constant) if not constant]
     described = describe_devices(
         *(devices, names, formats_of(placer, work), placer.model.weight_bytes),
+        work.matrix_side(live),
         AttentionShape.of(placer.model, placer.wiring),
     )
     return plan_decoder(placer, described, request, objective, out)
