@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from irs import Net
 from test_ir_movement import floats, single, whole
+
+from partita.errors import ModelFormatError
+from partita.frontends.reader import read_model
 
 
 def test_means_of_windows_that_do_not_divide_evenly():
@@ -19,6 +23,15 @@ def test_means_of_windows_that_do_not_divide_evenly():
             )
             expected[..., i, j] = x[..., rows, columns].astype(float).mean((2, 3))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_means_of_more_windows_than_memory_holds_are_refused():
+    net = Net()
+    x = net.parameter("x", "f32", (1, 1, 10**6))
+    sizes = net.const(np.array([10**6 - 1]))
+    net.result(net.op("AdaptiveAvgPool", x, sizes, out=[("f32", (1, 1, -1))], version="opset8"))
+    with pytest.raises(ModelFormatError, match=r"means of \[1000000\] in \[999999\] windows"):
+        read_model(net.bytes(), weights=bytes(net.weights))
 
 
 @pytest.mark.parametrize(("axis", "sizes"), [(0, 0), (1, 60), (2, 20)])

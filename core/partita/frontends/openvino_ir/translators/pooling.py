@@ -22,6 +22,9 @@ _PLACES = (
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
+_MOST_SHARES = 1 << 24
+"""Elements of a matrix that adaptive means multiply by."""
+
 
 def _windows(at: Site) -> dict[str, Any]:
     ceil = at.one_of("rounding_type", "floor", _ROUNDING)
@@ -85,6 +88,8 @@ def adaptive(at: Site) -> ir.Value:
 def _means(at: Site, dims: Sequence[int], sizes: Sequence[int]) -> ir.Value:
     """Means of windows from floor(i d / n) to ceil((i + 1) d / n): a product for each axis."""
     value, rank = at.inputs[0], len(dims) + 2
+    if max(dim * size for dim, size in zip(dims, sizes, strict=True)) > _MOST_SHARES:
+        raise at.error(f"means of {list(dims)} in {list(sizes)} windows are not read")
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True), start=2):
         part, place = np.arange(size)[:, None], np.arange(dim)
         inside = (place >= part * dim // size) & (place < -(-(part + 1) * dim // size))
