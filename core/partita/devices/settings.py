@@ -35,7 +35,7 @@ class Settings:
         """
         values = merge(values, named.settings)
         self._validated(named.plugin, {key: values[key] for key in values if key not in known})
-        values = _own_keys(named.plugin, values)
+        values = _own_keys(named, values)
         if "DEVICE_ID" in values:
             values["DEVICE_ID"] = _device_id(named, values)
         keys = [join(named.name, i) for i in named.ids] if named.explicit else [named.name]
@@ -52,7 +52,7 @@ class Settings:
         Each overrides the ones before: what is set for the plugin, what is set for the device, the
         configuration of the call, the device string itself.
         """
-        call = _own_keys(named.plugin, merge(normalize(config), named.settings))
+        call = _own_keys(named, merge(normalize(config), named.settings))
         common = self._stored(named.name)
         device_id = _device_id(named, merge(common, call) if not named.explicit else call)
         values = merge(common, self._stored(join(named.name, device_id)), call)
@@ -89,11 +89,38 @@ def _device_id(named: Named, values: dict[str, Any]) -> str:
     return wanted
 
 
-def _own_keys(plugin: DevicePlugin, values: dict[str, Any]) -> dict[str, Any]:
-    """Moves keys that a plugin of plugins does not know itself to where it looks for them."""
-    own = plugin.properties_type.model_fields
+def _own_keys(named: Named, values: dict[str, Any]) -> dict[str, Any]:
+    """Moves keys to where the plugin looks for them.
+
+    A device that is made of others looks for theirs in ``DEVICE_PROPERTIES``, any other one for its
+    own beside that.
+
+    Raises:
+        PropertyError: Properties of other devices are set for a device that is made of none.
+    """
+    own = named.plugin.properties_type.model_fields
     if _DEVICE_PROPERTIES not in own:
-        return values
+        return _taken_out(named, values)
     foreign = {key: value for key, value in values.items() if key not in own}
     rest = {key: value for key, value in values.items() if key in own}
     return merge(rest, {_DEVICE_PROPERTIES: {"*": foreign}}) if foreign else rest
+
+
+def _taken_out(named: Named, values: dict[str, Any]) -> dict[str, Any]:
+    """Properties, with those that ``DEVICE_PROPERTIES`` holds for this device on top."""
+    of_devices = values.get(_DEVICE_PROPERTIES)
+    if not isinstance(of_devices, Mapping):
+        return values
+    rest = {key: value for key, value in values.items() if key != _DEVICE_PROPERTIES}
+    for device, settings in of_devices.items():
+        if device not in (named.name, named.device, *named.plugin.aliases):
+            raise PropertyError(
+                f"DEVICE_PROPERTIES sets properties of '{device}', and '{named.device}' is another "
+                "device, which has none below it; leave them out, or name both in a list."
+            )
+        if not isinstance(settings, Mapping):
+            raise PropertyError(
+                f"DEVICE_PROPERTIES has {settings!r} for '{device}'; a dict of properties is due."
+            )
+        rest = merge(rest, settings)
+    return rest

@@ -246,6 +246,21 @@ def test_a_device_chosen_by_device_id_has_its_own_settings():
     assert core.get_property("TOY", "LEVEL") == 3
 
 
+def test_device_properties_of_the_one_device():
+    plugin = ToyDevice(kinds=("gpu", "gpu"), aliases={"GPUS": "gpu"})
+    core = core_with(plugin)
+    for name in ("TOY", "TOY.1", "GPUS"):
+        config = {"FLAVOUR": "sweet", "DEVICE_PROPERTIES": {name: {"LEVEL": 4}}}
+        got = level(plugin, core, name, config)
+        assert got == (4, "sweet", "1" if name == "TOY.1" else "0")
+    core.set_property("TOY", {"DEVICE_PROPERTIES": {"TOY": {"LEVEL": 5}}})
+    assert core.get_property("TOY", "LEVEL") == 5
+    with pytest.raises(PropertyError, match=r"sets properties of 'CPU', and 'TOY.0' is another"):
+        core.compile_model(neg(), "TOY", {"DEVICE_PROPERTIES": {"CPU": {"LEVEL": 4}}})
+    with pytest.raises(PropertyError, match="has 3 for 'TOY'; a dict of properties is due"):
+        core.compile_model(neg(), "TOY", {"DEVICE_PROPERTIES": {"TOY": 3}})
+
+
 @pytest.mark.parametrize("name", ["TOY", "TOY.0"])
 def test_a_device_id_that_does_not_exist_or_contradicts(name):
     core = core_with(ToyDevice(kinds=("cpu", "cpu")))
