@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import multiprocessing.connection
+import sys
 import tempfile
 import time
 import warnings
@@ -30,6 +31,7 @@ from partita_conformance.suites.resources.collecting import of_new_objects
 PASSED, FAILED, DECLINED, SKIPPED = "passed", "failed", "declined", "skipped"
 CRASHED, TIMEOUT = "crashed", "timeout"
 UNSUPPORTED, XFAILED, XPASSED = "unsupported", "xfailed", "xpassed"
+_INTERRUPTED = 130  # as the command line's own exit code
 _START_S = 300  # a worker imports, reads the cases and opens the device before its first check
 
 BAD = (FAILED, CRASHED, TIMEOUT, XPASSED)
@@ -173,7 +175,22 @@ def _serve(
     selection: Selection,
     cases_file: Path,
 ) -> None:
-    """The worker: makes the checks whose names come through the pipe, until it is closed."""
+    """The worker: makes the checks whose names come through the pipe, until it is closed.
+
+    Ctrl-C at a terminal reaches it beside the run's own process, which says so; it ends quietly.
+    """
+    try:
+        _serve_checks(pipe, target, selection, cases_file)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def _serve_checks(
+    pipe: multiprocessing.connection.Connection,
+    target: Target,
+    selection: Selection,
+    cases_file: Path,
+) -> None:
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # of models that cannot be inferred
     checks = {check.name: check for check in collect(selection, cases_file)}
     bench = Bench(target)

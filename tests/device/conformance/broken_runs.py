@@ -375,6 +375,15 @@ class Crashes(Broken):
         return super().compute(runner, arrays)
 
 
+class IsInterrupted(Broken):
+    """Gets Ctrl-C while it runs Exp, as all processes at a terminal do."""
+
+    def compute(self, runner, arrays):
+        if any(op.op_type == "Exp" for op in runner.compiled.model.ops):
+            raise KeyboardInterrupt
+        return super().compute(runner, arrays)
+
+
 class Hangs(Broken):
     """Never comes back from Exp."""
 

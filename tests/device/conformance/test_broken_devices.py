@@ -38,7 +38,8 @@ from partita_conformance.runs.running import (
 
 MODULES = (broken_claims, broken_form, broken_lasting, broken_promises, broken_requests)
 MODULES += (broken_runs, broken_state, broken_usage, broken_values, broken_aftermath)
-ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
+ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.IsInterrupted)
+ALONE += (broken_runs.BreaksAtCreation,)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
 FRAMES = {"Broken", "BrokenState", "Rewrites", "Packed", "OwnBlobs", "Setting"}
 FRAMES |= {"KnowsProgramsBy", "OwnTable", "_ByTheFirst"}
@@ -155,6 +156,17 @@ def test_crash_costs_its_check_only():
         "Exp": CRASHED,
     }
     assert "exit code 139" in next(o.detail for o in outcomes if o.status == CRASHED)
+
+
+def test_an_interrupted_worker_ends_quietly(capfd):
+    selection = Selection(("random/Exp/0",))
+    runner = Isolated(Target("BROKEN", "broken_runs:IsInterrupted"), selection, 60)
+    try:
+        (outcome,) = map(runner.run, collect(selection))
+    finally:
+        runner.close()
+    assert (outcome.status, outcome.detail) == (CRASHED, "the process ended with exit code 130")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_hang_costs_its_check_only():
