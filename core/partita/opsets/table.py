@@ -23,6 +23,8 @@ OPERATIONS = """
 @exclude_pad:exclude-pad @rounding_type=floor @auto_pad=explicit
 1 broadcast Broadcast data target_shape axes_mapping? @mode=numpy
 3 broadcast Broadcast data target_shape axes_mapping? @broadcast_spec:mode=numpy
+2 batch_to_space BatchToSpace data block_shape crops_begin crops_end
+3 bucketize Bucketize data buckets @output_type=i64 @with_right_bound=true
 1 clamp Clamp data @min_value:min @max_value:max
 15 col2im Col2Im data output_size kernel_size @strides=1,1 @dilations=1,1 @pads_begin=0,0 \
 @pads_end=0,0
@@ -38,8 +40,10 @@ OPERATIONS = """
 @dilations mask? @auto_pad=explicit @group=1 @deformable_group=1 \
 @bilinear_interpolation_pad:bilinear_interpolation_pad=false
 1 depth_to_space DepthToSpace node @mode @block_size=1
+7 dft DFT data axes signal_size?
 7 einsum Einsum *inputs @equation
 1 elu Elu data @alpha
+9 eye Eye num_rows num_columns diagonal_index @output_type batch_shape?
 1 fake_quantize FakeQuantize data input_low input_high output_low output_high @levels \
 @auto_broadcast=numpy
 1 gather Gather data indices axis
@@ -48,6 +52,7 @@ OPERATIONS = """
 5 gather_nd GatherND data indices @batch_dims=0
 2 gelu Gelu node
 7 gelu Gelu data @approximation_mode
+1 grn GRN data @bias
 1 group_convolution GroupConvolution data filters @strides @pads_begin @pads_end @dilations \
 @auto_pad=explicit
 1 group_convolution_backprop_data GroupConvolutionBackpropData data filters @strides output_shape? \
@@ -59,12 +64,14 @@ OPERATIONS = """
 @activations= @activations_alpha= @activations_beta= @clip=0.0 @linear_before_reset=false ->2
 1 hard_sigmoid HardSigmoid data alpha beta
 5 hsigmoid HSigmoid data
+7 idft IDFT data axes signal_size?
 4 interpolate Interpolate image output_shape scales @mode @shape_calculation_mode @pads_begin= \
 @pads_end= @coordinate_transformation_mode=half_pixel @nearest_mode=round_prefer_floor \
 @antialias=false @cube_coeff=-0.75 axes?
 11 interpolate Interpolate image scales_or_sizes @mode @shape_calculation_mode @pads_begin= \
 @pads_end= @coordinate_transformation_mode=half_pixel @nearest_mode=round_prefer_floor \
 @antialias=false @cube_coeff=-0.75 axes?
+9 irdft IRDFT data axes signal_size?
 10 is_finite IsFinite data
 10 is_nan IsNaN data
 5 log_softmax LogSoftmax data @axis
@@ -95,6 +102,7 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 1 prelu PReLU data slope
 1 range Range start stop step
 12 range Range start stop step @output_type
+9 rdft RDFT data axes signal_size?
 1 reshape Reshape node output_shape @special_zero
 1 reverse_sequence ReverseSequence input seq_lengths @batch_axis @seq_axis
 3 rnn_cell RNNCell X initial_hidden_state W R B @hidden_size @activations @activations_alpha \
@@ -105,6 +113,7 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 @mode
 9 roi_align ROIAlign data rois batch_indices @pooled_h @pooled_w @sampling_ratio @spatial_scale \
 @mode @aligned_mode=asymmetric
+7 roll Roll data shift axes
 5 round Round data @mode=half_to_even
 13 scaled_dot_product_attention ScaledDotProductAttention query key value attention_mask? scale? \
 @causal=false
@@ -114,13 +123,16 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 3 scatter_nd_update ScatterNDUpdate data indices updates
 15 scatter_nd_update ScatterNDUpdate data indices updates @reduction=none
 3 scatter_update ScatterUpdate data indices updates axis
+15 search_sorted SearchSorted sorted_sequence values @right_mode=false
 1 select Select cond then_node else_node @auto_broadcast=numpy
 1 selu Selu data alpha lambda_value
 1 shape_of ShapeOf data
 3 shape_of ShapeOf data @output_type=i64
 3 shuffle_channels ShuffleChannels data @axis @group
 8 slice Slice data start stop step axes?
+15 slice_scatter SliceScatter data updates start stop step axes?
 1 softmax SoftMax data @axis
+2 space_to_batch SpaceToBatch data block_shape pads_begin pads_end
 1 space_to_depth SpaceToDepth node @mode @block_size=1
 1 split Split data axis @num_splits ->num_splits
 1 squeeze Squeeze data axes

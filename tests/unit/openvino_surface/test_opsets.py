@@ -16,6 +16,7 @@ from partita.system.modules import import_modules
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((2, 3, 4)).astype(np.float32)
 S = 1 / (1 + np.exp(-X))
+SPECTRUM = np.fft.rfft(X, 3)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,38 @@ CASES = {
     "convert by name": (lambda x: opset13.convert(x, destination_type="f64"), X.astype("f8")),
     "largest": (lambda x: opset13.topk(x, 1, 2, "max", "value").output(0), X.max(2, keepdims=True)),
     "select": (lambda x: opset13.select(opset13.greater(x, 0.0), x, 0.0), np.maximum(X, 0)),
+    "roll": (lambda x: opset13.roll(x, [1, -2], [0, 2]), np.roll(X, [1, -2], [0, 2])),
+    "batches as space": (
+        lambda x: opset8.batch_to_space(x, [1, 1, 2], [0, 0, 1], [0, 0, 0]),
+        np.stack([X[0], X[1]], -1).reshape(1, 3, 8)[..., 1:],
+    ),
+    "space as batches": (
+        lambda x: opset8.space_to_batch(x, [1, 1, 2], [0, 0, 0], [0, 0, 0]),
+        np.concatenate([X[..., ::2], X[..., 1::2]]),
+    ),
+    "buckets": (lambda x: opset13.bucketize(x, [-0.5, 0.5]), np.digitize(X, [-0.5, 0.5], True)),
+    "places": (
+        lambda x: opset15.search_sorted([-0.5, 0.5], x, True),
+        np.searchsorted([-0.5, 0.5], X, "right"),
+    ),
+    "spectrum": (
+        lambda x: opset13.rdft(x, [2], [3]),
+        np.stack([SPECTRUM.real, SPECTRUM.imag], -1),
+    ),
+    "spectrum and back": (lambda x: opset13.irdft(opset13.rdft(x, [1, 2]), [1, 2], [3, 4]), X),
+    "complex spectrum and back": (
+        lambda x: opset8.idft(opset8.dft(opset13.reshape(x, [2, 6, 2], False), [1]), [1]),
+        X.reshape(2, 6, 2),
+    ),
+    "responses": (
+        lambda x: opset1.grn(x, 0.5),
+        X / np.sqrt((X**2).sum(1, keepdims=True) + 0.5),
+    ),
+    "diagonal": (lambda x: opset13.multiply(x, opset13.eye(3, 4, 1, "f32")), X * np.eye(3, 4, 1)),
+    "written slice": (
+        lambda x: opset15.slice_scatter(x, [[[9.0]] * 3] * 2, [1], [2], [1], [2]),
+        np.where(np.arange(4) == 1, np.float32(9), X),
+    ),
     "squeeze": (lambda x: opset15.squeeze(opset13.unsqueeze(x, 0)), X),
     "slice": (lambda x: opset8.slice(x, [1], [3], [1], [2]), X[..., 1:3]),
     "pad": (lambda x: opset13.pad(x, [0, 0, 1], [0, 0, 0], "constant", 7.0),
