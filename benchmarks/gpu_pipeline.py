@@ -1,9 +1,9 @@
 """Many requests at a time on two devices that share a network, beside each of them alone.
 
-    python benchmarks/gpu_pipeline.py [--devices OPENCL.0,OPENCL.1] [--requests 600] [--jobs 6]
+    python benchmarks/gpu_pipeline.py [--devices OPENCL.0,OPENCL.1] [--requests 600] [--jobs 12]
         [--rounds 5] [--context 1024] [--json] [model ...]
 
-Models: those of `cpu_networks` (default resnet50 and inception_v3), in float32; or ``8B-f16``, a
+Models: those of `cpu_networks` (default resnet50 and inception_v3), in float32; or ``1B-f16``, a
 decoder of `random_decoders` with weights so stored, computed in float16. Inputs and outputs are on
 the host. Contestants, in turns in one process, requests a second: each device alone with the same
 number of requests in flight, HETERO with the first half of the operations pinned to one and the
@@ -140,11 +140,11 @@ def main() -> None:
         "models",
         nargs="*",
         default=["resnet50", "inception_v3"],
-        help=f"{', '.join(BUILT)}; 8B-f16",
+        help=f"{', '.join(BUILT)}; 1B-f16, 8B-q4",
     )
     parser.add_argument("--devices", default="OPENCL.0,OPENCL.1", help="two, separated by a comma")
     parser.add_argument("--requests", type=int, default=600, help="in a round")
-    parser.add_argument("--jobs", type=int, default=6, help="requests in flight")
+    parser.add_argument("--jobs", type=int, default=12, help="requests in flight")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--context", type=int, default=1024, help="tokens of a decoder's cache")
     parser.add_argument("--json", action="store_true", help="an object a line")
