@@ -16,7 +16,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, ChannelsLast, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.geometry.windows import resolve_transposed
-from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
+from partita.lowering.nhwc.conversion import BYTES, DOMAIN, IMAGE_READERS, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
 from partita.tensors.layout import MemoryLayout
@@ -138,7 +138,7 @@ class _Walk(ChannelsLast):
             "ConvTranspose": self._conv_transpose,
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
-            "Reshape": self._shuffle,
+            "Reshape": self._reshape,
             "Slice": self._slice,
             "Split": self._split,
             "Add": self._sum,
@@ -147,7 +147,7 @@ class _Walk(ChannelsLast):
         }
         kinds = "Conv", "SummedConv", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
-        self.heads = frozenset({"Reshape"})
+        self.heads = frozenset({"Reshape", "Transpose"})
 
     def _conv(self, node: Node) -> bool:
         x, w = node.inputs[0], node.inputs[1]
@@ -368,6 +368,50 @@ class _Walk(ChannelsLast):
             numbers = (Value.constant(np.array([number])) for number in (start, end, 3))
             self.append(node, [image, *numbers], output, "Slice", "", {}, node.origins)
             start = end
+        return True
+
+    def _transpose(self, node: Node) -> bool:
+        """Rows of a pixel's channels that become an image are one with channels last already."""
+        if list(node.attrs.get("perm", ())) != [0, 2, 1]:
+            return self.is_image(node.result) and super()._transpose(node)
+        rows, last = node.inputs[0], self._only_reader(node, "Reshape")
+        image = None if last is None else last.outputs[0]
+        if rows is None or last is None or image is None or not self.is_image(image):
+            return False
+        n, c, h, w = self.shape(image) or (0, 0, 0, 0)
+        wanted = any(reader.op_type in IMAGE_READERS for reader in self.uses.get(image, []))
+        if not wanted or not n * c * h * w or self.shape(rows) != (n, h * w, c):
+            return False
+        self.take_with(last)
+        inputs = [rows, Value.constant(np.array([n, h, w, c]))]
+        self.append(last, inputs, image, "Reshape", "", {}, (*node.origins, *last.origins))
+        return True
+
+    def _reshape(self, node: Node) -> bool:
+        return self._shuffle(node) or self._rows_of_pixels(node)
+
+    def _rows_of_pixels(self, node: Node) -> bool:
+        """An image that becomes rows of a pixel's channels is those with channels last already."""
+        x = node.inputs[0]
+        turn = self._only_reader(node, "Transpose")
+        if x is None or turn is None or not self.is_last(x) or turn.outputs[0] is None:
+            return False
+        n, c, h, w = self.shape(x) or (0, 0, 0, 0)
+        flat = None if node.outputs[0] is None else self.shape(node.outputs[0])
+        turns = list(turn.attrs.get("perm", ())) == [0, 2, 1]
+        if not turns or not n * c * h * w or flat != (n, c, h * w):
+            return False
+        self.take_with(turn)
+        self.put(
+            Node(
+                "Reshape",
+                [self.bring(x, node), Value.constant(np.array([n, h * w, c]))],
+                [turn.outputs[0]],
+                version=node.version,
+                name=turn.name,
+                origins=(*node.origins, *turn.origins),
+            )
+        )
         return True
 
     def _shuffle(self, node: Node) -> bool:
