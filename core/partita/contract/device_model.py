@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
-from partita.errors import DeviceMemoryError, PluginError, PropertyError
+from partita.errors import DeviceMemoryError, PluginError, PropertyError, raised_as
 from partita.tensors.allocation import host_zeros
 from partita.tensors.host import HOST
 
@@ -236,3 +236,22 @@ def new_runner(model: DeviceModel) -> Runner:
             "Runner is due."
         )
     return runner
+
+
+def exported_state(model: DeviceModel) -> Mapping[str, Array]:
+    """What a compiled model's ``export_state`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else than arrays of numbers by name.
+    """
+    what = f"Device '{model.device}' failed to export its state"
+    with raised_as(PluginError, what):
+        state = model.export_state()
+    if not isinstance(state, Mapping):
+        found = type(state).__name__
+        raise PluginError(f"{what}: export_state gave {found}; arrays by name are due.")
+    for name, array in state.items():
+        if np.asarray(array).dtype.hasobject:
+            found = type(array).__name__
+            raise PluginError(f"{what}: {name!r} is {found}; an array of numbers is due.")
+    return state

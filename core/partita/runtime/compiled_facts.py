@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, exported_state
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PropertyError
@@ -77,7 +77,7 @@ class CompiledFacts:
                 "made_by": stamp(self._made_by()),
             },
             model=self.model,
-            arrays=self.device_model.export_state(),
+            arrays=exported_state(self.device_model),
         )
 
     def get_property(self, name: str) -> Any:

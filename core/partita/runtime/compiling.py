@@ -14,7 +14,7 @@ from partita.model.model import Model
 from partita.properties.schema import validate
 from partita.properties.values import normalize
 from partita.runtime.compiled_model import CompiledModel
-from partita.runtime.plugin_core import compile_with
+from partita.runtime.plugin_core import compile_with, identity_with
 from partita.storage import exported_model
 from partita.storage.model_cache import ModelCache, key_of
 from partita.system.gc_pause import few_collections
@@ -45,7 +45,7 @@ def compiled(
     if not cache_folder:
         return _compiled(plugin, properties, source, extensions)
     cache = ModelCache(cache_folder)
-    key = key_of(plugin.identity(properties), source)
+    key = key_of(identity_with(plugin, properties), source)
     try:
         found = cache.load(key)
         if found is not None:
@@ -71,7 +71,7 @@ def _compiled(
     if extensions is not None and extensions.attach(own.ir.graph):
         infer_shapes(own.ir)
     made = compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
-    return CompiledModel(made, lambda: plugin.identity(properties))
+    return CompiledModel(made, lambda: identity_with(plugin, properties))
 
 
 def imported(
@@ -95,7 +95,7 @@ def imported(
     """
     if type(plugin).import_model is not DevicePlugin.import_model:
         made = compile_with(plugin, "", lambda: plugin.import_model(data, properties))
-        return CompiledModel(made, lambda: plugin.identity(properties), from_cache)
+        return CompiledModel(made, lambda: identity_with(plugin, properties), from_cache)
     blob = exported_model.unpack(data, plugin.device_name)
     header, model = blob.header, blob.model
     if extensions is not None:
@@ -107,7 +107,7 @@ def imported(
     merged = validate(
         plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
     )
-    same = header.get("made_by") == stamp(plugin.identity(merged))
+    same = header.get("made_by") == stamp(identity_with(plugin, merged))
     state = blob.arrays if same else {}
     made = compile_with(plugin, model.name, lambda: plugin.restore_model(model, merged, state))
-    return CompiledModel(made, lambda: plugin.identity(merged), from_cache)
+    return CompiledModel(made, lambda: identity_with(plugin, merged), from_cache)

@@ -104,7 +104,7 @@ class PluginCore:
     def identity(self, device_name: str, config: Config = None) -> str:
         """What compiled models of a device depend on besides the model, as a key for caches."""
         plugin, properties = self.target(device_name, config)
-        return plugin.identity(properties)
+        return identity_with(plugin, properties)
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes a device.
@@ -162,6 +162,22 @@ class PluginCore:
         """Host memory that a device copies from and to quickly; ``None`` if any will do."""
         named = self.registry.resolve(device)
         return named.plugin.host_memory(nbytes, named.ids[0])
+
+
+def identity_with(plugin: DevicePlugin, properties: DeviceProperties) -> str:
+    """What a plugin answers to ``identity``.
+
+    Raises:
+        PluginError: It failed, or answered with something else.
+    """
+    with raised_as(PluginError, f"Device '{plugin.device_name}' failed to give its identity"):
+        answer = plugin.identity(properties)
+    if not isinstance(answer, str):
+        raise PluginError(
+            f"Device '{plugin.device_name}' answered identity with {type(answer).__name__}; a text "
+            "is due."
+        )
+    return answer
 
 
 def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model) -> QueryResult:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from partita.contract.device_model import exported_state
 from partita.contract.explanation import Decision, Explanation
 from partita.contract.identity import stamp
 from partita.contract.query import Reason, ReasonCode
@@ -42,7 +43,7 @@ def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str
     made_by: dict[str, str] = {}
     for one in assembly.every():
         for piece, part in zip(one.submodels, one.compiled, strict=True):
-            state = part.export_state()
+            state = exported_state(part)
             arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
             if state and piece.device not in made_by:
                 made_by[piece.device] = _stamp(devices, piece.device)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from partita.contract.core_api import CoreAPI
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, exported_state
 from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.devices import member_devices
@@ -183,5 +183,5 @@ def states(compiled: Mapping[str, DeviceModel]) -> dict[str, Any]:
     return {
         f"{device}/{name}": array
         for device, one in compiled.items()
-        for name, array in one.export_state().items()
+        for name, array in exported_state(one).items()
     }

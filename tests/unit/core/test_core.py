@@ -292,6 +292,45 @@ def test_runners_that_are_none(make, kind, message):
         compiled.create_infer_request()
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (raising(RuntimeError("bad")), "'TOY' failed to give its identity: RuntimeError: bad"),
+        (lambda properties: 7, "'TOY' answered identity with int; a text is due"),
+    ],
+)
+def test_identities_that_are_none(tmp_path, answer, message):
+    plugin = ToyDevice()
+    plugin.identity = answer
+    with pytest.raises(PluginError, match=message):
+        core_with(plugin).compile_model(neg(), "TOY", {"CACHE_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (raising(RuntimeError("bad")), "RuntimeError: bad"),
+        (lambda: {"weights": object()}, "'weights' is object; an array of numbers is due"),
+        (lambda: max, "export_state gave builtin_function_or_method; arrays by name are due"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_costs_the_cache_only(tmp_path, caplog, answer, message):
+    plugin = ToyDevice()
+    make = plugin.compile_model
+
+    def compile_model(model, properties):
+        made = make(model, properties)
+        made.export_state = answer
+        return made
+
+    plugin.compile_model = compile_model
+    compiled = core_with(plugin).compile_model(neg(), "TOY", {"CACHE_DIR": str(tmp_path)})
+    assert f"is not cached: Device 'TOY' failed to export its state: {message}" in caplog.text
+    with pytest.raises(PluginError, match=message):
+        compiled.export_model()
+    np.testing.assert_array_equal(compiled(X)[0], -X)
+
+
 def test_a_description_that_is_none():
     plugin = ToyDevice()
     plugin.device_info = lambda device_id: None

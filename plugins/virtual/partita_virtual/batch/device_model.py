@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, exported_state
 from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
 from partita.contract.runner import Runner
@@ -107,7 +107,7 @@ class BatchModel(DeviceModel):
             f"{part}/{self._member}/{name}": array
             for part, one in both.items()
             if one is not None
-            for name, array in one.export_state().items()
+            for name, array in exported_state(one).items()
         }
 
 
