@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partita import BoundCall, ReasonCode
-from partita_hetero.runtime.drift import ENOUGH, FIRST, WARM_UP, Pace
+from partita_hetero.runtime.drift import ENOUGH, FIRST, WARM_UP, Pace, Paces, Running
 
 from . import virtual_time
 from .fakes import FakeDevice, FakeRunner, core_with, evaluate
@@ -230,3 +230,39 @@ def test_a_pace(usual_s):
     assert [pace.note(1.01 * slow_s) for _ in range(ENOUGH)] == [False] * (ENOUGH - 1) + [True]
     pace.rest()
     assert not any(pace.note(100.0) for _ in range(100))
+
+
+def run(paces, seconds, times=1):
+    for _ in range(times):
+        paces.begin(())
+        paces.note(1, seconds)
+        paces.end()
+
+
+def test_requests_that_wait_for_one_another_have_not_drifted():
+    running = Running()
+    paces = Paces(4.0, running)
+    run(paces, 1e-3, WARM_UP + FIRST)
+    for _ in range(7):
+        running.enter()
+    run(paces, 8e-3, 50)
+    assert paces.drifted is None
+    for _ in range(20):  # the last one of eight that begin together ends behind the others
+        paces.begin(())
+        for _ in range(7):
+            running.leave()
+        paces.note(1, 8e-3)
+        paces.end()
+        for _ in range(7):
+            running.enter()
+    assert paces.drifted is None
+    run(paces, 40e-3, ENOUGH)
+    assert paces.drifted == 1
+
+
+def test_a_run_that_fails_runs_no_more():
+    request, compiled, a, _ = prepared("whole")
+    running = compiled.device_model.failover.running
+    a.fails_at_run = [a.runs + 1]
+    infer(request, 3)
+    assert len(running) == 0

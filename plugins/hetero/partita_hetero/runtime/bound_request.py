@@ -90,7 +90,7 @@ class BoundRequest:
         ]
         self._checks = OutputChecks(assembly, failover.due_shapes, properties.REJECT_NAN)
         self.times = RunTimeline(assembly) if properties.PERF_COUNT else None
-        self.paces = Paces(properties.HETERO_DRIFT_FACTOR)
+        self.paces = Paces(properties.HETERO_DRIFT_FACTOR, failover.running)
         # Where steps are timed, copies are steps of their own.
         copies = own_copies(assembly.plan) if self.times is None else OwnCopies({}, {})
         self._uploads, self._downloads = copies
@@ -128,9 +128,20 @@ class BoundRequest:
         """
         self._failures = []
         inputs = [self._reachable(index, tensor) for index, tensor in enumerate(inputs)]
-        self.paces.for_shapes(self._checks.expect(inputs))
-        if self._whole is not None:
-            return self._run_whole(self._whole, inputs, outputs)
+        self.paces.begin(self._checks.expect(inputs))
+        try:
+            if self._whole is not None:
+                return self._run_whole(self._whole, inputs, outputs)
+            return self._run_steps(inputs, outputs, cancelled)
+        finally:
+            self.paces.end()
+
+    def _run_steps(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
+        cancelled: Cancelled,
+    ) -> Sequence[Tensor]:
         self._slots[: self._inputs] = inputs
         if outputs is not None or self._given:
             self._lend(outputs or ())

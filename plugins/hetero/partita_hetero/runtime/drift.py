@@ -3,7 +3,8 @@
 What a part usually takes is the median of its first runs. A run that takes more than
 HETERO_DRIFT_FACTOR times that, and a millisecond more, counts one up, any other run one down; at
 :data:`ENOUGH` the part has drifted: most of its last runs were slow. To look at a run costs two
-readings of the clock and one comparison.
+readings of the clock and one comparison. Requests that run side by side wait for one another where
+their device does one after another: a run's time is taken as its share of those that did.
 
 Whether it pays to move the part is not guessed: the assembly without it and the present one run
 the same inputs by turns, under the same load, and the faster one stays. A part is raced once, so
@@ -86,23 +87,45 @@ class Pace:
         return False
 
 
+class Running:
+    """How many requests of a model run now; counted by steps that no other thread can divide."""
+
+    def __init__(self) -> None:
+        self._runs: list[None] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def enter(self) -> None:
+        """A run begins."""
+        self._runs.append(None)
+
+    def leave(self) -> None:
+        """It has ended."""
+        self._runs.pop()
+
+
 class Paces:
     """The paces of one request's parts, for each set of input shapes.
 
     Args:
         factor: How many times as long is slow; 0: nothing is looked at.
+        running: Counts the runs of the model's requests.
     """
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: float, running: Running) -> None:
         self.watching = factor > 0
         self._factor = factor
+        self._running, self._beside = running, 1
         self._known: OrderedDict[Hashable, dict[int, Pace]] = OrderedDict()
         self._at: Hashable = None
         self._paces: dict[int, Pace] = {}
         self.drifted: int | None = None
 
-    def for_shapes(self, shapes: Hashable) -> None:
-        """Goes on with the times that belong to inputs of these shapes."""
+    def begin(self, shapes: Hashable) -> None:
+        """A run begins, of inputs of these shapes, whose times are kept apart from others'."""
+        self._running.enter()
+        self._beside = len(self._running)
         if shapes == self._at:
             return
         self._at = shapes
@@ -111,8 +134,13 @@ class Paces:
         if len(self._known) > _SHAPES:
             self._known.popitem(last=False)
 
+    def end(self) -> None:
+        """The run has ended, or failed."""
+        self._running.leave()
+
     def note(self, step: int, seconds: float) -> None:
         """Takes a run of a step."""
+        seconds /= max(self._beside, len(self._running))
         pace = self._paces.get(step)
         if pace is None:
             pace = self._paces[step] = Pace(self._factor)

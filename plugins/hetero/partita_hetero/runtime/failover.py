@@ -21,6 +21,7 @@ from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.runtime.call_timeout import Watchdog
+from partita_hetero.runtime.drift import Running
 from partita_hetero.runtime.run_timeline import RunTimeline
 
 _log = logging.getLogger("partita.hetero")
@@ -63,6 +64,7 @@ class Failover:
         seats: Which replica each request is bound to.
         due_shapes: The shapes that values of the model have.
         watchdog: Gives up calls that take too long, if there is a limit.
+        running: Counts the requests that run now.
         measured: When each step of the last request ran, if requests note that.
     """
 
@@ -84,6 +86,7 @@ class Failover:
         timeout_ms = self.properties.HETERO_TIMEOUT_MS
         self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
+        self.running = Running()
         self.measured: RunTimeline | None = None
         self.seats = Seats()
         self.assembly = compilation.assemble({}) if assembly is None else assembly

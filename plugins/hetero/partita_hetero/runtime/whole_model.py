@@ -96,14 +96,10 @@ class WatchedBoundCall(BoundCall):
         paces = self._paces
         if self._failover.assembly is self._assembly and (paces is None or paces.drifted is None):
             try:
-                if paces is not None:
-                    paces.for_shapes(self._shapes)
-                if paces is None or not self._is_whole:
+                if paces is None:
                     self._call()
                 else:
-                    start = clock.seconds()
-                    self._call()
-                    paces.note(CALL, clock.seconds() - start)
+                    self._call_watched(paces)
                 self._look_for_nan(self._inputs, self._outputs)
                 return
             except (InferCancelledError, BoundCallEndedError):
@@ -111,6 +107,16 @@ class WatchedBoundCall(BoundCall):
             except Exception as error:  # noqa: BLE001  # whatever a broken device raises
                 _log.info("a bound call failed, and is run anew: %s", error)
         run_into(self._runner, self._inputs, self._outputs)
+
+    def _call_watched(self, paces: Paces) -> None:
+        paces.begin(self._shapes)
+        try:
+            start = clock.seconds() if self._is_whole else 0.0
+            self._call()
+            if self._is_whole:
+                paces.note(CALL, clock.seconds() - start)
+        finally:
+            paces.end()
 
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
         """Has the device read other inputs, if it can."""
