@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import partita as ov
-from partita.errors import DeviceError, InferCancelledError, InferError, UnsupportedOpError
+from partita.errors import (
+    DeviceError,
+    InferCancelledError,
+    InferError,
+    PluginError,
+    UnsupportedOpError,
+)
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X
@@ -131,3 +137,13 @@ def test_exported():
     again = core.import_model(compiled.export_model(), "MULTI")
     assert again.get_property("MULTI_DEVICE_PRIORITIES") == "CPU(2),REFERENCE"
     np.testing.assert_allclose(again(X)[0], ANSWER, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "whose"), [("MULTI:A,B", "A or B"), ("AUTO:A", "A"), ("BATCH:A", "A")]
+)
+def test_wrong_results_are_blamed_on_the_devices_that_compute(device, whose):
+    core = core_with(FakeDevice("A", fault="dtype"), FakeDevice("B", fault="dtype"))
+    compiled = core.compile_model(CHAIN, device)
+    with pytest.raises(PluginError, match=rf"float64.* The plugin of {whose} is at fault"):
+        compiled({"x": X})

@@ -130,10 +130,12 @@ class RequestOutputs:
         if not self._check.is_plain(results):
             fault = self._check.fault(results, [tensor.shape for tensor in inputs])
             if fault:
+                device = self._compiled.device
+                below = [name for name in self._compiled.execution_devices if name != device]
+                whose = f"The plugin of {' or '.join(below)}" if below else "Its plugin"
                 raise PluginError(
-                    f"Device '{self._compiled.device}' {fault} (model "
-                    f"'{self._compiled.model.name}'). Its plugin is at fault: tell its author, and "
-                    "use another device meanwhile."
+                    f"Device '{device}' {fault} (model '{self._compiled.model.name}'). {whose} is "
+                    "at fault: tell its author, and use another device meanwhile."
                 )
         if self._memory.outputs:
             results = self._in_place(results)
