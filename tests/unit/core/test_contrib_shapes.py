@@ -134,3 +134,13 @@ def test_frequencies_are_half_of_them_unless_a_model_says_otherwise(attributes):
     frequencies = whole(np.zeros(8)).size
     found = shapes_of(nodes, inputs, ["y"], weights)
     assert found == [("float32", (2, 7, frequencies, 2))]
+
+
+@pytest.mark.parametrize("pads", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_pads_of_a_transposed_convolution_make_input_times_stride(pads):
+    """As ONNX specifies it and onnxruntime computes it, whatever `output_padding` says."""
+    attributes = {"auto_pad": pads, "strides": [3, 2], "output_padding": [1, 1]}
+    nodes = [("ConvTranspose", "", ["x", "w"], ["y"], attributes)]
+    inputs = [("x", F32, [1, 2, 5, 6])]
+    weights = [("w", np.zeros((2, 3, 4, 4), np.float32))]
+    assert shapes_of(nodes, inputs, ["y"], weights) == [("float32", (1, 3, 15, 12))]

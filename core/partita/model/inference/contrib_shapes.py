@@ -167,6 +167,16 @@ def _one_sided(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> No
         graph.node[-1].attribute.add(name="onesided", type=2, i=1)  # AttributeProto.INT
 
 
+def _transposed_convolution(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """SAME pads to input times stride, whatever is to be added to the end, which inference adds."""
+    writer.as_it_is(graph, node)
+    attribute = node.attributes.get("auto_pad")
+    if attribute is not None and str(attribute.value).startswith("SAME"):
+        kept = [one for one in graph.node[-1].attribute if one.name != "output_padding"]
+        del graph.node[-1].attribute[:]
+        graph.node[-1].attribute.extend(kept)
+
+
 def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
     """Says that a result is of the type and shape of an input, if both are there."""
     given, made = _name(node.inputs, source), _name(node.outputs, result)
@@ -233,6 +243,7 @@ _STAND_INS: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] =
 }
 
 _OF_ONNX: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
+    "ConvTranspose": _transposed_convolution,
     "GroupNormalization": _like_first,
     "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
