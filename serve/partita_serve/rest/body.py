@@ -81,8 +81,11 @@ class Body:
         whole = room[start : start + length].data
         at = 0
         async for part in self._request.stream():
-            whole[at : at + len(part)] = part
+            if len(part) <= length - at:
+                whole[at : at + len(part)] = part
             at += len(part)
+        if at != length:
+            raise InvalidRequest(f"The body has {at} bytes; its header says {length}.")
         return whole
 
     async def _collected(self) -> memoryview:

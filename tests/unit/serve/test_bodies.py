@@ -1,8 +1,11 @@
 """Bodies of inference over REST; what tritonclient writes is read, and it reads what is written."""
 
+import asyncio
+import contextlib
 import gzip
 import math
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -14,6 +17,7 @@ from partita_serve.protocol.api_keys import ApiKeys
 from partita_serve.protocol.errors import InvalidRequest, NotSupported, Unauthorized
 from partita_serve.protocol.records import InferenceOutput, InferenceRequest, InferenceResponse
 from partita_serve.rest.binary import decode_request, encode_response
+from partita_serve.rest.body import Body
 from partita_serve.rest.json_tensors import array_from_json
 
 ARRAYS = {
@@ -214,3 +218,35 @@ def test_keys_are_read_from_a_file(tmp_path):
     file.write_bytes(gzip.compress(b"x"))
     with pytest.raises(PropertyError, match="cannot be read"):
         ApiKeys.read(file)
+
+
+class Sent:
+    """A request whose parts come whatever its header says, as no server of HTTP lets them."""
+
+    def __init__(self, length, *parts):
+        self.headers = {"content-length": str(length)}
+        self._parts = parts
+
+    async def stream(self):
+        for part in self._parts:
+            yield part
+
+
+class Holding:
+    """As much of the server as a body asks."""
+
+    settings = SimpleNamespace(max_body=1 << 20)
+
+    def holding(self, nbytes):
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("parts", [[], [b"12"], [b"1234", b"5678"], [b"12", b"3456"]])
+def test_a_body_of_another_length_than_its_header_says_is_refused(parts):
+    with Body(Holding(), Sent(4, *parts)) as body, pytest.raises(InvalidRequest, match="says 4"):
+        asyncio.run(body.read())
+
+
+def test_a_body_comes_in_parts():
+    with Body(Holding(), Sent(4, b"1", b"", b"234")) as body:
+        assert bytes(asyncio.run(body.read())) == b"1234"
