@@ -1,8 +1,9 @@
 """Attention in one step: scores of some queries, their softmax and its product with the values.
 
 Keys and values of a head are packed once per thread; the scores never leave the cache. Where
-products of float32 are computed in bfloat16 by vectors, so are these two: queries, keys, values
-and what the softmax makes of the scores are rounded, sums and the softmax are in float32.
+products of float32 are computed in bfloat16 by vectors, so are these two unless keys are few:
+queries, keys, values and what the softmax makes of the scores are rounded, sums and the softmax are
+in float32.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ _LINE = 32
 
 _PACKING = 2 * PLACES + PIECE + PARTS * PIECE // 2
 """Floats of the memory of what packs."""
+
+PAIRED_KEYS = 32
+"""Keys from which on products of pairs gain more than rounding takes (the performance log)."""
 
 (
     BATCHES,
@@ -288,8 +292,8 @@ def emit_attention(
 ) -> bool:
     """Records attention of float32 tensors in one step, or nothing.
 
-    Products are computed in bfloat16 where those of float32 are, by vectors; AMX computes no
-    attention.
+    Products are computed in bfloat16 where those of float32 are, by vectors, from 32 keys on; AMX
+    computes no attention.
 
     Args:
         b: The builder.
@@ -309,7 +313,8 @@ def emit_attention(
     if choice is None or b.folding or any(x.dtype != np.float32 or not x.size for x in read):
         return False
     arithmetic = Arithmetic.F32
-    if choice.arithmetic is Arithmetic.BF16 and not choice.level.tiles:
+    vectors = choice.arithmetic is Arithmetic.BF16 and not choice.level.tiles
+    if vectors and sizes[4] >= PAIRED_KEYS:
         arithmetic = Arithmetic.BF16
     table = attention_table(
         choice.level,

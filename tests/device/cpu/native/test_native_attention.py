@@ -126,6 +126,15 @@ def test_a_mask_that_widens_the_scores(shape):
     check(net, attention(net, net.add("Add", net.add("MatMul", q, k), mask), q))
 
 
+@pytest.mark.parametrize(("keys", "tolerance"), [(1, 4e-6), (31, 4e-6), (32, 2**-6)])
+def test_few_keys_are_multiplied_in_float32_where_bfloat16_is_asked_for(keys, tolerance):
+    net = Net(2, keys, 4, 32)
+    q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    k = net.add("Transpose", "x", perm=[0, 2, 3, 1])
+    y = attention(net, net.add("MatMul", q, k), q)
+    check(net, y, config={"INFERENCE_PRECISION_HINT": "bf16"}, tolerance=tolerance)
+
+
 def test_a_query_without_keys_is_not_a_number():
     net = Net(1, 5, 2, 8)
     q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
