@@ -322,7 +322,6 @@ def of_full_size(kind: str) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoConfig, AutoModel, T5EncoderModel
 
     config = AutoConfig.for_model(kind)
-    config.return_dict = False
     if kind == "t5":
         return T5EncoderModel(config), {"input_ids": torch.randint(5, 30000, (1, 128))}
     module = AutoModel.from_config(config)
