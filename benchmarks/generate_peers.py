@@ -161,7 +161,7 @@ class Partita(StepEngine):
         if core.accepts_property(setting.device, "INFERENCE_NUM_THREADS"):
             config["INFERENCE_NUM_THREADS"] = setting.threads
         self.name = f"Partita {partita.__version__} on {setting.device}"
-        self.arithmetic = "float32 sums of stored weights"
+        self.arithmetic = "rows of 16 bits where weights are in blocks, else float32"
         if group:
             self.name += ", int8"
             self.arithmetic = f"prompts in int8 by groups of {group}, {cache_type} caches"

@@ -47,6 +47,8 @@ class Request:
     def __init__(self, path: Path, args: argparse.Namespace) -> None:
         self.model = model_of(path, args.context)
         config = {"INFERENCE_NUM_THREADS": args.threads} if args.device == "CPU" else {}
+        if args.exact:
+            config["EXECUTION_MODE_HINT"] = "ACCURACY"
         compiled = partita.Core().compile_model(self.model, args.device, config)
         self._request = compiled.create_infer_request()
         self.chunk = chunk_of(args, self.model)
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=32, help="tokens, for results")
     parser.add_argument("--new", type=int, default=256, help="tokens, for results")
     parser.add_argument("--lengths", type=int, default=6, help="prompts of new lengths")
+    parser.add_argument("--exact", action="store_true", help="EXECUTION_MODE_HINT=ACCURACY")
     parser.add_argument("--measure-memory", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure_memory:

@@ -73,7 +73,8 @@ class CpuProperties(DeviceProperties):
         "f32; PERFORMANCE lets AMX compute long sums as three bfloat16 products, and other "
         "processors convolutions of 3 x 3 taps by Winograd's minimal filtering, in float32 even "
         "for bf16 (error per operation at most 2e-5 of a tensor's maximum, but for rounding "
-        "images to bfloat16).",
+        "images to bfloat16), and rounds rows to 16 bits where weights are quantized in blocks "
+        "(error at most 1e-4).",
     )
     PERFORMANCE_HINT: PerformanceMode = Field(
         PerformanceMode.LATENCY, description="Whether one request or many at once shall be fast."

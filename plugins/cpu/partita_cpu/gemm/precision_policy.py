@@ -114,6 +114,7 @@ class Choice:
         group_note: What that comes to; empty if it is not asked for.
         filters: Whether convolutions of 3 x 3 taps may be computed by minimal filtering, which
             rounds otherwise; see `partita_cpu.winograd`.
+        is_exact: Whether products with weights quantized in blocks lose no more than in float32.
         waiting: Weights that wait to be packed until a program is complete.
     """
 
@@ -124,6 +125,7 @@ class Choice:
     group: int = 0
     group_note: str = field(default="", compare=False)
     filters: bool = False
+    is_exact: bool = False
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -292,7 +294,8 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
     plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
     filters = fast and level.native and plain
-    return Choice(machine, arithmetic, threads, note, group, group_note, filters)
+    exact = not fast and arithmetic not in (Arithmetic.BF16, Arithmetic.F16)
+    return Choice(machine, arithmetic, threads, note, group, group_note, filters, exact)
 
 
 def takes_groups(level: Level) -> bool:

@@ -97,6 +97,63 @@ def test_products(rows, terms, columns, size, bits, zeros, halves, biased, seed)
     assert_near(product(x, weights, bias), exact(x, weights, bias))
 
 
+FLOAT32 = 2e-6
+"""Of the largest result: how far off sums in float32 may be; those of rows of 16 bits are more."""
+
+
+def strictly(x, weights, shape=None):
+    """The product with EXECUTION_MODE_HINT=ACCURACY."""
+    inputs = [x, *weights.inputs]
+    constants = list(range(1, len(inputs)))
+    form = model_of("MatMulNBits", inputs, domain=MICROSOFT, constants=constants, **weights.sizes)
+    model = partita.Core().read_model(form)
+    if shape is not None:
+        model.reshape({"x0": shape})
+    return partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+
+
+@examples(30)
+@given(
+    rows=st.integers(1, 150),
+    terms=st.integers(1, 600),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32, 64, 128, 256]),
+    bits=st.sampled_from([4, 8]),
+    zeros=st.sampled_from(KINDS),
+    halves=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_strict_products_are_those_of_float32(
+    rows, terms, columns, size, bits, zeros, halves, seed
+):
+    weights = Weights(seed, terms, columns, size, bits, zeros, halves)
+    x = normal(seed, rows, terms) * np.float32(10.0) ** (seed % 7 - 3)
+    x[0, terms // 2] = 1000 * np.abs(x).max()  # beside which 16 bits leave little of the others
+    expected = exact(x, weights)
+    got = strictly(x, weights)({"x0": x})[0]
+    bound = np.abs(x) @ np.abs(weights.matrix()).max(1) + np.abs(expected).max(1)
+    assert (np.abs(got - expected).max(1) <= FLOAT32 * bound).all()
+
+
+def test_strict_rows_that_are_not_finite_are_so_alone():
+    weights, x = Weights(3, 300, 40, 32, 4), normal(4, 5, 300)
+    x[1, 7], x[3, 250] = np.inf, np.nan
+    got = strictly(x, weights)({"x0": x})[0]
+    assert not np.isfinite(got[[1, 3]]).any()
+    kept = [0, 2, 4]
+    expected = exact(x[kept], weights)
+    assert np.abs(got[kept] - expected).max() <= FLOAT32 * np.abs(expected).max()
+
+
+def test_strict_products_of_rows_that_vary():
+    weights = Weights(5, 200, 33, 32, 4, "bytes")
+    compiled = strictly(normal(0, 1, 200), weights, ["rows", 200])
+    for rows in (1, 7, 120, 2):
+        x = normal(rows, rows, 200)
+        expected = exact(x, weights)
+        assert np.abs(compiled({"x0": x})[0] - expected).max() <= FLOAT32 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("level", [0, 1, 4])
 @pytest.mark.parametrize(("bits", "zeros"), [(4, None), (4, "bytes"), (4, "floats"), (8, "bytes")])
 def test_onnxruntime_computes_the_same(bits, zeros, level):

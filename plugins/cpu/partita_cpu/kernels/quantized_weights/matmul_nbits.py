@@ -41,6 +41,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     row_bytes,
     scratch_floats,
 )
+from partita_cpu.kernels.quantized_weights.split_rows import add_halves, split_rows
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
     multiply_unpacked,
@@ -128,6 +129,8 @@ def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
         bias = b.zeros(sizes.columns, np.float32)
     if y.size and not inputs.w.size:  # weights that a file leaves out are zeros
         b.call_numpy(_fill_rows, bias, y)
+    elif y.size and _is_exact(b):
+        _emit_exactly(b, x, inputs, sizes, bias, y)
     elif y.size:
         _emit(b, x, inputs, sizes, bias, y)
     return y if inputs.x.dtype == np.float32 else narrow(b, y, inputs.x.dtype)
@@ -152,6 +155,29 @@ def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
             f"{zeros.dtype}; {sizes.columns} columns of {sizes.blocks} blocks need "
             f"{sizes.columns * each}."
         )
+
+
+def _is_exact(b: Builder) -> bool:
+    """Whether products shall lose no more than those of float32 do."""
+    choice = native_choice(b.options)
+    return choice is not None and choice.is_exact and not choice.group
+
+
+def _emit_exactly(
+    b: Builder, x: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
+) -> None:
+    """Multiplies rows and what 16 bits lose of them, each as rows of their own."""
+    rows = math.prod(x.shape[:-1])
+
+    def split() -> Operand:
+        out = b.empty((2 * rows, sizes.terms), np.float32)
+        b.call(split_rows, b.flat(x), b.flat(out), rows, sizes.terms, sizes.size)
+        return out
+
+    parts = b.empty((2 * rows, sizes.columns), np.float32)
+    both = b.once(x, ("split", sizes.size), split)
+    _emit(b, both, inputs, sizes, b.zeros(sizes.columns, np.float32), parts)
+    b.call(add_halves, b.flat(parts), b.flat(bias), b.flat(y), sizes.columns)
 
 
 def _emit(
@@ -254,7 +280,7 @@ def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:
 def _tile_arithmetic(choice: Choice, sizes: BlockSizes, rows: int) -> Arithmetic | None:
     """What tiles of AMX compute such a product in; ``None`` if they do not, or are slower."""
     whole = sizes.blocks * sizes.size % STEP == 0
-    if not choice.level.tiles or not whole or rows < MANY_ROWS:
+    if not choice.level.tiles or not whole or rows < MANY_ROWS or choice.is_exact:
         return None
     return Arithmetic.BF16 if choice.arithmetic is Arithmetic.BF16 else Arithmetic.BF16X3
 
