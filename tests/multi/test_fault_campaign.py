@@ -173,8 +173,8 @@ def test_devices_that_fail_at_the_same_time_are_both_blamed():
     assert set(devices_of(compiled).values()) == {"C"}
     first = compiled.explain().notes[:2]  # then each gets the other's operation
     assert {note.partition(",")[0].partition(" (from")[2] for note in first} == {
-        " 'a') and failed to run them: 'lost'",
-        " 'b') and failed to run them: 'lost'",
+        " 'a') and failed to run them: KeyError: 'lost'",
+        " 'b') and failed to run them: KeyError: 'lost'",
     }
 
 
