@@ -83,6 +83,47 @@ def test_any_window(data):
     )
 
 
+@examples(40)
+@given(
+    op_type=st.sampled_from(["MaxPool", "AveragePool"]),
+    channels=st.integers(1, 9),
+    rows=st.integers(1, 20),
+    columns=st.integers(1, 20),
+    down=st.integers(0, 4),
+    across=st.integers(0, 4),
+    include=st.integers(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_windows_around_each_element(op_type, channels, rows, columns, down, across, include, seed):
+    """Such are folded a plane at a time, and may be wider than it."""
+    config = {"count_include_pad": include} if op_type == "AveragePool" else {}
+    check(
+        op_type,
+        [normal(seed, 2, channels, rows, columns)],
+        kernel_shape=[2 * down + 1, 2 * across + 1],
+        pads=[down, across] * 2,
+        **config,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint8])
+def test_types_of_windows_around_each_element(dtype):
+    x = normal(1, 1, 9, 12, 13, dtype=dtype)
+    check("MaxPool", [x], kernel_shape=[3, 5], pads=[1, 2] * 2, opset=12)
+
+
+def test_a_window_hands_infinity_to_its_neighbours_alone():
+    x = np.zeros((1, 8, 6, 7), np.float32)
+    x[0, 3, 2, 6], x[0, 5, 5, 0] = np.inf, -np.inf
+    for op_type in ("MaxPool", "AveragePool"):
+        found = run_ours(op_type, [x], kernel_shape=[3, 3], pads=[1] * 4)[0]
+        expected = np.zeros((8, 6, 7), bool)
+        expected[3, 1:4, 5:] = True
+        if op_type == "AveragePool":
+            expected[5, 4:, :2] = True
+        np.testing.assert_array_equal(np.isinf(found[0]), expected)
+
+
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
 @pytest.mark.parametrize("shape", [(2, 3, 7, 5), (1, 4, 9), (1, 2, 3, 4, 5), (1, 3, 50, 50)])
 def test_global_pool(op_type, shape):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, count_places, resolve
 from partita.lowering.shapes.symbolic_size import evaluated
+from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.kernels.conv.pooling_windows import (
     divide_windows,
+    max_planes,
     max_windows,
     max_windows_with_index,
     power_windows,
     row_sums,
+    sum_planes,
 )
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.indexing import checked_index, scatter_flat
@@ -27,6 +31,10 @@ from partita_cpu.kernels.movement.rearrange import ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, DTypes, kernel
 
 _MAX_TYPES: DTypes = ALL_FLOATS | frozenset({np.dtype(np.int8), np.dtype(np.uint8)})
+
+
+_PLANE_BYTES = 1 << 17
+"""Larger planes are folded row by row: a copy of each has to stay in the second-level cache."""
 
 
 def _check_rank(node: Node) -> Reason | None:
@@ -52,6 +60,34 @@ def _lowest(dtype: np.dtype[Any]) -> float | int:
     return -math.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
 
 
+def _fold_planes(
+    b: Builder,
+    x: Operand,
+    y: Operand,
+    window: Window,
+    kernel: Callable[..., None],
+    start: float,
+) -> bool:
+    """Folds small planes by whole vectors, where windows of unit steps are centred on elements."""
+    choice = b.options if isinstance(b.options, Choice) else None
+    if choice is None or b.folding or x.ndim != 4 or x.shape != y.shape:
+        return False
+    (depth, down, across), (_, rows, columns) = window.kernel, window.size
+    unit = set(window.stride) == set(window.dilation) == {1}
+    centred = (*window.begin,) == (0, down // 2, across // 2)
+    small = rows * columns * x.dtype.itemsize <= _PLANE_BYTES
+    if not (unit and centred and depth == 1 and down % 2 == across % 2 == 1 and small):
+        return False
+    if min(rows, columns) < 2 or x.size < rows * columns * choice.threads:
+        return False
+    scratch = b.empty((choice.threads * rows * columns,), x.dtype)
+    halves = down // 2, across // 2
+    work = y.size * (down + across)
+    flat = b.flat(x), b.flat(y), scratch
+    b.call(kernel, *flat, start, rows, columns, *halves, work=work)
+    return True
+
+
 @kernel("MaxPool", dtypes=_MAX_TYPES, check=_check_rank)
 @through_float32
 def max_pool(b: Builder, node: Node, x: Operand) -> tuple[Operand | None, ...]:
@@ -62,7 +98,7 @@ def max_pool(b: Builder, node: Node, x: Operand) -> tuple[Operand | None, ...]:
     table, lowest = b.constant(seen.table), _lowest(x.dtype)
     work = y.size * seen.taps
     if len(node.outputs) < 2 or node.outputs[1] is None:
-        if y.size:
+        if y.size and not _fold_planes(b, x, y, seen, max_planes, lowest):
             b.call(max_windows, b.flat(x), b.flat(y), table, lowest, 0, work=work)
         return y, None
     index = b.empty(y.shape, np.int64)
@@ -82,7 +118,9 @@ def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
     if y.size:
         seen = window.trimmed
         work = y.size * seen.taps
-        b.call(power_windows(0), b.flat(x), b.flat(y), b.constant(seen.table), 0.0, 0, work=work)
+        if not _fold_planes(b, x, y, seen, sum_planes, 0.0):
+            flat = b.flat(x), b.flat(y)
+            b.call(power_windows(0), *flat, b.constant(seen.table), 0.0, 0, work=work)
         include = bool(node.attrs.get("count_include_pad", 0))
         counts = [
             b.table((window.out[axis],), np.int64, count_places, include, *window.along(axis))

@@ -111,6 +111,68 @@ def power_windows(p: int) -> Callable[..., None]:
     return _power_windows.get(p, _any_power)
 
 
+def fold_planes(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
+    """A kernel that folds windows of unit steps whose results are as many as their elements.
+
+    Each plane is folded down and then across, a vector of any rows at a time; the columns at both
+    sides, for which elements of other rows were taken so, are folded once more.
+    """
+
+    def fold(
+        x: Array,
+        y: Array,
+        scratch: Array,
+        start: float,
+        rows: int,
+        columns: int,
+        down: int,
+        across: int,
+        tid: int,
+        nt: int,
+    ) -> None:
+        size = rows * columns
+        planes = x.size // max(size, 1)
+        first = y.dtype.type(start)
+        folded = scratch[tid * size : (tid + 1) * size]
+        edge = min(across, columns)
+        for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
+            source, target = x[plane * size : plane * size + size], y[plane * size :]
+            for i in range(size):
+                folded[np.uint64(i)] = combine(first, source[np.uint64(i)], 0)
+            for d in range(1, min(down, rows - 1) + 1):
+                step = d * columns
+                for i in range(size - step):
+                    v = source[np.uint64(i + step)]
+                    folded[np.uint64(i)] = combine(folded[np.uint64(i)], v, 0)
+                for i in range(step, size):
+                    v = source[np.uint64(i - step)]
+                    folded[np.uint64(i)] = combine(folded[np.uint64(i)], v, 0)
+            for i in range(size):
+                target[np.uint64(i)] = folded[np.uint64(i)]
+            for d in range(1, edge + 1):
+                for i in range(size - d):
+                    v = folded[np.uint64(i + d)]
+                    target[np.uint64(i)] = combine(target[np.uint64(i)], v, 0)
+                for i in range(d, size):
+                    v = folded[np.uint64(i - d)]
+                    target[np.uint64(i)] = combine(target[np.uint64(i)], v, 0)
+            for row in range(rows):
+                line = row * columns
+                for n in range(2 * edge):
+                    c = n if n < edge else columns - 1 - (n - edge)
+                    low, high = max(0, c - across), min(columns, c + across + 1)
+                    total = folded[line + low]
+                    for q in range(low + 1, high):
+                        total = combine(total, folded[line + q], 0)
+                    target[line + c] = total
+
+    fold.__name__ = fold.__qualname__ = f"fold_planes_{combine.__name__}"
+    return jit(fold)
+
+
+max_planes, sum_planes = fold_planes(larger_term), fold_planes(add_term)
+
+
 @jit
 def max_windows_with_index(
     x: Array,
@@ -162,10 +224,20 @@ def divide_windows(
     """Divide each sum by the number of its elements, a product of one count per dimension."""
     od, oh, ow = depths.size, heights.size, widths.size
     rows = y.size // max(ow, 1)
+    low = high = ow // 2  # between the two, windows have as many elements as in the middle
+    while low > 0 and widths[low - 1] == widths[ow // 2]:
+        low -= 1
+    while high < ow and widths[high] == widths[ow // 2]:
+        high += 1
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        count = depths[row // oh % od] * heights[row % oh]
-        for i in range(ow):
-            y[row * ow + i] /= y.dtype.type(max(count * widths[i], 1))
+        count, line = depths[row // oh % od] * heights[row % oh], row * ow
+        usual = y.dtype.type(max(count * widths[ow // 2], 1))
+        for i in range(low, high):
+            y[np.uint64(line + i)] /= usual
+        for i in range(low):
+            y[line + i] /= y.dtype.type(max(count * widths[i], 1))
+        for i in range(high, ow):
+            y[line + i] /= y.dtype.type(max(count * widths[i], 1))
 
 
 @jit(reassociate=True)
