@@ -270,5 +270,5 @@ CORRECTED: tuple[type[OpRun], ...] = (
 def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
     """The operators that an opset needs besides those that the evaluator has right."""
     quantization = bounded_quantization(opset)
-    own = CORRECTED if quantization is None else (*CORRECTED, quantization)
-    return (*corrected_with(opset, own), *DECODER, *EMPTY_BATCHES, *QUANTIZED_WEIGHTS)
+    own = (*CORRECTED, *EMPTY_BATCHES, *(() if quantization is None else (quantization,)))
+    return (*corrected_with(opset, own), *DECODER, *QUANTIZED_WEIGHTS)
