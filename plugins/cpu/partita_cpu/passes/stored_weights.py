@@ -38,15 +38,16 @@ def widens_stored(choice: Choice, node: Node) -> bool:
     return True
 
 
-def keep_stored(graph: Graph, choice: Choice) -> None:
+def keep_stored(graph: Graph, choice: Choice) -> bool:
     """Lets products read what such nodes would widen, and drops those that nobody else reads.
+
+    Returns whether some are left, which can be folded now.
 
     Args:
         graph: Fused; changed, bodies included.
         choice: What kernels may use.
     """
     graphs = list(_graphs(graph))
-    uses: Counter[Value | None] = Counter(value for one in graphs for value in _read(one))
     stored = {
         node.outputs[0]: node.inputs[0]
         for one in graphs
@@ -54,7 +55,8 @@ def keep_stored(graph: Graph, choice: Choice) -> None:
         if widens_stored(choice, node)
     }
     if not stored:
-        return
+        return False
+    uses: Counter[Value | None] = Counter(value for one in graphs for value in _read(one))
     for one in graphs:
         for node in one.nodes:
             _read_stored(node, stored, uses)
@@ -64,6 +66,7 @@ def keep_stored(graph: Graph, choice: Choice) -> None:
             for node in one.nodes
             if not node.outputs or node.outputs[0] not in stored or uses[node.outputs[0]]
         ]
+    return any(uses[made] for made in stored)
 
 
 def _read_stored(

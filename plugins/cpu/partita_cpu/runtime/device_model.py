@@ -130,8 +130,8 @@ class CpuModel(DeviceModel):
         fold_constants(graph, target, functools.partial(widens_stored, choice))
         widen_convolutions(graph)
         fuse(graph, accepts=takes)
-        keep_stored(graph, choice)
-        fold_constants(graph, target)
+        if keep_stored(graph, choice):
+            fold_constants(graph, target)
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}

@@ -74,6 +74,23 @@ def scratch_floats(size: int) -> int:
     return (size + FLOAT_ROWS) * COLUMNS
 
 
+@loop(inline=True)
+def scale_of(block: Any) -> Any:
+    """The scale of a block of terms, its inverse, and whether all of them are finite.
+
+    Both are 0 where the terms are zeros, nearly so, or not finite.
+    """
+    largest = np.int32(0)
+    for i in range(block.size):
+        largest = max(largest, np.int32(bits(block[i]) & 0x7FFFFFFF))
+    top = bits(largest)
+    finite = largest < np.int32(0x7F800000)
+    scale, inverse = np.float32(0), np.float32(0)
+    if finite and top > np.float32(SMALLEST):
+        scale, inverse = top / np.float32(LARGEST), np.float32(LARGEST) / top
+    return scale, inverse, finite
+
+
 @loop
 def quantize_rows(
     x: Any, out: Any, rows: int, terms: int, size: int, zeros: int, zero: int, tid: int, nt: int
@@ -104,15 +121,9 @@ def quantize_rows(
             there = min(size, terms - first)
             source = x[row * terms + first : row * terms + first + there]
             target = quants[first : first + size]
-            largest = np.int32(0)
-            for i in range(there):
-                largest = max(largest, np.int32(bits(source[i]) & 0x7FFFFFFF))
-            top = bits(largest)
-            scale, inverse = np.float32(0), np.float32(0)
-            if largest >= np.int32(0x7F800000):
+            scale, inverse, usual = scale_of(source)
+            if not usual:
                 finite = np.int32(0)
-            elif top > np.float32(SMALLEST):
-                scale, inverse = top / np.float32(LARGEST), np.float32(LARGEST) / top
             total = np.int32(0)
             if finite:
                 for i in range(there):

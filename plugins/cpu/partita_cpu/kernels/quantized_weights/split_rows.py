@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.quantized_weights.row_products import LARGEST, SMALLEST
-from partita_cpu.scalar.math import bits, round_even
+from partita_cpu.kernels.quantized_weights.row_products import scale_of
+from partita_cpu.scalar.math import round_even
 
 
 @loop
@@ -35,17 +35,10 @@ def split_rows(x: Any, out: Any, rows: int, terms: int, size: int, tid: int, nt:
         finite = True
         for begin in range(0, terms, size):
             end = min(begin + size, terms)
-            largest = np.int32(0)
+            scale, inverse, usual = scale_of(source[begin:end])
+            finite = finite and usual
             for i in range(begin, end):
                 first[i] = source[i]
-                largest = max(largest, np.int32(bits(source[i]) & 0x7FFFFFFF))
-            top = bits(largest)
-            if largest >= np.int32(0x7F800000):
-                finite = False
-            scale, inverse = np.float32(0), np.float32(0)
-            if finite and top > np.float32(SMALLEST):
-                scale, inverse = top / np.float32(LARGEST), np.float32(LARGEST) / top
-            for i in range(begin, end):
                 level = np.float64(round_even(source[i] * inverse)) if finite else 0.0
                 second[i] = np.float32(np.float64(source[i]) - level * np.float64(scale))
         if not finite:
