@@ -78,18 +78,20 @@ def test_many_rows_and_terms(zeros, bits, halves, size):
     assert_near(np.delete(got, 7, 0), expected)
 
 
+MATRICES = {
+    "terms": st.integers(1, 600),
+    "columns": st.integers(1, 70),
+    "size": st.sampled_from([16, 32, 64, 128, 256]),
+    "bits": st.sampled_from([4, 8]),
+    "zeros": st.sampled_from(KINDS),
+    "halves": st.booleans(),
+    "seed": st.integers(0, 99),
+}
+"""Draws of a matrix of weights."""
+
+
 @examples(30)
-@given(
-    rows=st.integers(1, 300),
-    terms=st.integers(1, 600),
-    columns=st.integers(1, 70),
-    size=st.sampled_from([16, 32, 64, 128, 256]),
-    bits=st.sampled_from([4, 8]),
-    zeros=st.sampled_from(KINDS),
-    halves=st.booleans(),
-    biased=st.booleans(),
-    seed=st.integers(0, 99),
-)
+@given(rows=st.integers(1, 300), biased=st.booleans(), **MATRICES)
 def test_products(rows, terms, columns, size, bits, zeros, halves, biased, seed):
     weights = Weights(seed, terms, columns, size, bits, zeros, halves)
     x = normal(seed, rows, terms) * np.float32(10.0) ** (seed % 7 - 3)
@@ -113,16 +115,7 @@ def strictly(x, weights, shape=None):
 
 
 @examples(30)
-@given(
-    rows=st.integers(1, 150),
-    terms=st.integers(1, 600),
-    columns=st.integers(1, 70),
-    size=st.sampled_from([16, 32, 64, 128, 256]),
-    bits=st.sampled_from([4, 8]),
-    zeros=st.sampled_from(KINDS),
-    halves=st.booleans(),
-    seed=st.integers(0, 99),
-)
+@given(rows=st.integers(1, 150), **MATRICES)
 def test_strict_products_are_those_of_float32(
     rows, terms, columns, size, bits, zeros, halves, seed
 ):
