@@ -118,6 +118,14 @@ def fold_planes(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
     sides, for which elements of other rows were taken so, are folded once more.
     """
 
+    @jit(inline=True)
+    def take(to: Array, of: Array, size: int, step: int) -> None:
+        """Folds into each element those so many places before and behind it."""
+        for i in range(size - step):
+            to[np.uint64(i)] = combine(to[np.uint64(i)], of[np.uint64(i + step)], 0)
+        for i in range(step, size):
+            to[np.uint64(i)] = combine(to[np.uint64(i)], of[np.uint64(i - step)], 0)
+
     def fold(
         x: Array,
         y: Array,
@@ -140,22 +148,11 @@ def fold_planes(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
             for i in range(size):
                 folded[np.uint64(i)] = combine(first, source[np.uint64(i)], 0)
             for d in range(1, min(down, rows - 1) + 1):
-                step = d * columns
-                for i in range(size - step):
-                    v = source[np.uint64(i + step)]
-                    folded[np.uint64(i)] = combine(folded[np.uint64(i)], v, 0)
-                for i in range(step, size):
-                    v = source[np.uint64(i - step)]
-                    folded[np.uint64(i)] = combine(folded[np.uint64(i)], v, 0)
+                take(folded, source, size, d * columns)
             for i in range(size):
                 target[np.uint64(i)] = folded[np.uint64(i)]
             for d in range(1, edge + 1):
-                for i in range(size - d):
-                    v = folded[np.uint64(i + d)]
-                    target[np.uint64(i)] = combine(target[np.uint64(i)], v, 0)
-                for i in range(d, size):
-                    v = folded[np.uint64(i - d)]
-                    target[np.uint64(i)] = combine(target[np.uint64(i)], v, 0)
+                take(target, folded, size, d)
             for row in range(rows):
                 line = row * columns
                 for n in range(2 * edge):
