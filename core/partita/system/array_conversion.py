@@ -15,7 +15,7 @@ PIECE = 1 << 22
 
 
 def converted(array: np.ndarray[Any, Any], dtype: DTypeLike) -> np.ndarray[Any, Any]:
-    """An array's numbers in another type, in rows, as ``array.astype`` has them.
+    """An array's numbers in another type, lying as they do, as ``array.astype`` has them.
 
     What is out of range becomes infinite without a warning, as in hardware.
 
@@ -23,13 +23,27 @@ def converted(array: np.ndarray[Any, Any], dtype: DTypeLike) -> np.ndarray[Any, 
         array: Numbers, of any shape and strides.
         dtype: A type of numbers.
     """
-    result = np.empty(array.shape, dtype)
-    source, target = array.reshape(-1), result.reshape(-1)
-    starts = range(0, source.size, PIECE)
+    result = np.empty_like(array, dtype)
+    convert_into(result, array)
+    return result
+
+
+def convert_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Writes an array's numbers to another one, in its type; see :func:`converted`.
+
+    Args:
+        target: Of the source's shape, and any strides.
+        source: Numbers, of any strides.
+    """
+    longest = max(range(target.ndim), key=target.shape.__getitem__, default=0)
+    count = target.shape[longest] if target.ndim else 1
+    step = max(1, PIECE * count // max(1, target.size))
+    starts = range(0, count, step)
 
     def convert(start: int) -> None:
         with np.errstate(all="ignore"):
-            piece = slice(start, start + PIECE)
+            whole = (slice(None),) * longest
+            piece = (*whole, slice(start, start + step)) if target.ndim else (...,)
             np.copyto(target[piece], source[piece], casting="unsafe")
 
     workers = min(len(starts), usable_processors())
@@ -39,4 +53,3 @@ def converted(array: np.ndarray[Any, Any], dtype: DTypeLike) -> np.ndarray[Any, 
     else:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(convert, starts))
-    return result

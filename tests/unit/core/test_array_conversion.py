@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from partita.system import array_conversion
-from partita.system.array_conversion import converted
+from partita.system.array_conversion import convert_into, converted
 
 NUMBERS = np.array([0.1, -0.0, 65519, 65520, 1e30, -np.inf, 1e-8, 3e-5, np.pi], np.float32)
 
@@ -33,6 +33,10 @@ def test_numbers_are_those_of_numpy(dtype, shape):
 @pytest.mark.usefixtures("pieces")
 def test_strides_do_not_matter():
     array = np.arange(60, dtype=np.float16).reshape(5, 12)[::2, ::-3].T
-    result = converted(array, np.float32)
-    assert result.flags.c_contiguous
-    np.testing.assert_array_equal(result, array.astype(np.float32))
+    result, expected = converted(array, np.float32), array.astype(np.float32)
+    np.testing.assert_array_equal(result, expected)
+    assert result.strides == expected.strides
+    rows = np.zeros((14, 5), np.float32)
+    convert_into(rows[::7, :3], array[:2])
+    np.testing.assert_array_equal(rows[::7, :3], expected[:2])
+    assert np.count_nonzero(rows) <= 6

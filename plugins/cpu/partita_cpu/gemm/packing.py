@@ -99,8 +99,8 @@ def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> 
     if plan.arithmetic in (Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16):
         return _packed_halves(plan, w, threads)
     if w.dtype != np.float32:
-        w = _as_float32(w)
-    elif not (w.flags.c_contiguous or w.flags.f_contiguous):
+        w = converted(w, np.float32)
+    if not (w.flags.c_contiguous or w.flags.f_contiguous):
         w = np.ascontiguousarray(w)
     if w.ndim == 2:
         depth, columns = w.shape
@@ -133,17 +133,12 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
 
 def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
     """Whether some weights are not finite, or would not be in bfloat16."""
-    flat = np.ravel(w if w.dtype == np.float32 else _as_float32(w), order="K")
+    flat = np.ravel(w if w.dtype == np.float32 else converted(w, np.float32), order="K")
     threads = threads if flat.nbytes >= _SHARED_BYTES else 1
     found = np.zeros(threads, np.int64)
     run_shared(threads, _largest, flat.ctypes.data, flat.size, found)
     give_back(w)  # many are looked at before the first one is packed
     return bool(found.max() >= LARGEST)
-
-
-def _as_float32(w: Array) -> Array:
-    """Weights of another type, lying as they do."""
-    return converted(w.T, np.float32).T if w.flags.f_contiguous else converted(w, np.float32)
 
 
 def _packed(

@@ -35,7 +35,6 @@ from partita.lowering import (
     Program,
     Specializer,
     Target,
-    fold_constants,
     fuse,
     fuse_levels,
     fuse_residuals,
@@ -43,6 +42,7 @@ from partita.lowering import (
     made_ahead,
 )
 from partita.lowering.fusion import Shapes
+from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
@@ -52,6 +52,7 @@ from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
+from partita_cpu.gemm.product_steps import reads_stored
 from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
@@ -65,7 +66,6 @@ from partita_cpu.passes.input_scale import scale_on_the_way
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
-from partita_cpu.passes.stored_weights import keep_stored, widens_stored
 from partita_cpu.passes.tiled_activations import keep_tiles
 from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
@@ -127,11 +127,7 @@ class CpuModel(DeviceModel):
             expect=emit_expected,
         )
         fuse_levels(graph, takes)
-        fold_constants(graph, target, functools.partial(widens_stored, choice))
-        widen_convolutions(graph)
-        fuse(graph, accepts=takes)
-        if keep_stored(graph, choice):
-            fold_constants(graph, target)
+        fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, choice))
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}
@@ -227,6 +223,12 @@ class CpuModel(DeviceModel):
                 for tokens in _TOKENS:
                     made_ahead(self.inputs, self.laid_out, make, tokens)
                     self.specializer.programs.clear()  # what is recorded makes them again
+
+
+def _fuse(graph: Graph) -> None:
+    """What is fused before shapes are known."""
+    widen_convolutions(graph)
+    fuse(graph, accepts=takes)
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:

@@ -74,11 +74,7 @@ class Kit:
 
         What is larger than the largest half becomes infinite, as hardware converts.
         """
-        if not self.tuning.bfloat:
-            return converted(array, np.float16)
-        import ml_dtypes
-
-        return converted(array, ml_dtypes.bfloat16).view(np.float16)
+        return converted(array, self.tuning.stored_type).view(np.float16)
 
     def launch(
         self,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from partita.lowering.shapes.symbolic_size import Size, evaluated
 from partita_opencl.device.limits import Limits
@@ -97,6 +101,11 @@ class Tuning:
     def half_kind(self) -> str:
         """What instructions call the type of halves."""
         return "bf16" if self.bfloat else "f16"
+
+    @property
+    def stored_type(self) -> np.dtype[Any]:
+        """What halves are in memory, whatever they are taken for elsewhere."""
+        return np.dtype(ml_dtypes.bfloat16 if self.bfloat else np.float16)
 
     def flat(self, count: int) -> Sizes:
         """At least ``count`` items in one dimension."""

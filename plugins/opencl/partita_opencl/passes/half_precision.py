@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from partita import Port
-from partita.lowering import Graph, Node, Operand, Value
+from partita.lowering import Array, Graph, Node, Operand, Value
 from partita.lowering.kernel_table import Entry
 from partita.lowering.nhwc.conversion import DOMAIN
+from partita.system.array_conversion import converted
 from partita.tensors.layout import MemoryLayout
 from partita_opencl.launches.emitter_kit import Kit
 from partita_opencl.launches.expressions import BINARY
 from partita_opencl.launches.steps import Line
+from partita_opencl.launches.work_sizes import Tuning
 
 HALF = np.dtype(np.float16)
+_BFLOAT = np.dtype(ml_dtypes.bfloat16)
 SINGLE = np.dtype(np.float32)
 
 WIDE = "wide"
@@ -41,6 +45,29 @@ _MIXED = frozenset({"GroupQueryAttention", "RotaryEmbedding", "BlockProducts"})
 
 _STATISTICS = frozenset({"BatchNormalization"})
 """Operations whose weights the host makes other weights of first."""
+
+
+def reads_stored(tuning: Tuning, weights: Array) -> bool:
+    """Whether products of halves take weights as they are stored, without float32 in between.
+
+    Where bfloat16 is in the place of float16, float16 would be taken for that.
+    """
+    kind = weights.dtype
+    return kind == _BFLOAT or (kind == HALF and not tuning.bfloat)
+
+
+def take_stored(graph: Graph, tuning: Tuning) -> None:
+    """Lets products read weights of bfloat16, which :func:`reads_stored` left, as halves."""
+    taken: dict[Value, Value] = {}
+    for node in graph.all_nodes():
+        for place, value in enumerate(node.inputs):
+            if value is None or value.const is None or value.const.dtype != _BFLOAT:
+                continue
+            if node.op_type == "MatMul":
+                if value not in taken:
+                    taken[value] = Value(value.name, HALF, value.shape)
+                    taken[value].const = converted(value.const, tuning.stored_type).view(HALF)
+                node.inputs[place] = taken[value]
 
 
 def compute_in_half(

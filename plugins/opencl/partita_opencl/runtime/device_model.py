@@ -23,12 +23,12 @@ from partita.lowering import (
     Specializer,
     Step,
     Target,
-    fold_constants,
     fuse,
     fuse_residuals,
     lower,
     made_ahead,
 )
+from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
@@ -41,7 +41,13 @@ from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain, Launch
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.passes.decoder_fusion import fuse_decoder
-from partita_opencl.passes.half_precision import HALF, compute_in_half, half_ports
+from partita_opencl.passes.half_precision import (
+    HALF,
+    compute_in_half,
+    half_ports,
+    reads_stored,
+    take_stored,
+)
 from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.properties import OpenClProperties, Precision
@@ -101,8 +107,13 @@ class OpenClModel(DeviceModel):
         answer.require_all(model)
         self._refines = halves and self.tuning.matrix_units
         toolkit = self._toolkit()
-        fold_constants(graph, toolkit)
-        fuse(graph, accepts=self._accepts)
+        fold_and_fuse(
+            graph,
+            toolkit,
+            lambda: fuse(graph, accepts=self._accepts),
+            lambda array: half and reads_stored(self.tuning, array),
+        )
+        take_stored(graph, self.tuning)
         fuse_decoder(graph, self._accepts, halves=half and self.tuning.matrix_units)
         self._half = half
         self._graph = graph

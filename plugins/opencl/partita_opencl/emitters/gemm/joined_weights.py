@@ -113,11 +113,10 @@ def joined_halves(
     stream = stream_of(form, 1)
 
     def pack(array: Array) -> Array:
-        arrays = [array, *(k.value(other) for other in matrices[1:])]
-        together = np.stack(arrays, 2) if gated else np.concatenate(arrays, 1)
-        return packed_filters(k, stream, together.reshape(form.depth, form.columns).T)
+        arrays = array, *(k.value(other) for other in matrices[1:])
+        return packed_filters(k, stream, *(each.T for each in arrays), gated=gated)
 
-    words = k.builder.prepack(matrices[0], ("halves", node.name), pack)
+    words = k.builder.prepack(matrices[0], ("halves", node.name), pack, anywhere=True)
     return BlockWeights(form, words, words, None)
 
 

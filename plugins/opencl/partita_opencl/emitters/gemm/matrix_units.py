@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita.system.array_conversion import convert_into
 from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
 from partita_opencl.emitters.gemm.bulk_copies import bulk_product
@@ -117,16 +118,30 @@ def packed(
     def pack(array: Array) -> Array:
         return packed_filters(k, stream, array.T if transposed else array)
 
-    weights = k.builder.prepack(w, ("stream", *sizes), pack)
+    weights = k.builder.prepack(w, ("stream", *sizes), pack, anywhere=True)
     return weights, packed_bias(k, stream, w, bias)
 
 
-def packed_filters(k: Kit, stream: Stream, w: Array) -> Array:
-    """Weights (filter, channel, y, x) as (group, filter, y, x, channel), filled up by zeros."""
-    groups, filters, channels = stream.groups, stream.filters, stream.channels
-    taps = w.reshape(groups, filters, channels, -1).transpose(0, 1, 3, 2)
-    more = ((0, 0), (0, stream.columns - filters), (0, 0), (0, filled(channels) - channels))
-    return np.ascontiguousarray(np.pad(k.halves(taps), more))
+def packed_filters(k: Kit, stream: Stream, *parts: Array, gated: bool = False) -> Array:
+    """Weights (filter, channel, y, x) as (group, filter, y, x, channel), filled up by zeros.
+
+    Args:
+        k: The kit.
+        stream: The sizes.
+        parts: The weights; several have their filters one behind another.
+        gated: Whether filters of several take turns instead.
+    """
+    groups, channels, taps = stream.groups, stream.channels, math.prod(stream.taps)
+    packed = np.zeros((groups, stream.columns, taps, filled(channels)), k.tuning.stored_type)
+    start = 0
+    for number, part in enumerate(parts):
+        w = part.reshape(groups, -1, channels, taps).transpose(0, 1, 3, 2)
+        place = (
+            slice(number, stream.filters, len(parts)) if gated else slice(start, start + w.shape[1])
+        )
+        convert_into(packed[:, place, :, :channels], w)
+        start += w.shape[1]
+    return packed.view(np.float16)
 
 
 def packed_bias(k: Kit, stream: Stream, w: Operand, bias: Operand | None) -> Operand:

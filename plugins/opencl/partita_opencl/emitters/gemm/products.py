@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
+from partita.system.array_conversion import convert_into
 from partita_opencl.device.limits import Limits
 from partita_opencl.emitters.movement import transpose
 from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
@@ -242,7 +243,7 @@ def lanes(
     lanes = _FEW_LANES if k.tuning.form is Form.NARROW else _LANES
     if b.const is not None:
         key = f"panels:{lanes}:{product.depth}:{product.columns}:{columns_first}"
-        b = k.builder.prepack(b, key, _panels(product, lanes, columns_first))
+        b = k.builder.prepack(b, key, _panels(product, lanes, columns_first), anywhere=True)
         options = {**options, "PANELS": None}
     elif columns_first:
         matrices = k.view(
@@ -284,9 +285,13 @@ def _panels(product: Product, lanes: int, columns_first: bool) -> Callable[[Arra
             matrices = array.reshape(-1, product.columns, product.depth)
         else:
             matrices = array.reshape(-1, product.depth, product.columns).transpose(0, 2, 1)
-        padded = np.pad(matrices, ((0, 0), (0, -product.columns % lanes), (0, 0)))
-        blocks = padded.reshape(len(matrices), -1, lanes, product.depth)
-        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 2))
+        count, (whole, rest) = len(matrices), divmod(product.columns, lanes)
+        panels = np.zeros((count, whole + (rest > 0), product.depth, lanes), array.dtype)
+        blocks = matrices[:, : whole * lanes].reshape(count, whole, lanes, product.depth)
+        convert_into(panels[:, :whole], blocks.transpose(0, 1, 3, 2))
+        if rest:
+            panels[:, whole, :, :rest] = matrices[:, whole * lanes :].transpose(0, 2, 1)
+        return panels
 
     return pack
 

@@ -1,19 +1,21 @@
 """Large weights of 16 bits stay what they are: products read them instead of float32 copies.
 
 Models often keep weights in float16 or bfloat16 and have a Cast for each. Folded, as other nodes on
-constants are, that would be a copy of twice the size, which each token of a decoder reads whole.
+constants are, that would be a copy of twice the size, which a processor reads whole for each token
+of a decoder, and which a device of halves has to be made halves of again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from partita.lowering import Graph, Node, Value
-from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import reads_stored
+from partita.lowering.constant_folding import fold_constants
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array
+from partita.lowering.target import Target
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -22,37 +24,50 @@ _PRODUCTS = frozenset({"MatMul", "partita::MatMul"})
 _WEIGHTS = 1
 """The input of a product that is a matrix of weights."""
 
+Reads = Callable[[Array], bool]
+"""Whether a device's products read a matrix of weights as it is."""
 
-def widens_stored(choice: Choice, node: Node) -> bool:
-    """Whether a node on constants makes float32 of large weights, which products can do without.
 
-    Folding leaves such nodes, so that what is fused meanwhile computes in float32; what they make
-    is then known by its type and shape alone.
+def fold_and_fuse(graph: Graph, target: Target, fuse: Callable[[], None], reads: Reads) -> None:
+    """Folds constants and fuses nodes; products get weights as they are stored.
+
+    What is fused meanwhile computes in float32, and knows what such weights become by its type and
+    shape alone.
+
+    Args:
+        graph: Changed, bodies included.
+        target: Whose kernels compute what is folded.
+        fuse: Fuses nodes of the graph.
+        reads: Which weights need no copy in float32.
     """
+    fold_constants(graph, target, lambda node: _widens_stored(node, reads))
+    fuse()
+    if _keep_stored(graph, reads):
+        fold_constants(graph, target)
+
+
+def _widens_stored(node: Node, reads: Reads) -> bool:
+    """Whether a node on constants makes float32 of weights, which products can do without."""
     if node.kind != "Cast" or node.inputs[0] is None or node.inputs[0].const is None:
         return False
     stored, made = node.inputs[0].const, node.outputs[0]
-    if made is None or made.dtype != _FLOAT32 or not reads_stored(choice, stored):
+    if made is None or made.dtype != _FLOAT32 or not reads(stored):
         return False
     made.shape = stored.shape
     return True
 
 
-def keep_stored(graph: Graph, choice: Choice) -> bool:
+def _keep_stored(graph: Graph, reads: Reads) -> bool:
     """Lets products read what such nodes would widen, and drops those that nobody else reads.
 
     Returns whether some are left, which can be folded now.
-
-    Args:
-        graph: Fused; changed, bodies included.
-        choice: What kernels may use.
     """
     graphs = list(_graphs(graph))
     stored = {
         node.outputs[0]: node.inputs[0]
         for one in graphs
         for node in one.nodes
-        if widens_stored(choice, node)
+        if _widens_stored(node, reads)
     }
     if not stored:
         return False
