@@ -152,7 +152,9 @@ def test_mixtures_of_experts_that_are_not_read(changes, part):
         ("rope.freq_base", float("nan"), "'rope.freq_base' is nan"),
         ("rope.freq_base", "10000", "a number from 2 to 1e+12 is due"),
         ("rope.scaling.type", "longrope", "is 'longrope', which is not read; none, linear and"),
-        ("rope.scaling.type", "yarn", "original_context_length' is missing"),
+        ("rope.scaling.attn_factor", 0.0, "'rope.scaling.attn_factor' is 0.0; a number from"),
+        ("attention.causal", False, "embeds texts and continues none; decoders are read"),
+        ("attention.causal", 1, "'attention.causal' is 1; true or false is due"),
         ("rope.scaling.type", 3, "a text is due"),
         ("rope.freq_base", 0.0, "'rope.freq_base' is 0.0; a number from 2 to 1e+12 is due"),
         ("rope.scaling.factor", -2.0, "'rope.scaling.factor' is -2.0; a number from 9.53674e-07"),
@@ -168,6 +170,19 @@ def test_metadata_that_makes_no_sense(key, value, part):
     if value is None:
         del metadata[f"llama.{key}"]
     assert part in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ([True, False], "'attention.sliding_window_pattern' tells of 2 layers, and there are 1"),
+        ([1, 2], "'attention.sliding_window_pattern' is array([1, 2], dtype=uint32)"),
+        (0, "'attention.sliding_window_pattern' is 0; a number from 1 to"),
+    ],
+    ids=str,
+)
+def test_windows_of_other_layers_than_there_are(pattern, part):
+    assert part in refusal(*tiny("F32", "gemma2", attention__sliding_window_pattern=pattern))
 
 
 def test_tensors_that_are_missing_or_not_used():

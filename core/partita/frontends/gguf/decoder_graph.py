@@ -180,7 +180,7 @@ class _Decoder:
         attributes: dict[str, Any] = {**ATTRIBUTES} if self._is_quantized else {}
         if sizes.attention_softcap:
             attributes["softcap"] = sizes.attention_softcap
-        if local and sizes.window:
+        if local:
             attributes["local_window_size"] = sizes.window
         writer.write(
             "GroupQueryAttention",
@@ -222,7 +222,8 @@ class _Decoder:
         sizes, writer = self._sizes, self.writer
         base, scaling, name = sizes.rope_base, sizes.rope_scaling, ""
         if local:
-            base, scaling, name = sizes.local_rope_base, RopeScaling(), "local_"
+            base, name = sizes.local_rope_base, "local_"
+            scaling = RopeScaling(magnitude=scaling.magnitude)
         turns = rotary.frequencies(sizes.head_size, base, scaling, self._divisors())
         return [
             writer.constant(

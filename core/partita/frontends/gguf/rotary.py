@@ -47,6 +47,8 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
 def table(frequencies: Array, context: int, scaling: RopeScaling, part: str) -> Array:
     """Cosines (``part`` "cos") or sines ("sin") [context, size / 2] as float32."""
     angles = np.arange(context, dtype=np.float64)[:, None] * frequencies
-    magnitude = 1 + 0.1 * math.log(scaling.factor) if scaling.kind == "yarn" else 1.0
+    magnitude = scaling.magnitude
+    if scaling.kind == "yarn":
+        magnitude *= 1 + 0.1 * math.log(scaling.factor)
     turned = np.cos(angles) if part == "cos" else np.sin(angles)
     return np.asarray(turned * magnitude, np.float32)
