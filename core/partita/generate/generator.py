@@ -199,7 +199,8 @@ class Generator:
                 the text or the context is full.
             stop: Texts at which to end; they are left out.
             formatted: The prompt has all special tokens already, as the result of
-                ``tokenizer.chat_prompt`` does.
+                ``tokenizer.chat_prompt`` does, and what follows is an answer, not the same text: no
+                space parts it from the prompt.
             **sampling: See :class:`~partita.generate.Sampling`; by default the most probable
                 token always.
 
@@ -297,7 +298,7 @@ class Generator:
             self._limit(len(tokens), max_new_tokens),
             known.end_tokens if known else frozenset(),
             StopWords(stop),
-            known.stream() if known else None,
+            known.stream(() if formatted else tokens) if known else None,
         )
 
     def _tokenizer_if_any(self) -> Tokenizer | None:

@@ -104,10 +104,14 @@ class _Calls:
         prompts: Sequence[Sequence[int]],
     ) -> Response:
         several = [prompt for prompt in prompts for _ in range(asked.n)]
-        pieces = model.generate(
-            several, max_new_tokens=asked.new_tokens, stop=asked.stop_words, **asked.sampling
-        )
         is_chat = isinstance(asked, ChatRequest)
+        pieces = model.generate(
+            several,
+            max_new_tokens=asked.new_tokens,
+            stop=asked.stop_words,
+            formatted=is_chat,
+            **asked.sampling,
+        )
         answer = Answer(model.name, is_chat, len(several), sum(map(len, prompts)))
         if asked.stream:
             events = self._events(answer, pieces, asked.stream_options.include_usage)

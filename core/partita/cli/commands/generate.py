@@ -221,6 +221,7 @@ def _answer(
         min_p=args.min_p,
         repetition_penalty=args.repetition_penalty,
         seed=args.seed,
+        formatted=args.chat,
     )
     try:
         for piece in pieces:

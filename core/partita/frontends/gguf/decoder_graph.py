@@ -61,9 +61,7 @@ def build_decoder(file: GgufFile, options: DecoderOptions) -> ir.Model:
 
 def _context(file: GgufFile, sizes: Hyperparameters, options: DecoderOptions) -> int:
     """The room of the caches."""
-    most = sizes.context
-    if sizes.window and not sizes.architecture.global_every:
-        most = min(most, sizes.window)  # which layers have a window is not written down
+    most = sizes.longest
     if options.context is None:
         return min(most, DEFAULT_CONTEXT)
     if not 1 <= options.context <= most:

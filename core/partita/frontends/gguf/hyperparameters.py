@@ -143,6 +143,13 @@ class Hyperparameters:
     experts_used: int
     local_rope_base: float
 
+    @property
+    def longest(self) -> int:
+        """Positions that can be computed: a window of unknown layers is the end for all."""
+        if self.window and not self.architecture.global_every:
+            return min(self.context, self.window)
+        return self.context
+
     def is_local(self, layer: int) -> bool:
         """Whether a layer attends to a window only."""
         every = self.global_every
