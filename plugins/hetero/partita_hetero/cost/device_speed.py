@@ -19,7 +19,7 @@ import numpy as np
 
 import partita
 from partita.contract.core_api import CoreAPI
-from partita.errors import PlanError
+from partita.errors import PLUGIN_FAILURES, PlanError, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.attention_probe import (
     PROBES,
@@ -203,8 +203,8 @@ def _run(devices: DeviceList, device: str, model: Model, effort: Effort = EFFORT
             return None
         compiled = core.compile_model(model, device, devices.config(device))
         return _measured(core, device, compiled, effort)
-    except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-        _log.info("%s does not run a probe: %s", device, error)
+    except PLUGIN_FAILURES as error:  # whatever a broken device raises
+        _log.info("%s does not run a probe: %s", device, in_words(error))
         return None
 
 
