@@ -85,10 +85,10 @@ class _Calls:
         """Texts that go on."""
         asked = await self._parsed(CompletionRequest, request)
         model = self._texts[asked.model]
-        model.check_room(len(asked.prompts) * asked.n)
+        model.check_room(len(asked.prompt) * asked.n)
         prompts = [
             await model.tokens_of(prompt) if isinstance(prompt, str) else prompt
-            for prompt in asked.prompts
+            for prompt in asked.prompt
         ]
         return await self._answer(request, asked, model, prompts)
 

@@ -218,7 +218,7 @@ def test_clients_at_once_get_their_own_texts(client):
         ("chat/completions", {"messages": said("w3")}, 400, "'model': Field required"),
         ("chat/completions", {"model": "tiny", "messages": []}, 400, "'messages': List should"),
         ("chat/completions", {"model": "x", "messages": said("w3")}, 404, "model 'x'"),
-        ("completions", {"model": "tiny", "prompt": "w3", "logprobs": 3}, 400, "'logprobs' is not"),
+        ("completions", {"model": "tiny", "prompt": "w3", "logprobs": 3}, 400, "'logprobs' is unk"),
         ("completions", {"model": "tiny", "prompt": "w3", "max_tokens": 0}, 400, "'max_tokens'"),
         ("completions", {"model": "tiny", "prompt": "w3", "max_tokens": 99}, 400, "at most 47"),
         ("completions", {"model": "tiny", "prompt": "w3", "temperature": 3}, 400, "'temperature'"),
