@@ -11,6 +11,7 @@ from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
 from partita.generate import Generator
 from partita.generate.decoder import Decoder
 from partita.lowering.walk import Walk
+from partita.tensors.tensor import HostTensor
 
 TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]
 
@@ -160,6 +161,14 @@ def test_tokens_need_no_vocabulary(tmp_path, caplog):
     tokens = [piece.token for piece in generator.generate([3, 1, 4], max_new_tokens=5)]
     assert tokens == reference(metadata, tensors).greedy([3, 1, 4], 5)
     assert "Pieces have no text, and no token ends a text" in caplog.text
+
+
+def test_caches_of_fixed_capacity_are_not_written_to_before_tokens_come(files, monkeypatch):
+    path, expected = files["Q8_0"]
+    monkeypatch.setattr(HostTensor, "clear", lambda _: pytest.fail("a cache was cleared"))
+    generator = Generator(path, "CPU", 128)
+    tokens = [piece.token for piece in generator.generate([7, 42, 3], max_new_tokens=9)]
+    assert tokens == expected.greedy([7, 42, 3], 9)
 
 
 def test_damaged_files_are_refused(tmp_path):

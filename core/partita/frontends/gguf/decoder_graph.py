@@ -223,11 +223,10 @@ class _Decoder:
             base, name = sizes.local_rope_base, "local_"
             scaling = RopeScaling(magnitude=scaling.magnitude)
         turns = rotary.frequencies(sizes.head_size, base, scaling, self._divisors())
+        tables = rotary.RotaryTables(turns, self._context, scaling)
         return [
-            writer.constant(
-                f"{name}{part}_cache", rotary.table(turns, self._context, scaling, part)
-            )
-            for part in ("cos", "sin")
+            writer.constant(f"{name}cos_cache", tables.tensor("cos")),
+            writer.constant(f"{name}sin_cache", tables.tensor("sin")),
         ]
 
     def _divisors(self) -> np.ndarray[Any, Any] | None:
