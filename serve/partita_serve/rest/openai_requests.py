@@ -64,7 +64,7 @@ class TextRequest(_Body):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0)
+    repetition_penalty: float = Field(1.0, ge=1e-3, le=1e3)
     seed: int | None = Field(None, ge=0)
     stop: StopWord | Annotated[list[StopWord], Field(max_length=64, fail_fast=True)] = Field(
         default_factory=list

@@ -141,6 +141,24 @@ def test_what_cannot_be_done_is_one_line(cli, options, message):
     assert out.strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", PROMPT, "--top-k", "-1"], "top_k=-1 is out of range; it is a whole number"),
+        (["--prompt", PROMPT, "--stop", ""], "A stop word is empty"),
+        ([], "Standard input is closed, and there is no prompt; give --prompt."),
+        (["--chat"], "Standard input is closed, and there is no prompt; give --prompt."),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_before_the_model_is_read(
+    folder, capsys, monkeypatch, options, message
+):
+    monkeypatch.setattr("partita.core.Core.read_model", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr("sys.stdin", None)  # as Python has it where descriptor 0 is closed
+    assert main(["generate", str(folder), "-d", "CPU", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_folder_without_a_model_says_what_was_looked_for(tmp_path, capsys):
     assert main(["generate", str(tmp_path), "-d", "CPU", "--prompt", "x"]) == 1
     assert "looked for model.onnx, decoder_model_merged.onnx" in capsys.readouterr().err
