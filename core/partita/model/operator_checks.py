@@ -71,6 +71,8 @@ _REQUIRED_OF_MICROSOFT = {
     **dict.fromkeys(("Attention", "MultiHeadAttention"), (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1, 2)),
     "GroupQueryAttention": (0, 5, 6),
+    "MoE": (0, 1, 2, 4),
+    "QMoE": (0, 1, 2, 5),
     "RotaryEmbedding": (0, 1, 2, 3),
     "EmbedLayerNormalization": (0, 2, 3, 5, 6),
     "DynamicQuantizeLSTM": (0, 1, 2, 8, 9, 10, 11),

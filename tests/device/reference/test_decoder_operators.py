@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from judge import onnxruntime_results
+from mixtures import Mixture
 from onnx import helper, numpy_helper
 
 import partita
@@ -15,6 +16,19 @@ MICROSOFT = "com.microsoft"
 
 def both(op_type, inputs, outputs, domain=MICROSOFT, constants=(), **attributes):
     """What REFERENCE computes through a compiled model, and what onnxruntime does."""
+    model, feeds = model_of(op_type, inputs, outputs, domain, constants, attributes)
+    found = partita.Core().compile_model(model.SerializeToString(), "REFERENCE")(feeds)
+    return [found[f"y{n}"] for n in range(len(outputs))], onnxruntime_results(model, feeds)
+
+
+def reference(op_type, inputs, attributes):
+    """The first result of REFERENCE."""
+    model, feeds = model_of(op_type, inputs, [np.float32], MICROSOFT, (), attributes)
+    return partita.Core().compile_model(model.SerializeToString(), "REFERENCE")(feeds)["y0"]
+
+
+def model_of(op_type, inputs, outputs, domain, constants, attributes):
+    """A model of one operation, and its inputs."""
     names = ["" if x is None else f"x{n}" for n, x in enumerate(inputs)]
     results = [f"y{n}" for n in range(len(outputs))]
     node = helper.make_node(op_type, names, results, domain=domain, **attributes)
@@ -32,10 +46,7 @@ def both(op_type, inputs, outputs, domain=MICROSOFT, constants=(), **attributes)
     graph = helper.make_graph([node], "single", ports, made, weights)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    feeds = {name: x for name, x in given.items() if name not in constants}
-    compiled = partita.Core().compile_model(model.SerializeToString(), "REFERENCE")
-    found = compiled(feeds)
-    return [found[name] for name in results], onnxruntime_results(model, feeds)
+    return model, {name: x for name, x in given.items() if name not in constants}
 
 
 def assert_close(found, judged, tolerance=1e-5):
@@ -124,3 +135,57 @@ def test_what_is_not_implemented_is_refused():
     inputs = [normal(1, 2, 3, 32), np.array([2]), normal(2, 9, 8), normal(3, 9, 8)]
     with pytest.raises(UnsupportedOpError, match="is_packed_batching"):
         both("RotaryEmbedding", inputs, [np.float32], is_packed_batching=1)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "identity", "swiglu"])
+@pytest.mark.parametrize("normalized", [0, 1])
+def test_mixtures_of_experts(activation, normalized):
+    numbers = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
+    numbers = numbers | {"swiglu_fusion": 1} if activation == "swiglu" else {}
+    attributes = {"activation_type": activation, "k": 2, "normalize_routing_weights": normalized}
+    mixture = Mixture(1, (33, 29, 4), **attributes, **numbers)
+    inputs = mixture.inputs(*mixture.tokens(2, 5))
+    found, judged = both("MoE", inputs, [np.float32], **mixture.node_attributes())
+    assert_close(found, judged, 1e-5)
+
+
+@pytest.mark.parametrize("block", [0, 32])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_mixtures_of_quantized_experts(block, zeros, weighed):
+    attributes = {"k": 2, "normalize_routing_weights": 1}
+    mixture = Mixture(2, (64, 64, 4), 4, block, zeros, activation_type="silu", **attributes)
+    x, logits = mixture.tokens(1, 6)
+    weights = np.abs(logits[:, ::-1]).copy() if weighed else None
+    inputs = mixture.inputs(x, logits, weights)
+    constants = [f"x{n}" for n, one in enumerate(inputs) if one is not None and 1 < n < 14]
+    attributes = mixture.node_attributes()
+    found, judged = both("QMoE", inputs, [np.float32], constants=constants, **attributes)
+    assert_close(found, judged, 1e-4)
+    assert_close(found, [mixture.evaluate(x, logits, weights).astype(np.float32)], 1e-5)
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+@pytest.mark.parametrize("fusion", [0, 2])
+def test_gates_that_onnxruntime_has_on_other_devices_alone(bits, fusion):
+    attributes = {"activation_type": "swiglu", "swiglu_fusion": fusion, "k": 2}
+    mixture = Mixture(3, (64, 32, 4), bits, 16 if bits else 0, third=not fusion, **attributes)
+    x, logits = mixture.tokens(5)
+    found = reference(mixture.op_type, mixture.inputs(x, logits), mixture.node_attributes())
+    np.testing.assert_allclose(found, mixture.evaluate(x, logits), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"use_sparse_mixer": 1}, "use_sparse_mixer is not implemented"),
+        ({"activation_type": "relu2"}, "activation_type 'relu2' is not implemented"),
+        ({"activation_type": "swiglu"}, "swiglu_fusion is 0, and fc3 not given"),
+        ({"quant_type": "fp4"}, "quant_type 'fp4' is not implemented"),
+    ],
+)
+def test_mixtures_that_are_not_computed(changes, part):
+    mixture = Mixture(4, (64, 64, 4), 4)
+    inputs = mixture.inputs(*mixture.tokens(2))
+    with pytest.raises(partita.PartitaError, match=part):
+        reference("QMoE", inputs, mixture.node_attributes() | changes)

@@ -50,8 +50,9 @@ def _gather_block_quantized(node: Node, operands: Any) -> Sequence[Operand] | No
 
 
 @_rule(
-    *("SimplifiedLayerNormalization", "RotaryEmbedding"),
+    *("SimplifiedLayerNormalization", "RotaryEmbedding", "partita::Mixture"),
     *(_MICROSOFT + name for name in ("RotaryEmbedding", "FastGelu", "BiasGelu", "QuickGelu")),
+    *(_MICROSOFT + name for name in ("MoE", "QMoE")),
 )
 def _like_first(node: Node, operands: Any) -> Sequence[Operand] | None:
     return _outputs(node, Operand(operands[0].shape, operands[0].dtype))

@@ -15,9 +15,10 @@ from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 from partita.lowering.shapes.attention_rules import ATTENTION_DEMANDS
 from partita.lowering.shapes.demands import Demand, Shape, Shapes, demands_in, is_of_shape
+from partita.lowering.shapes.mixture_rules import MIXTURE_DEMANDS
 from partita.lowering.shapes.type_rules import check_types
 
-_DEMANDS: dict[str, Demand] = {**ATTENTION_DEMANDS}
+_DEMANDS: dict[str, Demand] = {**ATTENTION_DEMANDS, **MIXTURE_DEMANDS}
 
 _demand = demands_in(_DEMANDS)
 

@@ -27,7 +27,7 @@ _MOST = (1 << 31) - 1
 
 _LIKE_FIRST = frozenset(
     {
-        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding"),
+        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "MoE", "QMoE"),
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )

@@ -139,7 +139,8 @@ def _as_halves(numbers: Array, error: float) -> Array | None:
     return None if off.any() or not np.isfinite(halves).all() else halves
 
 
-def _packed_scales(scales: Array, sizes: BlockSizes) -> Array:
+def packed_scales(scales: Array, sizes: BlockSizes) -> Array:
+    """Scales of any float type, (columns, blocks), as bytes: as float16 where that is exact."""
     halves = scales if scales.dtype == np.float16 else _as_halves(_floats(scales), 0.0)
     if halves is None:
         return _beside(_floats(scales), sizes, np.float32)
@@ -147,9 +148,9 @@ def _packed_scales(scales: Array, sizes: BlockSizes) -> Array:
 
 
 def unpacked_zeros(zeros: Array, sizes: BlockSizes) -> Array:
-    """Zero points, (columns, blocks), of as many bits as weights have, as bytes."""
+    """Zero points, (columns, blocks): those of as many bits as weights have as bytes."""
     packed = zeros.reshape(sizes.columns, -1)
-    if sizes.bits == 8:
+    if sizes.bits == 8 or zeros.dtype != np.uint8:
         return packed
     both = np.stack([packed & 15, packed >> 4], axis=-1)
     return np.ascontiguousarray(both.reshape(sizes.columns, -1)[:, : sizes.blocks])
@@ -159,13 +160,19 @@ def _floats(array: Array) -> Array:
     return array.astype(np.float32, copy=False)
 
 
-def _packed_zeros(zeros: Array, scales: Array, sizes: BlockSizes, halves: bool) -> Array:
-    """Zero points: as bytes, or multiplied by scales; one byte if they are equal."""
+def packed_zeros(zeros: Array, scales: Array, sizes: BlockSizes, halves: bool) -> Array:
+    """Zero points (columns, blocks): as bytes, or multiplied by scales; one byte if all are equal.
+
+    Args:
+        zeros: Bytes, or floats.
+        scales: As many floats.
+        sizes: Of the matrix.
+        halves: Whether scales were packed as float16.
+    """
     if zeros.dtype == np.uint8:
-        points = unpacked_zeros(zeros, sizes)
-        if (points == points[0, 0]).all():
-            return points[0, :1].copy()
-        return _beside(points, sizes, np.uint8)
+        if (zeros == zeros[0, 0]).all():
+            return zeros[0, :1].copy()
+        return _beside(zeros, sizes, np.uint8)
     with np.errstate(all="ignore"):
         numbers = _floats(zeros).reshape(-1) * _floats(scales).reshape(-1)
     narrow = _as_halves(numbers, _LAST_BIT) if halves else None
@@ -196,7 +203,7 @@ def packed(
     weights = b.prepack(
         w, ("panels", *key), lambda a: _packed_weights(a, sizes, threads), anywhere=True, form=form
     )
-    numbers = b.prepack(scales, ("scales", *key), lambda a: _packed_scales(a, sizes))
+    numbers = b.prepack(scales, ("scales", *key), lambda a: packed_scales(a, sizes))
     count = sizes.panels * COLUMNS * sizes.blocks
     halves = numbers.size == 2 * count
     if zeros is None:
@@ -207,9 +214,18 @@ def packed(
     points = b.prepack(
         zeros,
         ("zero points", *key, halves, of_scales.ctypes.data),
-        lambda a: _packed_zeros(a, of_scales, sizes, halves),
+        lambda a: packed_zeros(unpacked_zeros(a, sizes), of_scales, sizes, halves),
     )
     give_back(of_scales)  # which zero points are multiplied by
+    return panels_with(b, weights, numbers, points, sizes)
+
+
+def panels_with(
+    b: Builder, weights: Operand, numbers: Operand, points: Operand, sizes: BlockSizes
+) -> Panels:
+    """Panels of packed weights, scales and zero points; their sizes tell what these are."""
+    count = sizes.panels * COLUMNS * sizes.blocks
+    halves = numbers.size == 2 * count
     if points.size == 1:
         variant = Variant(sizes.bits, halves, Zeros.EQUAL)
         return Panels(variant, weights, numbers, points, int(b.value(points)[0]))
@@ -238,7 +254,6 @@ def _pack_numbers(
     numbers[...] = _beside(of_blocks, sizes, np.float32)
     middle: Array = np.array(1 << (sizes.bits - 1), np.uint8)
     if zeros is not None:
-        middle = unpacked_zeros(zeros, sizes) if zeros.dtype == np.uint8 else zeros
-        middle = middle.reshape(sizes.columns, sizes.blocks)
+        middle = unpacked_zeros(zeros, sizes)
     with np.errstate(all="ignore"):
         points[...] = _beside(_floats(middle) * of_blocks, sizes, np.float32)

@@ -1,0 +1,289 @@
+"""Experts that are branches of their own become one node, which knows what each token chose.
+
+A branch is taken or not while the model runs, so that each choice of experts would be a program of
+its own. The node has the rows of each expert multiplied by its weights, and those of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.lowering.fusion.activation import Activation, ActivationCode
+from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, origins, other_input, scalar
+from partita.lowering.graph import Graph, Node, Value
+
+_BLOCKS = "com.microsoft::MatMulNBits"
+_FLOATS = tuple(np.dtype(kind) for kind in ("float32", "float16"))
+
+
+@fusion_pass(95)
+def fuse_mixtures(rewriter: Rewriter) -> None:
+    """A Sum of Ifs over the experts of a TopK becomes ``partita::Mixture``.
+
+    Its inputs are the tokens (..., terms), the experts that each chose (..., k), their shares, and
+    for each of three products (gate, up, down) and each expert its weights, scales and zero points
+    as MatMulNBits has them; of weights that are floats, (terms, columns), there are no others.
+    Attribute `experts` is how many there are, `parts` has for each product its terms, columns, the
+    terms of a block and bits, both 0 for floats. An expert is ``down(silu(gate(x)) * up(x))``.
+    """
+    for node in rewriter.nodes():
+        if node.kind == "Sum":
+            _fuse(rewriter, node)
+
+
+def _fuse(rewriter: Rewriter, total: Node) -> None:
+    ifs = [rewriter.maker(value, "If") for value in total.inputs]
+    experts = [found for node in ifs if node is not None and (found := _expert(rewriter, node))]
+    result = total.outputs[0]
+    if not experts or len(experts) < len(ifs) or result is None:
+        return
+    first = experts[0]
+    choice = _choice(rewriter, first.split)
+    numbers = [expert.number for expert in experts]
+    alike = all(one.x is first.x and one.split is first.split for one in experts)
+    same = all(one.form == first.form for one in experts)
+    if choice is None or not alike or not same or numbers != list(range(len(first.split.outputs))):
+        return
+    weights = [
+        value
+        for part in range(len(first.parts))
+        for expert in experts
+        for value in expert.parts[part].values
+    ]
+    tests = [_test(rewriter, one, choice.shares) for one in experts]
+    if any(test is None for test in tests):
+        return
+    group = [total, *(expert.node for expert in experts)]
+    around = [first.split, *choice.nodes, *(node for test in tests for node in test or ())]
+    if rewriter.inner([*group, *around], result):
+        group += around
+    fused = Node(
+        "Mixture",
+        [first.x, choice.places, choice.of_places, *weights],
+        [result],
+        {"experts": len(experts), "parts": first.sizes},
+        domain="partita",
+        name=total.name,
+        origins=origins(group),
+    )
+    if rewriter.inner(group, result):
+        rewriter.replace(group, fused)
+
+
+class _Product(NamedTuple):
+    """A product by constant weights.
+
+    Attributes:
+        x: What is multiplied.
+        values: Weights, scales, zero points.
+        sizes: Terms, columns, terms of a block, bits.
+    """
+
+    x: Value
+    values: tuple[Value | None, Value | None, Value | None]
+    sizes: tuple[int, int, int, int]
+
+
+class _Expert(NamedTuple):
+    """An expert.
+
+    Attributes:
+        node: The If.
+        condition: Whether any token chose it.
+        split: What has its share for an output.
+        number: Which output that is.
+        x: Tokens.
+        parts: Gate, up, down.
+    """
+
+    node: Node
+    condition: Value
+    split: Node
+    number: int
+    x: Value
+    parts: tuple[_Product, _Product, _Product]
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Of its products."""
+        return tuple(part.sizes for part in self.parts)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What experts have alike whose numbers can lie side by side: sizes and types."""
+        values = [value for part in self.parts for value in part.values]
+        return (*self.sizes, *(None if value is None else value.dtype for value in values))
+
+
+def _expert(rewriter: Rewriter, node: Node) -> _Expert | None:
+    """The expert that an If computes where it was chosen."""
+    body, other = node.attrs.get("then_branch"), node.attrs.get("else_branch")
+    condition = node.inputs[0]
+    if not isinstance(body, Graph) or not isinstance(other, Graph) or condition is None:
+        return None
+    makers = {value: one for one in body.nodes for value in one.outputs if value is not None}
+    last = makers.get(body.outputs[0])
+    if len(body.outputs) != 1 or last is None or last.kind != "Mul":
+        return None
+    for share in last.inputs:
+        split = rewriter.maker(share, "Split")
+        whole = other_input(last, share)
+        down = _product(makers, whole)
+        if share is None or split is None or down is None or not _is_zero(other, share):
+            continue
+        gated = _gated(makers, down.x)
+        if gated is not None and gated[0].x is gated[1].x and gated[0].x not in makers:
+            number = split.outputs.index(share)
+            return _Expert(node, condition, split, number, gated[0].x, (*gated, down))
+    return None
+
+
+def _gated(makers: Mapping[Value, Node], value: Value) -> tuple[_Product, _Product] | None:
+    """The products of which one lets the other through."""
+    product = makers.get(value)
+    if product is None or product.kind != "Mul":
+        return None
+    for first, second in (product.inputs, product.inputs[::-1]):
+        node, up = makers.get(first) if first else None, _product(makers, second)
+        if node is None or up is None:
+            continue
+        gate = None
+        if node.kind == "partita::Silu":
+            gate = _product(makers, node.inputs[0])
+        elif _activates(node):
+            gate = _product(makers, first, activated=True)
+        if gate is not None:
+            return gate, up
+    return None
+
+
+def _activates(node: Node) -> bool:
+    activation = node.attrs.get("activation")
+    silu = isinstance(activation, Activation) and activation.code is ActivationCode.SILU
+    return node.kind == "partita::MatMul" and silu
+
+
+def _product(
+    makers: Mapping[Value, Node], value: Value | None, activated: bool = False
+) -> _Product | None:
+    node = None if value is None else makers.get(value)
+    if node is None or node.inputs[0] is None:
+        return None
+    if node.kind == _BLOCKS:
+        return _in_blocks(node, node.inputs[0])
+    kinds = ("partita::MatMul",) if activated else ("MatMul",)
+    w = node.inputs[1] if node.kind in kinds else None
+    if w is None or any(extra is not None for extra in node.inputs[2:]):
+        return None
+    cast = makers.get(w)
+    if cast is not None and cast.kind == "Cast" and w.dtype == _FLOATS[0]:
+        w = cast.inputs[0]
+    const = None if w is None else w.const
+    if w is None or const is None or const.ndim != 2:
+        return None
+    if const.dtype not in _FLOATS and const.dtype.name != "bfloat16":
+        return None
+    return _Product(node.inputs[0], (w, None, None), (*const.shape, 0, 0))
+
+
+def _in_blocks(node: Node, x: Value) -> _Product | None:
+    """A product by weights in blocks, if they are constant and as many as they are to be."""
+    w, scales, zeros = node.inputs[1], node.inputs[2], node.input(3)
+    terms, columns = node.attrs["K"], node.attrs["N"]
+    size, bits = node.attrs["block_size"], node.attrs.get("bits", 4)
+    if w is None or scales is None or any(extra is not None for extra in node.inputs[4:]):
+        return None
+    if w.const is None or scales.const is None or (zeros is not None and zeros.const is None):
+        return None
+    blocks = -(-terms // size)
+    points = blocks if zeros is None or zeros.dtype != np.uint8 else -(-blocks * bits // 8)
+    due = columns * blocks * size * bits // 8, columns * blocks, columns * points
+    found = (w, scales, scales if zeros is None else zeros)
+    if any(
+        value.const is None or value.const.size != count
+        for value, count in zip(found, due, strict=True)
+    ):
+        return None
+    return _Product(x, (w, scales, zeros), (terms, columns, size, bits))
+
+
+def _is_zero(body: Graph, share: Value) -> bool:
+    """Whether a branch is a row of zeros for each share."""
+    node = body.nodes[0] if len(body.nodes) == 1 else None
+    if node is None or node.kind != "Mul" or body.outputs != node.outputs:
+        return False
+    row = other_input(node, share)
+    return row is not None and row.const is not None and not np.any(row.const)
+
+
+class _Choice(NamedTuple):
+    """What tokens chose.
+
+    Attributes:
+        places: Experts of each token.
+        of_places: Their shares.
+        shares: The shares of all experts, 0 of those that were not chosen.
+        nodes: What computes these.
+    """
+
+    places: Value
+    of_places: Value
+    shares: Value
+    nodes: Sequence[Node]
+
+
+def _choice(rewriter: Rewriter, split: Node) -> _Choice | None:
+    """The choice whose shares a Split parts, expert by expert."""
+    shares = split.inputs[0]
+    scatter = rewriter.maker(shares, "ScatterElements")
+    if shares is None or scatter is None or not _is_last(scatter, shares):
+        return None
+    zeros, places, of_places = scatter.inputs
+    best = rewriter.maker(places, "TopK")
+    maker = rewriter.maker(zeros, "ConstantOfShape")
+    count = len(split.outputs)
+    if best is None or maker is None or places is None or of_places is None:
+        return None
+    scores = best.inputs[0]
+    if scores is None or not scores.shape or scores.shape[-1] != count:
+        return None
+    filled = maker.attrs.get("value")
+    if filled is not None and np.any(filled):
+        return None
+    if shares.shape is None or shares.shape[-1] != count or not _is_last(best, scores):
+        return None
+    if not _is_last(split, shares) or scatter.attrs.get("reduction", "none") != "none":
+        return None
+    shape = rewriter.maker(maker.inputs[0], "Shape")
+    nodes = [scatter, maker, *([] if shape is None else [shape])]
+    return _Choice(places, of_places, shares, nodes)
+
+
+def _is_last(node: Node, value: Value) -> bool:
+    """Whether a node works along the last axis of a value."""
+    rank = len(value.shape or ())
+    default = -1 if node.kind == "TopK" else 0
+    return node.attrs.get("axis", default) in (-1, rank - 1) and rank > 0
+
+
+def _test(rewriter: Rewriter, expert: _Expert, shares: Value) -> Sequence[Node] | None:
+    """The nodes that test whether some share of an expert is more than nothing.
+
+    ``None`` if its condition is another.
+    """
+    split = rewriter.maker(expert.condition, "Split")
+    test = None if split is None else rewriter.maker(split.inputs[0], "Greater")
+    most = None if test is None else rewriter.maker(test.inputs[0], "ReduceMax")
+    if split is None or test is None or most is None or most.inputs[0] is not shares:
+        return None
+    rank = len(shares.shape or ())
+    axes = most.input(1)
+    over = [] if axes is None or axes.const is None else axes.const.reshape(-1).tolist()
+    before = [*range(rank - 1)]
+    found = sorted(axis % max(rank, 1) for axis in over), split.outputs.index(expert.condition)
+    if found != (before, expert.number) or scalar(test.inputs[1]) != 0:
+        return None
+    return split, test, most

@@ -1,0 +1,216 @@
+"""The weights of experts, one expert behind another: in blocks as panels, or plain in columns.
+
+An expert's columns are filled up to whole panels, so that all experts together are one matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita.lowering.transformed_weights import Form
+from partita.system.memory_map import give_back
+from partita_cpu.gemm.packing import run_shared
+from partita_cpu.kernels.quantized_weights.panels import (
+    BlockSizes,
+    Panels,
+    pack_weights,
+    packed_scales,
+    packed_zeros,
+    panels_with,
+)
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS
+
+
+class Source(NamedTuple):
+    """Where numbers of experts are.
+
+    Attributes:
+        operands: A constant for each expert, or one for all, along whose first axis experts lie.
+        stacked: Whether it is one for all.
+        first: Of an expert's rows (columns of the product) the first that counts.
+        step: From one of them to the next.
+        flipped: Whether rows are the second axis of an expert's matrix.
+    """
+
+    operands: tuple[Operand, ...]
+    stacked: bool
+    first: int = 0
+    step: int = 1
+    flipped: bool = False
+
+    def arrays(self, b: Builder, count: int) -> Iterator[Array]:
+        """Expert by expert its rows, (count, ...), which are given back when the next is taken."""
+        for operand in self.operands:
+            whole = b.value(operand, anywhere=True)
+            for one in whole if self.stacked else (whole,):
+                rows = one.T if self.flipped else one
+                yield rows[self.first : self.first + (count - 1) * self.step + 1 : self.step]
+            give_back(whole)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Tells one choice of rows from another."""
+        return self.first, self.step, int(self.flipped)
+
+
+class BlockWeights(NamedTuple):
+    """Weights of 4 or 8 bits in blocks.
+
+    Attributes:
+        sizes: Of an expert's matrix.
+        experts: How many there are.
+        w: Bytes of rows, of each as many as its terms need.
+        scales: Floats, (columns, blocks) of an expert, or one for a column.
+        zeros: Likewise: floats, or numbers of as many bits as weights in bytes; ``None`` for half
+            of the range. With one for a column, an expert's are one row.
+        zero_rows: Whether zero points are a row for each column.
+    """
+
+    sizes: BlockSizes
+    experts: int
+    w: Source
+    scales: Source
+    zeros: Source | None = None
+    zero_rows: bool = True
+
+
+def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
+    """The panels of all experts' matrices; `experts_together` are their sizes.
+
+    Args:
+        b: The builder.
+        weights: Constants.
+        threads: Threads that pack.
+    """
+    sizes, together = weights.sizes, experts_together(weights)
+    key = weights.experts, *sizes
+    form = Form(np.uint8, (together.weight_bytes,)) if weights.w.stacked else None
+    packed = b.prepack(
+        weights.w.operands[0],
+        ("panels of experts", *key, *weights.w.key),
+        lambda _: _packed_weights(b, weights, threads),
+        anywhere=True,
+        form=form,
+    )
+    numbers = b.prepack(
+        weights.scales.operands[0],
+        ("scales of experts", *key, *weights.scales.key),
+        lambda _: packed_scales(_scales(b, weights), together),
+        anywhere=True,
+    )
+    halves = numbers.size == 2 * together.columns * together.blocks
+    if weights.zeros is None:
+        points = b.constant(np.array([1 << (sizes.bits - 1)], np.uint8))
+        return panels_with(b, packed, numbers, points, together)
+    points = b.prepack(
+        weights.zeros.operands[0],
+        ("zero points of experts", *key, *weights.zeros.key, halves),
+        lambda _: packed_zeros(_zeros(b, weights), _scales(b, weights), together, halves),
+        anywhere=True,
+    )
+    return panels_with(b, packed, numbers, points, together)
+
+
+def experts_together(weights: BlockWeights) -> BlockSizes:
+    """The sizes of all experts' matrices side by side, each filled up to whole panels."""
+    sizes = weights.sizes
+    return sizes._replace(columns=weights.experts * sizes.panels * COLUMNS)
+
+
+def _packed_weights(b: Builder, weights: BlockWeights, threads: int) -> Array:
+    sizes = weights.sizes
+    column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
+    out = np.empty((weights.experts, sizes.weight_bytes), np.uint8)
+    for target, rows in zip(out, weights.w.arrays(b, sizes.columns), strict=True):
+        flat = rows.reshape(sizes.columns, -1)
+        missing = column_bytes - flat.shape[1]
+        flat = np.pad(flat, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(flat)
+        layout = sizes.columns, column_bytes, sizes.bits
+        run_shared(threads, pack_weights, flat.reshape(-1), target, *layout)
+    return out.reshape(-1)
+
+
+def _scales(b: Builder, weights: BlockWeights) -> Array:
+    """Scales of all columns, (columns, blocks)."""
+    return _side_by_side(b, weights, weights.scales, lambda rows: rows)
+
+
+def _zeros(b: Builder, weights: BlockWeights) -> Array:
+    """Zero points of all columns, (columns, blocks): floats, or bytes of one each."""
+    sizes, source = weights.sizes, weights.zeros
+    if source is None:
+        raise ValueError("there are no zero points")
+    if source.operands[0].dtype != np.uint8 or sizes.bits == 8:
+        return _side_by_side(b, weights, source, lambda rows: rows)
+    if weights.zero_rows:
+        return _side_by_side(b, weights, source, lambda rows: nibbles(rows)[:, : sizes.blocks])
+    whole = source._replace(operands=(b.constant(nibbles(b.value(source.operands[0]))),))
+    return _side_by_side(b, weights, whole, lambda rows: rows)
+
+
+def nibbles(array: Array) -> Array:
+    """Both halves of each byte along the last axis, the low one first."""
+    both = np.stack([array & 15, array >> 4], axis=-1)
+    return both.reshape(*array.shape[:-1], -1)
+
+
+def _side_by_side(
+    b: Builder, weights: BlockWeights, source: Source, read: Callable[[Array], Array]
+) -> Array:
+    """Numbers of blocks of all columns; those that fill up panels are as the last one's."""
+    sizes = weights.sizes
+    missing = -sizes.columns % COLUMNS
+    found = []
+    for rows in source.arrays(b, sizes.columns):
+        numbers = read(rows.reshape(sizes.columns, -1))
+        wide = np.broadcast_to(numbers, (sizes.columns, sizes.blocks))
+        found.append(np.pad(wide, ((0, missing), (0, 0)), mode="edge"))
+    return np.concatenate(found)
+
+
+class PlainWeights(NamedTuple):
+    """Weights that are floats.
+
+    Attributes:
+        terms: Of a column.
+        columns: Of an expert's matrix.
+        experts: How many there are.
+        w: Rows of terms.
+    """
+
+    terms: int
+    columns: int
+    experts: int
+    w: Source
+
+
+def packed_plain(b: Builder, weights: PlainWeights, wide: int, kind: np.dtype) -> Operand:
+    """Columns of all experts, so many side by side, term by term; see `multiply_plain`.
+
+    Args:
+        b: The builder.
+        weights: Constants of float32 or of 16 bits.
+        wide: Columns side by side; those that fill up the last ones are zeros.
+        kind: Their element type; 16-bit floats become uint16.
+    """
+    stored = np.dtype(np.uint16) if kind.itemsize == 2 else kind
+    blocks = -(-weights.columns // wide)
+    shape = (weights.experts, blocks, weights.terms, wide)
+
+    def packed(_: Array) -> Array:
+        out = np.zeros(shape, stored)
+        for target, rows in zip(out, weights.w.arrays(b, weights.columns), strict=True):
+            numbers = rows.astype(kind, copy=False).view(stored)
+            for block in range(blocks):
+                part = numbers[block * wide : (block + 1) * wide]
+                target[block, :, : len(part)] = part.T
+        return out.reshape(-1)
+
+    key = "columns of experts", wide, kind.name, weights.columns, *weights.w.key
+    form = Form(stored, (math.prod(shape),)) if weights.w.stacked else None
+    return b.prepack(weights.w.operands[0], key, packed, anywhere=True, form=form)
