@@ -21,7 +21,7 @@ def model_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("model", type=Path, nargs="?", help="a GGUF file")
-    source.add_argument("--random", choices=[n for n, one in SIZES.items() if not one.experts])
+    source.add_argument("--random", choices=SIZES)
     parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
     parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
     parser.add_argument("--threads", type=int, default=2)

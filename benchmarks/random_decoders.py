@@ -33,6 +33,9 @@ WEIGHTS: tuple[Weights, ...] = ("q4", "q8", "f16", "f32")
 BLOCK = 32
 """Weights that share a scale."""
 
+EXPERTS_USED = 2
+"""Experts of a mixture that a token is sent to."""
+
 PERIOD = 1_000_003
 """Numbers after which those of a large matrix come again: a prime, so that no rows are alike."""
 
@@ -77,6 +80,7 @@ SIZES = {
     "1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936),
     "3B": Architecture(28, 3072, 8192, 24, 8, 128, 128256),
     "8B": Architecture(32, 4096, 14336, 32, 8, 128, 128256),
+    "8x0.1B": Architecture(16, 1024, 1792, 16, 4, 64, 32000, experts=8),
     "8x7B": Architecture(32, 4096, 14336, 32, 8, 128, 32000, experts=8),
     "70B": Architecture(80, 8192, 28672, 64, 8, 128, 128256),
 }
@@ -259,7 +263,7 @@ class _Builder:
             f"{weight}.experts.fc2", FLOAT, (count, hidden, wide), _normal(wide**-0.5)
         )
         inputs: list[ir.Value | None] = [normed, rows, first, None, second]
-        attributes = {"k": 2, "activation_type": "silu", "normalize_routing_weights": 1}
+        attributes = {"k": EXPERTS_USED, "activation_type": "silu", "normalize_routing_weights": 1}
         return self._op(f"{path}/experts/MoE", "MoE", inputs, attributes)
 
     def _skip(

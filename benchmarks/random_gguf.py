@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from random_decoders import SIZES, Architecture
+from random_decoders import EXPERTS_USED, SIZES, Architecture
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +48,7 @@ def write_random_gguf(path: Path, sizes: Architecture, kind: str, context: int =
 
     Args:
         path: Where to.
-        sizes: Of the decoder; without experts.
+        sizes: Of the decoder.
         kind: A key of :data:`TYPES`, of all matrices.
         context: That the model says it was made for.
     """
@@ -81,15 +81,21 @@ def _tensors(sizes: Architecture, kind: str) -> Iterator[tuple[str, Shape, str]]
         "attn_k": (narrow, hidden),
         "attn_v": (narrow, hidden),
         "attn_output": (hidden, queries),
+    }
+    fed: dict[str, Shape] = {
         "ffn_gate": (wide, hidden),
         "ffn_up": (wide, hidden),
         "ffn_down": (hidden, wide),
     }
+    if sizes.experts:
+        fed = {f"{name}_exps": (sizes.experts, *shape) for name, shape in fed.items()}
     for layer in range(sizes.layers):
         for name in ("attn_norm", "ffn_norm"):
             yield f"blk.{layer}.{name}.weight", (hidden,), "F32"
-        for name, shape in matrices.items():
+        for name, shape in {**matrices, **fed}.items():
             yield f"blk.{layer}.{name}.weight", shape, kind
+        if sizes.experts:
+            yield f"blk.{layer}.ffn_gate_inp.weight", (sizes.experts, hidden), "F32"
 
 
 def _nbytes(shape: Shape, kind: str) -> int:
@@ -98,12 +104,13 @@ def _nbytes(shape: Shape, kind: str) -> int:
 
 
 def _random(name: str, shape: Shape, kind: str) -> Array:
-    if kind == "F32":
+    if len(shape) == 1:
         return np.ones(shape, np.float32)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    deviation = shape[1] ** -0.5
-    if kind == "F16":
-        return (rng.standard_normal(shape, np.float32) * deviation).astype(np.float16)
+    deviation = shape[-1] ** -0.5
+    if kind in ("F32", "F16"):
+        numbers: Array = rng.standard_normal(shape, np.float32) * deviation
+        return numbers.astype(np.float16 if kind == "F16" else np.float32, copy=False)
     count = int(np.prod(shape)) // TYPES[kind][1]
     blocks: Array = np.resize(
         np.roll(_blocks(kind), int(rng.integers(_PERIOD)), 0), (count, TYPES[kind][2])
@@ -135,6 +142,8 @@ def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[i
         "rope.dimension_count": sizes.head_size,
         "vocab_size": sizes.vocabulary,
     }
+    if sizes.experts:
+        numbers |= {"expert_count": sizes.experts, "expert_used_count": EXPERTS_USED}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     return {
         "general.architecture": (_STRING, _text("llama")),
@@ -184,8 +193,7 @@ def main() -> None:
     """Writes a file and says how large it is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path)
-    plain = [name for name, sizes in SIZES.items() if not sizes.experts]
-    parser.add_argument("--size", choices=plain, default="1.5B")
+    parser.add_argument("--size", choices=SIZES, default="1.5B")
     parser.add_argument("--kind", choices=[kind for kind in TYPES if kind != "F32"], default="Q4_0")
     args = parser.parse_args()
     write_random_gguf(args.path, SIZES[args.size], args.kind)
