@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -354,6 +355,40 @@ def test_bodies_that_lie_too_deep():
         net.result(net.layer("If", [condition, x], [("f32", (3,))], "opset8", inside=both)[0])
         inner = net.inner()
     refused(f'<net version="11">{inner}</net>'.encode(), "bodies lie deeper than 32")
+
+
+def test_not_all_of_very_many_unknown_layers_are_named():
+    net = Net()
+    x = net.parameter("x", "f32", (4,))
+    for number in range(40):
+        x = net.op(f"Strange{number}", x)
+    net.result(x)
+    refused(net.bytes(), "Strange31_32' (Strange31, opset1); and 8 more")
+
+
+@pytest.mark.parametrize("kind", ["Broadcast", "Tile", "Range", "OneHot", "Pad"])
+def test_shapes_that_ask_for_much_are_left_to_the_run(kind):
+    def whole(number):
+        return net.const(np.array(number, np.int64))
+
+    net, most = Net(), 1 << 24
+    net.parameter("x", "f32", (1,))
+    inputs, data = {
+        "Broadcast": ([whole(1), whole([most])], {"mode": "numpy", "version": "opset3"}),
+        "Tile": ([whole([1, 2]), whole([most // 2])], {}),
+        "Range": ([whole(0), whole(most), whole(1)], {"output_type": "i64", "version": "opset4"}),
+        "OneHot": ([whole([1]), whole(most), whole(1), whole(0)], {"axis": "-1"}),
+        "Pad": ([whole([1]), whole([most - 1]), whole([0]), whole(0)], {"pad_mode": "constant"}),
+    }[kind]
+    net.result(net.op(kind, *inputs, out=[("i64", (most,))], **data))
+    tracemalloc.start()
+    try:
+        model = read_model(net.bytes(), weights=bytes(net.weights))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert model.ops
+    assert peak < most
 
 
 def test_damaged_bytes_raise_model_errors_and_nothing_else():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.system.modules import import_modules
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
 OPSET = 23
@@ -32,6 +34,12 @@ _DEEPEST = 32
 
 _FEW = 1024
 """Elements of constants that are computed with here."""
+
+_MOST_TOLD = 32
+"""Types of layers that are named where they are not known."""
+
+_MOST = 1 << 20
+"""Elements of what is computed here; the shape of a Broadcast can ask for any number."""
 
 
 def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
@@ -291,8 +299,10 @@ class GraphScope:
                     value.name = self.fresh(node.name or layer.name)
         if not fresh or not _is_arithmetic_on_constants(fresh, own):
             return outputs
-        del self.nodes[start:]
         arrays = _computed(fresh)
+        if arrays is None:
+            return outputs
+        del self.nodes[start:]
         return [
             self.constant(arrays[value], value.name or layer.name) if value in own else value
             for value in outputs
@@ -354,8 +364,8 @@ def _is_arithmetic_on_constants(nodes: Sequence[ir.Node], own: set[ir.Value]) ->
     return True
 
 
-def _computed(nodes: Sequence[ir.Node]) -> dict[ir.Value, Array]:
-    """The values that nodes make of constants."""
+def _computed(nodes: Sequence[ir.Node]) -> dict[ir.Value, Array] | None:
+    """The values that nodes make of constants; ``None`` if one is too large to be computed here."""
     import onnx_ir as ir
     from onnx.reference import ReferenceEvaluator
 
@@ -365,16 +375,33 @@ def _computed(nodes: Sequence[ir.Node]) -> dict[ir.Value, Array]:
         for value in given:
             if value.const_value is not None:
                 arrays[value] = value.const_value.numpy()
-        evaluator = ReferenceEvaluator(ir.to_proto(node))
-        found = evaluator.run(None, {str(value.name): arrays[value] for value in given})
+        proto = ir.to_proto(node)
+        feeds = {str(value.name): arrays[value] for value in given}
+        if _elements_made(proto, feeds) > _MOST:
+            return None
+        found = ReferenceEvaluator(proto).run(None, feeds)
         arrays.update(zip(node.outputs, map(np.asarray, found), strict=True))
     return arrays
+
+
+def _elements_made(node: onnx.NodeProto, feeds: Mapping[str, Array]) -> int:
+    """The elements of an operation's results, as far as their shapes follow from its inputs."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    held = [numpy_helper.from_array(array, name) for name, array in feeds.items()]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = helper.make_graph([node], "one", [], outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    found = onnx.shape_inference.infer_shapes(model).graph.output
+    return sum(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in found)
 
 
 def _refuse_unknown(net: Network) -> None:
     known = {"Parameter", "Result", "Const", *TRANSLATORS}
     unknown = {layer.type: layer for layer in net.layers.values() if layer.type not in known}
     if unknown:
-        raise ModelFormatError(
-            "layers that are not known: " + "; ".join(str(layer) for layer in unknown.values())
-        )
+        told = [str(layer) for layer in unknown.values()][:_MOST_TOLD]
+        if len(unknown) > _MOST_TOLD:
+            told.append(f"and {len(unknown) - _MOST_TOLD} more")
+        raise ModelFormatError(f"layers that are not known: {'; '.join(told)}")
