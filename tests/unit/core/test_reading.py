@@ -400,6 +400,18 @@ def test_sparse_weights_become_dense(indices):
     assert proto.SerializeToString() == before
 
 
+@pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 10], [-6]])
+@pytest.mark.parametrize("place", ["initializer", "attribute"])
+def test_sparse_weights_that_claim_to_be_large(dims, place):
+    claimed = sparse([0, 1] if len(dims) == 1 else [[0, 0], [0, 1]], dims)
+    if place == "initializer":
+        model = model_of([node("Add", ["x", "w"], "y")], ["x"], ["y"], sparse_initializer=[claimed])
+    else:
+        made = node("Constant", [], "w", sparse_value=claimed)
+        model = model_of([made, node("Add", ["x", "w"], "y")], ["x"], ["y"])
+    refused(model, f"Sparse tensor 'w' of the ModelProto has shape {dims}; s")
+
+
 @pytest.mark.parametrize(
     "indices", [[1, 6], [-1, 0], [[0, 1], [1, 3]], [[0], [1]], [[[0]]], [1, 2, 3]]
 )

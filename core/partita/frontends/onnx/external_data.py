@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+_DENSE_BYTES = 1 << 26
+_DENSE_PER_BYTE = 1024
+_MOST_DENSE_BYTES = 1 << 30
+"""What sparse tensors may become, in all: so many bytes, and so many for each byte of elements that
+are kept, but never more than the last. A few bytes may claim any number."""
+
 _NUMBERS_AND_TEXTS = frozenset({1, 2, 3, 6, 7, 8})
 """Types of attributes that hold neither tensors nor graphs."""
 
@@ -100,10 +106,11 @@ def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
         The protobuf itself if it has none, else a copy.
 
     Raises:
-        ModelFormatError: An index lies outside of its tensor.
+        ModelFormatError: An index lies outside of its tensor, or they would become too large.
     """
-    if not any(map(_is_sparse, _graphs(proto.graph))):
+    if next(_sparse_of(proto.graph), None) is None:
         return proto
+    _check_dense_bytes(proto, origin)
     copy = type(proto)()
     copy.CopyFrom(proto)
     for graph in _graphs(copy.graph):
@@ -249,13 +256,31 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, path: Path | None, where:
         )
 
 
-def _is_sparse(graph: onnx.GraphProto) -> bool:
-    return bool(graph.sparse_initializer) or any(
-        attribute.HasField("sparse_tensor")
-        for node in graph.node
-        for attribute in node.attribute
-        if attribute.type not in _NUMBERS_AND_TEXTS
-    )
+def _check_dense_bytes(proto: onnx.ModelProto, origin: str) -> None:
+    """Refuses sparse tensors that would become too large."""
+    kept = sum(sparse.values.ByteSize() for sparse in _sparse_of(proto.graph))
+    most = min(_DENSE_BYTES + _DENSE_PER_BYTE * kept, _MOST_DENSE_BYTES)
+    total = 0
+    for sparse in _sparse_of(proto.graph):
+        where = f"Sparse tensor '{sparse.values.name}' of {origin}"
+        if sparse.dims and min(sparse.dims) < 0:
+            raise ModelFormatError(f"{where} has shape {list(sparse.dims)}; sizes are 0 or more.")
+        total += math.prod(sparse.dims) * max(_bits().get(sparse.values.data_type, 0), 8) // 8
+        if total > most:
+            raise ModelFormatError(
+                f"{where} has shape {list(sparse.dims)}; sparse tensors that keep {kept} bytes may "
+                f"become {most} in all."
+            )
+
+
+def _sparse_of(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
+    """The sparse tensors of a graph and its bodies."""
+    for one in _graphs(graph):
+        yield from one.sparse_initializer
+        for node in one.node:
+            for attribute in node.attribute:
+                if attribute.type not in _NUMBERS_AND_TEXTS and attribute.HasField("sparse_tensor"):
+                    yield attribute.sparse_tensor
 
 
 def _dense(sparse: onnx.SparseTensorProto, origin: str) -> onnx.TensorProto:
