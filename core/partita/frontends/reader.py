@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,7 +309,7 @@ def _tidy(
             extensions.attach(ir_model.graph)
         if not tidy:
             return Model(ir_model)
-        if not _are_in_order(nodes):
+        if not _is_in_order(ir_model.graph, {None}):
             _sort(ir_model.graph, origin)
             nodes, _ = _operations(ir_model.graph)
         forget_meaningless_dims(ir_model.graph, nodes)
@@ -410,24 +410,37 @@ def _operations(graph: ir.Graph | ir.Function) -> tuple[list[ir.Node], list[ir.G
     bodies: list[ir.Graph] = []
     for node in graph:
         nodes.append(node)
-        for attribute in node.attributes.values():
-            kind = attribute.type.name
-            if kind in ("GRAPH", "GRAPHS"):
-                for body in [attribute.value] if kind == "GRAPH" else attribute.value:
-                    inner = _operations(body)
-                    nodes += inner[0]
-                    bodies += [body, *inner[1]]
+        for body in _bodies(node):
+            inner = _operations(body)
+            nodes += inner[0]
+            bodies += [body, *inner[1]]
     return nodes, bodies
 
 
-def _are_in_order(nodes: Sequence[ir.Node]) -> bool:
-    """Whether every operation comes behind those whose results it or its bodies read."""
-    seen: set[ir.Node | None] = {None}
-    for node in nodes:
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        kind = attribute.type.name
+        if kind == "GRAPH":
+            yield attribute.value
+        elif kind == "GRAPHS":
+            yield from attribute.value
+
+
+def _is_in_order(graph: ir.Graph, seen: set[ir.Node | None]) -> bool:
+    """Whether every operation comes behind those whose results it or its bodies read.
+
+    Args:
+        graph: The graph, or a body.
+        seen: What comes before it; all of the graph's own is added. An operation is not before its
+            own bodies.
+    """
+    for node in graph:
         if any(value is not None and value.producer() not in seen for value in node.inputs):
             return False
+        if not all(_is_in_order(body, seen) for body in _bodies(node)):
+            return False
         seen.add(node)
-    return True
+    return all(value.producer() in seen for value in graph.outputs)
 
 
 def _sort(graph: ir.Graph, origin: str) -> None:

@@ -221,6 +221,14 @@ def test_operations_are_sorted():
     assert [op.name for op in read_model(model_of(shuffled, ["x"], ["c"])).ops] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("read", ["y", "z"])
+def test_a_body_that_reads_what_comes_of_it(read):
+    proto = if_with_capture()
+    proto.graph.node.append(node("Neg", ["y"], "z"))
+    proto.graph.node[0].attribute[0].g.node[0].input[0] = read
+    refused(proto, "has a cycle")
+
+
 def test_long_chains_are_no_trouble():
     nodes = [node("Neg", [f"v{i}"], f"v{i + 1}") for i in range(3000)]
     model = read_model(model_of(nodes[::-1], [value("v0", [1])], ["v3000"]))
