@@ -219,6 +219,15 @@ def test_grid_sample(mode, padding, aligned):
         check("GridSample", [volume, normal(2, 1, 3, 2, 5, 3)], opset=20, **attributes)
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("channels", [3, 4, 12])
+def test_channels_sampled_together(padding, channels):
+    """Some points lie beside the image; what is not finite reaches its own channel alone."""
+    x = normal(1, 2, channels, 7, 9)
+    x[0, 1, 0, 0], x[1, channels - 1, 6, 8] = np.inf, np.nan
+    check("GridSample", [x, normal(2, 2, 23, 31, 2)], opset=20, padding_mode=padding)
+
+
 def test_grid_of_infinities_reads_only_padding():
     grid = np.array([[[[np.inf, 0], [np.nan, 0], [-np.inf, 1e30]]]], np.float32)
     (y,) = run_ours("GridSample", [normal(1, 1, 1, 4, 4), grid], opset=20)

@@ -24,6 +24,9 @@ _MODES = {
     "bicubic": _CUBIC,
 }
 _ZEROS, _REFLECTION = 0, 2
+_TOGETHER = 4
+"""Channels whose results are made of the same elements of their planes together."""
+
 _PADDINGS = {"zeros": _ZEROS, "border": 1, "reflection": _REFLECTION}
 
 
@@ -90,10 +93,10 @@ def _taps(
 
 
 @jit
-def sample_grid(
-    x: Array,
+def find_taps(
     grid: Array,
-    y: Array,
+    places: Array,
+    weights: Array,
     sizes: Array,
     mode: int,
     padding: int,
@@ -101,43 +104,116 @@ def sample_grid(
     tid: int,
     nt: int,
 ) -> None:
-    """``y[n, c, p] = x[n, c]`` at the coordinates ``grid[n, p]``.
+    """Which elements of a plane or volume each point is made of, and their shares in it.
 
     Args:
-        x: Input (N, C, D, H, W), flat.
-        grid: (N, points, 2 or 3) coordinates in [-1, 1]: along W, H and D.
-        y: Output (N, C, points), flat.
-        sizes: C, D, H, W; a D of 0 stands for images.
+        grid: (points of all images, 2 or 3) coordinates in [-1, 1]: along W, H and D.
+        places: Output (points, taps): elements counted from the first one; -1 for none.
+        weights: Output (points, taps).
+        sizes: D, H, W; a D of 0 stands for images.
         mode: 0 nearest, 1 linear, 2 cubic.
         padding: 0 zeros, 1 border, 2 reflection.
         aligned: Whether -1 and 1 are the centres of the outer pixels instead of their edges.
         tid: This thread.
         nt: All threads; they share the points.
     """
-    channels, height, width = sizes[0], sizes[2], sizes[3]
-    depth = max(sizes[1], 1)
-    points = grid.shape[1]
+    height, width = sizes[1], sizes[2]
     taps = 1 << mode
-    deep = taps if sizes[1] else 1
-    total = grid.shape[0] * points
+    deep = taps if sizes[0] else 1
+    total = grid.shape[0]
     for point in range(total * tid // nt, total * (tid + 1) // nt):
-        n = point // points
-        p = point - n * points
-        ix, wx = _taps(grid[n, p, 0], width, mode, padding, aligned)
-        iy, wy = _taps(grid[n, p, 1], height, mode, padding, aligned)
+        ix, wx = _taps(grid[point, 0], width, mode, padding, aligned)
+        iy, wy = _taps(grid[point, 1], height, mode, padding, aligned)
         iz, wz = (0, -1, -1, -1), (1.0, 0.0, 0.0, 0.0)
-        if sizes[1]:
-            iz, wz = _taps(grid[n, p, 2], depth, mode, padding, aligned)
-        for c in range(channels):
-            plane = (n * channels + c) * depth
-            value = 0.0
-            for k in range(deep):
-                for j in range(taps):
-                    for i in range(taps):
-                        if iz[k] >= 0 and iy[j] >= 0 and ix[i] >= 0:
-                            at = ((plane + iz[k]) * height + iy[j]) * width + ix[i]
-                            value += wz[k] * wy[j] * wx[i] * x[at]
-            y[(n * channels + c) * points + p] = value
+        if sizes[0]:
+            iz, wz = _taps(grid[point, 2], sizes[0], mode, padding, aligned)
+        if taps == 2 and deep == 1:
+            # Images, linearly: what is found by number below lies in memory.
+            for j, row, down in ((0, iy[0], wy[0]), (2, iy[1], wy[1])):
+                above = row * width
+                places[point, j] = above + ix[0] if row >= 0 and ix[0] >= 0 else -1
+                places[point, j + 1] = above + ix[1] if row >= 0 and ix[1] >= 0 else -1
+                weights[point, j], weights[point, j + 1] = down * wx[0], down * wx[1]
+            continue
+        tap = 0
+        for k in range(deep):
+            for j in range(taps):
+                for i in range(taps):
+                    exists = iz[k] >= 0 and iy[j] >= 0 and ix[i] >= 0
+                    at = (iz[k] * height + iy[j]) * width + ix[i]
+                    places[point, tap] = at if exists else -1
+                    weights[point, tap] = wz[k] * wy[j] * wx[i]
+                    tap += 1
+
+
+@jit
+def add_taps(
+    x: Array,
+    places: Array,
+    weights: Array,
+    y: Array,
+    channels: int,
+    points: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y[n, c, p] = sum over t of weights[n, p, t] * x[n, c, places[n, p, t]]``.
+
+    Args:
+        x: Input (N, C, elements), flat.
+        places: What `find_taps` found: (N x points, taps).
+        weights: Likewise.
+        y: Output (N, C, points), flat.
+        channels: C.
+        points: Of an image.
+        tid: This thread.
+        nt: All threads; they share the results.
+    """
+    planes, taps = y.size // points, places.shape[1]
+    elements, together = x.size // planes, 1
+    if taps == 4 and channels % _TOGETHER == 0:
+        together = _TOGETHER
+    count = planes // together * points
+    begin, end = count * tid // nt, count * (tid + 1) // nt
+    while begin < end:
+        block = begin // points
+        stop = min(end, (block + 1) * points)
+        plane = block * together
+        base, of_image = plane * elements, plane // channels * points
+        for p in range(begin - block * points, stop - block * points):
+            to, at = plane * points + p, np.uint64(of_image + p)
+            if together == 1 or not _all_exist(places, at):
+                for n in range(together):
+                    beside = base + n * elements
+                    value = _sum_of(x, beside, places, weights, at, taps)
+                    y[np.uint64(to + n * points)] = value
+                continue
+            w0, w1, w2, w3 = weights[at, 0], weights[at, 1], weights[at, 2], weights[at, 3]
+            i0, i1, i2, i3 = places[at, 0], places[at, 1], places[at, 2], places[at, 3]
+            for n in range(_TOGETHER):
+                beside = base + n * elements
+                upper = w0 * x[np.uint64(beside + i0)] + w1 * x[np.uint64(beside + i1)]
+                lower = w2 * x[np.uint64(beside + i2)] + w3 * x[np.uint64(beside + i3)]
+                y[np.uint64(to + n * points)] = upper + lower
+        begin = stop
+
+
+@jit(inline=True)
+def _all_exist(places: Array, at: Any) -> bool:
+    """Whether all of the four elements do."""
+    lowest: int = places[at, 0] | places[at, 1] | places[at, 2] | places[at, 3]
+    return lowest >= 0
+
+
+@jit(inline=True)
+def _sum_of(x: Array, base: int, places: Array, weights: Array, p: Any, taps: int) -> Any:
+    """One result; elements that do not exist are left out, whatever lies beside the plane."""
+    value = x.dtype.type(0)
+    for tap in range(taps):
+        at = places[p, tap]
+        if at >= 0:
+            value += weights[p, tap] * x[np.uint64(base + at)]
+    return value
 
 
 @kernel("GridSample", dtypes=ALL_FLOATS, since=16)
@@ -154,18 +230,30 @@ def grid_sample(b: Builder, node: Node, x: Operand, grid: Operand) -> Operand:
         )
     y = b.empty((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
     if y.size:
-        sizes = [x.shape[1], *([0] * (3 - rank)), *x.shape[2:]]
         points = math.prod(grid.shape[1:-1])
+        taps = (1 << mode) ** rank
+        shape = grid.shape[0] * points, taps
+        places, weights = b.empty(shape, np.int64), b.empty(shape, x.dtype)
         b.call(
-            sample_grid,
-            b.flat(x),
-            b.view(grid, (grid.shape[0], points, rank)),
-            b.flat(y),
-            b.constant(np.array(sizes, np.int64)),
+            find_taps,
+            b.view(grid, (grid.shape[0] * points, rank)),
+            places,
+            weights,
+            b.constant(np.array([*([0] * (3 - rank)), *x.shape[2:]], np.int64)),
             mode,
             _PADDINGS[attrs.get("padding_mode", "zeros")],
             int(attrs.get("align_corners", 0)),
-            work=y.size * 8,
+            work=places.size * 8,
+        )
+        b.call(
+            add_taps,
+            b.flat(x),
+            places,
+            weights,
+            b.flat(y),
+            x.shape[1],
+            points,
+            work=y.size * taps,
         )
     return y
 
