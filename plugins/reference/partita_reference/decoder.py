@@ -26,10 +26,10 @@ _NEEDED: dict[str, dict[str, Any]] = {
 }
 """Attributes that must be as they are if they are left out."""
 
-_LEFT_OUT = {"GroupQueryAttention": (12, 13, 16), "MatMulNBits": (4,)}
+_LEFT_OUT = {"GroupQueryAttention": (12, 13, 16)}
 """Inputs that must be left out.
 
-Scales of a quantized cache, lengths of right-padded chunks, an order of the rows of weights."""
+Scales of a quantized cache, lengths of right-padded chunks."""
 
 
 def unread(node: ir.Node) -> str | None:

@@ -37,8 +37,6 @@ class MatMulNBits(OpRun):
         bias: Array | None = None,
         **attributes: Any,
     ) -> tuple[Array]:
-        if indices is not None:
-            raise ValueError("g_idx is not implemented")
         bits, block = attributes.get("bits", 4), attributes["block_size"]
         columns, rows = attributes["N"], attributes["K"]
         blocks = -(-rows // block)
@@ -48,8 +46,12 @@ class MatMulNBits(OpRun):
             centers = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks, None]
         elif zeros is not None:
             centers = zeros.astype(np.float64).reshape(columns, blocks, 1)
-        wide = (numbers - centers) * scales.astype(np.float64).reshape(columns, blocks, 1)
-        y = a.astype(np.float64) @ wide.reshape(columns, -1)[:, :rows].T
+        factors = scales.astype(np.float64).reshape(columns, blocks)
+        points = np.broadcast_to(centers, (columns, blocks, 1))[:, :, 0]
+        of_rows = np.arange(rows) // block if indices is None else indices[:rows]
+        levels = numbers.reshape(columns, -1)[:, :rows]
+        wide = (levels - points[:, of_rows]) * factors[:, of_rows]
+        y = a.astype(np.float64) @ wide.T
         return ((y if bias is None else y + bias.astype(np.float64)).astype(a.dtype),)
 
 

@@ -82,6 +82,17 @@ def test_mat_mul_n_bits(bits, zeros):
     assert_close(found, judged, 2e-4)
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+def test_terms_that_name_their_scales(zeros):
+    inputs = [normal(1, 2, 5, 64), small(2, 6, 2, 16), normal(3, 12), None, None]
+    inputs[3] = 8 + normal(4, 12) if zeros else None
+    inputs[4] = np.random.default_rng(5).permutation(np.arange(64) // 32).astype(np.int32)
+    attributes = {"K": 64, "N": 6, "bits": 4, "block_size": 32}
+    constants = ("x1", "x2", "x4", "x3")[: 4 if zeros else 3]
+    found, judged = both("MatMulNBits", inputs, [np.float32], constants=constants, **attributes)
+    assert_close(found, judged, 2e-4)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("with_zeros", [False, True])
 def test_gather_block_quantized(bits, with_zeros):

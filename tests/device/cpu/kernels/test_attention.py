@@ -17,6 +17,7 @@ from partita_cpu.jit import isa
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.kernels.attention.attention_rows import softmax_scores
 from partita_cpu.kernels.operator_table import emitter_for
+from partita_cpu.query import takes
 from partita_reference.corrections import corrected_for
 
 
@@ -252,7 +253,7 @@ def test_attention_of_halves():
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("padding", [None, (2,), (2, 5)])
+@pytest.mark.parametrize("padding", [None, (2,), (2, 5), (2, 3, 5)])
 @pytest.mark.parametrize("with_terms", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_multi_head_attention(causal, padding, with_terms, with_bias):
@@ -261,6 +262,8 @@ def test_multi_head_attention(causal, padding, with_terms, with_bias):
     if padding is not None:
         mask = np.array([5, 3], np.int32)
         mask = mask if padding == (2,) else (np.arange(5) < mask[:, None]).astype(np.int32)
+        if padding == (2, 3, 5):
+            mask = np.tril(np.repeat(mask[:, None], 5 if causal else 3, axis=1), 1)
     bias = normal(4, 48) if with_bias else None
     terms = normal(5, 1, 4, 3, 5) if with_terms else None
     if not causal:
@@ -270,6 +273,22 @@ def test_multi_head_attention(causal, padding, with_terms, with_bias):
         inputs = [k, k, v, bias, mask]
         options = {"num_heads": 4, "unidirectional": 1}
         check("MultiHeadAttention", inputs, domain="com.microsoft", **options)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 5), (2, 3, 5)])
+def test_padding_of_all_forms_is_taken(shape):
+    inputs = [normal(seed, 2, 3, 16) for seed in (1, 2, 3)]
+    inputs += [None, np.ones(shape, np.int32)]
+    options = {"domain": "com.microsoft", "num_heads": 4}
+    graph = lower_proto(model_of("MultiHeadAttention", inputs, **options))
+    graph.nodes[0].inputs[4].shape = shape
+    assert takes(graph.nodes[0])
+
+
+def test_a_single_query_of_multi_head_attention_sees_all_keys():
+    q, k, v = normal(1, 2, 1, 16), normal(2, 2, 4, 5, 4), normal(3, 2, 4, 5, 4)
+    options = {"num_heads": 4, "unidirectional": 1}
+    check("MultiHeadAttention", [q, k, v], domain="com.microsoft", **options)
 
 
 def test_multi_head_attention_with_a_cache():

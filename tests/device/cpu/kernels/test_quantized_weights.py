@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from block_weights import Weights
+from block_weights import Weights, unpacked
 from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
@@ -282,11 +282,54 @@ def test_what_is_refused(changes, said):
         product(normal(0, 1, 512), weights, **changes)
 
 
-def test_an_order_of_columns_is_refused():
+def by_scales(weights, groups):
+    """A matrix (terms, columns) whose terms name their scales, in float64."""
+    columns, blocks = weights.scales.shape
+    bits, terms = weights.sizes["bits"], weights.sizes["K"]
+    levels = unpacked(weights.packed, bits).reshape(columns, -1)[:, :terms].astype(np.float64)
+    zeros = np.full((columns, blocks), float(1 << (bits - 1)))
+    if weights.zeros is not None:
+        packed = weights.zeros.dtype == np.uint8
+        zeros = unpacked(weights.zeros, bits)[:, :blocks] if packed else weights.zeros
+    of_terms = zeros.astype(np.float64)[:, groups], weights.scales.astype(np.float64)[:, groups]
+    return ((levels - of_terms[0]) * of_terms[1]).T
+
+
+@pytest.mark.parametrize("zeros", [None, "bytes", "floats"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("even", [True, False])
+def test_terms_that_name_their_scales(zeros, bits, even):
+    weights = Weights(20, 150, 9, 32, bits, zeros)
+    rng = np.random.default_rng(21)
+    groups = rng.permutation(np.arange(150) // 32) if even else rng.integers(0, 5, 150)
+    inputs = weights.inputs + [None] * (3 - len(weights.inputs)) + [groups.astype(np.int32)]
+    for rows in (1, 70):
+        x = normal(rows, rows, 150)
+        options = {"domain": MICROSOFT, "constants": [1, 2, 4] + [3] * (zeros is not None)}
+        options |= weights.sizes
+        (got,) = run_ours("MatMulNBits", [x, *inputs], **options)
+        assert_near(got, x.astype(np.float64) @ by_scales(weights, groups))
+        if bits == 4 and zeros != "bytes":  # onnxruntime ignores packed ones, and takes no 8 bits
+            (judged,) = onnxruntime_results(
+                model_of("MatMulNBits", [x, *inputs], **options), {"x0": x}
+            )
+            np.testing.assert_allclose(got, judged, rtol=0, atol=1e-3 * np.abs(judged).max())
+
+
+@pytest.mark.parametrize(
+    ("groups", "constants", "said"),
+    [
+        ([0, 1] * 16, [1, 2], "g_idx is given, and input 4 is no constant"),
+        ([0, 2] * 16, [1, 2, 4], "32 are due, from 0 to 1"),
+        ([0, 1] * 15, [1, 2, 4], "g_idx has 30 numbers of scales"),
+    ],
+)
+def test_scales_that_terms_cannot_name(groups, constants, said):
     weights = Weights(20, 32, 8, 16, 4)
-    inputs = [normal(0, 1, 32), *weights.inputs, None, np.zeros(32, np.int32)]
-    with pytest.raises(CompileError, match="g_idx"):
-        run_ours("MatMulNBits", inputs, domain=MICROSOFT, **weights.sizes)
+    inputs = [normal(0, 1, 32), *weights.inputs, None, np.array(groups, np.int32)]
+    options = {"domain": MICROSOFT, "constants": constants}
+    with pytest.raises(CompileError, match=said):
+        run_ours("MatMulNBits", inputs, **options, **weights.sizes)
 
 
 @pytest.mark.parametrize(

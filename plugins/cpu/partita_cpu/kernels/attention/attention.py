@@ -224,7 +224,7 @@ def _is_used(node: Node, output: int) -> bool:
 
 
 def _check_multi_head(node: Node) -> Reason | None:
-    for position, name, ranks in ((0, "query", (3,)), (4, "key_padding_mask", (1, 2))):
+    for position, name, ranks in ((0, "query", (3,)), (4, "key_padding_mask", (1, 2, 3))):
         value = node.input(position)
         if value is not None and value.shape is not None and len(value.shape) not in ranks:
             return Reason(ReasonCode.UNSUPPORTED_SHAPE, f"{name} has {len(value.shape)} dimensions")
@@ -255,7 +255,10 @@ def multi_head_attention(
     past_key: Operand | None = None,
     past_value: Operand | None = None,
 ) -> tuple[Operand | None, ...]:
-    """Attention of separate query, key and value, as onnxruntime has it."""
+    """Attention of separate query, key and value, as onnxruntime has it.
+
+    Where it is unidirectional, a single query sees all keys, however many there are.
+    """
     count = int(node.attrs["num_heads"])
     parts = [q, k, v]
     if bias is not None:
@@ -270,7 +273,8 @@ def multi_head_attention(
     values = _joined(b, past_value, values, _is_used(node, 2))
     past = 0 if past_key is None else past_key.shape[2]
     mask = _padding_mask(b, node, padding, terms, queries, keys, past)
-    masking = Masking(mask, None, past, bool(node.attrs.get("unidirectional", 0)))
+    is_causal = bool(node.attrs.get("unidirectional", 0)) and queries.length > 1
+    masking = Masking(mask, None, past, is_causal)
     y, _ = attend(b, queries, keys, values, masking, node.attrs.get("scale") or None)
     y = b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
     return y, keys.tensor, values.tensor

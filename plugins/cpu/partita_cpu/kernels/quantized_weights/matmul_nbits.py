@@ -42,6 +42,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     scratch_floats,
 )
 from partita_cpu.kernels.quantized_weights.split_rows import add_halves, split_rows
+from partita_cpu.kernels.quantized_weights.term_order import in_order
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
     multiply_unpacked,
@@ -70,6 +71,7 @@ from partita_cpu.machine_model import MachineModel
 
 _TAKEN = F32 | HALVES
 _BYTES = frozenset({np.dtype(np.uint8)})
+_INT32 = frozenset({np.dtype(np.int32)})
 
 BLOCKS = (16, 32, 64, 128, 256)
 
@@ -101,8 +103,11 @@ def _check(node: Node) -> Reason | None:
         return Reason(wrong, f"block_size is {size}; takes {_listed(BLOCKS)}")
     if attrs.get("weight_prepacked", 0):
         return Reason(wrong, "weights are packed for another device (weight_prepacked)")
-    if len(node.inputs) > 4 and node.inputs[4] is not None:
-        return Reason(wrong, "g_idx is given, which onnxruntime has deprecated")
+    if node.input(4) is not None:
+        for place in (1, 2, 3, 4):
+            value = node.input(place)
+            if value is not None and value.const is None:
+                return Reason(wrong, f"g_idx is given, and input {place} is no constant")
     return None
 
 
@@ -113,16 +118,23 @@ def _listed(numbers: tuple[int, ...]) -> str:
 @kernel(
     "MatMulNBits",
     domain="com.microsoft",
-    dtypes={0: _TAKEN, 1: _BYTES, 2: _TAKEN, 3: _TAKEN | _BYTES, 5: _TAKEN},
+    dtypes={0: _TAKEN, 1: _BYTES, 2: _TAKEN, 3: _TAKEN | _BYTES, 4: _INT32, 5: _TAKEN},
     check=_check,
 )
 @with_inputs(MatMulInputs)
 def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
-    """``x @ ((w - zeros) * scales) + bias``; weights are packed once, and never made whole."""
+    """``x @ ((w - zeros) * scales) + bias``; weights are packed once, and never made whole.
+
+    Where terms name their scales (g_idx), all are brought into the order of these first.
+    """
     attrs = node.attrs
     sizes = BlockSizes(attrs["K"], attrs["N"], attrs["block_size"], attrs.get("bits", 4))
     _check_zeros(node, inputs.zeros, sizes)
-    x = float32_of(b, inputs.x)
+    kind, x = inputs.x.dtype, float32_of(b, inputs.x)
+    if inputs.order is not None and inputs.w.size:
+        weights = inputs.w, inputs.scales, inputs.zeros
+        x, w, scales, zeros, sizes = in_order(b, node, x, weights, inputs.order, sizes)
+        inputs = inputs._replace(w=w, scales=scales, zeros=zeros)
     y = b.empty((*x.shape[:-1], sizes.columns), np.float32)
     bias = None if inputs.bias is None else float32_of(b, inputs.bias)
     if bias is None:
@@ -133,7 +145,7 @@ def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
         _emit_exactly(b, x, inputs, sizes, bias, y)
     elif y.size:
         _emit(b, x, inputs, sizes, bias, y)
-    return y if inputs.x.dtype == np.float32 else narrow(b, y, inputs.x.dtype)
+    return y if kind == np.float32 else narrow(b, y, kind)
 
 
 def _fill_rows(row: Array, y: Array) -> None:
