@@ -37,6 +37,9 @@ class ReferenceDecoder:
         hidden = self.get("embedding_length")
         self.size = self.get("attention.key_length", hidden // self.heads)
         self.gemma = self.name.startswith("gemma")
+        attention, logits = (50.0, 30.0) if self.name == "gemma2" else (0.0, 0.0)
+        self.attention_bound = self.get("attn_logit_softcapping", attention)
+        self.logit_bound = self.get("final_logit_softcapping", logits)
         self.reset()
 
     def get(self, key, default=None):
@@ -72,7 +75,7 @@ class ReferenceDecoder:
             x = x + self._feed_forward(self._norm(x, f"blk.{layer}.ffn_norm"), layer)
         self.position += 1
         last = self.weights.get("output.weight", self.weights["token_embd.weight"])
-        return _capped(last @ self._norm(x, "output_norm"), self.get("final_logit_softcapping"))
+        return _capped(last @ self._norm(x, "output_norm"), self.logit_bound)
 
     def _norm(self, x, name):
         epsilon = self.get("attention.layer_norm_rms_epsilon")
@@ -88,7 +91,8 @@ class ReferenceDecoder:
     def _window(self, layer):
         """Positions that a layer sees."""
         every = {"gemma2": 2, "gemma3": 6}.get(self.name, 0)
-        local = every and (layer + 1) % every
+        every = self.get("attention.sliding_window_pattern", every)
+        local = every[layer] if isinstance(every, list) else every and (layer + 1) % every
         return self.get("attention.sliding_window", math.inf) if local else math.inf
 
     def _attention(self, x, layer):
@@ -109,7 +113,7 @@ class ReferenceDecoder:
         for head in range(self.heads):
             group = head * self.kv_heads // self.heads
             scores = keys[:, group] @ q[head] / math.sqrt(self.size)
-            scores = _capped(scores, self.get("attn_logit_softcapping"))
+            scores = _capped(scores, self.attention_bound)
             shares = np.exp(scores - scores.max())
             heads.append(shares / shares.sum() @ values[:, group])
         result = self._linear(np.concatenate(heads), f"{block}attn_output")
@@ -133,9 +137,10 @@ class ReferenceDecoder:
         return np.concatenate([turned.real, turned.imag], axis=-1)
 
     def _magnitude(self):
+        told = self.get("rope.scaling.attn_factor", 1.0)
         if self.get("rope.scaling.type") != "yarn":
-            return 1.0
-        return 0.1 * math.log(self.get("rope.scaling.factor")) + 1
+            return told
+        return told * (0.1 * math.log(self.get("rope.scaling.factor")) + 1)
 
     def _frequencies(self, plain):
         base = 10000.0 if plain else self.get("rope.freq_base", 10000.0)
@@ -153,7 +158,7 @@ class ReferenceDecoder:
             return frequency / factor
         if self.get("rope.scaling.type") != "yarn":
             return frequency
-        length = self.get("rope.scaling.original_context_length")
+        length = self.get("rope.scaling.original_context_length", self.get("context_length"))
 
         def pair_with(turns):  # the pair that turns so often in the original context
             return self.size / 2 * math.log(length / (turns * 2 * math.pi), base)

@@ -114,6 +114,11 @@ class PluginError(PartitaError):
     """A plugin breaks the contract, or two plugins claim one device name."""
 
 
+PLUGIN_FAILURES = (Exception, SystemExit)
+"""What a plugin's code may raise and is its own failure: ``sys.exit`` of a vendor's module ends no
+application. An interrupt is the user's, and passes."""
+
+
 class PropertyError(PartitaError, ValueError):
     """A property is unknown, has a wrong type or value, or cannot be written."""
 
@@ -187,9 +192,11 @@ def raised_as(
     """
     try:
         yield
-    except passing:
+    except passing as error:
+        if message_of(error) is None:  # nobody could tell it
+            raise kind(f"{what}: {in_words(error)}") from error
         raise
-    except Exception as error:
+    except PLUGIN_FAILURES as error:
         raise kind(f"{what}: {in_words(error)}") from error
 
 
@@ -200,6 +207,17 @@ def in_words(error: BaseException) -> str:
         >>> in_words(InferError("Input 'x' is missing.")), in_words(MemoryError())
         ("Input 'x' is missing.", 'MemoryError')
     """
+    told = message_of(error)
+    if told is None:
+        return f"{type(error).__name__}, whose message cannot be told"
     if isinstance(error, PartitaError):
+        return told
+    return f"{type(error).__name__}: {told}".removesuffix(": ")
+
+
+def message_of(error: BaseException) -> str | None:
+    """What an error says; ``None`` if its ``__str__`` fails."""
+    try:
         return str(error)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except PLUGIN_FAILURES:
+        return None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, model_validator
 
 from partita.errors import PropertyError
+from partita_serve.protocol.wrong_values import MOST_NAMES, in_words
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -159,17 +160,12 @@ def validated(kind: type[S], values: dict[str, Any], where: str) -> S:
     Raises:
         PropertyError: A name is unknown, or a value cannot be.
     """
+    if len(values) > MOST_NAMES:
+        raise PropertyError(f"{where}: it has {len(values)} names; {MOST_NAMES} are read at most.")
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        told = []
-        for one in error.errors(include_url=False):
-            place = ".".join(map(str, one["loc"]))
-            if one["type"] == "extra_forbidden":
-                told.append(f"'{place}' is unknown; there are {', '.join(kind.model_fields)}")
-            else:
-                told.append(f"{place}: {one['msg']}" if place else one["msg"])
-        raise PropertyError(f"{where}: {'; '.join(told)}.") from error
+        raise PropertyError(f"{where}: {in_words(error, kind)}.") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

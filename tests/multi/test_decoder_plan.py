@@ -486,7 +486,11 @@ def test_probes_of_attention_compute_attention():
     for probe, (rows, total) in attention_probe.PROBES.items():
         model = attention_probe.attention_model(ATTENTION, probe)
         x = np.random.default_rng(1).standard_normal((1, rows, 8 * 16)).astype(np.float32)
-        found = partita.Core().compile_model(model, "CPU")({"x": x})
+        caches = {port.name: np.full(port.shape, 0.1, np.float32) for port in model.inputs[1:]}
+        core = partita.Core()
+        in_place = core.device_api.compile_model(model, "CPU", {}).in_place_outputs()
+        assert sorted(in_place.values()) == list(range(1, len(model.inputs)))
+        found = core.compile_model(model, "CPU")({"x": x, **caches})
         values = x[0, :, 6 * 16 :].reshape(rows, 2, 16).astype(np.float64)
         past = np.full((total - rows, 2, 16), np.float32(0.1), np.float64)
         keys = np.concatenate([past, x[0, :, 4 * 16 : 6 * 16].reshape(rows, 2, 16)])

@@ -149,6 +149,8 @@ def test_wrong_answers_count_as_failures(fault, message):
     [
         ("run", raising(MemoryError()), "MemoryError"),
         ("run", raising(KeyError("k")), "KeyError: 'k'"),
+        ("run", raising(SystemExit("no licence")), "SystemExit: no licence"),
+        ("create_runner", raising(SystemExit(2)), "SystemExit: 2"),
         ("run", lambda *_: None, "It returned NoneType; a list of 1 tensors is due."),
         ("create_runner", lambda _: None, "answered create_runner with NoneType; a Runner is due."),
     ],

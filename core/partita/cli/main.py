@@ -99,7 +99,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
     from partita.cli.completion import complete
     from partita.cli.output import Output, PrintableFormatter
-    from partita.errors import PartitaError
+    from partita.errors import PartitaError, in_words
 
     out = Output()
     try:
@@ -116,7 +116,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except PartitaError as error:
-        out.error(f"error: {error}")
+        out.error(f"error: {in_words(error)}")
         return EXIT_ERROR
     except (OSError, MemoryError) as error:
         out.error(f"error: {error or type(error).__name__}")

@@ -7,7 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from partita.contract.core_api import CoreAPI
-from partita.errors import DeviceError, DeviceNotFoundError, PropertyError
+from partita.errors import (
+    PLUGIN_FAILURES,
+    DeviceError,
+    DeviceNotFoundError,
+    PropertyError,
+    in_words,
+)
 from partita.spelling import guess
 
 _log = logging.getLogger("partita")
@@ -29,8 +35,10 @@ def default_devices(core: CoreAPI, own_name: str) -> list[str]:
             continue
         try:
             kind = core.device_info(device).kind
-        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
-            _log.warning("Device '%s' is left out: it cannot be described: %s", device, error)
+        except PLUGIN_FAILURES as error:  # whatever a broken plugin raises
+            _log.warning(
+                "Device '%s' is left out: it cannot be described: %s", device, in_words(error)
+            )
             continue
         if kind != "virtual":
             order = _KIND_ORDER.index(kind) if kind in _KIND_ORDER else 1

@@ -22,11 +22,13 @@ from partita.devices.device_string import DeviceString, is_device_id, is_device_
 from partita.devices.entry_points import plugin_entries
 from partita.devices.module_hooks import hooks_of
 from partita.errors import (
+    PLUGIN_FAILURES,
     DeviceError,
     DeviceNotFoundError,
     DeviceStringError,
     DeviceUnavailableError,
     PluginError,
+    in_words,
     raised_as,
 )
 from partita.properties.deferred import DeferredProperties
@@ -348,11 +350,8 @@ class Registry:
             plugins = self._provided(load(), name)
             for plugin in plugins:
                 _check(plugin, distribution)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # some leave if they lack a driver
-            known = isinstance(error, PluginError)
-            self._fail(
-                name, distribution, str(error) if known else f"{type(error).__name__}: {error}"
-            )
+        except PLUGIN_FAILURES as error:  # some leave if they lack a driver
+            self._fail(name, distribution, in_words(error))
             return
         for plugin in plugins:
             try:
@@ -427,8 +426,8 @@ def _contributed(hook: str, due: type[T]) -> list[T]:
             continue
         try:
             manager.register(found.entry.load(), name=name)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # Core says why it does not load
-            _log.info("Plugin '%s' brings no commands: %s", name, error)
+        except PLUGIN_FAILURES as error:  # Core says why it does not load
+            _log.info("Plugin '%s' brings no commands: %s", name, in_words(error))
     brought = [one for several in getattr(manager.hook, hook)() for one in several]
     strays = [one for one in brought if not isinstance(one, due)]
     if strays:

@@ -94,7 +94,7 @@ class Decoder:
         kind = self._ports.inputs.get("attention_mask")
         self._mask = np.zeros((self.batch, 0), None if kind is None else kind.dtype)
         self._tokens = self._room = 0
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
         """Forgets all sequences; one of a cache that grows needs it, others may do without."""
@@ -112,7 +112,15 @@ class Decoder:
         """Makes a run of one token that no sequence sees, so that later ones need not prepare."""
         none = np.zeros(self.batch, np.int64)
         self.run(none[:, None], none, none.astype(bool))
-        self.reset()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Gives a cache that grows its beginning.
+
+        One of fixed capacity needs none: its pages are there when tokens come, not before.
+        """
+        if not self._ports.is_fixed:
+            self.reset()
 
     def run(self, tokens: Array, lengths: Array, taking_part: Array) -> Array:
         """Reads tokens behind what each row holds.

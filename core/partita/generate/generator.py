@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
+
 from partita.contract.device_plugin import DecoderRequest
 from partita.core import Core
 from partita.errors import (
@@ -199,7 +201,8 @@ class Generator:
                 the text or the context is full.
             stop: Texts at which to end; they are left out.
             formatted: The prompt has all special tokens already, as the result of
-                ``tokenizer.chat_prompt`` does.
+                ``tokenizer.chat_prompt`` does, and what follows is an answer, not the same text: no
+                space parts it from the prompt.
             **sampling: See :class:`~partita.generate.Sampling`; by default the most probable
                 token always.
 
@@ -234,6 +237,8 @@ class Generator:
             Tokens of all texts as they come; ``Piece.sequence`` counts the prompts from 0.
         """
         chosen = Sampling(**sampling)
+        if isinstance(prompts, str):
+            raise InputError("The prompts are one text; give a list of them, or call generate.")
         generations = [
             self._generation(number, prompt, chosen, max_new_tokens, stop, formatted)
             for number, prompt in enumerate(prompts)
@@ -286,7 +291,7 @@ class Generator:
     ) -> Generation:
         """Checks a prompt and what is asked of it."""
         stop = [stop] if isinstance(stop, str) else stop
-        tokens = self.tokenizer.encode(prompt, formatted) if isinstance(prompt, str) else prompt
+        tokens = self._tokens_of(prompt, formatted)
         known = self._tokenizer_if_any()
         if stop and known is None:
             raise InputError("Stop words need a tokenizer; give Generator one.")
@@ -297,7 +302,7 @@ class Generator:
             self._limit(len(tokens), max_new_tokens),
             known.end_tokens if known else frozenset(),
             StopWords(stop),
-            known.stream() if known else None,
+            known.stream(() if formatted else tokens) if known else None,
         )
 
     def _tokenizer_if_any(self) -> Tokenizer | None:
@@ -309,6 +314,18 @@ class Generator:
                 _log.warning("Pieces have no text, and no token ends a text: %s", error)
                 self._make_tokenizer = None
         return self._tokenizer
+
+    def _tokens_of(self, prompt: Prompt, formatted: bool) -> list[int]:
+        """The tokens of a prompt."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, formatted)
+        tokens: object = prompt  # whatever applications hand in
+        is_list = isinstance(tokens, (Sequence, np.ndarray))
+        if not is_list or isinstance(tokens, (bytes, bytearray)):
+            raise InputError(
+                f"The prompt is a {type(tokens).__name__}; give a text or a list of tokens."
+            )
+        return [*prompt]
 
     def _checked(self, tokens: Sequence[int]) -> int:
         """The size of the vocabulary, in which all tokens are."""
@@ -382,7 +399,8 @@ class Generator:
 
 def _require_count(name: str, value: int | None) -> None:
     """Refuses what is given for a number of something and is none."""
-    if value is not None and not (isinstance(value, Integral) and value >= 1):
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if value is not None and not (whole and value >= 1):
         raise InputError(f"{name}={value}; it is a whole number above 0.")
 
 

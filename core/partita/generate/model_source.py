@@ -60,16 +60,14 @@ def find(source: str | os.PathLike[str]) -> ModelSource:
 
 
 def _gguf(path: Path) -> ModelSource:
-    from partita.frontends.gguf import DecoderOptions, GgufFile
+    from partita.frontends.gguf import DecoderOptions, GgufFile, longest_context
 
     file = GgufFile.open(path)
-    architecture = file.metadata.get("general.architecture")
-    longest = file.metadata.get(f"{architecture}.context_length")
     return ModelSource(
         path,
         lambda core, context: core.read_model(path, decoder=DecoderOptions(context=context)),
         lambda: gguf_tokenizer.from_metadata(file.metadata, file.origin),
-        int(longest) if longest is not None else None,
+        longest_context(file),
         weight_traffic.of_gguf(file),
     )
 

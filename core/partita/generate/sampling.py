@@ -63,7 +63,7 @@ _RANGES: tuple[tuple[str, type, Callable[[Any], bool], str], ...] = (
     ("top_k", Integral, lambda value: value >= 0, "a whole number, 0 or more"),
     ("top_p", Real, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", Real, lambda value: 0 <= value <= 1, "from 0 to 1"),
-    ("repetition_penalty", Real, lambda value: 0 < value < math.inf, "above 0"),
+    ("repetition_penalty", Real, lambda value: 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
     ("seed", Integral, lambda value: value >= 0, "a whole number, 0 or more, or None"),
 )
 """Of each setting its type, which values of it are right, and what is said of others."""
@@ -150,7 +150,8 @@ def distribution(logits: Array, sampling: Sampling) -> tuple[Array, Array]:
     if 0 < sampling.top_k < logits.size:
         tokens = largest(logits, sampling.top_k)
     scores = logits[tokens].astype(np.float64)
-    weights = np.exp((scores - scores.max()) / sampling.temperature)
+    with np.errstate(over="ignore"):  # a low temperature leaves the most probable ones alone
+        weights = np.exp((scores - scores.max()) / sampling.temperature)
     if sampling.top_p < 1:
         kept = nucleus(weights, sampling.top_p)
         tokens, weights = tokens[kept], weights[kept]

@@ -16,6 +16,7 @@ from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import (
+    PLUGIN_FAILURES,
     BoundCallEndedError,
     CompileError,
     DeviceMemoryError,
@@ -25,6 +26,7 @@ from partita.errors import (
     PartitaError,
     RequestBusyError,
     in_words,
+    message_of,
 )
 from partita.model.model import Port, find_port
 from partita.model.variables import Variable
@@ -254,7 +256,7 @@ class InferRequest:
             self._latency_s = calls.result(number)
             self._has_results = True
             self._check(run)
-        except Exception as error:  # noqa: BLE001  # wait() raises it, whatever it is
+        except PLUGIN_FAILURES as error:  # wait() raises it, whatever it is
             self._inputs.take_back()
             failure = error
         self._finish(run, failure, ended)
@@ -554,7 +556,7 @@ class InferRequest:
             inputs.take_back()
             inputs.start_anew()
             return False
-        except Exception as error:  # noqa: BLE001  # a device may raise anything
+        except PLUGIN_FAILURES as error:  # a device may raise anything
             inputs.take_back()
             self._blame(error)
         self._latency_s = time.perf_counter() - start
@@ -573,7 +575,7 @@ class InferRequest:
             targets = outputs.targets(tensors)
             try:
                 results = self.runner.run(tensors, targets)
-            except Exception as error:  # noqa: BLE001  # a device may raise anything
+            except PLUGIN_FAILURES as error:  # a device may raise anything
                 self._blame(error)
             written = outputs.take(results, tensors)
         if run is not None:
@@ -597,21 +599,21 @@ class InferRequest:
         """The device's half of this request."""
         try:
             return new_runner(self._place)
-        except Exception as error:  # noqa: BLE001  # a device may raise anything
+        except PLUGIN_FAILURES as error:  # a device may raise anything
             self._blame(error)
 
-    def _blame(self, error: Exception) -> NoReturn:
+    def _blame(self, error: BaseException) -> NoReturn:
         """Raises what a device raised; whatever it is, as an error that names the device."""
         device = self.compiled_model.device
         if isinstance(error, CompileError):  # of a program for what this request holds
             unequal = self._inputs.unequal_sizes()
             raise InferError(
-                f"Device '{device}' cannot compute these inputs: {error}{unequal}"
+                f"Device '{device}' cannot compute these inputs: {in_words(error)}{unequal}"
             ) from error
-        if isinstance(error, PartitaError):
+        if isinstance(error, PartitaError) and message_of(error) is not None:
             raise error
         if isinstance(error, MemoryError):
-            told = str(error) or type(error).__name__
+            told = in_words(error).removeprefix("MemoryError: ")
             raise DeviceMemoryError(f"Device '{device}' has no room to run: {told}") from error
         raise InferError(
             f"Device '{device}' failed on model '{self.compiled_model.model.name}': "

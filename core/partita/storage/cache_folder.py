@@ -25,8 +25,8 @@ CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 _log = logging.getLogger("partita")
 warned_of: set[str] = set()
 _checked: dict[tuple[Path, str], Path] = {}
-"""Folders that no other user can put anything into: only this user could change that, so that each
-is looked at once. Loading a model's kernels asks a hundred times."""
+"""Folders that no other user can put anything into. What is above them is looked at once, since
+only this user could change it: loading a model's kernels asks a hundred times."""
 _MOST_LINKS = 40
 _DAY = 86_400.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -50,7 +50,7 @@ def cache_folder(kind: str) -> Path | None:
     if root is None:
         return None
     known = _checked.get((root, kind))
-    if known is not None and known.is_dir():
+    if known is not None and _is_private_folder(known):
         return known
     try:
         folder = _checked[root, kind] = _private_folder(root, kind)
@@ -200,6 +200,7 @@ def _of_the_system(home: str | None, caches: str | None) -> Path:
 def _private_folder(root: Path, kind: str) -> Path:
     folder = _without_links(root)
     make_private(folder)
+    _check(folder.lstat(), stat.S_ISDIR, "folder", may_be_sticky=True)
     for part in kind.split("/"):
         folder /= part
         _check(_made(folder), stat.S_ISDIR, "folder")
@@ -251,8 +252,25 @@ def _without_links(path: Path) -> Path:
     return done
 
 
-def _check(status: os.stat_result, is_kind: Callable[[int], bool], kind: str) -> None:
+def _is_private_folder(path: Path) -> bool:
+    try:
+        _check(path.lstat(), stat.S_ISDIR, "folder")
+    except OSError:
+        return False
+    return True
+
+
+def _check(
+    status: os.stat_result, is_kind: Callable[[int], bool], kind: str, may_be_sticky: bool = False
+) -> None:
     """Refuses what is of another kind, or could be written by another user.
+
+    Args:
+        status: What was found.
+        is_kind: Whether a mode is of the kind.
+        kind: Its name, for messages.
+        may_be_sticky: Whether others may write to it where they cannot rename or remove what is
+            not theirs, as in ``/tmp``; then all that is in it must be looked at.
 
     Raises:
         OSError: It is; says what was found.
@@ -263,6 +281,8 @@ def _check(status: os.stat_result, is_kind: Callable[[int], bool], kind: str) ->
         return
     if not _trusted(status.st_uid):
         raise PermissionError(f"it belongs to another user, {status.st_uid}")
+    if may_be_sticky and status.st_mode & stat.S_ISVTX:
+        return
     if status.st_mode & _OTHERS_WRITE:
         raise PermissionError(
             f"others may write to it (its mode is {stat.S_IMODE(status.st_mode):o}; 'chmod go-w' "

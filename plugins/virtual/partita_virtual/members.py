@@ -134,7 +134,9 @@ def _default(core: CoreAPI, own_name: str) -> list[str]:
     return names
 
 
-def nobody_can(own_name: str, model: Model, causes: Mapping[str, Exception]) -> UnsupportedOpError:
+def nobody_can(
+    own_name: str, model: Model, causes: Mapping[str, BaseException]
+) -> UnsupportedOpError:
     """The error of a model that no device of the list takes as a whole.
 
     Args:

@@ -85,10 +85,10 @@ class _Calls:
         """Texts that go on."""
         asked = await self._parsed(CompletionRequest, request)
         model = self._texts[asked.model]
-        model.check_room(len(asked.prompts) * asked.n)
+        model.check_room(len(asked.prompt) * asked.n)
         prompts = [
             await model.tokens_of(prompt) if isinstance(prompt, str) else prompt
-            for prompt in asked.prompts
+            for prompt in asked.prompt
         ]
         return await self._answer(request, asked, model, prompts)
 
@@ -104,10 +104,14 @@ class _Calls:
         prompts: Sequence[Sequence[int]],
     ) -> Response:
         several = [prompt for prompt in prompts for _ in range(asked.n)]
-        pieces = model.generate(
-            several, max_new_tokens=asked.new_tokens, stop=asked.stop_words, **asked.sampling
-        )
         is_chat = isinstance(asked, ChatRequest)
+        pieces = model.generate(
+            several,
+            max_new_tokens=asked.new_tokens,
+            stop=asked.stop_words,
+            formatted=is_chat,
+            **asked.sampling,
+        )
         answer = Answer(model.name, is_chat, len(several), sum(map(len, prompts)))
         if asked.stream:
             events = self._events(answer, pieces, asked.stream_options.include_usage)

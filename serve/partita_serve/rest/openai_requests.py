@@ -1,4 +1,8 @@
-"""Requests of OpenAI's API for texts, as far as they are taken."""
+"""Requests of OpenAI's API for texts, as far as they are taken.
+
+A body may have many megabytes of JSON, and is looked at on the event loop: lists end at their first
+wrong element, objects of too many names are not looked into, and what is told is short.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,24 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from partita.generate import SamplingOptions
 from partita_serve.protocol.errors import InvalidRequest
+from partita_serve.protocol.wrong_values import MOST_NAMES, in_words
 
-_Tokens = list[Annotated[int, Field(ge=0)]]
+_MOST_PROMPTS = 2048
+
+Name = Annotated[str, Field(max_length=1000)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+StopWord = Annotated[str, Field(max_length=1000)]
 
 
 class _Body(BaseModel):
@@ -23,6 +39,8 @@ class _Body(BaseModel):
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
         if isinstance(data, dict):
+            if len(data) > MOST_NAMES:
+                raise ValueError(f"it has {len(data)} names; {MOST_NAMES} are read at most")
             return {name: value for name, value in data.items() if value is not None}
         return data
 
@@ -39,19 +57,21 @@ class TextRequest(_Body):
     ``top_k``, ``min_p`` and ``repetition_penalty`` are this server's own.
     """
 
-    model: str
+    model: Name
     n: int = Field(1, ge=1, le=16)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: Count | None = None
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0)
+    repetition_penalty: float = Field(1.0, ge=1e-3, le=1e3)
     seed: int | None = Field(None, ge=0)
-    stop: str | list[str] = Field(default_factory=list, max_length=1000)
+    stop: StopWord | Annotated[list[StopWord], Field(max_length=64, fail_fast=True)] = Field(
+        default_factory=list
+    )
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    user: str = ""
+    user: Name = ""
     frequency_penalty: Literal[0] = 0
     presence_penalty: Literal[0] = 0
 
@@ -93,8 +113,8 @@ class ChatMessage(_Body):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str = ""
+    content: str | Annotated[list[TextPart], Field(max_length=4096, fail_fast=True)]
+    name: Name = ""
 
     def for_template(self) -> Mapping[str, str]:
         """The message as chat templates know it."""
@@ -107,8 +127,8 @@ class ChatMessage(_Body):
 class ChatRequest(TextRequest):
     """``/v1/chat/completions``."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=65_536, fail_fast=True)]
+    max_completion_tokens: Count | None = None
     logprobs: Literal[False] = False
 
     @property
@@ -117,22 +137,44 @@ class ChatRequest(TextRequest):
         return self.max_completion_tokens or self.max_tokens
 
 
+Prompts = Sequence[str | Sequence[int]]
+"""Texts, or their tokens."""
+
+
+def _prompts(prompt: Any) -> Prompts:
+    """All prompts: of a text, a list of texts, a list of tokens, or a list of such.
+
+    Each of these is tried by itself: a union would collect what is wrong with each element for each
+    of its members.
+    """
+    if (isinstance(prompt, str) and prompt) or _are_tokens(prompt):
+        return [prompt]
+    is_list = isinstance(prompt, list) and len(prompt) > 0
+    if not is_list or not (
+        all(isinstance(one, str) for one in prompt) or all(map(_are_tokens, prompt))
+    ):
+        raise ValueError("a text, several, tokens, or several lists of tokens are due")
+    if len(prompt) > _MOST_PROMPTS:
+        raise ValueError(f"it has {len(prompt)} texts; {_MOST_PROMPTS} are taken at most")
+    texts: Prompts = prompt
+    return texts
+
+
+def _are_tokens(prompt: object) -> bool:
+    return (
+        isinstance(prompt, list)
+        and len(prompt) > 0
+        and all(type(one) is int and one >= 0 for one in prompt)
+    )
+
+
 class CompletionRequest(TextRequest):
     """``/v1/completions``."""
 
-    prompt: str | list[str] | _Tokens | list[_Tokens] = Field(min_length=1)
-    max_tokens: int | None = Field(16, ge=1)
+    prompt: Annotated[Prompts, PlainValidator(_prompts)]
+    max_tokens: Count | None = 16
     best_of: Literal[1] = 1
     echo: Literal[False] = False
-
-    @property
-    def prompts(self) -> Sequence[str | Sequence[int]]:
-        """All prompts."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [[token for token in self.prompt if isinstance(token, int)]]
-        return [one for one in self.prompt if not isinstance(one, int)]
 
 
 def parsed(kind: type[AnyRequest], body: bytes | memoryview) -> AnyRequest:
@@ -150,12 +192,4 @@ def parsed(kind: type[AnyRequest], body: bytes | memoryview) -> AnyRequest:
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"The body is no JSON: {error}.") from error
     except ValidationError as error:
-        told = []
-        for one in error.errors(include_url=False, include_context=False, include_input=False)[:8]:
-            place = ".".join(map(str, one["loc"]))
-            if one["type"] == "extra_forbidden":
-                known = ", ".join(kind.model_fields)
-                told.append(f"'{place}' is not taken here; this is: {known}")
-            else:
-                told.append(f"'{place}': {one['msg']}" if place else one["msg"])
-        raise InvalidRequest(f"{'; '.join(told)}.") from error
+        raise InvalidRequest(f"{in_words(error, kind)}.") from error

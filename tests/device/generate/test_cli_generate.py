@@ -26,6 +26,11 @@ def text_of(tokens):
     return " ".join(WORDS[token] for token in tokens)
 
 
+def behind_prompt(tokens):
+    """The same where a text goes on, so that a space comes before it."""
+    return f" {text_of(tokens)}"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model as onnxruntime-genai writes it."""
@@ -56,7 +61,7 @@ def cli(folder, capsys, monkeypatch):
 def test_text_goes_to_stdout_and_the_summary_to_stderr(cli):
     code, out, err = cli("--prompt", PROMPT, "--max-new-tokens", 6)
     assert code == 0
-    assert out == text_of(tiny.expected_tokens(TOKENS, 6, WEIGHTS)) + "\n"
+    assert out == behind_prompt(tiny.expected_tokens(TOKENS, 6, WEIGHTS)) + "\n"
     speed, traffic, placement = err.splitlines()
     assert "prompt: 3 tokens, " in speed
     assert "generated: 5 tokens, " in speed
@@ -66,7 +71,7 @@ def test_text_goes_to_stdout_and_the_summary_to_stderr(cli):
 
 def test_the_prompt_may_come_from_stdin(cli):
     _, out, _ = cli("--max-new-tokens", 4, stdin=PROMPT)
-    assert out == text_of(tiny.expected_tokens(TOKENS, 4, WEIGHTS)) + "\n"
+    assert out == behind_prompt(tiny.expected_tokens(TOKENS, 4, WEIGHTS)) + "\n"
 
 
 def test_json_has_text_tokens_speed_and_placement(cli):
@@ -75,7 +80,7 @@ def test_json_has_text_tokens_speed_and_placement(cli):
     expected = tiny.expected_tokens(TOKENS, 5, WEIGHTS)
     [answer] = data["answers"]
     assert answer["tokens"] == expected
-    assert answer["text"] == text_of(expected)
+    assert answer["text"] == behind_prompt(expected)
     assert answer["finish"] == "context"
     assert data["prefill"]["tokens"] == 3
     assert data["decode"]["tokens"] == 4
@@ -100,7 +105,7 @@ def test_stop_words_and_sampling(cli):
     _, out, _ = cli("--prompt", PROMPT, "--stop", f" {stop}", "--json", "--max-new-tokens", 12)
     answer = json.loads(out)["answers"][0]
     assert (answer["text"], answer["finish"]) == (
-        text_of(greedy[: greedy.index(greedy[4])]),
+        behind_prompt(greedy[: greedy.index(greedy[4])]),
         "stop",
     )
     options = ["--prompt", PROMPT, "--temperature", 2, "--max-new-tokens", 12, "--top-p", 0.99]
@@ -136,6 +141,24 @@ def test_what_cannot_be_done_is_one_line(cli, options, message):
     assert out.strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", PROMPT, "--top-k", "-1"], "top_k=-1 is out of range; it is a whole number"),
+        (["--prompt", PROMPT, "--stop", ""], "A stop word is empty"),
+        ([], "Standard input is closed, and there is no prompt; give --prompt."),
+        (["--chat"], "Standard input is closed, and there is no prompt; give --prompt."),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_before_the_model_is_read(
+    folder, capsys, monkeypatch, options, message
+):
+    monkeypatch.setattr("partita.core.Core.read_model", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr("sys.stdin", None)  # as Python has it where descriptor 0 is closed
+    assert main(["generate", str(folder), "-d", "CPU", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_folder_without_a_model_says_what_was_looked_for(tmp_path, capsys):
     assert main(["generate", str(tmp_path), "-d", "CPU", "--prompt", "x"]) == 1
     assert "looked for model.onnx, decoder_model_merged.onnx" in capsys.readouterr().err
@@ -155,7 +178,7 @@ def test_an_interrupted_text_is_shown_as_far_as_it_came(cli, monkeypatch):
     monkeypatch.setattr(ContinuousBatch, "step", step)
     code, out, err = cli("--prompt", PROMPT)
     assert code == 130
-    assert out == text_of(tiny.expected_tokens(TOKENS, 2, WEIGHTS)) + "\n"
+    assert out == behind_prompt(tiny.expected_tokens(TOKENS, 2, WEIGHTS)) + "\n"
     assert "generated: 1 tokens" in err
     assert err.endswith("partita: interrupted\n")
 

@@ -146,6 +146,11 @@ def test_statistics_count_both_phases(make):
         ([1, 40], {}, "Token 40 at place 1 of the prompt is out of range; the model knows 0 to 39"),
         ([-1], {}, "Token -1 at place 0"),
         ([], {}, "has no tokens"),
+        (None, {}, "The prompt is a NoneType; give a text or a list of tokens"),
+        (b"text", {}, "The prompt is a bytes; give"),
+        ({1, 2}, {}, "The prompt is a set; give"),
+        ([1], {"stop": None}, "The stop words are None; give a list of texts"),
+        ([1], {"max_new_tokens": True}, "max_new_tokens=True; it is a whole number above 0"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens=0"),
         ([1], {"max_new_tokens": 1.5}, "max_new_tokens=1.5; it is a whole number"),
         ([1], {"max_new_tokens": "5"}, "max_new_tokens=5; it is a whole number"),
@@ -157,6 +162,11 @@ def test_statistics_count_both_phases(make):
 def test_what_cannot_be_generated_is_refused_at_once(make, prompt, options, message):
     with pytest.raises(InputError, match=message):
         make().generate(prompt, **options)
+
+
+def test_one_text_is_no_list_of_prompts(make):
+    with pytest.raises(InputError, match="The prompts are one text; give a list of them, or call"):
+        make().generate_batch("text")
 
 
 def test_longer_texts_than_the_context_are_refused_with_what_fits(make):

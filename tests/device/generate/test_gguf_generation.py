@@ -11,6 +11,7 @@ from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
 from partita.generate import Generator
 from partita.generate.decoder import Decoder
 from partita.lowering.walk import Walk
+from partita.tensors.tensor import HostTensor
 
 TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]
 
@@ -94,6 +95,20 @@ def test_text_is_that_of_the_tokens(files):
     assert "".join(piece.text for piece in pieces) == generator.tokenizer.decode(tokens)
 
 
+def test_text_continues_that_of_the_prompt(tmp_path):
+    words = ["<unk>", "<s>", "</s>", *(f"\u2581w{number}" for number in range(256))]
+    vocabulary = {"tokens": words, "scores": [0.0] * 259, "token_type": [2, 3, 3] + [1] * 256}
+    vocabulary |= {"model": "llama", "bos_token_id": 1, "eos_token_id": 2}
+    entries = {f"tokenizer.ggml.{key}": value for key, value in vocabulary.items()}
+    write_tiny_gguf(tmp_path / "m.gguf", "F32", **entries)
+    generator = Generator(tmp_path / "m.gguf", "CPU", 64)
+    prompt = [1, 40, 50]
+    pieces = [*generator.generate(prompt, max_new_tokens=9)]
+    whole = generator.tokenizer.decode(prompt + [piece.token for piece in pieces])
+    assert whole == "w37 w47" + "".join(piece.text for piece in pieces)
+    assert " " in pieces[0].text
+
+
 def test_a_conversation_is_formatted_by_the_file(files):
     path, expected = files["F32"]
     generator = Generator(path, "CPU", 128)
@@ -111,6 +126,20 @@ def test_the_context_is_the_file_s_unless_less_is_asked_for(files):
         Generator(path, "CPU", 257)
     with pytest.raises(ContextLengthError, match=r"at most 26 new tokens fit, and the model takes"):
         Generator(path, "CPU", 32).generate([1] * 6, max_new_tokens=27)
+
+
+def test_a_window_of_unknown_layers_is_the_longest_context(tmp_path):
+    write_tiny_gguf(tmp_path / "m.gguf", **{"llama.attention.sliding_window": 20})
+    assert Generator(tmp_path / "m.gguf", "CPU").longest == 20
+    with pytest.raises(ContextLengthError, match="texts of up to 20 tokens, and a context of 21"):
+        Generator(tmp_path / "m.gguf", "CPU", 21)
+
+
+@pytest.mark.parametrize("value", ["4096", float("nan"), [1, 2], ["a"]], ids=repr)
+def test_a_context_that_is_no_number_is_refused(tmp_path, value):
+    write_tiny_gguf(tmp_path / "m.gguf", **{"llama.context_length": value})
+    with pytest.raises(ModelFormatError, match=r"'context_length' is .*; a number from 1 to"):
+        Generator(tmp_path / "m.gguf", "CPU")
 
 
 def test_weights_that_a_token_reads_are_counted_as_stored(files):
@@ -132,6 +161,14 @@ def test_tokens_need_no_vocabulary(tmp_path, caplog):
     tokens = [piece.token for piece in generator.generate([3, 1, 4], max_new_tokens=5)]
     assert tokens == reference(metadata, tensors).greedy([3, 1, 4], 5)
     assert "Pieces have no text, and no token ends a text" in caplog.text
+
+
+def test_caches_of_fixed_capacity_are_not_written_to_before_tokens_come(files, monkeypatch):
+    path, expected = files["Q8_0"]
+    monkeypatch.setattr(HostTensor, "clear", lambda _: pytest.fail("a cache was cleared"))
+    generator = Generator(path, "CPU", 128)
+    tokens = [piece.token for piece in generator.generate([7, 42, 3], max_new_tokens=9)]
+    assert tokens == expected.greedy([7, 42, 3], 9)
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -50,7 +50,7 @@ def test_the_command_takes_the_folder(folder, capsys):
     options = ["-d", "CPU", "--prompt", "w27 w18", "--max-new-tokens", "6"]
     assert main(["generate", str(folder), *options]) == 0
     expected = tiny.expected_tokens(PROMPTS[1], 6, WEIGHTS)
-    assert capsys.readouterr().out == " ".join(f"w{token}" for token in expected) + "\n"
+    assert capsys.readouterr().out == "".join(f" w{token}" for token in expected) + "\n"
 
 
 def test_empty_beginnings_and_beams_are_left_out(folder):

@@ -1,11 +1,13 @@
 """Fixtures for tests of the OPENCL devices."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
 
 import partita
 from partita_opencl.device.device import find_device
+from partita_opencl.runtime import device_model
 
 HAS_DEVICE = any(name.startswith("OPENCL") for name in partita.Core().available_devices)
 
@@ -21,3 +23,12 @@ def needs_a_device():
 def apart(monkeypatch):
     """Makes the first device one with a memory of its own, as GPUs are, whatever it is here."""
     monkeypatch.setitem(vars(find_device("")), "shares_host", False)
+
+
+@pytest.fixture
+def matrix_units(monkeypatch):
+    """Kernels for matrix units, computing without them where the device has none."""
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
+    if not device.limits.is_nvidia:
+        monkeypatch.setattr(device_model, "objections", lambda _, wanted: dict.fromkeys(wanted, ""))

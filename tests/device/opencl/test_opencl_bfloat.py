@@ -1,13 +1,8 @@
 """Models computed in bfloat16 on device OPENCL, against float32 results."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-
-from partita_opencl.device.device import find_device
-from partita_opencl.runtime import device_model as compiled_module
 
 from .comparison import TILINGS, build, compiled, expected, floats, single
 
@@ -60,17 +55,6 @@ def test_models_of_halves_stay_halves():
     model, feeds = single("Add", [x, x])
     found = compiled(model, INFERENCE_PRECISION_HINT="bf16").create_infer_request().infer(feeds)[0]
     np.testing.assert_array_equal(np.array(found), x + x)
-
-
-@pytest.fixture
-def matrix_units(monkeypatch):
-    """Kernels for matrix units, computing without them where the device has none."""
-    device = find_device("")
-    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
-    if not device.limits.is_nvidia:
-        monkeypatch.setattr(
-            compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
-        )
 
 
 @pytest.mark.usefixtures("matrix_units")

@@ -9,7 +9,6 @@ from onnx import TensorProto, helper, numpy_helper
 from partita.storage.cache_folder import CACHE_VARIABLE
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import trial_process
-from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials import kernel_trial, matrix_unit_checks, standing_processes
 from partita_opencl.trials.matrix_unit_checks import Units
 
@@ -158,17 +157,6 @@ def test_the_precision_can_be_read_back():
     model, _ = single("Neg", [floats(3)])
     built = compiled(model, INFERENCE_PRECISION_HINT="f16")
     assert built.get_property("INFERENCE_PRECISION_HINT") == "f16"
-
-
-@pytest.fixture
-def matrix_units(monkeypatch):
-    """Kernels for matrix units, computing without them where the device has none."""
-    device = find_device("")
-    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
-    if not device.limits.is_nvidia:
-        monkeypatch.setattr(
-            compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
-        )
 
 
 CONVOLUTIONS = [

@@ -41,20 +41,32 @@ def network(dtype, *, summed=True):
     return partita.Core().read_model(made.SerializeToString()), arrays, rng
 
 
-@pytest.mark.parametrize("rows", [1, 5, 70])
-@pytest.mark.parametrize("precision", BOUNDS)
-@pytest.mark.parametrize("stored", TYPES)
-def test_results_are_those_of_the_weights(stored, precision, rows):
+def check(stored, precision, rows, tilings):
+    """Compares with products in float64."""
     model, arrays, rng = network(TYPES[stored])
     x = rng.standard_normal((rows, 48)).astype(np.float32)
     w, v = (array.astype(np.float64) for array in arrays.values())
     y = x.astype(np.float64) @ w @ v
-    for tiling in TILINGS:
+    for tiling in tilings:
         built = compiled(model, INFERENCE_PRECISION_HINT=precision, TILING=tiling)
         found = built.create_infer_request().infer({"x": x}).values()
         for mine, exact in zip(found, (y, y * v.sum()), strict=True):
             error = np.linalg.norm(np.array(mine) - exact)
             assert error <= BOUNDS[precision] * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("stored", TYPES)
+def test_results_are_those_of_the_weights(stored, precision, rows):
+    check(stored, precision, rows, TILINGS)
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("stored", TYPES)
+def test_matrix_units_get_the_weights(stored, precision):
+    check(stored, precision, 5, ["LOCAL"])
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,34 @@ def test_a_folder_that_others_may_write_to_is_not_used(root, part, bits, caplog)
     assert cache_folder("cpu/machine") == root / "cpu" / "machine"
 
 
+@pytest.mark.parametrize("bits", [0o777, 0o720])
+def test_the_cache_folder_itself_is_one_of_this_user_alone(root, bits, caplog):
+    (root / "cpu").mkdir(parents=True, mode=0o700)
+    root.chmod(bits)
+    assert cache_folder("cpu") is None
+    assert f"others may write to it (its mode is {bits:o}" in warned(caplog)[0]
+    root.chmod(0o1777)  # like /tmp: nobody renames or removes what is not theirs
+    assert cache_folder("cpu") == root / "cpu"
+
+
+def test_the_cache_folder_is_not_another_users(root, give_away, caplog):
+    (root / "cpu").mkdir(parents=True, mode=0o700)
+    give_away(root)
+    assert cache_folder("cpu") is None
+    assert "it belongs to another user" in warned(caplog)[0]
+
+
+@pytest.mark.parametrize("change", ["mode", "link"])
+def test_a_folder_that_changed_is_looked_at_again(root, change, tmp_path):
+    folder = cache_folder("cpu")
+    if change == "mode":
+        folder.chmod(0o777)
+    else:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "moved")
+    assert cache_folder("cpu") is None
+
+
 def test_a_folder_of_another_user_is_not_used(root, give_away, caplog):
     (root / "cpu").mkdir(parents=True)
     give_away(root / "cpu")
@@ -136,7 +164,7 @@ def test_a_folder_that_cannot_be_made(root, caplog):
     assert cache_folder("cpu") is None
     assert cache_folder("numba") is None
     (message,) = warned(caplog)  # once, whatever shall be kept there
-    assert f"Nothing is kept in '{root}': Not a directory" in message
+    assert f"Nothing is kept in '{root}': it is no folder" in message
 
 
 def test_files_come_back_whole_and_private(root):

@@ -23,6 +23,7 @@ from partita.errors import (
     InferError,
     ModelFormatError,
     ModelNotFoundError,
+    PartitaError,
     PluginError,
     PropertyError,
     UnsupportedOpError,
@@ -329,6 +330,55 @@ def test_a_state_that_cannot_be_kept_costs_the_cache_only(tmp_path, caplog, answ
     with pytest.raises(PluginError, match=message):
         compiled.export_model()
     np.testing.assert_array_equal(compiled(X)[0], -X)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+class MutePartitaError(PartitaError):
+    __str__ = Mute.__str__
+
+
+FAILURES = [
+    (SystemExit(3), "SystemExit: 3"),
+    (Mute(), "Mute, whose message cannot be told"),
+    (MutePartitaError(), "MutePartitaError, whose message cannot be told"),
+]
+
+
+@pytest.mark.parametrize(("failure", "told"), FAILURES)
+def test_failures_of_any_kind_are_told_with_the_devices_name(failure, told):
+    plugin = ToyDevice(compute=raising(failure))
+    core = core_with(plugin)
+    compiled = core.compile_model(neg(), "TOY")
+    with pytest.raises(InferError, match=f"'TOY' failed on model 'm': {told}"):
+        compiled({"x": X})
+    request = compiled.create_infer_request()
+    request.start_async({"x": X})
+    with pytest.raises(InferError, match=f"'TOY' failed on model 'm': {told}"):
+        request.wait()
+    compiled.device_model.create_runner = raising(failure)
+    with pytest.raises(InferError, match=f"'TOY' failed on model 'm': {told}"):
+        compiled.create_infer_request()
+    plugin.compile_model = plugin.query_model = plugin.identity = raising(failure)
+    with pytest.raises(CompileError, match=f"'TOY' failed to compile model 'm': {told}"):
+        core.compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match=f"'TOY' failed to answer query_model .*: {told}"):
+        core.query_model(neg(), "TOY")
+
+
+def test_an_interrupt_passes_through_plugins():
+    plugin = ToyDevice(compute=raising(KeyboardInterrupt()))
+    core = core_with(plugin)
+    with pytest.raises(KeyboardInterrupt):
+        core.compile_model(neg(), "TOY")({"x": X})
+    plugin.query_model = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        core.query_model(neg(), "TOY")
 
 
 def test_a_description_that_is_none():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from partita.errors import TokenizerError
+from partita.errors import InputError, TokenizerError
 from partita.generate import ChatTemplate
 
 MESSAGES = [
@@ -181,3 +181,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(TokenizerError, match=r"'jinja2' .* pip install \"partita\[generate\]\""):
         ChatTemplate("x", "'m.gguf'")
+
+
+@pytest.mark.parametrize("messages", [None, "Hi", ["Hi"], {"role": "user", "content": "Hi"}])
+def test_messages_are_a_list_of_entries(messages):
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", "'m.gguf'")
+    with pytest.raises(InputError, match=r"The messages are .*; give a list of entries such as"):
+        template.render(messages)

@@ -52,6 +52,19 @@ def test_distributions_are_those_of_a_full_sort(options, scale):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-9])
+def test_the_lowest_temperatures_take_the_most_probable_token(temperature):
+    logits = np.array([1.0, 3.0, -np.inf, 3.0, -1e30], np.float32)
+    tokens, probabilities = distribution(logits, Sampling(temperature=temperature))
+    assert dict(zip(tokens.tolist(), probabilities.tolist(), strict=True)) == {
+        0: 0,
+        1: 0.5,
+        2: 0,
+        3: 0.5,
+        4: 0,
+    }
+
+
 def test_draws_follow_the_distribution():
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
     sampler = Sampler(Sampling(temperature=1, top_p=0.9, seed=3), 4)
@@ -100,6 +113,8 @@ def test_repetition_penalty_lowers_what_has_occurred():
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300),
+        ("repetition_penalty", 1e9),
         ("seed", -1),
         ("top_k", 1.5),
         ("top_p", "0.5"),

@@ -207,6 +207,55 @@ def test_without_a_space_in_front_none_is_taken_away():
     assert SPACE not in metadata["tokenizer.ggml.tokens"][own.encode("a b")[1]]
 
 
+def test_runs_of_spaces_that_the_makers_added_come_about_by_merging():
+    metadata = pieces()
+    metadata["tokenizer.ggml.tokens"] += [SPACE * 2, SPACE * 3]
+    metadata["tokenizer.ggml.token_type"] += [4, 4]
+    metadata["tokenizer.ggml.scores"] += [0.0, 0.0]
+    own = from_metadata(metadata, "'m.gguf'")
+    text = "a  b    c"
+    assert own.encode(text) == [1, *merged_by_score(text, metadata)]
+    assert len(metadata["tokenizer.ggml.tokens"]) - 2 in own.encode(text)
+    assert own.decode(own.encode(text)) == text
+
+
+def test_the_token_for_all_else_is_known_by_its_name():
+    metadata = pieces()
+    own = from_metadata(metadata, "'m.gguf'")
+    parts = [merged_by_score(part, metadata) for part in ("a", "b")]
+    assert own.encode("a<unk>b") == [1, *parts[0], 0, *parts[1]]  # as llama.cpp has it
+
+
+PIECES = from_metadata(pieces(), "'m.gguf'")
+
+
+@given(
+    st.text(st.one_of(st.sampled_from("ab \u65e5\u00e9\U0001f389"), st.characters(codec="utf-8")))
+)
+def test_characters_that_are_bytes_come_out_whole_behind_each_other(text):
+    tokens = PIECES.encode(text)
+    stream = PIECES.stream()
+    pieces = [stream.push(token) for token in tokens]
+    assert "".join(pieces) + stream.flush() == PIECES.decode(tokens)
+
+
+def test_a_wrong_byte_does_not_spoil_the_characters_behind_it():
+    stream = PIECES.stream()
+    wrong, party = 3 + 0x89, [3 + byte for byte in "\U0001f389".encode()]
+    pieces = [stream.push(token) for token in (wrong, *party, *party)]
+    assert "".join(pieces) + stream.flush() == "\ufffd\U0001f389\U0001f389"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("the cat", " sat"), ("\U0001f389", " sat"), ("</s>", "sat"), ("", "sat")],
+)
+def test_a_space_between_a_text_and_what_continues_it_is_told(text, word):
+    stream = PIECES.stream(PIECES.encode(text))
+    added = PIECES.encode("sat")[1:]  # begins with a space, as words do
+    assert "".join(map(stream.push, added)) == word
+
+
 # --------------------------------------------------------------------------- what is refused
 
 
@@ -215,7 +264,9 @@ def test_without_a_space_in_front_none_is_taken_away():
     [
         ({"tokenizer.ggml.model": "bert"}, "a vocabulary of kind 'bert'; known are gpt2, llama"),
         ({"tokenizer.ggml.model": None}, "has no vocabulary; known are"),
+        ({"tokenizer.ggml.model": np.arange(2)}, r"a vocabulary of kind array\(\[0, 1\]\); known"),
         ({"tokenizer.ggml.pre": "klingon"}, "cuts words as 'klingon' does, which is not known"),
+        ({"tokenizer.ggml.pre": [3]}, r"cuts words as \[3\] does, which is not known"),
         ({"tokenizer.ggml.merges": ["a"]}, "'a' is no pair of tokens"),
         ({"tokenizer.ggml.merges": ["a zzzz"]}, "is damaged"),
         ({"tokenizer.ggml.token_type": [1]}, "kinds of 1"),
@@ -236,9 +287,23 @@ def test_pieces_of_any_length_do_not_take_any_time():
         from_metadata(metadata, "'m.gguf'")
 
 
-def test_metadata_without_tokens_are_refused():
-    with pytest.raises(TokenizerError, match=r"is damaged: KeyError: 'tokenizer\.ggml\.tokens'"):
-        from_metadata({"tokenizer.ggml.model": "gpt2"}, "'m.gguf'")
+def test_pieces_of_pieces_do_not_take_gigabytes():
+    metadata = pieces()
+    metadata["tokenizer.ggml.tokens"] = [c * n for c in "abcd" for n in range(1, 1024)]
+    metadata["tokenizer.ggml.token_type"] = [1] * 4092
+    metadata["tokenizer.ggml.scores"] = [0.0] * 4092
+    with pytest.raises(TokenizerError, match="its 4092 tokens are longer than those of any voca"):
+        from_metadata(metadata, "'m.gguf'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking"), [("gpt2", "tokens"), ("gpt2", "merges"), ("llama", "scores")]
+)
+def test_metadata_without_a_part_of_the_vocabulary_are_refused(kind, lacking):
+    metadata = pieces() if kind == "llama" else byte_pair_metadata(trained("smollm"), "smollm")
+    del metadata[f"tokenizer.ggml.{lacking}"]
+    with pytest.raises(TokenizerError, match=rf"has no 'tokenizer\.ggml\.{lacking}'; convert"):
+        from_metadata(metadata, "'m.gguf'")
 
 
 def test_a_vocabulary_without_a_chat_template_says_so():

@@ -126,6 +126,27 @@ def test_architectures(architecture, kind):
     check(metadata, decoder_tensors(metadata, kind))
 
 
+def test_a_gemma2_whose_file_leaves_out_bounds_and_window_has_those_of_all_others():
+    metadata = narrow_decoder_metadata("gemma2")
+    found, _ = check(metadata, decoder_tensors(metadata, "F32"))
+    attention = [op.node.attributes for op in found.model.ops if "Attention" in op.op_type]
+    assert [one["softcap"].as_float() for one in attention] == [50.0, 50.0]
+    assert [one.get_int("local_window_size", 0) for one in attention] == [4096, 0]
+
+
+def test_layers_of_a_gemma3_without_a_window_turn_by_one_base():
+    metadata = narrow_decoder_metadata("gemma3", rope__freq_base=1e6)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("pattern", [1, 3, [True, True, False, True]], ids=str)
+def test_layers_that_the_file_gives_a_window(architecture, pattern):
+    changes = {"attention__sliding_window": 3, "attention__sliding_window_pattern": pattern}
+    metadata = narrow_decoder_metadata(architecture, block_count=4, rope__freq_base=1e6, **changes)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
 @pytest.mark.parametrize("architecture", ["llama", "qwen3moe"])
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_mixtures_of_experts(architecture, kind):
@@ -162,6 +183,17 @@ def test_a_last_weight_and_an_embedding_of_their_own(architecture):
 def test_stretched_rotary_frequencies(architecture, scaling):
     changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
     metadata = narrow_decoder_metadata(architecture, **changes)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [{}, {"type": "linear", "factor": 4.0}, {"type": "yarn", "factor": 4.0}],
+    ids=["none", "linear", "yarn of the whole context"],
+)
+def test_cosines_and_sines_that_the_file_multiplies(scaling):
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    metadata = narrow_decoder_metadata("qwen2", rope__scaling__attn_factor=0.75, **changes)
     check(metadata, decoder_tensors(metadata, "F32"))
 
 

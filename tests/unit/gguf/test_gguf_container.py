@@ -129,11 +129,36 @@ def test_headers(data, part):
         (pair("k", 9, struct.pack("<IQQQ", 8, 2, 8, 0)), "the texts of 'k' end beyond"),
         (pair("k", 9, struct.pack("<IQ", 9, HUGE)), f"claims {HUGE} arrays in 'k'"),
         (pair("k", 9, struct.pack("<IQ", 9, 1) * 9), "arrays in 'k' lie deeper than 4"),
-        (pair("k", 9, struct.pack("<IQ", 9, 70000) + bytes(12 * 70000)), "holds 70000 arrays"),
+        (pair("k", 9, struct.pack("<IQ", 9, 70000) + bytes(12 * 70000)), "claims 70000 arrays in"),
     ],
 )
 def test_metadata(content, part):
     assert part in refusal(one_pair(content))
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (header(tensors=200_000) + bytes(32 * 200_000), "200000 tensors, and no more than 131072 "),
+        (header(pairs=70_000) + bytes(13 * 70_000), "claims 70000 metadata entries, and no more"),
+    ],
+    ids=["tensors", "entries"],
+)
+def test_more_than_any_model_has(data, part):
+    assert part in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inner", "count", "part"),
+    [
+        (8, b"", 1_100_000, "claims 1100000 texts of 'b', and no more than 997152 are read"),
+        (9, struct.pack("<IQ", 0, 0), 40_000, "claims 40000 arrays in 'b', and no more than 25536"),
+    ],
+    ids=["texts", "arrays"],
+)
+def test_arrays_that_are_too_many_together(kind, inner, count, part):
+    content = struct.pack("<IQ", kind, count) + (inner or bytes(8)) * count
+    assert part in refusal(header(pairs=2) + pair("a", 9, content) + pair("b", 9, content))
 
 
 def test_keys_and_tensors_of_one_name():

@@ -1,5 +1,7 @@
 """From a GGUF file to a model: wiring, options, and what is refused."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from gguf_files import decoder_metadata, decoder_tensors, gguf_bytes, stored, write_gguf
@@ -84,6 +86,29 @@ def test_a_context_that_the_model_does_not_have(context):
     assert f"a context of {context} positions; 1 to 64 are possible" in message
 
 
+def test_tables_of_long_contexts_are_not_made_while_reading():
+    data = gguf_bytes(*tiny(context_length=1 << 24))
+    tracemalloc.start()
+    try:
+        model = Core().read_model(data, decoder=DecoderOptions(context=1 << 24))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert model.ir.graph.initializers["cos_cache"].shape == (1 << 24, 16)
+    assert peak < 1 << 24
+
+
+@pytest.mark.parametrize("context", [1, 1023, 1024, 2500])
+def test_tables_of_turns_of_all_positions(context):
+    data = gguf_bytes(*tiny(context_length=4096, rope__freq_base=500.0))
+    model = Core().read_model(data, decoder=DecoderOptions(context=context))
+    angles = np.arange(context)[:, None] * 500.0 ** (-np.arange(16) / 16)
+    for name, due in (("cos_cache", np.cos(angles)), ("sin_cache", np.sin(angles))):
+        table = model.ir.graph.initializers[name].const_value.numpy()
+        assert table.dtype == np.float32
+        np.testing.assert_allclose(table, due, rtol=0, atol=2**-24)
+
+
 def test_a_type_of_caches_that_is_not_known():
     message = refusal(*tiny(), cache_type="int3")
     assert "type 'int3' are not known; these are: float32, float16, bfloat16" in message
@@ -104,6 +129,15 @@ def test_others_take_no_decoder_options(tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ModelNotFoundError):
         GgufFile.open(tmp_path / "none.gguf")
+
+
+@pytest.mark.parametrize(("number", "part"), [(0, "part 1 of 3"), (2, "part 3 of 3")])
+def test_parts_of_a_model_are_told_how_to_be_joined(number, part):
+    metadata = {"split.count": 3, "split.no": number}
+    assert f"is {part} of a model" in (message := refusal(metadata, {}))
+    assert "llama-gguf-split --merge" in message
+    metadata, tensors = tiny()
+    Core().read_model(gguf_bytes(metadata | {"split.count": 1, "split.no": 0}, tensors))
 
 
 def test_unknown_architectures_are_named():
@@ -152,7 +186,9 @@ def test_mixtures_of_experts_that_are_not_read(changes, part):
         ("rope.freq_base", float("nan"), "'rope.freq_base' is nan"),
         ("rope.freq_base", "10000", "a number from 2 to 1e+12 is due"),
         ("rope.scaling.type", "longrope", "is 'longrope', which is not read; none, linear and"),
-        ("rope.scaling.type", "yarn", "original_context_length' is missing"),
+        ("rope.scaling.attn_factor", 0.0, "'rope.scaling.attn_factor' is 0.0; a number from"),
+        ("attention.causal", False, "embeds texts and continues none; decoders are read"),
+        ("attention.causal", 1, "'attention.causal' is 1; true or false is due"),
         ("rope.scaling.type", 3, "a text is due"),
         ("rope.freq_base", 0.0, "'rope.freq_base' is 0.0; a number from 2 to 1e+12 is due"),
         ("rope.scaling.factor", -2.0, "'rope.scaling.factor' is -2.0; a number from 9.53674e-07"),
@@ -168,6 +204,19 @@ def test_metadata_that_makes_no_sense(key, value, part):
     if value is None:
         del metadata[f"llama.{key}"]
     assert part in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ([True, False], "'attention.sliding_window_pattern' tells of 2 layers, and there are 1"),
+        ([1, 2], "'attention.sliding_window_pattern' is array([1, 2], dtype=uint32)"),
+        (0, "'attention.sliding_window_pattern' is 0; a number from 1 to"),
+    ],
+    ids=str,
+)
+def test_windows_of_other_layers_than_there_are(pattern, part):
+    assert part in refusal(*tiny("F32", "gemma2", attention__sliding_window_pattern=pattern))
 
 
 def test_tensors_that_are_missing_or_not_used():

@@ -50,7 +50,7 @@ def test_files_beside_the_model_belong_to_it(tmp_path):
         ({"m/1/notes.txt": ""}, "needs one model file .* there is none"),
         ({"m/1/a.onnx": "", "m/1/b.xml": ""}, "there is 'a.onnx', 'b.xml'"),
         ({"m/1/a.onnx": "", "m/config.toml": "bach = 1"}, "'bach' is unknown; there are max_batch"),
-        ({"m/1/a.onnx": "", "m/config.toml": "versions = 0"}, "versions: .*greater than"),
+        ({"m/1/a.onnx": "", "m/config.toml": "versions = 0"}, "'versions': .*greater than"),
         ({"m/1/a.onnx": "", "m/config.toml": "="}, "config.toml' cannot be read"),
     ],
 )
@@ -94,14 +94,14 @@ def test_a_folder_that_is_not_there_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"http_port": 70000}, "http_port: .*65535"),
+        ({"http_port": 70000}, "'http_port': .*65535"),
         ({"tls_key": "k.pem"}, "tls_certificate and tls_key go together"),
         ({"tls_client_ca": "ca.pem"}, "tls_client_ca needs"),
         ({"defaults": {"divice": "CPU"}}, "'defaults.divice' is unknown"),
         ({"max_body": "lots"}, "max_body"),
-        ({"max_body": 0}, "max_body: .*greater than or equal to 1"),
-        ({"max_buffered": "0KiB"}, "max_buffered: .*greater than or equal to 1"),
-        ({"max_header": 0}, "max_header: .*greater than or equal to 1"),
+        ({"max_body": 0}, "'max_body': .*greater than or equal to 1"),
+        ({"max_buffered": "0KiB"}, "'max_buffered': .*greater than or equal to 1"),
+        ({"max_header": 0}, "'max_header': .*greater than or equal to 1"),
     ],
 )
 def test_wrong_settings_are_named(values, said):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from partita import Core
 from partita.cli.arguments import (
@@ -25,10 +25,13 @@ from partita.contract.device_plugin import DecoderRequest
 from partita.errors import InputError, ModelNotFoundError
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
-from partita.generate.generator import Generator
+from partita.generate.generation import Piece
+from partita.generate.generator import Generator, SamplingOptions
 from partita.generate.memory_bandwidth import MemoryBandwidth, measure
 from partita.generate.model_source import ModelSource
 from partita.generate.request_size import with_request_size
+from partita.generate.sampling import Sampling
+from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
@@ -135,13 +138,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("--system is for conversations; add --chat.")
     core = Core()
     device = device_of(args, core)
+    choices = _choices(args)
     source = _source(args.model, out)
     tokenizer = source.tokenizer()  # what is missing for it is told before the model is read
     answers: list[Answer] = []
     prompts = _prompts(args, tokenizer, answers)
     if args.chat and args.prompt is None:
         first = []
-        _ = tokenizer.chat_template
+        _ = tokenizer.chat_template, _input()
     else:
         first = [next(prompts)]
     length = len(first[0][1]) or None if first else None
@@ -159,7 +163,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         for asked, prompt in itertools.chain(first, prompts):
             answers.append(Answer(asked))
-            _answer(generator, prompt, args, answers[-1], out)
+            pieces = generator.generate(prompt, formatted=args.chat, **choices)
+            _answer(pieces, answers[-1], out, args.json)
     finally:  # one who interrupts it wants to know what came so far, too
         summary = _summary(core, generator)
         if args.json:
@@ -168,6 +173,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
             for line in _lines(summary):
                 out.note(line)
     return 0
+
+
+def _choices(args: argparse.Namespace) -> dict[str, Any]:
+    """How tokens are chosen and texts end; what is wrong with it is told before a model is read."""
+    sampling = {name: getattr(args, name) for name in SamplingOptions.__annotations__}
+    Sampling(**sampling)
+    StopWords(args.stop)
+    return {"max_new_tokens": args.max_new_tokens, "stop": args.stop, **sampling}
 
 
 def _source(model: str, out: Output) -> ModelSource:
@@ -183,7 +196,7 @@ def _prompts(
 ) -> Iterator[tuple[str, list[int]]]:
     """What is asked, and the tokens of the prompt that it makes."""
     if not args.chat:
-        text = sys.stdin.read() if args.prompt is None else args.prompt
+        text = _input().read() if args.prompt is None else args.prompt
         yield text, tokenizer.encode(text)
         return
     messages = [{"role": "system", "content": args.system}] if args.system is not None else []
@@ -194,43 +207,38 @@ def _prompts(
         messages.append({"role": "assistant", "content": answers[-1].text})
 
 
+def _input() -> TextIO:
+    """Standard input, which programs that start others may have closed."""
+    if sys.stdin is None:
+        raise InputError("Standard input is closed, and there is no prompt; give --prompt.")
+    return sys.stdin
+
+
 def _typed() -> Iterator[str]:
     """Lines of stdin, asked for by a sign where a person types them."""
+    lines = _input()
     while True:
-        if sys.stdin.isatty():
+        if lines.isatty():
             sys.stderr.write("> ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = lines.readline()
         if not line:
             return
         if line.strip():
             yield line.rstrip("\n")
 
 
-def _answer(
-    generator: Generator, prompt: list[int], args: argparse.Namespace, answer: Answer, out: Output
-) -> None:
+def _answer(pieces: Iterator[Piece], answer: Answer, out: Output, as_json: bool) -> None:
     """Generates one answer, shown as it comes."""
-    pieces = generator.generate(
-        prompt,
-        max_new_tokens=args.max_new_tokens,
-        stop=args.stop,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        seed=args.seed,
-    )
     try:
         for piece in pieces:
             answer.text += piece.text
             answer.tokens.append(piece.token)
             answer.finish = piece.finish or answer.finish
-            if not args.json:
+            if not as_json:
                 out.piece(piece.text)
     finally:
-        if not args.json:
+        if not as_json:
             out.piece("\n")
 
 

@@ -24,7 +24,18 @@ from partita.frontends.gguf.options import DecoderOptions
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MAGIC", "DecoderOptions", "GgufFile", "read_gguf"]
+__all__ = ["MAGIC", "DecoderOptions", "GgufFile", "longest_context", "read_gguf"]
+
+
+def longest_context(file: GgufFile) -> int:
+    """Positions that the decoder of a file can be read with at most.
+
+    Raises:
+        ModelFormatError: It holds no decoder that is read.
+    """
+    from partita.frontends.gguf.hyperparameters import hyperparameters
+
+    return hyperparameters(file).longest
 
 
 def read_gguf(data: memoryview, origin: str, options: DecoderOptions) -> ir.Model:

@@ -29,8 +29,17 @@ _LONGEST_NAME = 1 << 16
 _DEEPEST_ARRAY = 4
 """Arrays in arrays that are followed; files in the wild have none."""
 
+_MOST_ENTRIES = 1 << 16
+"""Entries of the metadata of a file; these and what follows cost Python objects."""
+
+_MOST_TENSORS = 1 << 17
+"""Tensors of a file; mixtures with a tensor for each expert have some thousands."""
+
 _MOST_NESTED = 1 << 16
-"""Arrays that one array may hold: each of them costs a Python object."""
+"""Arrays that arrays of a file may hold."""
+
+_MOST_TEXTS = 1 << 21
+"""Texts in arrays of a file; vocabularies of 262,144 tokens come with half a million merges."""
 
 _STRING, _ARRAY = 8, 9
 _NUMBERS: dict[int, np.dtype[Any]] = {
@@ -178,6 +187,8 @@ class _Reader:
         self._origin = origin
         self._at = 0
         self._pairs = 0
+        self._nested = 0
+        self._texts_told = 0
 
     def error(self, fault: str) -> ModelFormatError:
         """The refusal of the file."""
@@ -195,8 +206,8 @@ class _Reader:
             if version & 0xFFFF == 0:
                 raise self.error("it is written for big-endian machines, which is not read")
             raise self.error(f"it is of version {version}; versions 2 and 3 are read")
-        tensors = self._count("tensors", 8 + 4 + 8 + 4 + 8)
-        self._pairs = self._count("metadata entries", 8 + 4 + 1)
+        tensors = self._count("tensors", 8 + 4 + 8 + 4 + 8, _MOST_TENSORS)
+        self._pairs = self._count("metadata entries", 8 + 4 + 1, _MOST_ENTRIES)
         return tensors
 
     def metadata(self) -> dict[str, Value]:
@@ -273,9 +284,8 @@ class _Reader:
         if kind == _STRING:
             return self._texts(key)
         if kind == _ARRAY:
-            count = self._count(f"arrays in '{key}'", 4 + 8)
-            if count > _MOST_NESTED:
-                raise self.error(f"'{key}' holds {count} arrays; {_MOST_NESTED} are allowed")
+            count = self._count(f"arrays in '{key}'", 4 + 8, _MOST_NESTED - self._nested)
+            self._nested += count
             return [self._array(key, depth + 1) for _ in range(count)]
         dtype = self._dtype(kind, f"'{key}'")
         count = self._count(f"elements of '{key}'", dtype.itemsize)
@@ -285,7 +295,8 @@ class _Reader:
         return np.frombuffer(raw, dtype)
 
     def _texts(self, key: str) -> TextArray:
-        count = self._count(f"texts of '{key}'", 8)
+        count = self._count(f"texts of '{key}'", 8, _MOST_TEXTS - self._texts_told)
+        self._texts_told += count
         data, size, at = self._data, len(self._data), self._at
         starts, ends = np.empty((2, count), np.int64)
         for index in range(count):  # a vocabulary: this is the long loop of reading
@@ -313,11 +324,13 @@ class _Reader:
         found: int | float = np.frombuffer(self._take(dtype.itemsize, what), dtype)[0].item()
         return found
 
-    def _count(self, what: str, smallest: int) -> int:
+    def _count(self, what: str, smallest: int, most: int | None = None) -> int:
         """A number of things, each of which takes at least ``smallest`` bytes."""
         count = int(self._number(10, f"the number of {what}"))
         if count > (len(self._data) - self._at) // smallest:
             raise self.error(f"it claims {count} {what}, more than the file has room for")
+        if most is not None and count > most:
+            raise self.error(f"it claims {count} {what}, and no more than {most} are read")
         return count
 
     def _length(self, what: str) -> int:

@@ -61,9 +61,7 @@ def build_decoder(file: GgufFile, options: DecoderOptions) -> ir.Model:
 
 def _context(file: GgufFile, sizes: Hyperparameters, options: DecoderOptions) -> int:
     """The room of the caches."""
-    most = sizes.context
-    if sizes.window and not sizes.architecture.global_every:
-        most = min(most, sizes.window)  # which layers have a window is not written down
+    most = sizes.longest
     if options.context is None:
         return min(most, DEFAULT_CONTEXT)
     if not 1 <= options.context <= most:
@@ -180,7 +178,7 @@ class _Decoder:
         attributes: dict[str, Any] = {**ATTRIBUTES} if self._is_quantized else {}
         if sizes.attention_softcap:
             attributes["softcap"] = sizes.attention_softcap
-        if local and sizes.window:
+        if local:
             attributes["local_window_size"] = sizes.window
         writer.write(
             "GroupQueryAttention",
@@ -222,13 +220,13 @@ class _Decoder:
         sizes, writer = self._sizes, self.writer
         base, scaling, name = sizes.rope_base, sizes.rope_scaling, ""
         if local:
-            base, scaling, name = sizes.local_rope_base, RopeScaling(), "local_"
+            base, name = sizes.local_rope_base, "local_"
+            scaling = RopeScaling(magnitude=scaling.magnitude)
         turns = rotary.frequencies(sizes.head_size, base, scaling, self._divisors())
+        tables = rotary.RotaryTables(turns, self._context, scaling)
         return [
-            writer.constant(
-                f"{name}{part}_cache", rotary.table(turns, self._context, scaling, part)
-            )
-            for part in ("cos", "sin")
+            writer.constant(f"{name}cos_cache", tables.tensor("cos")),
+            writer.constant(f"{name}sin_cache", tables.tensor("sin")),
         ]
 
     def _divisors(self) -> np.ndarray[Any, Any] | None:

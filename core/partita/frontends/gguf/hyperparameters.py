@@ -40,6 +40,10 @@ class Architecture:
         global_every: Every so many layers, the last of them, one attends to all positions and the
             others to a window; 0 where all layers attend to all.
         local_rope_base: Base of the rotary frequencies in layers with a window; 0 for the same.
+        window: Positions that such layers attend to where the file does not say; 0 for all.
+        attention_softcap: Bound of products of queries and keys where the file does not say; 0 for
+            none.
+        logit_softcap: The same for logits.
     """
 
     rotary_interleaved: bool = False
@@ -47,6 +51,9 @@ class Architecture:
     scales_embedding: bool = False
     global_every: int = 0
     local_rope_base: float = 0.0
+    window: int = 0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -55,7 +62,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3": Architecture(),
     "qwen3moe": Architecture(),
     "gemma": Architecture(activation="gelu", scales_embedding=True),
-    "gemma2": Architecture(activation="gelu", scales_embedding=True, global_every=2),
+    "gemma2": Architecture(
+        activation="gelu",
+        scales_embedding=True,
+        global_every=2,
+        window=4096,
+        attention_softcap=50.0,
+        logit_softcap=30.0,
+    ),
     "gemma3": Architecture(
         activation="gelu", scales_embedding=True, global_every=6, local_rope_base=10000.0
     ),
@@ -71,11 +85,13 @@ class RopeScaling:
         kind: ``"none"``, ``"linear"`` or ``"yarn"``.
         factor: By how much.
         original_context: The context before, which yarn asks for.
+        magnitude: By what cosines and sines are multiplied, besides what yarn does to them.
     """
 
     kind: str = "none"
     factor: float = 1.0
     original_context: int = 0
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,8 @@ class Hyperparameters:
         rope_base: Base of the rotary frequencies.
         rope_scaling: How they were stretched.
         window: Positions that a layer with a window attends to; 0 if there is none.
+        global_every: Every so many layers, the last of them, one has no window; or for each layer
+            whether it has one. 0 where the architecture does not tell.
         attention_scale: Factor of products of queries and keys.
         attention_softcap: Bound of these products by tanh; 0 for none.
         logit_softcap: The same for logits.
@@ -117,6 +135,7 @@ class Hyperparameters:
     rope_base: float
     rope_scaling: RopeScaling
     window: int
+    global_every: int | tuple[bool, ...]
     attention_scale: float
     attention_softcap: float
     logit_softcap: float
@@ -124,9 +143,20 @@ class Hyperparameters:
     experts_used: int
     local_rope_base: float
 
+    @property
+    def longest(self) -> int:
+        """Positions that can be computed: a window of unknown layers is the end for all."""
+        if self.window and not self.architecture.global_every:
+            return min(self.context, self.window)
+        return self.context
+
     def is_local(self, layer: int) -> bool:
         """Whether a layer attends to a window only."""
-        every = self.architecture.global_every
+        every = self.global_every
+        if not self.window:
+            return False
+        if isinstance(every, tuple):
+            return every[layer]
         return every > 0 and layer % every < every - 1
 
 
@@ -136,6 +166,7 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
     Raises:
         ModelFormatError: The architecture is not known, or an entry is missing or makes no sense.
     """
+    _check_whole(file)
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None or not isinstance(name, str):
@@ -161,6 +192,11 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
             "values of another size than keys, or rotary embedding of a part of a head, are not "
             "read"
         )
+    if not entries.flag("attention.causal", True):
+        raise entries.error(
+            "positions attend to those behind them ('attention.causal'), so that it embeds texts "
+            "and continues none; decoders are read"
+        )
     return Hyperparameters(
         name=name,
         architecture=architecture,
@@ -173,20 +209,47 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         epsilon=entries.real("attention.layer_norm_rms_epsilon", most=1.0),
         rope_base=entries.real("rope.freq_base", 10000.0, _LEAST_BASE),
         rope_scaling=_rope_scaling(entries),
-        window=entries.size("attention.sliding_window", 0),
+        window=entries.size("attention.sliding_window", architecture.window, least=0),
+        global_every=_global_every(entries, architecture, layers),
         attention_scale=_attention_scale(entries, head_size, hidden // heads, layers),
-        attention_softcap=entries.real("attn_logit_softcapping", 0.0),
-        logit_softcap=entries.real("final_logit_softcapping", 0.0),
+        attention_softcap=entries.real("attn_logit_softcapping", architecture.attention_softcap),
+        logit_softcap=entries.real("final_logit_softcapping", architecture.logit_softcap),
         experts=experts,
         experts_used=used,
         local_rope_base=_local_rope_base(entries, architecture),
     )
 
 
+def _check_whole(file: GgufFile) -> None:
+    """Refuses a part of a model that lies in several files."""
+    count, number = (file.metadata.get(f"split.{key}") for key in ("count", "no"))
+    if isinstance(count, int) and count > 1:
+        part = number + 1 if isinstance(number, int) else "one"
+        raise ModelFormatError(
+            f"{file.origin} is part {part} of {count} of a model; parts are not read. Join them by "
+            "llama.cpp: llama-gguf-split --merge FIRST-PART.gguf WHOLE.gguf"
+        )
+
+
 def _local_rope_base(entries: _Entries, architecture: Architecture) -> float:
     if not architecture.local_rope_base:
         return 0.0
     return entries.real("rope.freq_base_swa", architecture.local_rope_base, _LEAST_BASE)
+
+
+def _global_every(
+    entries: _Entries, architecture: Architecture, layers: int
+) -> int | tuple[bool, ...]:
+    """Which layers have no window, as the file says it if it does."""
+    if not architecture.global_every:
+        return 0
+    key = "attention.sliding_window_pattern"
+    flags = entries.flags(key)
+    if flags is None:
+        return entries.size(key, architecture.global_every)
+    if len(flags) != layers:
+        raise entries.error(f"'{key}' tells of {len(flags)} layers, and there are {layers}")
+    return flags
 
 
 def _experts(entries: _Entries) -> tuple[int, int]:
@@ -221,10 +284,9 @@ def _rope_scaling(entries: _Entries) -> RopeScaling:
         raise entries.error(
             f"'rope.scaling.type' is '{kind}', which is not read; none, linear and yarn are"
         )
-    original = entries.size("rope.scaling.original_context_length", 0)
-    if kind == "yarn" and not original:
-        raise entries.error("'rope.scaling.original_context_length' is missing")
-    return RopeScaling(kind, factor, original)
+    original = entries.size("rope.scaling.original_context_length", entries.size("context_length"))
+    magnitude = entries.real("rope.scaling.attn_factor", 1.0, *_FACTORS)
+    return RopeScaling(kind, factor, original, magnitude)
 
 
 class _Entries:
@@ -244,12 +306,13 @@ class _Entries:
             raise self.error(f"metadata '{self.prefix}.{key}' is missing")
         return found
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number; 0 only where that is the default."""
+    def size(self, key: str, default: int | None = None, least: int | None = None) -> int:
+        """A whole number; unless ``least`` is given, 0 only where that is the default."""
         found = self._find(key, default)
         if isinstance(found, np.ndarray) and found.size and (found == found[0]).all():
             found = found[0].item()  # one number for each layer, and all agree
-        least = 0 if default == 0 else 1
+        if least is None:
+            least = 0 if default == 0 else 1
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= _LARGEST:
             raise self.error(
                 f"'{key}' is {_shown(found)}; a number from {least} to {_LARGEST} is due"
@@ -267,6 +330,20 @@ class _Entries:
                 f"'{key}' is {_shown(found)}; a number from {least:g} to {most:g} is due"
             )
         return float(found)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Whether something holds."""
+        found = self._find(key, default)
+        if not isinstance(found, bool):
+            raise self.error(f"'{key}' is {_shown(found)}; true or false is due")
+        return found
+
+    def flags(self, key: str) -> tuple[bool, ...] | None:
+        """For each layer whether something holds; ``None`` where there is no array of that."""
+        found = self._file.metadata.get(f"{self.prefix}.{key}")
+        if not isinstance(found, np.ndarray) or found.dtype != np.bool_:
+            return None
+        return tuple(found.tolist())
 
     def text(self, key: str, default: str) -> str:
         """A text."""

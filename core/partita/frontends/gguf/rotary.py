@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from partita.frontends.gguf.hyperparameters import RopeScaling
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
 Array = np.ndarray[Any, Any]
+
+_STEP = 1024
+"""Positions that are computed at once: they stay in a cache."""
 
 _FAST, _SLOW = 32.0, 1.0
 """Turns within the original context beyond and below which yarn keeps or stretches a frequency."""
@@ -44,9 +51,43 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
     return plain * (1 - ramp) + stretched * ramp
 
 
-def table(frequencies: Array, context: int, scaling: RopeScaling, part: str) -> Array:
-    """Cosines (``part`` "cos") or sines ("sin") [context, size / 2] as float32."""
-    angles = np.arange(context, dtype=np.float64)[:, None] * frequencies
-    magnitude = 1 + 0.1 * math.log(scaling.factor) if scaling.kind == "yarn" else 1.0
-    turned = np.cos(angles) if part == "cos" else np.sin(angles)
-    return np.asarray(turned * magnitude, np.float32)
+class RotaryTables:
+    """Cosines and sines by position, computed when they are asked for and then kept.
+
+    Args:
+        frequencies: Radians per position [size / 2].
+        context: Positions.
+        scaling: How a longer context stretched the frequencies.
+    """
+
+    def __init__(self, frequencies: Array, context: int, scaling: RopeScaling) -> None:
+        self._frequencies = frequencies
+        self._context = context
+        self._magnitude = scaling.magnitude
+        if scaling.kind == "yarn":
+            self._magnitude *= 1 + 0.1 * math.log(scaling.factor)
+
+    def tensor(self, part: Literal["cos", "sin"]) -> ir.LazyTensor:
+        """One of both [context, size / 2], float32."""
+        import onnx_ir as ir
+
+        def make() -> ir.TensorProtocol:
+            return ir.Tensor(self._parts[part])
+
+        shape = ir.Shape((self._context, len(self._frequencies)))
+        return ir.LazyTensor(make, ir.DataType.FLOAT, shape)
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, Array]:
+        """Both: a position's turn is that of the multiple of 1024 before it, and what is left."""
+        shape = (self._context, len(self._frequencies))
+        cosines, sines = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        starts = np.arange(0, self._context, _STEP)
+        within = self._turns(np.arange(min(_STEP, self._context))) * self._magnitude
+        for start, turn in zip(starts.tolist(), self._turns(starts), strict=True):
+            turned = within[: self._context - start] * turn
+            cosines[start : start + _STEP], sines[start : start + _STEP] = turned.real, turned.imag
+        return {"cos": cosines, "sin": sines}
+
+    def _turns(self, positions: Array) -> Array:
+        return np.exp(1j * positions[:, None] * self._frequencies)

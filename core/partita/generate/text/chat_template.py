@@ -6,10 +6,11 @@ A template is Jinja that comes with a model, so a stranger wrote it:
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partita.errors import TokenizerError
+from partita.errors import InputError, TokenizerError
 from partita.generate.text.packages import require
 
 Message = Mapping[str, Any]
@@ -64,8 +65,15 @@ class ChatTemplate:
             answer: Let the prompt end where the model's answer begins.
 
         Raises:
+            InputError: The messages are none.
             TokenizerError: The template refuses the messages, fails, or goes beyond its limits.
         """
+        is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
+        if not is_list or not all(isinstance(message, Mapping) for message in messages):
+            raise InputError(
+                f"The messages are {reprlib.repr(messages)}; give a list of entries such as "
+                "{'role': 'user', 'content': 'Hello'}."
+            )
         values = {
             **self._tokens,
             "messages": [dict(message) for message in messages],

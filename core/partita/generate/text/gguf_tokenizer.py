@@ -25,6 +25,9 @@ _ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_o
 _LONGEST_PIECE = 1024
 """Characters of a piece; each is tried as the place where two others meet."""
 
+_MOST_CUT = 1 << 27
+"""Characters of what pieces are cut into, one cut after another; some 20 million in real ones."""
+
 _SPACE = "\u2581"
 """SentencePiece's sign for a space."""
 
@@ -43,13 +46,13 @@ def from_metadata(metadata: Metadata, origin: str) -> Tokenizer:
     require("tokenizers", "a tokenizer")
     kind = metadata.get("tokenizer.ggml.model")
     builders = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
-    if kind not in builders:
-        found = f"a vocabulary of kind {kind!r}" if kind else "no vocabulary"
+    if not isinstance(kind, str) or kind not in builders:
+        found = "no vocabulary" if kind is None else f"a vocabulary of kind {repr(kind)[:60]}"
         raise TokenizerError(
             f"{origin} has {found}; known are {', '.join(builders)}. Give tokens instead of text."
         )
     with raised_as(TokenizerError, f"The vocabulary of {origin} is damaged", TokenizerError):
-        tokens = [*metadata["tokenizer.ggml.tokens"]]
+        tokens = [*_entry(metadata, "tokens")]
         kinds = [int(k) for k in metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))]
         if len(kinds) != len(tokens):
             raise ValueError(f"it has {len(tokens)} tokens and kinds of {len(kinds)}")
@@ -74,7 +77,7 @@ def _byte_pairs(
     from tokenizers import decoders, models
 
     cut = word_cut(metadata.get("tokenizer.ggml.pre", "gpt-2"), origin)
-    merges = [_pair(merge) for merge in metadata["tokenizer.ggml.merges"]]
+    merges = [_pair(merge) for merge in _entry(metadata, "merges")]
     model = models.BPE(_vocabulary(tokens), merges, ignore_merges=cut.whole_words)
     engine = tokenizers.Tokenizer(model)
     engine.pre_tokenizer = cut.pre_tokenizer()
@@ -89,12 +92,12 @@ def _sentence_pieces(
     import tokenizers
     from tokenizers import decoders, models, normalizers
 
-    scores = [float(score) for score in metadata["tokenizer.ggml.scores"]]
+    scores = [float(score) for score in _entry(metadata, "scores")]
     if len(scores) != len(tokens):
         raise ValueError(f"it has {len(tokens)} tokens and scores of {len(scores)}")
     model = models.BPE(
         _vocabulary(tokens),
-        _merges_by_score(tokens, kinds, scores),
+        _merges_by_score(tokens, scores),
         unk_token=next((tokens[n] for n, kind in enumerate(kinds) if kind == _UNKNOWN), None),
         fuse_unk=True,
         byte_fallback=True,
@@ -110,6 +113,13 @@ def _sentence_pieces(
     return engine, True
 
 
+def _entry(metadata: Metadata, name: str) -> Any:
+    key = f"tokenizer.ggml.{name}"
+    if key not in metadata:
+        raise ValueError(f"it has no '{key}'; convert the model once more, or give tokens")
+    return metadata[key]
+
+
 def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
     return {text: number for number, text in enumerate(tokens)}
 
@@ -121,33 +131,36 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _merges_by_score(
-    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
-) -> list[tuple[str, str]]:
+def _merges_by_score(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Pairs in the order in which SentencePiece merges them: the best score of the result first.
 
+    Tokens of all kinds come about so, as in llama.cpp: runs of spaces are often the makers' own.
+
     Raises:
-        ValueError: A piece is longer than those of any real vocabulary.
+        ValueError: Pieces are longer than those of any real vocabulary.
     """
     longest = max(map(len, tokens), default=0)
     if longest > _LONGEST_PIECE:
         raise ValueError(f"a token has {longest} characters; {_LONGEST_PIECE} are allowed")
-    known = {text for text, kind in zip(tokens, kinds, strict=True) if kind == _NORMAL}
+    if sum(len(text) ** 2 for text in tokens) > _MOST_CUT:
+        raise ValueError(f"its {len(tokens)} tokens are longer than those of any vocabulary")
+    known = set(tokens)
     order = sorted(range(len(tokens)), key=lambda number: -scores[number])
     return [
         (text[:cut], text[cut:])
-        for text in (tokens[number] for number in order if kinds[number] == _NORMAL)
+        for text in (tokens[number] for number in order)
         for cut in range(1, len(text))
         if text[:cut] in known and text[cut:] in known
     ]
 
 
 def _add_special(engine: tokenizers.Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> None:
-    """Lets control tokens and those of the model's makers be known by their names."""
+    """Lets control tokens, the one for all else, and the makers' own be known by their names."""
     from tokenizers import AddedToken
 
     named = [(text, kind) for text, kind in zip(tokens, kinds, strict=True) if text]
-    control = [AddedToken(t, special=True, normalized=False) for t, k in named if k == _CONTROL]
+    marks = (_CONTROL, _UNKNOWN)
+    control = [AddedToken(t, special=True, normalized=False) for t, k in named if k in marks]
     defined = [AddedToken(t, normalized=False) for t, k in named if k == _USER_DEFINED]
     engine.add_special_tokens(control)
     engine.add_tokens(defined)

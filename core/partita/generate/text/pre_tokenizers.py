@@ -90,15 +90,15 @@ WORD_CUTS = {
 """``tokenizer.ggml.pre`` to what it stands for."""
 
 
-def word_cut(name: str, origin: str) -> WordCut:
+def word_cut(name: object, origin: str) -> WordCut:
     """The way of a name.
 
     Raises:
         TokenizerError: It is not known; lists those that are.
     """
-    if name not in WORD_CUTS:
+    if not isinstance(name, str) or name not in WORD_CUTS:
         raise TokenizerError(
-            f"{origin} cuts words as '{name}' does, which is not known; known are "
+            f"{origin} cuts words as {name!r} does, which is not known; known are "
             f"{', '.join(WORD_CUTS)}. Give tokens instead of text."
         )
     return WORD_CUTS[name]

@@ -27,6 +27,8 @@ class StopWords:
     """
 
     def __init__(self, words: Sequence[str] = ()) -> None:
+        if not isinstance(words, Sequence):
+            raise InputError(f"The stop words are {words!r}; give a list of texts.")
         for word in words:
             if not isinstance(word, str):
                 raise InputError(f"A stop word is {word!r}; they are texts.")

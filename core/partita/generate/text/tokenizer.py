@@ -70,9 +70,13 @@ class Tokenizer:
         text: str = self._engine.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def stream(self) -> TextStream:
-        """Turns tokens into text one by one."""
-        return TextStream(self.decode)
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
+        """Turns tokens into text one by one.
+
+        Args:
+            before: Tokens that they continue: a space between both belongs to the text then.
+        """
+        return TextStream(self.decode, before)
 
     def chat_prompt(self, messages: Sequence[Message]) -> str:
         """The prompt that a conversation makes, up to where the model's answer begins.

@@ -136,6 +136,8 @@ class Images:
         result_stride: Slices from the window of one of them to that of the next.
         outside: Slices under all their windows that the input lacks, in front of its first one and
             behind its last one.
+        within: Channels of a group, where tiles take several groups at once, or 0; then `groups` is
+            1, and a group has as many outputs.
     """
 
     batch: int
@@ -157,6 +159,7 @@ class Images:
     results: int = 1
     result_stride: int = 1
     outside: tuple[int, int] = (0, 0)
+    within: int = 0
 
     @classmethod
     def matrix(cls, rows: int, depth: int, columns: int) -> Images:
@@ -176,7 +179,8 @@ class Images:
     @property
     def depth(self) -> int:
         """Products that one element of the result adds up."""
-        return self.sources * self.kernel[0] * self.kernel[1] * self.channels // self.groups
+        channels = self.within or self.channels // self.groups
+        return self.sources * self.kernel[0] * self.kernel[1] * channels
 
     @property
     def sources(self) -> int:
@@ -350,6 +354,10 @@ class _Planner:
     def _cell(self) -> int:
         """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
         i = self.images
+        if i.within:
+            # Rows of a tile push one another out of the nearest cache if they lie so far apart.
+            apart = 4 * i.channels
+            return i.channels + (LINE_BYTES // 4 if apart % self.set_bytes == 0 else 0)
         even = i.channels % 4 == 0 or i.channels == PICTURE
         if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and even:
             run = i.kernel[1] * i.channels
@@ -396,6 +404,7 @@ class _Planner:
         return (
             i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
             and i.slices == 1
+            and not i.within
             and not any(i.begin)
             and reach <= i.width
             and self.x_pitch == i.channels
@@ -422,13 +431,16 @@ class _Planner:
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
+        if self.images.within:
+            return True
         enough = FEW_ROWS if self.rows <= FEW_ROWS else LONG_LINE
         return self.cell == self.group_channels and self.images.out_width >= enough
 
     def plan(self) -> Plan:
         i, unit = self.images, self.arithmetic.element_bytes
         halo = self.source is Source.HALO
-        merged = halo and i.dilation[1] == 1 and self.cell == self.group_channels
+        whole = self.cell == self.group_channels and not i.within
+        merged = halo and i.dilation[1] == 1 and whole
         taps, run, cells = self._runs(merged)
         padded = run if self.source is Source.DIRECT else self._up(run)
         if self.source is Source.DIRECT:
@@ -496,7 +508,7 @@ class _Planner:
         if merged:
             return down, across * self.cell, lines
         cells = [line + x * dilation for line in lines for x in range(across)]
-        return down * across, self.group_channels, cells
+        return down * across, i.within or self.group_channels, cells
 
     def _places(self) -> dict[str, int]:
         """Where the driver finds input and output."""
@@ -526,7 +538,8 @@ class _Planner:
         step = self.step if self.tiles else 4 * PAIR if self.short else 4
         row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
         most = self._piece_bytes()
-        if run != padded or padded % step or padded * row_bytes <= most:
+        uncut = run != padded or padded % step or self.images.within
+        if uncut or padded * row_bytes <= most:
             return 1
         steps = padded // step
         fewest = -(-padded * row_bytes // most)
@@ -603,6 +616,7 @@ class _Planner:
             "RESULT_STEP": i.result_stride,
             "LEAST_TILES": -(-CLAIM_WORK // max(1, self.rows * self.columns * i.depth * i.results)),
             "SLICE_BYTES": plane,
+            "COLUMN_STEP": 4 * self.columns if i.within else 0,
             "TILES": tiles,
             "THREAD_BYTES": plane * i.laid * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.tiles),

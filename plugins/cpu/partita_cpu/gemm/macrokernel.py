@@ -35,6 +35,7 @@ from partita_cpu.gemm.tile_fields import (
     BLOCKS,
     CELL,
     CHUNK,
+    COLUMN_STEP,
     DEPTH,
     DILATION_DOWN,
     DIRECT,
@@ -399,7 +400,7 @@ def multiply_panel(
     start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
-        column = _column_of(at, p, tiles.group, block)
+        column, read = _column_of(at, p, tiles.group, block), a + block * p[COLUMN_STEP]
         of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
         for first_tap in range(start_tap, tiles.last_tap, p[CHUNK]):
             taps = min(p[CHUNK], tiles.last_tap - first_tap)
@@ -418,7 +419,7 @@ def multiply_panel(
                 before = line * panel.tiles
                 for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
                     pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
-                    source = a + line * panel.line_bytes + pixel * row
+                    source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     ahead = packed
                     if n < parts and (not ends or block + 1 < tiles.last_block + tiles.goes_on):

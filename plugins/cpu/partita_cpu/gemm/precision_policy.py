@@ -168,6 +168,8 @@ class Choice:
         what float32 itself would lose: see `error_model`. The first layers, whose sums are short,
         gain little and lose the most beside it.
         """
+        if images.within:
+            return Arithmetic.F32
         if not self.arithmetic.in_bfloat16:
             return Arithmetic.F32 if computed else self.arithmetic
         exact = Arithmetic.F32

@@ -338,7 +338,8 @@ def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
 
 def _kernels(choice: Choice, cut: Plan, activation: ActivationCode) -> Array:
     halves = cut.storage.half_in, cut.storage.half_out
-    return tile_kernels(choice.level, cut.arithmetic, *halves, cut.step, activation)
+    within = cut.images.within
+    return tile_kernels(choice.level, cut.arithmetic, *halves, cut.step, activation, within)
 
 
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:

@@ -15,6 +15,7 @@ FIELDS = (
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
     *("W_FIRST", "FIRST_LAID", "LAST_LAID", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
+    "COLUMN_STEP",
 )
 """What the array holds, in order."""
 
@@ -80,6 +81,7 @@ FIELDS = (
     RESULTS,
     RESULT_STEP,
     LEAST_TILES,
+    COLUMN_STEP,
 ) = range(len(FIELDS))
 
 DIRECT, HALO, COLUMNS = range(3)

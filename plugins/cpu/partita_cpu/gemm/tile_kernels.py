@@ -15,6 +15,7 @@ from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.module import groups_part
 from partita_cpu.llvm.tiles import dot_unpacked, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
@@ -123,6 +124,7 @@ def tile_kernels(
     half_out: bool = False,
     step: int = STEP,
     activation: ActivationCode = ActivationCode.NONE,
+    within: int = 0,
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
@@ -137,6 +139,7 @@ def tile_kernels(
         step: Elements along k that are taken at a time; see `Plan.step`.
         activation: What the kernel in the place of `ACTIVATE` applies to results in float32, or
             that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most.
+        within: See `Images.within`; of products in float32.
     """
     known = llvm_kernel.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -176,7 +179,15 @@ def tile_kernels(
     _with_halves(table)
     for rows in range(1, level.rows + 1) if not tiles else ():
         table[FIRST + rows] = products[f"{kind}_first_{rows}"]
+    if within:
+        _put_groups(table, level, within, half_out)
     return table
+
+
+def _put_groups(table: Array, level: Level, within: int, half_out: bool) -> None:
+    known = llvm_kernel.addresses(level, groups_part(within, half_out))
+    for rows in range(1, level.rows + 1):
+        table[rows], table[FIRST + rows] = known[f"groups_{rows}"], known[f"groups_first_{rows}"]
 
 
 def _with_halves(table: Array) -> Array:

@@ -37,6 +37,7 @@ from partita_cpu.llvm.tiles import (
     unpack_blocks,
     unpack_quads,
 )
+from partita_cpu.llvm.tiles.fma_groups import GROUPS, group_tile
 
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
@@ -59,13 +60,15 @@ PARTS = (
     "_winograd",
     "_winograd_halves",
     "_attention",
+    *(f"_groups{end}_{within}" for end in ("", "_halves") for within in GROUPS),
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
 Windows that slide over images, depthwise convolutions, Winograd's transforms, products of bfloat16
 by vectors, activations that end in bfloat16, and products of bytes take long to compile, and each
 is asked for by some networks; those for float16, for weights quantized in blocks and for rows of
-bytes beside these are seldom asked for, and so is attention over a cache.
+bytes beside these are seldom asked for, and so are attention over a cache and products in groups of
+few channels.
 """
 
 
@@ -86,6 +89,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return winograd.half_functions() if level.keeps_bfloat16 else []
     if part == "_attention":
         return attend.functions(level)
+    if part.startswith("_groups"):
+        return _group_functions(level, int(part.rpartition("_")[2]), "halves" in part)
     if part == "_bytes":
         return _byte_functions(level)
     if part == "_pairs":
@@ -119,6 +124,22 @@ def functions(level: Level, part: str = "") -> list[Function]:
             made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
     if level.dots_bfloat16:
         made += _bfloat16_functions(level)
+    return made
+
+
+def groups_part(within: int, half: bool) -> str:
+    """The part with the tiles of groups of so many channels; results in bfloat16 or float32."""
+    return f"_groups{'_halves' if half else ''}_{within}"
+
+
+def _group_functions(level: Level, within: int, half: bool) -> list[Function]:
+    """Products of float32 whose results are made of few channels each."""
+    if within > level.lanes or (half and not level.keeps_bfloat16):
+        return []
+    end, made = epilogue.BFLOAT if half else "", []
+    for rows in range(1, level.rows + 1):
+        made.append(group_tile(f"groups_{rows}", rows, level.lanes, within, end))
+        made.append(group_tile(f"groups_first_{rows}", rows, level.lanes, within, end, vectors=1))
     return made
 
 

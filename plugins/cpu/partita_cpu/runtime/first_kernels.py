@@ -15,8 +15,10 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
 from partita_cpu.jit.llvm_kernel import level_job
+from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part
 from partita_cpu.llvm.images.winograd import TAPS
+from partita_cpu.llvm.module import groups_part
 from partita_cpu.threads import call_queue, thread_pool
 from partita_cpu.winograd import point_weights, tile_loop
 
@@ -53,9 +55,13 @@ def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
         if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
             yield "_windows"
         if node.op_type == "Conv" and node.attrs.get("group", 1) > 1 and node.inputs[1] is not None:
-            weights = node.inputs[1].shape or ()
+            weights = tuple(n for n in node.inputs[1].shape or () if isinstance(n, int))
             if len(weights) == 4 and weights[1] == 1 and weights[3] in ACROSS:
                 yield depthwise_part(weights[3], half)
+            elif fills_vectors(choice, node.attrs["group"], weights):
+                yield groups_part(weights[1], half)
+                if half:
+                    yield "_winograd_halves"
         if _may_filter(choice, node):
             yield "_winograd"
             if half:

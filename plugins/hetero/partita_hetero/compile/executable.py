@@ -13,6 +13,7 @@ import numpy as np
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
+from partita.errors import PLUGIN_FAILURES, in_words
 from partita.lowering import memory_plan
 from partita.model.expected_shapes import InputShapes
 from partita.model.model import Port, is_static
@@ -138,8 +139,8 @@ class Assembly:
         for device in dict.fromkeys(step.device for step in permutes):
             try:
                 block = core.host_memory(device, nbytes)
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-                _log.info("%s has no host memory to offer: %s", device, error)
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
+                _log.info("%s has no host memory to offer: %s", device, in_words(error))
                 continue
             if block is not None:
                 return block

@@ -14,7 +14,7 @@ Exclusions = Mapping[tuple[int, str], Reason]
 
 
 def exclude(
-    wiring: OpGraph, piece: Submodel, code: ReasonCode, error: Exception
+    wiring: OpGraph, piece: Submodel, code: ReasonCode, error: BaseException
 ) -> dict[tuple[int, str], Reason]:
     """The exclusions that keep a submodel's operations off its device.
 
@@ -36,7 +36,7 @@ def exclude_device(wiring: OpGraph, device: str, reason: Reason) -> dict[tuple[i
     return {(op, device): reason for op in range(len(wiring.nodes))}
 
 
-def not_compiled(piece: Submodel, error: Exception) -> CompileError:
+def not_compiled(piece: Submodel, error: BaseException) -> CompileError:
     """What STRICT raises where a device cannot compile what it claimed."""
     return CompileError(
         f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed to compile "
@@ -44,7 +44,7 @@ def not_compiled(piece: Submodel, error: Exception) -> CompileError:
     )
 
 
-def remark(wiring: OpGraph, piece: Submodel, what: str, error: Exception) -> str:
+def remark(wiring: OpGraph, piece: Submodel, what: str, error: BaseException) -> str:
     """A sentence for the explanation's notes."""
     first = wiring.nodes[piece.ops[0]].name
     return (

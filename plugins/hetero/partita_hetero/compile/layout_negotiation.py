@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import CompileError, PartitaError
+from partita.errors import PLUGIN_FAILURES, CompileError, PartitaError, in_words
 from partita.model.model import Port
 from partita.tensors.layout import MemoryLayout
 from partita_hetero.partition.submodels import Submodel
@@ -114,7 +114,7 @@ class Negotiation:
         for piece, part in zip(pieces, compiled, strict=True):
             try:
                 offers.append(self._offers_of(part))
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 failures.append((piece, _as_compile_error(piece, error)))
         if failures:
             return Settlement({}, list(compiled), failures)
@@ -123,7 +123,7 @@ class Negotiation:
         for piece, part in zip(pieces, compiled, strict=True):
             try:
                 result.append(self._with(part, ports_of(part, agreed)))
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 failures.append((piece, _as_compile_error(piece, error)))
         casts = _casts(pieces, compiled, offers, agreed)
         return Settlement(agreed, result, failures, casts)
@@ -162,9 +162,7 @@ def _casts(
     return found
 
 
-def _as_compile_error(piece: Submodel, error: Exception) -> PartitaError:
+def _as_compile_error(piece: Submodel, error: BaseException) -> PartitaError:
     if isinstance(error, PartitaError):
         return error
-    return CompileError(
-        f"Device '{piece.device}' failed to lay out ports: {type(error).__name__}: {error}"
-    )
+    return CompileError(f"Device '{piece.device}' failed to lay out ports: {in_words(error)}")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import PartitaError
+from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import Model
 from partita.system.processors import usable_processors
 from partita_hetero.partition import submodels
@@ -76,8 +76,8 @@ class SubmodelCompiler:
         """Whether a device reads a memory; one that fails to answer is given copies."""
         try:
             return self._devices.core.can_share(device, memory)
-        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
-            _log.warning("%s cannot say what it shares: %s", device, error)
+        except PLUGIN_FAILURES as error:  # whatever a broken plugin raises
+            _log.warning("%s cannot say what it shares: %s", device, in_words(error))
             return False
 
     def forget_device(self, device: str) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.tensors.cache_rows import ATTRIBUTES, SCALE_BYTES, encoded, row_bytes
+from partita.tensors.cache_rows import ATTRIBUTES, SCALE_BYTES, row_bytes
 from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from partita.model.model import Model
 
 PLACES = 1024
@@ -111,14 +113,16 @@ def speed_of_attention(
 
 
 def attention_model(shape: AttentionShape, probe: str) -> Model:
-    """The model of a probe; its input is queries, keys and values beside each other."""
+    """The model of a probe.
+
+    Its inputs are queries, keys and values beside each other, then caches.
+    """
     import onnx_ir as ir
 
     from partita.frontends.reader import read_model
 
     rows, total = PROBES[probe]
     width = shape.heads + 2 * shape.kv_heads
-    dtype = {32: np.float32, 16: np.float16, 8: np.int8}[shape.bits]
     quantized = ATTRIBUTES if shape.bits == 8 else {}
     first = ir.Value(
         name="x",
@@ -127,12 +131,9 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
     )
     lengths = _constant("seqlens_k", np.array([total - 1], np.int32))
     whole = _constant("total_sequence_length", np.array(total, np.int32))
-    weights, nodes = [lengths, whole], []
+    attended, pasts, presents, nodes = [], [], [], []
     for number in range(LAYERS):
-        past = np.full((1, shape.kv_heads, PLACES, shape.size), 0.1)
-        past = encoded(past) if quantized else past.astype(dtype)
-        caches = [_constant(f"past.{number}.{what}", past) for what in ("key", "value")]
-        weights += caches
+        caches = [_cache(shape, f"past.{number}.{what}") for what in ("key", "value")]
         node = ir.node(
             "GroupQueryAttention",
             [first, None, None, *caches, lengths, whole],
@@ -141,20 +142,39 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
             name=f"attention{number}",
             num_outputs=3,
         )
-        for value, name in zip(node.outputs, ("y", "present.key", "present.value"), strict=True):
-            value.name = f"{name}.{number}"
-        node.outputs[0].dtype = ir.DataType.FLOAT
-        node.outputs[0].shape = ir.Shape([1, rows, shape.heads * shape.size])
+        y, *written = node.outputs
+        y.name = f"y.{number}"
+        y.dtype = ir.DataType.FLOAT
+        y.shape = ir.Shape([1, rows, shape.heads * shape.size])
+        for value, cache in zip(written, caches, strict=True):
+            value.name = f"{cache.name}.present"
+            value.type, value.shape = cache.type, cache.shape
+        attended.append(y)
+        pasts += caches
+        presents += written
         nodes.append(node)
-    results = [node.outputs[0] for node in nodes]
     imports = {"": 21, "com.microsoft": 1}
     graph = ir.Graph(
-        [first], results, nodes=nodes, initializers=weights, opset_imports=imports, name="attention"
+        [first, *pasts],
+        [*attended, *presents],
+        nodes=nodes,
+        initializers=[lengths, whole],
+        opset_imports=imports,
+        name="attention",
     )
     return read_model(ir.Model(graph, ir_version=10))
 
 
-def _constant(name: str, array: np.ndarray[Any, Any]) -> Any:
+def _cache(shape: AttentionShape, name: str) -> ir.Value:
+    """A cache as an input, which runs write to in place, as those of decoders do."""
+    import onnx_ir as ir
+
+    dtype = {32: ir.DataType.FLOAT, 16: ir.DataType.FLOAT16, 8: ir.DataType.INT8}[shape.bits]
+    sizes = ir.Shape([1, shape.kv_heads, PLACES, shape.row])
+    return ir.Value(name=name, shape=sizes, type=ir.TensorType(dtype))
+
+
+def _constant(name: str, array: np.ndarray[Any, Any]) -> ir.Value:
     import onnx_ir as ir
 
     tensor = ir.Tensor(array, name=name)

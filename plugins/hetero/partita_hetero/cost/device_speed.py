@@ -19,7 +19,7 @@ import numpy as np
 
 import partita
 from partita.contract.core_api import CoreAPI
-from partita.errors import PlanError
+from partita.errors import PLUGIN_FAILURES, PlanError, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.attention_probe import (
     PROBES,
@@ -146,7 +146,7 @@ def device_speed(
     if attention is not None:
         times = {
             probe: _known(
-                *(database, key, f"attention {probe}: {attention}"),
+                *(database, key, f"attention in place, {probe}: {attention}"),
                 partial(_run, devices, device, attention_model(attention, probe)),
             )
             for probe in PROBES
@@ -202,24 +202,35 @@ def _run(devices: DeviceList, device: str, model: Model, effort: Effort = EFFORT
         if len(devices.ask(model, device)) != len(model.ops):
             return None
         compiled = core.compile_model(model, device, devices.config(device))
-        return _measured(core, device, compiled, model, effort)
-    except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-        _log.info("%s does not run a probe: %s", device, error)
+        return _measured(core, device, compiled, effort)
+    except PLUGIN_FAILURES as error:  # whatever a broken device raises
+        _log.info("%s does not run a probe: %s", device, in_words(error))
         return None
 
 
-def _measured(
-    core: CoreAPI, device: str, compiled: DeviceModel, model: Model, effort: Effort
-) -> float:
-    shape = [dim for dim in model.input().shape or () if isinstance(dim, int)]
-    tensor: partita.Tensor = HostTensor(np.full(shape, 0.5, np.float32))
-    if not core.can_share(device, tensor.memory):
-        tensor = core.transfer_to(device, tensor)
+def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> float:
+    """Seconds of a run, with what the device updates in place in memory of its own choice."""
+    in_place = compiled.in_place_outputs()
+    inputs: list[partita.Tensor] = []
+    for port in compiled.inputs:
+        shape = tuple(dim for dim in port.shape or () if isinstance(dim, int))
+        if port.index in in_place.values():
+            inputs.append(compiled.allocate(port, shape))
+        else:
+            tensor = HostTensor(np.full(shape, 0.5, port.dtype))
+            shared = core.can_share(device, tensor.memory)
+            inputs.append(tensor if shared else core.transfer_to(device, tensor))
+    outputs = [
+        inputs[in_place[port.index]] if port.index in in_place else None
+        for port in compiled.outputs
+    ]
     runner = compiled.create_runner()
     try:
 
         def call() -> object:
-            return [one.numpy() for one in runner.run([tensor])]
+            results = runner.run(inputs, outputs)
+            read = (one for one, given in zip(results, outputs, strict=True) if given is None)
+            return [one.numpy() for one in read]
 
         # The best would be a promise: where machines share their memory, it comes now and then.
         return median_of(call, effort)[0]

@@ -8,6 +8,7 @@ import numpy as np
 
 import partita
 from partita.contract.core_api import CoreAPI
+from partita.errors import PLUGIN_FAILURES, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.timing import Effort, median_of
@@ -43,8 +44,8 @@ def launch_cost(devices: DeviceList, device: str, key: str, database: Database) 
                 continue
             compiled = devices.core.compile_model(model, device, devices.config(device))
             seconds, samples = _measure(devices.core, device, compiled)
-        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-            _log.info("%s does not run one %s: %s", device, op_type, error)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("%s does not run one %s: %s", device, op_type, in_words(error))
             continue
         database.add_costs([Cost(key, WORK, seconds, samples, "measured", f"one {op_type}")])
         return seconds

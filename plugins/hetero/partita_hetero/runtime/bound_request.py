@@ -14,7 +14,7 @@ from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
-from partita.errors import InferCancelledError, InferError
+from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError, in_words
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
@@ -77,7 +77,7 @@ class BoundRequest:
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self.abandoned = False
-        self._failures: list[tuple[Submodel, Exception]] = []
+        self._failures: list[tuple[Submodel, BaseException]] = []
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         self._prepared = assembly.prepare(self._core)
         self._planned = {slot: x for slot, x in enumerate(self._prepared) if x is not None}
@@ -238,7 +238,7 @@ class BoundRequest:
             return results
         except InferCancelledError:
             raise
-        except Exception as error:
+        except PLUGIN_FAILURES as error:
             raise self._failed(whole, error) from error
 
     def _downloaded(self, index: int, result: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ class BoundRequest:
         runner = self._runners[step.submodel]
         try:
             call = runner.bind(reads, writes, self._scratch.get(index))
-        except Exception as error:
+        except PLUGIN_FAILURES as error:
             raise self._failed(self._pieces[step.submodel], error) from error
         if call is not None:
             self._calls[index] = call
@@ -386,8 +386,11 @@ class BoundRequest:
             call()
         except InferCancelledError:
             raise
-        except Exception as error:  # noqa: BLE001  # raised again by the run, with its name
-            _log.info("running a submodel as any other, since its bound call failed: %s", error)
+        except PLUGIN_FAILURES as error:  # raised again by the run, with its name
+            _log.info(
+                "running a submodel as any other, since its bound call failed: %s",
+                in_words(error),
+            )
             return False
         for slot in step.writes:
             slots[slot] = prepared[slot]
@@ -406,7 +409,7 @@ class BoundRequest:
             self._checks.check(step.submodel, results, outputs)
         except InferCancelledError:
             raise
-        except Exception as error:
+        except PLUGIN_FAILURES as error:
             self.abandoned |= isinstance(error, TimeoutExceededError)
             raise self._failed(piece, error) from error
         for slot, tensor in zip(step.writes, results, strict=True):
@@ -415,7 +418,7 @@ class BoundRequest:
     def _run_permute(self, step: PermuteStep) -> None:
         try:
             self._slots[step.writes[0]] = self._permuted(step)
-        except Exception as error:
+        except PLUGIN_FAILURES as error:
             raise self._failed(self._end_of(step), error) from error
 
     def _permuted(self, step: PermuteStep) -> Tensor:
@@ -450,14 +453,14 @@ class BoundRequest:
             raise InferError("The plan reads a tensor before it is written; please report this.")
         return tensor
 
-    def _failed(self, piece: Submodel, error: Exception) -> PartFailedError:
+    def _failed(self, piece: Submodel, error: BaseException) -> PartFailedError:
         """Notes a failure; of those that happen at the same time, only one is raised."""
         self._failures.append((piece, error))
         return PartFailedError(piece, error)
 
     # -------------------------------------------------------------- what was noticed
 
-    def take_failures(self) -> list[tuple[Submodel, Exception]]:
+    def take_failures(self) -> list[tuple[Submodel, BaseException]]:
         """What failed in the last run, where submodels run at the same time; not kept any longer.
 
         An error holds the frames that it came through, and these the caller's arrays.
@@ -531,5 +534,5 @@ class BoundRequest:
 def _new_runner(piece: Submodel, part: DeviceModel) -> Runner:
     try:
         return new_runner(part)
-    except Exception as error:
+    except PLUGIN_FAILURES as error:
         raise PartFailedError(piece, error) from error

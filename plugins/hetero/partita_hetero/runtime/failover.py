@@ -112,7 +112,7 @@ class Failover:
             return explanation
         return replace(explanation, notes=[*explanation.notes, *self._reports])
 
-    def without(self, failures: Sequence[tuple[Submodel, Exception]]) -> Remedy:
+    def without(self, failures: Sequence[tuple[Submodel, BaseException]]) -> Remedy:
         """An assembly in which devices have lost what they failed on; does not adopt it.
 
         Args:

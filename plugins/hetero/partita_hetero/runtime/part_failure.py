@@ -9,8 +9,8 @@ from partita_hetero.partition.submodels import Submodel
 class PartFailedError(Exception):
     """A submodel's device failed; carries which one and the device's own error."""
 
-    def __init__(self, piece: Submodel, error: Exception) -> None:
-        super().__init__(str(error))
+    def __init__(self, piece: Submodel, error: BaseException) -> None:
+        super().__init__(in_words(error))
         self.piece = piece
         self.error = error
 

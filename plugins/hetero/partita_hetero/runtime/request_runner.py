@@ -14,7 +14,7 @@ from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
-from partita.errors import InferCancelledError, PartitaError
+from partita.errors import PLUGIN_FAILURES, InferCancelledError, PartitaError, in_words
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.replicas import for_seat
@@ -128,7 +128,7 @@ class HeteroRunner(Runner):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor | None] | None,
         failure: PartFailedError,
-        failures: Sequence[tuple[Submodel, Exception]],
+        failures: Sequence[tuple[Submodel, BaseException]],
     ) -> Sequence[Tensor]:
         """Repeats the request on other devices until one assembly runs it.
 
@@ -209,8 +209,8 @@ class HeteroRunner(Runner):
         if bound is not None and not bound.abandoned:
             try:
                 bound.close()
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-                _log.info("closing a runner failed: %s", error)
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
+                _log.info("closing a runner failed: %s", in_words(error))
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
@@ -259,7 +259,7 @@ class HeteroRunner(Runner):
 
 def _all_failures(
     failure: PartFailedError, bound: BoundRequest | None
-) -> Sequence[tuple[Submodel, Exception]]:
+) -> Sequence[tuple[Submodel, BaseException]]:
     """A failure with those that happened at the same time."""
     failures = [] if bound is None else bound.take_failures()
     if any(error is failure.error for _, error in failures):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from partita.contract.bound_call import BoundCall
 from partita.contract.runner import Runner, run_into
-from partita.errors import BoundCallEndedError, InferCancelledError
+from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError, in_words
 from partita.model.model import Model
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
@@ -104,8 +104,8 @@ class WatchedBoundCall(BoundCall):
                 return
             except (InferCancelledError, BoundCallEndedError):
                 raise
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-                _log.info("a bound call failed, and is run anew: %s", error)
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
+                _log.info("a bound call failed, and is run anew: %s", in_words(error))
         run_into(self._runner, self._inputs, self._outputs)
 
     def _call_watched(self, paces: Paces) -> None:

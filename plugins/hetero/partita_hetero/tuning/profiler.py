@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partita.errors import PartitaError
+from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import is_static
 from partita.model.synthetic_inputs import made_up_inputs
 from partita.tensors.tensor import HostTensor, Tensor
@@ -170,9 +170,11 @@ class Profile:
             if work not in known:
                 try:
                     known[work] = self._run_alone(device, index)
-                except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                except PLUGIN_FAILURES as error:  # whatever a broken device raises
                     name = self._names[self._table.groups[index].ops[-1]]
-                    self.notes.append(f"'{name}' cannot be timed alone on {device.name}: {error}")
+                    self.notes.append(
+                        f"'{name}' cannot be timed alone on {device.name}: {in_words(error)}"
+                    )
                     known[work] = guesses.get(index, 0.0)
             times[index] = known[work]
         return times

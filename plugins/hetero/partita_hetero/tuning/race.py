@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InferError, PartitaError, PlanError
+from partita.errors import PLUGIN_FAILURES, InferError, PartitaError, PlanError, in_words
 from partita_hetero.compile.replicas import ReplicaSet, replicated
 from partita_hetero.cost import clock
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
@@ -323,9 +323,9 @@ class Contest:
                 entry.run = trial.measure()
                 self._look_at_neighbours(assembly)
             entry.trial = trial
-        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-            entry.failure = f"it failed: {error}"
-            _log.warning("Candidate '%s' failed: %s", entry.name, error)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            entry.failure = f"it failed: {in_words(error)}"
+            _log.warning("Candidate '%s' failed: %s", entry.name, in_words(error))
         return entry
 
     def _look_at_neighbours(self, assembly: Assembly) -> None:
@@ -338,8 +338,8 @@ class Contest:
         try:
             for found in slowdowns(self._compilation, assembly, self._inputs):
                 self.note(found.told(core))
-        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-            _log.info("how devices run beside each other is not known: %s", error)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("how devices run beside each other is not known: %s", in_words(error))
 
     def _counters(self, placement: Placement) -> dict[int, Counters]:
         """What devices count by themselves in a placement; empty if they fail at it."""
@@ -349,8 +349,8 @@ class Contest:
         trial = Trial(self._compilation, assembly, self._inputs)
         try:
             return trial.count()
-        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-            _log.info("no counters: %s", error)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("no counters: %s", in_words(error))
             return {}
         finally:
             trial.close()
@@ -397,8 +397,8 @@ class Contest:
             for entry in list(racing):
                 try:
                     entry.times.append(self._once(entry))
-                except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-                    entry.failure = f"it failed: {error}"
+                except PLUGIN_FAILURES as error:  # whatever a broken device raises
+                    entry.failure = f"it failed: {in_words(error)}"
                     entry.times.clear()
                     racing.remove(entry)
             if number == 2:
@@ -411,8 +411,8 @@ class Contest:
             return
         try:
             entry.run = entry.trial.measure()
-        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-            _log.info("%s is not timed again: %s", entry.name, error)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("%s is not timed again: %s", entry.name, in_words(error))
         self.correct_entry(entry)
 
     def _once(self, entry: Entry) -> float:

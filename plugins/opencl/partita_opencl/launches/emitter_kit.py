@@ -74,7 +74,11 @@ class Kit:
 
         What is larger than the largest half becomes infinite, as hardware converts.
         """
-        return converted(array, self.tuning.stored_type).view(np.float16)
+        return converted(self.numbers(array), self.tuning.stored_type).view(np.float16)
+
+    def numbers(self, array: Array) -> Array:
+        """An array as the numbers that it holds: halves may be bfloat16."""
+        return array.view(self.tuning.stored_type) if is_half(array.dtype) else array
 
     def launch(
         self,

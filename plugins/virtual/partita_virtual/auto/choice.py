@@ -14,7 +14,7 @@ from typing import Any
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.query import QueryResult, Reason, ReasonCode
-from partita.errors import in_words
+from partita.errors import PLUGIN_FAILURES, in_words
 from partita.model.model import Model, is_static
 from partita.system.task_threads import TaskThreads
 from partita_virtual.auto import speed
@@ -90,7 +90,7 @@ class Chooser:
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
         self._notes: list[str] = []
-        self._causes: dict[str, Exception] = {}
+        self._causes: dict[str, BaseException] = {}
         self._failed: set[str] = set()
         self._spares: dict[str, DeviceModel] = {}
         self._contenders: dict[str, DeviceModel] = {}
@@ -134,7 +134,7 @@ class Chooser:
                 self.refused[device] = answer
             answer.require_all(self._model)
             return self._candidates.compile(self._model, device, self._state)
-        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
+        except PLUGIN_FAILURES as error:  # whatever a broken plugin raises
             self._causes[device] = error
             self._note(f"{device} was not chosen: {in_words(error)}")
             return None
@@ -197,12 +197,12 @@ class Chooser:
             inputs = speed.inputs_of(self._model, shapes)
             at_once = self._properties.PERFORMANCE_HINT == "THROUGHPUT"
             seconds, failed = speed.seconds_per_request(contenders, inputs, at_once)
-        except Exception as error:  # noqa: BLE001  # a model may refuse any input made up
-            self._note(f"{present.device} stays: devices cannot be compared: {error}")
+        except PLUGIN_FAILURES as error:  # a model may refuse any input made up
+            self._note(f"{present.device} stays: devices cannot be compared: {in_words(error)}")
             self._close()
             return
         for device, failure in failed.items():
-            self._note(f"{device} was not chosen: {failure}")
+            self._note(f"{device} was not chosen: {in_words(failure)}")
         if not seconds:
             self._close()
             return
@@ -242,7 +242,7 @@ class Chooser:
                 return Choice(device, self._spares[device], why)
         return None
 
-    def adopt(self, choice: Choice, failures: Mapping[str, Exception]) -> None:
+    def adopt(self, choice: Choice, failures: Mapping[str, BaseException]) -> None:
         """Lets requests run where one has succeeded after others had failed."""
         with self._lock:
             fresh = [device for device in failures if device not in self._failed]
@@ -250,7 +250,9 @@ class Chooser:
             if self.present.device in self._failed:
                 self.present = choice
         for device in fresh:
-            self._note(f"{device} failed to run, {choice.device} did not: {failures[device]}")
+            self._note(
+                f"{device} failed to run, {choice.device} did not: {in_words(failures[device])}"
+            )
 
     # --------------------------------------------------------------------------- notes
 

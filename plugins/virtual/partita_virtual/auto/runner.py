@@ -11,7 +11,7 @@ from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
-from partita.errors import BoundCallEndedError, InferCancelledError
+from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.auto.choice import Choice, Chooser
 
@@ -38,7 +38,7 @@ class AutoRunner(Runner):
         self._cancelled = False
         chooser = self._chooser
         choice: Choice | None = chooser.present
-        failures: dict[str, Exception] = {}
+        failures: dict[str, BaseException] = {}
         while choice is not None:
             if self._cancelled:
                 raise InferCancelledError("The request was cancelled.")
@@ -46,7 +46,7 @@ class AutoRunner(Runner):
                 results = self._on(choice).run(inputs, outputs)
             except InferCancelledError:
                 raise
-            except Exception as error:  # whatever a broken device raises
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 if not self._falls_back:
                     raise
                 failures[choice.device] = error
@@ -137,7 +137,7 @@ class AutoBoundCall(BoundCall):
             self._call()
         except (InferCancelledError, BoundCallEndedError):
             raise
-        except Exception:  # noqa: BLE001  # the run tells what is wrong
+        except PLUGIN_FAILURES:  # the run tells what is wrong
             run_into(self._runner, self._inputs, self._outputs)
 
     def rebind(self, inputs: Sequence[Tensor]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
+from partita.errors import PLUGIN_FAILURES
 from partita.model.model import Model
 from partita.model.synthetic_inputs import made_up_inputs
 from partita.tensors.tensor import HostTensor, Tensor
@@ -44,7 +45,7 @@ def inputs_of(model: Model, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
 
 def seconds_per_request(
     contenders: Mapping[str, DeviceModel], inputs: Sequence[Tensor], at_once: bool
-) -> tuple[dict[str, float], dict[str, Exception]]:
+) -> tuple[dict[str, float], dict[str, BaseException]]:
     """Measures devices in turns, the first run of each not counted.
 
     Args:
@@ -60,7 +61,7 @@ def seconds_per_request(
         for device, one in contenders.items()
     }
     least: dict[str, float] = {}
-    failed: dict[str, Exception] = {}
+    failed: dict[str, BaseException] = {}
     runners: dict[str, list[Runner]] = {}
     with ThreadPoolExecutor(max(counts.values())) as pool:
         begin = clock()
@@ -75,7 +76,7 @@ def seconds_per_request(
                     for done in [pool.submit(r.run, inputs) for r in runners[device]]:
                         done.result()
                     seconds = (clock() - start) / counts[device]
-                except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                except PLUGIN_FAILURES as error:  # whatever a broken device raises
                     failed[device] = error
                     least.pop(device, None)
                     continue

@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
-from partita.errors import InferCancelledError, InferError
+from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError
 from partita.tensors.tensor import HostTensor, Tensor
 
 Key = tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ class Gathering:
         self._idle: list[Runner] = []
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.batches = 0
-        self.last_error: Exception | None = None
+        self.last_error: BaseException | None = None
 
     def enter(self) -> Member:
         """Makes a new request known."""
@@ -161,7 +161,7 @@ class Gathering:
         """Runs a full batch on this thread; if it fails, each of its requests runs by itself."""
         try:
             batch.results = self._outputs([inputs for _, inputs in batch.rows])
-        except Exception as error:  # noqa: BLE001  # each request tells by itself what is wrong
+        except PLUGIN_FAILURES as error:  # each request tells by itself what is wrong
             self.last_error = error
         with self._changed:
             self.batches += 1

@@ -37,7 +37,7 @@ class MultiModel(DeviceModel):
         super().__init__(model, members.properties, members.own_name)
         self._refused: dict[str, QueryResult] = {}
         self._notes: list[str] = []
-        causes: dict[str, Exception] = {}
+        causes: dict[str, BaseException] = {}
         pooled: list[PooledDevice] = []
         for device in members:
             try:

@@ -105,7 +105,7 @@ class DevicePool:
         with self._changed:
             self._changed.notify_all()
 
-    def retire(self, failures: Mapping[str, Exception], other: str) -> None:
+    def retire(self, failures: Mapping[str, BaseException], other: str) -> None:
         """Gives devices nothing more: they failed on what another one computed. One stays.
 
         Args:

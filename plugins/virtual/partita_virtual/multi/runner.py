@@ -12,7 +12,7 @@ from partita.contract.device_model import new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
-from partita.errors import BoundCallEndedError, InferCancelledError
+from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 
@@ -37,7 +37,7 @@ class MultiRunner(Runner):
     ) -> Sequence[Tensor]:
         """Runs on a free device; on others after it, if it fails."""
         self._cancelled = False
-        failures: dict[str, Exception] = {}
+        failures: dict[str, BaseException] = {}
         while (member := self._pool.acquire(failures, lambda: self._cancelled)) is not None:
             is_served = False
             try:
@@ -45,7 +45,7 @@ class MultiRunner(Runner):
                 is_served = True
             except InferCancelledError:
                 raise
-            except Exception as error:  # whatever a broken device raises
+            except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 if not self._falls_back:
                     raise
                 failures[member.device] = error
@@ -137,7 +137,7 @@ class MultiBoundCall(BoundCall):
                 is_served = True
             except (InferCancelledError, BoundCallEndedError):
                 raise
-            except Exception:  # noqa: BLE001  # the run below tells what is wrong
+            except PLUGIN_FAILURES:  # the run below tells what is wrong
                 self._calls.clear()
             finally:
                 self._pool.release(member, is_served)

@@ -49,7 +49,7 @@ def run(
     """The result; each thread computes its own share, or what it finds in `claims`."""
     images = cut.images
     activation = ActivationCode(code if in_kernel else 0)
-    kernels = tile_kernels(level, cut.arithmetic, activation=activation)
+    kernels = tile_kernels(level, cut.arithmetic, activation=activation, within=images.within)
     y = guarded.array(np.full((images.results * images.pixels, images.outputs), 7, np.float32))
     packed = pack(cut, w)
     scales = [np.zeros(1, np.float32)] * 2

@@ -26,6 +26,8 @@ from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
+from partita_cpu.kernels.nhwc.channel_groups import emit_by_groups
+from partita_cpu.kernels.nhwc.channel_parts import emit_by_channels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
@@ -173,6 +175,8 @@ def conv(
     op = LinearOp(w, bias, residual, activation)
     product = b, choice, images, x, op, y, storage
     if emit_by_rows(*product) or emit_together(*product) or emit_filtered(*product, scaling):
+        return y
+    if emit_by_channels(*product) or emit_by_groups(*product, scaling):
         return y
     emit_product(b, choice, images, x, op, y, storage, scaling)
     return y

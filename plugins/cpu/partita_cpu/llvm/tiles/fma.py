@@ -184,6 +184,57 @@ class Products:
         return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
 
+class TileEnds:
+    """Writes where the sums of a tile in registers come from, and where they go.
+
+    Args:
+        f: The kernel, of `PARAMETERS`; asks for the lines that the tile ends in.
+        rows: Of the tile.
+        lanes: Floats of a vector.
+        half: As `epilogue.Finish` takes it.
+        vectors: How many of the columns are computed.
+    """
+
+    def __init__(
+        self, f: Function, rows: int, lanes: int, half: str, vectors: int = VECTORS
+    ) -> None:
+        self._f = f
+        self._rows = rows
+        self._lanes = lanes
+        self._vectors = vectors
+        self._end = epilogue.Finish(f, lanes, half, vectors)
+        self._end.fetch(rows)
+
+    def begin(self, sums: int) -> list[str]:
+        """So many zeros, of which those of the tile are the sums to go on from if there are any."""
+        f, v = self._f, f"<{self._lanes} x float>"
+
+        def load(_: str, values: list[str]) -> list[str]:
+            places = [f.at("%start", self._place(n)) for n in range(self._rows * self._vectors)]
+            return [f.load(v, place) for place in places] + values[len(places) :]
+
+        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
+        return f.loop(rounds, [(v, "zeroinitializer")] * sums, load)
+
+    def finish(self, sums: list[str]) -> None:
+        """Ends the kernel: the tile is stored as it is, or finished where it belongs."""
+        f = self._f
+        unfinished = f.let("icmp eq ptr %y, null")
+        f.either(unfinished, lambda: self._store(sums), lambda: self._end.whole_tile(sums))
+        f.do("ret void")
+
+    def _store(self, sums: list[str]) -> None:
+        f = self._f
+        for place, total in enumerate(sums):
+            at = f.at("%tile", self._place(place))
+            f.do(f"store <{self._lanes} x float> {total}, ptr {at}, align 4")
+
+    def _place(self, number: int) -> int:
+        """Where a vector of sums lies in a tile in memory."""
+        row, v = divmod(number, self._vectors)
+        return 4 * self._lanes * (row * VECTORS + v)
+
+
 class _FmaTile:
     """Writes one kernel."""
 
@@ -199,8 +250,7 @@ class _FmaTile:
 
     def function(self) -> Function:
         f = self._f
-        end = epilogue.Finish(f, self._lanes, self._half, self._vectors)
-        end.fetch(self._rows)
+        ends = TileEnds(f, self._rows, self._lanes, self._half, self._vectors)
         products = Products(f, self._rows, self._lanes, self._factors, self._vectors)
         width = products.width
         quads = f.let("lshr i64 %depth, 2")
@@ -233,35 +283,24 @@ class _FmaTile:
             after = f.loop(rest, state, lambda _, values: products.steps(values, 1))
             return [after[0], ahead, *after[1 + len(pointers) :]]
 
-        begin = [(products.vector, x) for x in self._begin(products)]
+        begin = [(products.vector, x) for x in ends.begin(products.sums)]
         sums = f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:]
-        done = products.added(sums)
-        unfinished = f.let("icmp eq ptr %y, null")
-        f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
-        f.do("ret void")
+        ends.finish(products.added(sums))
         return f
 
-    def _begin(self, products: Products) -> list[str]:
-        """Zeros, or the sums to go on from."""
-        f, v = self._f, products.vector
 
-        def load(_: str, values: list[str]) -> list[str]:
-            places = [f.at("%start", self._place(n)) for n in range(self._rows * self._vectors)]
-            return [f.load(v, place) for place in places] + values[len(places) :]
-
-        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
-        return f.loop(rounds, [(v, "zeroinitializer")] * products.sums, load)
-
-    def _store(self, sums: list[str]) -> None:
-        f = self._f
-        for place, total in enumerate(sums):
-            at = f.at("%tile", self._place(place))
-            f.do(f"store <{self._lanes} x float> {total}, ptr {at}, align 4")
-
-    def _place(self, number: int) -> int:
-        """Where a vector of sums lies in a tile in memory."""
-        row, v = divmod(number, self._vectors)
-        return 4 * self._lanes * (row * VECTORS + v)
+def row_pointers(f: Function, a: str, rows: int) -> list[str]:
+    """Where each row of a begins: few pointers, from which the others are one or two strides on."""
+    twice = f.let("shl i64 %lda, 1")
+    thrice = f.let("add i64 %lda, " + twice)
+    found: list[str] = []
+    for row in range(rows):
+        group, within = divmod(row, _GROUP)
+        if within == 0:
+            found.append(f.at(found[-_GROUP], thrice) if group else a)
+        else:
+            found.append(f.at(found[group * _GROUP], (None, "%lda", twice)[within] or 0))
+    return found
 
 
 def _pairs(lanes: int) -> str:

@@ -135,7 +135,7 @@ def packed_filters(k: Kit, stream: Stream, *parts: Array, gated: bool = False) -
     packed = np.zeros((groups, stream.columns, taps, filled(channels)), k.tuning.stored_type)
     start = 0
     for number, part in enumerate(parts):
-        w = part.reshape(groups, -1, channels, taps).transpose(0, 1, 3, 2)
+        w = k.numbers(part).reshape(groups, -1, channels, taps).transpose(0, 1, 3, 2)
         place = (
             slice(number, stream.filters, len(parts)) if gated else slice(start, start + w.shape[1])
         )

@@ -1,0 +1,96 @@
+"""Convolutions of so many channels that few lines fit the cache, some channels after the others.
+
+Lines of an image are laid out panel by panel in the second-level cache, and each panel meets all
+weights. Where a panel is one line of 28 pixels, weights of 2,048 channels come 28 times from the
+third-level cache or from memory, and take longer to come than to be multiplied. Parts of the
+channels are steps of their own here: each adds to what those before it left in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from partita.lowering import Array, Builder, Operand
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.packing import packed_size
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.tile_fields import PANEL_UNITS
+from partita_cpu.gemm.tile_kernels import Arithmetic
+
+ENOUGH_PIXELS = 96
+"""Pixels of the result in a panel for which its weights come soon enough.
+
+With 84 parts gain nothing where the third-level cache has room for the weights, with 56 a tenth,
+with 28 a third to a half.
+"""
+
+FEWEST_CHANNELS = 128
+"""Of a part: sums that are put down and taken up again more often cost more than they save."""
+
+
+def emit_by_channels(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    op: LinearOp,
+    y: Operand,
+    storage: Storage,
+) -> bool:
+    """Records what `emit_product` would, by parts of the channels, if that is worth it.
+
+    It is for float32 alone: sums between parts would be rounded to less.
+    """
+    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
+    if not able or storage.planar or storage.scaled or storage.half_in or storage.half_out:
+        return False
+    parts = channel_parts(choice, images, storage)
+    if parts == 1:
+        return False
+    count = images.channels // parts
+    kept = replace(storage, x_pitch=storage.x_pitch or images.channels)
+    for n in range(parts):
+        first, last = n == 0, n == parts - 1
+        part = LinearOp(
+            b.prepack(op.w, ("channels", n, parts), partial(_part, number=n, count=count)),
+            op.bias if first else None,
+            op.residual if first else y,
+            op.activation if last else None,
+        )
+        where = replace(kept, x_first=kept.x_first + n * count)
+        emit_product(b, choice, replace(images, channels=count), x, part, y, where)
+    return True
+
+
+def channel_parts(choice: Choice, images: Images, storage: Storage) -> int:
+    """How many parts of the channels let enough pixels of the result share a panel, or 1."""
+    if images.kernel == (1, 1) or images.stride != (1, 1):  # strided ones gain nothing
+        return 1
+    machine = choice.machine
+    for parts in _divisors(images.channels):
+        part = replace(images, channels=images.channels // parts)
+        # For one thread: what is computed is the same for any number of them.
+        cut = plan(part, machine, Arithmetic.F32, 1, storage)
+        if cut.source is not Source.HALO or (
+            parts == 1 and 2 * packed_size(cut) <= machine.l2_bytes(1)
+        ):
+            return 1
+        lines = cut.table[PANEL_UNITS]
+        if lines >= images.out_height or lines * images.out_width >= ENOUGH_PIXELS:
+            return parts
+    return 1
+
+
+def _divisors(channels: int) -> Iterator[int]:
+    """Into how many parts of whole cache lines channels can be cut."""
+    for parts in range(1, channels // FEWEST_CHANNELS + 1):
+        if channels % (16 * parts) == 0 or parts == 1:
+            yield parts
+
+
+def _part(w: Array, number: int, count: int) -> Array:
+    """Weights (outputs, channels, down, across) of some channels."""
+    return w[:, number * count : (number + 1) * count]

@@ -1,0 +1,34 @@
+"""What values that others sent are refused for, in few words however many are wrong."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ValidationError
+
+MOST_NAMES = 64
+"""Names that objects from clients are looked at with; none of ours has as many."""
+
+_MOST_TOLD = 8
+_LONGEST_PLACE = 100
+
+
+def in_words(error: ValidationError, kind: type[BaseModel]) -> str:
+    """The first things that are wrong, without an end.
+
+    Args:
+        error: What pydantic found.
+        kind: Of what it was to make an object; its names are told where one is unknown.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = []
+    for one in found[:_MOST_TOLD]:
+        place = ".".join(map(str, one["loc"]))
+        if len(place) > _LONGEST_PLACE:
+            place = f"{place[:_LONGEST_PLACE]}..."
+        if one["type"] == "extra_forbidden":
+            told.append(f"'{place}' is unknown; there are {', '.join(kind.model_fields)}")
+        else:
+            wrong = one["msg"].removeprefix("Value error, ")
+            told.append(f"'{place}': {wrong}" if place else wrong)
+    if len(found) > _MOST_TOLD:
+        told.append(f"and {len(found) - _MOST_TOLD} more")
+    return "; ".join(told)

@@ -1,0 +1,104 @@
+"""Convolutions in groups of few channels, several in a vector, against float64 sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
+
+from partita_cpu.gemm.blocking import Images, Source, plan
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit.isa import available
+from partita_cpu.kernels.nhwc import channel_groups
+from partita_cpu.llvm.levels import EVERY
+from partita_cpu.llvm.tiles.fma_groups import GROUPS
+from partita_cpu.machine_model import MachineModel
+
+from .conftest import CACHES, Guarded
+from .test_native_layout import LEVELS, Net, check
+from .test_native_tiles import convolve, run
+
+MODES = {"EXECUTION_MODE_HINT": "ACCURACY"}, {"INFERENCE_PRECISION_HINT": "bf16"}
+LEVELS_OF_TILES = [level for level in available() if level.native]
+
+
+@st.composite
+def convolutions(draw):
+    """Of groups that several vectors, or parts of one, are made of."""
+    within = draw(st.sampled_from(GROUPS))
+    channels = within * draw(st.integers(2, 140 // within))
+    sizes = []
+    for _ in range(2):
+        kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+        dilation = draw(st.sampled_from([1, 1, 2, 3]))
+        reach = (kernel - 1) * dilation + 1
+        begin, end = (draw(st.integers(0, min(2, reach - 1))) for _ in range(2))
+        size = draw(st.integers(max(1, reach - begin - end), 40))
+        out = (size + begin + end - reach) // stride + 1
+        sizes.append((size, kernel, stride, dilation, begin, end, out))
+    size, *around, out = zip(*sizes, strict=True)
+    batch = draw(st.integers(1, 2))
+    return Images(batch, *size, channels, channels, channels // within, *around, *out)
+
+
+@pytest.mark.parametrize("level", LEVELS_OF_TILES)
+@examples(40)
+@given(
+    images=convolutions(),
+    seed=st.integers(0, 99),
+    threads=st.integers(1, 3),
+    caches=st.sampled_from([*CACHES.values()]),
+    special=st.sampled_from([1.0, np.inf, np.nan]),
+)
+def test_random_groups(level, images, seed, threads, caches, special):
+    """Numbers that are not finite reach their group and no other, and the memory is theirs."""
+    within = images.channels // images.groups
+    if within > level.lanes:
+        return
+    joined = replace(images, groups=1, within=within)
+    cut = plan(joined, MachineModel(level, 2, caches), Arithmetic.F32, threads)
+    if cut.source is not Source.HALO:
+        return
+    rng = np.random.default_rng(seed)
+    pixels = images.batch * images.height * images.width
+    x = rng.standard_normal((pixels, images.channels)).astype(np.float32)
+    w = rng.standard_normal((images.outputs, within, *images.kernel)).astype(np.float32)
+    bias = rng.standard_normal(images.outputs).astype(np.float32)
+    residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
+    x[rng.integers(pixels), rng.integers(images.channels)] *= special
+    guarded = Guarded()
+    y = run(guarded, cut, level, x, w, bias, residual, threads=threads)
+    guarded.release()
+    with np.errstate(invalid="ignore"):
+        wanted = convolve(images, x, w) + bias + residual
+    reached = ~np.isfinite(wanted)
+    assert not np.isfinite(y[reached]).any()
+    np.testing.assert_allclose(y[~reached], wanted[~reached], atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("config", MODES)
+@pytest.mark.parametrize("within", GROUPS)
+@pytest.mark.parametrize("name", LEVELS)
+def test_whole_networks(name, within, config, monkeypatch):
+    """Strided, with an activation, a residual, a place among other channels, in 16 bits or not."""
+    monkeypatch.setenv("PARTITA_CPU_ISA", name)
+    made, emit = [], channel_groups.emit_product
+    monkeypatch.setattr(
+        channel_groups, "emit_product", lambda *a: (made.append(a[2].within), emit(*a))
+    )
+    channels = 13 * within
+    net = Net(2, 24, 17, 19)
+    a = net.add("Relu", net.conv("x", 24, channels, 1))
+    b = net.add("HardSwish", net.conv(a, channels, channels, group=13))
+    c = net.add("Add", net.conv(b, channels, channels, group=13), a)
+    d = net.add("Sigmoid", net.conv(c, channels, channels, group=13, strides=[2, 2]))
+    e = net.add("Concat", d, net.conv(c, channels, 24, 3, strides=[2, 2]), axis=1)
+    level, narrow = EVERY[name], "INFERENCE_PRECISION_HINT" in config
+    rounds = narrow and level.dots_bfloat16
+    check(net, net.conv(e, channels + 24, 8, 1), config=config, tolerance=3e-2 if rounds else 4e-6)
+    able = within <= level.lanes and not (rounds and within > channel_groups.ROUNDED)
+    assert made == ([within] * 3 if able else [])
