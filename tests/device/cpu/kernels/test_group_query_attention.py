@@ -206,6 +206,22 @@ def test_a_known_total_makes_present_longer():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_a_total_that_is_given_makes_present_longer_where_the_model_says_so():
+    """As in a part of a model whose shapes are computed by another device."""
+    case = Case((1, 2, 1, 1, 4), 5, 6, (5,))
+    given = [case.inputs[name] for name in NAMES[:7]]
+    model = model_of(
+        "GroupQueryAttention", given, outputs=3, domain="com.microsoft", **case.attributes
+    )
+    graph = lower_proto(model)
+    node = graph.nodes[0]
+    node.inputs[3].shape, node.outputs[1].shape = ((1, 1, length, 4) for length in ("p", "t"))
+    results = run_graph(graph, given)
+    for got, want in zip(results, case.expected(), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_a_known_total_is_not_counted_in_32_bits():
     """Of 512 tokens, heads of 64 elements and 2 ** 15 places, work is 2 ** 31."""
     case = Case((1, 1, 1, 512, 64), 1, 1 << 15, (511,))

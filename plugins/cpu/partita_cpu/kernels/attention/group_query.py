@@ -111,8 +111,11 @@ def group_query_attention(
     """Attention of new tokens over all before them; present is past with what is new.
 
     Present is as long as past is, or as the total length if that is known when the program is made
-    and is more. So a cache of fixed capacity is one program for all lengths.
+    and is more. So a cache of fixed capacity is one program for all lengths. Where the model calls
+    both lengths differently, the total length has to be known.
     """
+    if inputs.past_key is not None and _grows(node):
+        inputs = inputs._replace(total=b.constant(b.value(inputs.total)))
     sizes = _sizes_of(node, inputs)
     kind = inputs.query.dtype
     shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.row)
@@ -131,6 +134,14 @@ def group_query_attention(
             if past is not None:
                 b.call_numpy(_keep, past, present)
     return (narrow(b, y, kind) if kind in HALVES else y), keys, values
+
+
+def _grows(node: Node) -> bool:
+    """Whether the model says that present has another length than past."""
+    past, present = node.inputs[3], node.outputs[1] if len(node.outputs) > 1 else None
+    shapes = [None if value is None else value.shape for value in (past, present)]
+    lengths = [None if shape is None or len(shape) != 4 else shape[2] for shape in shapes]
+    return None not in lengths and lengths[0] != lengths[1]
 
 
 def _keep(past: Array, present: Array) -> None:
