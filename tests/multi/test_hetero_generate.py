@@ -27,7 +27,13 @@ BOTH = "HETERO:CPU2,CPU"
 
 def told_speeds(devices, names, formats, weight_bytes, side, attention):
     limits = devices.memory_limits
-    return [DecoderDevice(n, FAST if n == "CPU2" else SLOW, limits.get(n)) for n in names]
+    return [
+        DecoderDevice(
+            *(name, FAST if name == "CPU2" else SLOW, limits.get(name)),
+            is_reference=name == "REFERENCE",
+        )
+        for name in names
+    ]
 
 
 @pytest.fixture
@@ -48,6 +54,18 @@ def path(tmp_path_factory):
 
 def tokens_of(generator, count=12):
     return [piece.token for piece in generator.generate(PROMPT, max_new_tokens=count)]
+
+
+def test_a_layer_that_is_pinned_to_the_reference_goes_there_alone(path, core):
+    expected = tokens_of(Generator(path, "CPU", 64))
+    properties = {"HETERO_PINS": "re:blk\\.0=REFERENCE"}
+    for devices in ("HETERO:CPU,REFERENCE", "HETERO:CPU"):
+        generator = Generator(path, devices, 64, core=core, properties=properties)
+        places = {op.name: op.device for op in generator.compiled_model.explain().ops}
+        assert {places[name] for name in places if name.startswith("blk.0")} == {"REFERENCE"}
+        others = {places[name] for name in places if not name.startswith("blk.0")}
+        assert others - {"-"} == {"CPU"}  # "-" is folded
+        assert tokens_of(generator) == expected
 
 
 def needed(path, core, context, prompt=512):

@@ -51,7 +51,7 @@ class DeviceList:
         )
         self.memory_limits = self._memory_limits()
         self._overrides: dict[str, dict[str, Any]] = {}
-        self._welcomes: dict[str, bool] = {}
+        self._kinds: dict[str, str | None] = {}
 
     def ask(self, model: Model, device: str) -> QueryResult:
         """What one device says of the model."""
@@ -98,12 +98,20 @@ class DeviceList:
 
     def welcomes(self, device: str) -> bool:
         """Whether operations may move here from another device: a reference is a last resort."""
-        if device not in self._welcomes:
+        return self._kind(device) not in (None, "reference")
+
+    def is_reference(self, device: str) -> bool:
+        """Whether it is a last resort, and can be used."""
+        return self._kind(device) == "reference"
+
+    def _kind(self, device: str) -> str | None:
+        """The kind of a device; ``None`` if it cannot be used."""
+        if device not in self._kinds:
             try:
-                self._welcomes[device] = self.core.device_info(device).kind != "reference"
+                self._kinds[device] = self.core.device_info(device).kind
             except DeviceError:
-                self._welcomes[device] = False
-        return self._welcomes[device]
+                self._kinds[device] = None
+        return self._kinds[device]
 
     def config(self, device: str) -> dict[str, Any]:
         """The properties for a device's submodels: its own, and those common keys that it has."""

@@ -150,9 +150,10 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
 
 
 def _usable(placer: Placer, names: Sequence[str]) -> list[str]:
-    """Devices without references, unless only those take something."""
-    listed = list(dict.fromkeys(names))
-    others = [name for name in listed if placer.devices.welcomes(name)]
+    """Devices without references, unless only those take something, or pins want them."""
+    listed, devices = list(dict.fromkeys(names)), placer.devices
+    pinned = {name for name in placer.pins.values() if devices.is_reference(name)}
+    others = [name for name in listed if devices.welcomes(name) or name in pinned]
     answers = [placer.ask(name) for name in others]
     taken = all(
         any(all(placer.wiring.names()[op] in answer for op in layer.ops) for answer in answers)
