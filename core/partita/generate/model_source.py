@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.core import Core
-from partita.errors import ModelNotFoundError, TokenizerError
+from partita.errors import ModelNotFoundError, TokenizerError, raised_as
 from partita.generate import weight_traffic
 from partita.generate.text import gguf_tokenizer, tokenizer
 from partita.generate.text.tokenizer import Tokenizer, read_json
@@ -56,7 +56,17 @@ def find(source: str | os.PathLike[str]) -> ModelSource:
         raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF, ONNX or IR file.")
     if named.is_dir():
         named = _in_folder(named)
-    return _gguf(named) if named.suffix.lower() == ".gguf" else _beside_tokenizer(named)
+    return _gguf(named) if _is_gguf(named) else _beside_tokenizer(named)
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether a file is one by its name or its first bytes: stores of models have other names."""
+    from partita.frontends.gguf import MAGIC
+
+    if path.suffix.lower() == ".gguf" or not path.is_file():
+        return path.suffix.lower() == ".gguf"
+    with raised_as(ModelNotFoundError, f"'{path}' cannot be read"), path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _gguf(path: Path) -> ModelSource:

@@ -95,6 +95,17 @@ def test_text_is_that_of_the_tokens(files):
     assert "".join(piece.text for piece in pieces) == generator.tokenizer.decode(tokens)
 
 
+def test_a_file_is_known_by_its_first_bytes_too(files, tmp_path):
+    (tmp_path / "sha256-0a1b").write_bytes(files["F32"][0].read_bytes())
+    named, other = (
+        Generator(path, "CPU", 64) for path in (files["F32"][0], tmp_path / "sha256-0a1b")
+    )
+    texts = [
+        [piece.text for piece in one.generate("x", max_new_tokens=4)] for one in (named, other)
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_text_continues_that_of_the_prompt(tmp_path):
     words = ["<unk>", "<s>", "</s>", *(f"\u2581w{number}" for number in range(256))]
     vocabulary = {"tokens": words, "scores": [0.0] * 259, "token_type": [2, 3, 3] + [1] * 256}

@@ -256,6 +256,19 @@ def test_a_space_between_a_text_and_what_continues_it_is_told(text, word):
     assert "".join(map(stream.push, added)) == word
 
 
+@pytest.mark.parametrize("kind", [1, 3, 4])
+def test_ends_of_answers_are_known_by_name_whatever_their_kind(kind):
+    metadata = pieces()
+    metadata["tokenizer.ggml.tokens"] += ["<|im_end|>", "<|eom_id|>", "<|other|>"]
+    metadata["tokenizer.ggml.token_type"] += [kind] * 3
+    metadata["tokenizer.ggml.scores"] += [0.0] * 3
+    own = from_metadata(metadata, "'m.gguf'")
+    first = len(metadata["tokenizer.ggml.tokens"]) - 3
+    assert own.end_tokens == {2, first, first + 1}
+    assert own.encode("<|im_end|>", formatted=True) == [first]
+    assert own.decode([first, first + 1]) == ""
+
+
 # --------------------------------------------------------------------------- what is refused
 
 

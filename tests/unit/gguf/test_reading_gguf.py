@@ -80,10 +80,10 @@ def test_the_room_of_caches():
     assert rooms == {None: 4096, 100: 100, 8192: 8192}
 
 
-@pytest.mark.parametrize("context", [0, -1, 65])
+@pytest.mark.parametrize("context", [0, -1, 65, "32", 32.0])
 def test_a_context_that_the_model_does_not_have(context):
     message = refusal(*tiny(), context=context)
-    assert f"a context of {context} positions; 1 to 64 are possible" in message
+    assert f"a context of {context!r} positions; 1 to 64 are possible" in message
 
 
 def test_tables_of_long_contexts_are_not_made_while_reading():

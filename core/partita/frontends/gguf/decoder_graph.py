@@ -9,6 +9,7 @@ become. The caches are the model's variables: a request hands them on by itself.
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,9 +65,9 @@ def _context(file: GgufFile, sizes: Hyperparameters, options: DecoderOptions) ->
     most = sizes.longest
     if options.context is None:
         return min(most, DEFAULT_CONTEXT)
-    if not 1 <= options.context <= most:
+    if not isinstance(options.context, Integral) or not 1 <= options.context <= most:
         raise ModelFormatError(
-            f"{file.origin} is read with a context of {options.context} positions; 1 to {most} "
+            f"{file.origin} is read with a context of {options.context!r} positions; 1 to {most} "
             "are possible."
         )
     return options.context

@@ -19,8 +19,22 @@ Metadata = Mapping[str, Any]
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 """Kinds in ``tokenizer.ggml.token_type``."""
 
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "<|end|>")
-"""Control tokens that end an answer in one model or another, whatever ``eos_token_id`` says."""
+_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<|end|>",
+    "<EOT>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
+"""Tokens that end an answer in one model or another, whatever ``eos_token_id`` says.
+
+They are control tokens even where a file has another kind for them, as in llama.cpp.
+"""
 
 _LONGEST_PIECE = 1024
 """Characters of a piece; each is tried as the place where two others meet."""
@@ -56,6 +70,9 @@ def from_metadata(metadata: Metadata, origin: str) -> Tokenizer:
         kinds = [int(k) for k in metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))]
         if len(kinds) != len(tokens):
             raise ValueError(f"it has {len(tokens)} tokens and kinds of {len(kinds)}")
+        named = [number for number, text in enumerate(tokens) if text in _ENDS]
+        for number in named:
+            kinds[number] = _CONTROL
         engine, begins = builders[kind](metadata, tokens, kinds, origin)
         _add_special(engine, tokens, kinds)
         special = _special_tokens(metadata, tokens)
@@ -65,8 +82,7 @@ def from_metadata(metadata: Metadata, origin: str) -> Tokenizer:
     source = metadata.get("tokenizer.chat_template")
     template = ChatTemplate(source, origin, names) if isinstance(source, str) else None
     ends = [number for name, number in special.items() if name in ("eos", "eot", "eom")]
-    ends += [n for n, text in enumerate(tokens) if kinds[n] == _CONTROL and text in _ENDS]
-    return Tokenizer(engine, ends, template, origin)
+    return Tokenizer(engine, [*ends, *named], template, origin)
 
 
 def _byte_pairs(
