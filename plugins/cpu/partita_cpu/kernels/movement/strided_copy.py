@@ -28,6 +28,8 @@ _CONTIGUOUS, _STRIDED, _TILED = 0, 1, 2
 _HEADER = 11
 _TILE = 16
 _SHORT = 8
+_FAR = 256
+"""Elements: steps from which on lines share few sets of a cache."""
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -89,9 +91,31 @@ def _order_inner(loops: list[list[int]]) -> int:
             loops.insert(-1, source)
             return _TILED
         loops.insert(-1 if loops[-1][0] >= source[0] else len(loops), source)
-    elif loops[-1][0] < _SHORT and loops[-2][0] > loops[-1][0]:
-        loops[-2], loops[-1] = loops[-1], loops[-2]
+        _cut_far_steps(loops)
+    elif loops[-1][0] < _SHORT:
+        # A long one runs, the nearest one.
+        longest = max(loop[0] for loop in loops[:-1])
+        enough = min(_SHORT, longest)
+        runs = next(k for k in range(len(loops) - 2, -1, -1) if loops[k][0] >= enough)
+        if loops[runs][0] > loops[-1][0]:
+            loops.append(loops.pop(runs))
     return _CONTIGUOUS if loops[-1][1] == loops[-1][2] == 1 else _STRIDED
+
+
+def _cut_far_steps(loops: list[list[int]]) -> None:
+    """Cuts an innermost loop of far steps into pieces whose lines stay in the nearest cache.
+
+    Lines that lie a multiple of 4 KiB apart push one another out of it, and the next round of the
+    loop with the shortest step is to find them there.
+    """
+    n, source, target = loops[-1]
+    if len(loops) < 3 or n <= _SHORT or n % _SHORT or max(abs(source), target) < _FAR:
+        return
+    loops[-1] = [_SHORT, source, target]
+    near = min(range(len(loops) - 2), key=lambda k: abs(loops[k][1]) + loops[k][2])
+    if loops[near][0] > loops[-2][0]:
+        loops.insert(len(loops) - 1, loops.pop(near))
+    loops.insert(0, [n // _SHORT, _SHORT * source, _SHORT * target])
 
 
 @jit
