@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_gguf import byte_letters
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from partita.errors import InputError, TokenizerError
@@ -131,6 +132,31 @@ def test_every_way_to_cut_words_keeps_the_text(name):
     own = from_metadata(byte_pair_metadata(engine, name), "'m.gguf'")
     for text in CORPUS:
         assert own.decode(own.encode(text)) == text
+
+
+MERGES = "1 2|12 3|123 4|a b|_ ab|! !|$ $|ab !!|_ !!|a 1|_ _|= !|_ 12"
+CUT_TEXT = "1234 12 ab!!ab a1a1  =!\n\n !!1234567\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "llama_cpp"),  # what npm's node-llama-cpp 3.22.1 makes of it; _ is a space, $ a line
+    [
+        ("gpt-2", "1234|_12|_ab|!!|ab|_|a|1|a|1|_|_|=!|$$|_!!|1234|5|6|7|$"),
+        ("smaug-bpe", "123|4|_|12|_ab|!!|ab|_|a|1|a|1|_|_|=!|$$|_!!|123|4|5|6|7|$"),
+        ("deepseek-coder", "1|2|3|4|_|1|2|_ab|!!|ab|_|a|1|a|1|__|=|!|$|$|_!!|1|2|3|4|5|6|7|$"),
+        ("default", "123|4|_|12|_ab|!!|ab|_|a|1|a|1|__|=!|$$|_|!!|123|4|5|6|7|$"),
+        (None, "123|4|_|12|_ab|!!|ab|_|a|1|a|1|__|=!|$$|_|!!|123|4|5|6|7|$"),
+    ],
+)
+def test_words_are_cut_where_llama_cpp_cuts_them(caplog, name, llama_cpp):
+    letters = str.maketrans("_$", "\u0120\u010a")
+    merges, due = (text.translate(letters).split("|") for text in (MERGES, llama_cpp))
+    tokens = [*byte_letters(), *(merge.replace(" ", "") for merge in merges)]
+    metadata = {"model": "gpt2", "tokens": tokens, "merges": merges}
+    metadata |= {} if name is None else {"pre": name}
+    own = from_metadata({f"tokenizer.ggml.{k}": v for k, v in metadata.items()}, "'m.gguf'")
+    assert [tokens[number] for number in own.encode(CUT_TEXT)] == due
+    assert ("does not say how its vocabulary cuts words" in caplog.text) == (name is None)
 
 
 def test_a_text_begins_with_a_token_where_the_file_or_the_kind_says_so():

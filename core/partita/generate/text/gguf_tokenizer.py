@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from partita.generate.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
+
+_log = logging.getLogger(__name__)
 
 Metadata = Mapping[str, Any]
 
@@ -92,7 +95,14 @@ def _byte_pairs(
     import tokenizers
     from tokenizers import decoders, models
 
-    cut = word_cut(metadata.get("tokenizer.ggml.pre", "gpt-2"), origin)
+    way = metadata.get("tokenizer.ggml.pre")
+    if way is None:
+        _log.warning(
+            "%s does not say how its vocabulary cuts words ('tokenizer.ggml.pre'), so that the "
+            "model may answer worse than it could; convert it once more with a newer llama.cpp.",
+            origin,
+        )
+    cut = word_cut("default" if way is None else way, origin)
     merges = [_pair(merge) for merge in _entry(metadata, "merges")]
     model = models.BPE(_vocabulary(tokens), merges, ignore_merges=cut.whole_words)
     engine = tokenizers.Tokenizer(model)

@@ -29,6 +29,20 @@ _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}|{_SIGNS_AND_PATHS}"
 )
+_DEEPSEEK_CODER = (
+    r"[\r\n]",
+    r"\s?\p{L}+",
+    r"\s?\p{P}+",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}",
+)
+# Of no model: what llama.cpp does where a file does not say.
+_DEFAULT = (
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    "[0-9][0-9][0-9]",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +50,14 @@ class WordCut:
     """A way to cut a text into words.
 
     Attributes:
-        pattern: What a word is; empty for the pattern of GPT-2.
+        patterns: What a word is, and what parts of these are, one after another; empty for the
+            pattern of GPT-2.
         single_digits: Whether every digit is a word of its own, before anything else.
         whole_words: Whether a word that is a token is taken as it is, its pairs unmerged.
         begins: Whether a text begins with the token for that, unless the file says otherwise.
     """
 
-    pattern: str = ""
+    patterns: tuple[str, ...] = ()
     single_digits: bool = False
     whole_words: bool = False
     begins: bool = False
@@ -55,16 +70,17 @@ class WordCut:
         return Sequence(
             [
                 *([Digits(individual_digits=True)] if self.single_digits else []),
-                *([Split(Regex(self.pattern), "isolated")] if self.pattern else []),
-                ByteLevel(add_prefix_space=False, use_regex=not self.pattern),
+                *(Split(Regex(pattern), "isolated") for pattern in self.patterns),
+                ByteLevel(add_prefix_space=False, use_regex=not self.patterns),
             ]
         )
 
 
 _GPT_2_CUT = WordCut()
 _DIGITS_CUT = WordCut(single_digits=True)
-_LLAMA_3_CUT = WordCut(_LLAMA_3, whole_words=True, begins=True)
-_QWEN_2_CUT = WordCut(_QWEN_2)
+_LLAMA_3_CUT = WordCut((_LLAMA_3,), whole_words=True, begins=True)
+_SMAUG_CUT = WordCut((_LLAMA_3,))
+_QWEN_2_CUT = WordCut((_QWEN_2,))
 
 WORD_CUTS = {
     "gpt-2": _GPT_2_CUT,
@@ -84,8 +100,12 @@ WORD_CUTS = {
     "qwen2": _QWEN_2_CUT,
     "deepseek-r1-qwen": _QWEN_2_CUT,
     "stablelm2": _QWEN_2_CUT,
-    "gpt-4o": WordCut(_GPT_4O),
-    "tekken": WordCut(_TEKKEN, whole_words=True, begins=True),
+    "smaug-bpe": _SMAUG_CUT,
+    "dbrx": _SMAUG_CUT,
+    "deepseek-coder": WordCut(_DEEPSEEK_CODER),
+    "gpt-4o": WordCut((_GPT_4O,)),
+    "tekken": WordCut((_TEKKEN,), whole_words=True, begins=True),
+    "default": WordCut(_DEFAULT),
 }
 """``tokenizer.ggml.pre`` to what it stands for."""
 
