@@ -221,6 +221,13 @@ def test_borders_that_repeat_elements(mode):
         )
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("pads", [(3, -5), (-5, 3), (9, -7), (2, -7)])
+def test_borders_that_repeat_nothing_are_refused(mode, pads):
+    with pytest.raises(CompileError, match="which leave nothing of the 5 elements along axis 0"):
+        run_ours("Pad", [normal(1, 5), int64(*pads)], mode=mode)
+
+
 def test_pad_by_attributes():
     check("Pad", [normal(1, 3, 4)], opset=10, pads=[0, 1, 2, 0], value=2.5)
     check("Pad", [normal(1, 3, 4)], opset=10, pads=[0, 1, 2, 0], mode="reflect")
@@ -260,5 +267,5 @@ def test_unknown_pad_mode():
 
 
 def test_border_of_nothing():
-    with pytest.raises(CompileError, match="elements -1 to -1 of 0 along axis 0"):
+    with pytest.raises(CompileError, match="nothing of the 0 elements along axis 0 to repeat"):
         run_ours("Pad", [normal(1, 0), int64(1, 1)], mode="edge")

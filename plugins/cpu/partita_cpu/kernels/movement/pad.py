@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason
+from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.indexing import taken
@@ -45,7 +46,7 @@ def pad(
     y = x
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if low or high:
-            y = _folded(b, y, axis, mode, low, high)
+            y = _folded(b, node, y, axis, mode, low, high)
     return y
 
 
@@ -68,10 +69,17 @@ def padded(
     return y
 
 
-def _folded(b: Builder, x: Operand, axis: int, mode: str, low: int, high: int) -> Operand:
+def _folded(
+    b: Builder, node: Node, x: Operand, axis: int, mode: str, low: int, high: int
+) -> Operand:
     """`x` with borders along one axis that repeat elements of it; negative borders cut off."""
     size = x.shape[axis]
     kept, left, right = size + min(low, 0) + min(high, 0), max(low, 0), max(high, 0)
+    if kept < 1 and (left or right):
+        raise CompileError(
+            f"Operation '{node.name}' ({node.told}) has pads {low} and {high}, which leave nothing "
+            f"of the {size} elements along axis {axis} to repeat."
+        )
     longest = kept - 1 if mode == "reflect" else kept
     if kept < 1 or (mode != "edge" and max(left, right) > longest):  # the border folds again
         return taken(b, x, axis, size + low + high, _folded_index, mode, size, low, high)
