@@ -14,7 +14,8 @@ from partita.devices import device_string
 from partita.devices.registry import Failure, describe, unavailable_beside
 from partita.errors import DeviceError, PluginError, PropertyError, UnsupportedOpError
 from partita.frontends.tflite import one_runtime
-from partita.properties.values import Config, normalize
+from partita.printable import shown
+from partita.properties.values import Config, check_name, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 from partita.version import __version__
 
@@ -376,12 +377,14 @@ class Core:
             PropertyError: Unknown; the message lists the known ones.
         """
         if name is None:
+            check_name(device_name)
             known = type(self._own).model_fields
             if device_name not in known:
                 raise PropertyError(
-                    f"Core has no property '{device_name}'; it has {', '.join(known)}."
+                    f"Core has no property {shown(device_name)}; it has {', '.join(known)}."
                 )
             return getattr(self._own, device_name)
+        check_name(name)
         plugin, properties = self._devices.target(device_name, None)
         fields = type(properties).model_fields
         match name:
@@ -398,7 +401,7 @@ class Core:
                 return kinds | dict.fromkeys(writable(type(properties)), "RW")
         if name not in fields:
             raise PropertyError(
-                f"Device '{plugin.device_name}' has no property '{name}'; it has "
+                f"Device '{plugin.device_name}' has no property {shown(name)}; it has "
                 f"{', '.join([*_FACTS, *fields])}."
             )
         return copy.deepcopy(getattr(properties, name))  # a list is the caller's

@@ -49,5 +49,19 @@ def html_text(text: str) -> str:
     return html.escape(printable_lines(text))
 
 
+def shown(value: object, most: int = 200) -> str:
+    """A value that somebody gave, for a message: as code, cut where it is long.
+
+    Example:
+        >>> shown("fast"), shown([0] * 1000, 7)
+        ("'fast'", '[0, 0, ...')
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # an object of whatever class
+        text = f"an object of {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _spelled(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")

@@ -12,6 +12,8 @@ import numpy as np
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
 from partita.errors import DeviceMemoryError, PluginError, PropertyError, raised_as
+from partita.printable import shown
+from partita.properties.values import check_name
 from partita.tensors.allocation import host_zeros
 from partita.tensors.host import HOST
 
@@ -209,6 +211,7 @@ class DeviceModel(abc.ABC):
         Raises:
             PropertyError: Unknown name; the message lists the known ones.
         """
+        check_name(name)
         facts = self.facts()
         if name in facts:
             return facts[name]
@@ -216,7 +219,7 @@ class DeviceModel(abc.ABC):
             return copy.deepcopy(getattr(self.properties, name))  # a list is the caller's
         known = ", ".join([*facts, *type(self.properties).model_fields])
         raise PropertyError(
-            f"Compiled model '{self.model.name}' has no property '{name}'; it has {known}."
+            f"Compiled model '{self.model.name}' has no property {shown(name)}; it has {known}."
         )
 
     def __repr__(self) -> str:

@@ -21,5 +21,5 @@ def map_model(path: Path) -> memoryview:
         raise ModelNotFoundError(
             f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # no file can have a name with a zero in it
         raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error

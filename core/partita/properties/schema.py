@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partita.errors import PropertyError
+from partita.printable import shown
 from partita.properties.values import merge
 from partita.spelling import guess
 
@@ -81,7 +82,7 @@ def validate(
     for key in values:
         if key not in fields:
             raise PropertyError(
-                f"{owner} has no property '{key}'.{guess(key, fields)} "
+                f"{owner} has no property {shown(key)}.{guess(key, fields)} "
                 f"It accepts {_accepted(schema)}."
             )
         if is_read_only(schema, key):
@@ -95,11 +96,11 @@ def validate(
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else "?"
         raise PropertyError(
-            f"Property '{key}' of {owner} cannot be {first['input']!r}: {first['msg']}. "
+            f"Property '{key}' of {owner} cannot be {shown(first['input'])}: {first['msg']}. "
             f"It takes {_describe(schema, key)}."
         ) from error
     except (TypeError, UnicodeError) as error:  # of a validator; pydantic lets them pass
-        raise PropertyError(f"{owner} cannot take {dict(values)!r}: {error}.") from error
+        raise PropertyError(f"{owner} cannot take {shown(dict(values))}: {error}.") from error
 
 
 def is_read_only(schema: type[BaseModel], key: str) -> bool:

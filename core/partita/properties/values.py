@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from partita.errors import PropertyError
+from partita.printable import shown
 
 Config = Mapping[str, Any] | tuple[str, Any] | Iterable[tuple[str, Any]] | None
 """What is accepted as a set of properties: a dict, one pair, or pairs."""
@@ -26,8 +27,7 @@ def normalize(config: Config) -> dict[str, Any]:
     result: dict[str, Any] = {}
     try:
         for key, value in pairs:
-            if not isinstance(key, str):
-                raise PropertyError(f"Property names are strings; found {key!r}.")
+            check_name(key)
             plain = value.value if isinstance(value, enum.Enum) else value
             result = merge(result, {str(key): plain})  # a key may come twice: one dict per device
     except (TypeError, ValueError) as error:
@@ -37,6 +37,16 @@ def normalize(config: Config) -> dict[str, Any]:
             f"Properties are a dict of name to value; found {type(config).__name__}."
         ) from error
     return result
+
+
+def check_name(name: object) -> None:
+    """Refuses what is no name of a property.
+
+    Raises:
+        PropertyError: It is no text.
+    """
+    if not isinstance(name, str):
+        raise PropertyError(f"Property names are strings; found {shown(name)}.")
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

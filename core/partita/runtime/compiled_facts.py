@@ -10,7 +10,7 @@ from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PropertyError
 from partita.model.model import Model, Port, find_port
-from partita.properties.values import Config, normalize
+from partita.properties.values import Config, check_name, normalize
 from partita.storage import exported_model
 
 _LOADED = "LOADED_FROM_CACHE"
@@ -86,6 +86,7 @@ class CompiledFacts:
         Raises:
             PropertyError: Unknown name; the message lists the known ones.
         """
+        check_name(name)
         if name == _LOADED:
             return self.loaded_from_cache
         found = self.device_model.get_property(name)

@@ -12,6 +12,9 @@ from partita.errors import ModelError
 _WORDS = re.compile(r"(\?|-1)|(\d+)|(\d*)\.\.(\d*)")
 """Unknown; a size; two bounds, each of which may be left out."""
 
+_MOST_DIGITS = 19
+"""Of a number of 64 bits."""
+
 _numbers = itertools.count(1)
 
 
@@ -211,6 +214,8 @@ def _parsed(text: str) -> tuple[int, int | None, Symbol | None]:
     unknown, size, low, high = found.groups()
     if unknown:
         return 0, None, None
+    if max(map(len, filter(None, found.groups())), default=0) > _MOST_DIGITS:
+        raise ModelError(f"'{text[:_MOST_DIGITS]}...' is no dimension; none has so many digits.")
     if size:
         return int(size), int(size), None
     least, most = int(low or 0), int(high) if high else None

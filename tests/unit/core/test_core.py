@@ -381,6 +381,23 @@ def test_an_interrupt_passes_through_plugins():
         core.query_model(neg(), "TOY")
 
 
+@pytest.mark.parametrize("name", [[], {}, 5, np.arange(3), bytearray(b"a")])
+def test_names_of_properties_are_texts(name):
+    core = core_with(ToyDevice())
+    compiled = core.compile_model(neg(), "TOY")
+    for ask in (core.get_property, lambda n: core.get_property("TOY", n), compiled.get_property):
+        with pytest.raises(PropertyError, match="Property names are strings; found"):
+            ask(name)
+
+
+def test_values_in_messages_are_cut_where_they_are_long():
+    core = core_with(ToyDevice())
+    for given in ({"LEVEL": "a" * 10_000}, {"LEVEL": Mute()}, {"a" * 10_000: 1}):
+        with pytest.raises(PropertyError) as caught:
+            core.set_property("TOY", given)
+        assert len(str(caught.value)) < 1000
+
+
 def test_a_description_that_is_none():
     plugin = ToyDevice()
     plugin.device_info = lambda device_id: None

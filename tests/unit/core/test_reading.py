@@ -229,6 +229,12 @@ def test_a_body_that_reads_what_comes_of_it(read):
     refused(proto, "has a cycle")
 
 
+@pytest.mark.parametrize("name", ["a\0.onnx", "\ud800.onnx"])
+def test_names_that_no_file_can_have(name):
+    with pytest.raises(ModelFormatError, match="cannot be read"):
+        read_model(name)
+
+
 def test_long_chains_are_no_trouble():
     nodes = [node("Neg", [f"v{i}"], f"v{i + 1}") for i in range(3000)]
     model = read_model(model_of(nodes[::-1], [value("v0", [1])], ["v3000"]))
