@@ -314,7 +314,12 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
             tensors[f"{block}{part}.weight"] = random_tensor(rng, kind, shape)
         for part in ("attn_norm", "ffn_norm"):
             tensors[f"{block}{part}.weight"] = gamma(hidden)
-        if name == "qwen2":
+        if name == "qwen2moe":
+            for part in ("gate", "up", "down"):
+                shape = (hidden, inner) if part == "down" else (inner, hidden)
+                tensors[f"{block}ffn_{part}_shexp.weight"] = random_tensor(rng, kind, shape)
+            tensors[f"{block}ffn_gate_inp_shexp.weight"] = stored("F32", rng.normal(0, 0.3, hidden))
+        if name in ("qwen2", "qwen2moe"):
             for part in ("attn_q", "attn_k", "attn_v"):
                 tensors[f"{block}{part}.bias"] = bias(shapes[part][0])
         if name in ("qwen3", "qwen3moe", "gemma3"):

@@ -177,7 +177,10 @@ class ReferenceDecoder:
         return self._norm_if_there(result, f"{block}post_ffw_norm")
 
     def _experts(self, x, block):
-        """The likeliest experts, each by its part of what these have of the probability."""
+        """The likeliest experts, each by its part of what these have of the probability.
+
+        Of qwen2moe parts are of the probability of all, and one expert is for all tokens.
+        """
         scores = self._linear(x, f"{block}ffn_gate_inp")
         probable = np.exp(scores - scores.max())
         chosen = np.argsort(-probable)[: self.get("expert_used_count")]
@@ -187,9 +190,18 @@ class ReferenceDecoder:
                 self.weights[f"{block}ffn_{part}_exps.weight"][expert]
                 for part in ("gate", "up", "down")
             )
-            share = probable[expert] / probable[chosen].sum()
+            of = probable if self.name == "qwen2moe" else probable[chosen]
+            share = probable[expert] / of.sum()
             result = result + share * (down @ (self._active(gate @ x) * (up @ x)))
-        return result
+        if self.name != "qwen2moe":
+            return result
+        gate, up = (
+            self._linear(x, f"{block}ffn_gate_shexp"),
+            self._linear(x, f"{block}ffn_up_shexp"),
+        )
+        shared = self._linear(self._active(gate) * up, f"{block}ffn_down_shexp")
+        score = self.weights[f"{block}ffn_gate_inp_shexp.weight"] @ x
+        return result + shared / (1 + np.exp(-score))
 
     def _active(self, gate):
         if self.gemma:

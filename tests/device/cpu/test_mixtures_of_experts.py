@@ -72,7 +72,7 @@ def test_other_choices_stay_as_they_are(kind, name, value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("architecture", ["llama", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe"])
 def test_a_prompt_in_parts_and_tokens_behind_it(kind, architecture):
     model, judge = decoder(kind, architecture)
     request = Core().compile_model(model, "CPU").create_infer_request()

@@ -25,12 +25,13 @@ def request_of(core, metadata, tensors, **options):
         ("qwen3", "Q5_1"),
         ("gemma2", "Q5_0"),
         ("gemma3", "BF16"),
+        ("qwen2moe", "Q8_0"),
         ("qwen3moe", "F16"),
     ],
 )
 def test_a_prompt_in_parts_and_tokens_behind_it(core, architecture, kind):
     changes = {"attention__sliding_window": 3} if architecture.startswith("gemma") else {}
-    if architecture == "qwen3moe":
+    if architecture.endswith("moe"):
         changes = {"expert_count": 4, "expert_used_count": 2}
     metadata = narrow_decoder_metadata(architecture, **changes)
     tensors = decoder_tensors(metadata, kind, tied=architecture != "qwen2")

@@ -147,7 +147,7 @@ def test_layers_that_the_file_gives_a_window(architecture, pattern):
     check(metadata, decoder_tensors(metadata, "F32"))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe"])
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_mixtures_of_experts(architecture, kind):
     metadata = narrow_decoder_metadata(architecture, expert_count=5, expert_used_count=2)

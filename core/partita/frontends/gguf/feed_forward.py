@@ -71,7 +71,30 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
         results.append(
             _expert(writer, sizes, normal, tensors, (shares[number], chosen[number]), block, number)
         )
-    return writer.apply("Sum", results, f"{block}.ffn_experts", writer.dims(normal))
+    total = writer.apply("Sum", results, f"{block}.ffn_experts", writer.dims(normal))
+    if not sizes.architecture.shared_expert:
+        return total
+    shared = _shared_expert(writer, sizes, normal, block)
+    return writer.apply("Add", [total, shared], f"{block}.ffn_all_experts", writer.dims(normal))
+
+
+def _shared_expert(
+    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
+) -> ir.Value:
+    """What the expert of all tokens adds, as far as its gate lets it through."""
+    hidden, name, shape = sizes.hidden, f"{block}.ffn_gate_inp_shexp", writer.dims(normal)
+    inner = writer.rows_of(f"{block}.ffn_gate_shexp.weight", hidden)
+    gate = linear(writer, normal, f"{block}.ffn_gate_shexp", inner, hidden)
+    up = linear(writer, normal, f"{block}.ffn_up_shexp", inner, hidden)
+    product = _gated(writer, sizes, gate, up, f"{block}.shexp")
+    whole = linear(writer, product, f"{block}.ffn_down_shexp", hidden, inner)
+    column = writer.constant(
+        f"{name}.weight", writer.numbers(f"{name}.weight", hidden).reshape(hidden, 1)
+    )
+    single = (*shape[:-1], 1)
+    score = writer.apply("MatMul", [normal, column], f"{name}.score", single)
+    share = writer.apply("Sigmoid", [score], f"{name}.share", single)
+    return writer.apply("Mul", [whole, share], f"{block}.ffn_shared_expert", shape)
 
 
 def _choice(
@@ -83,12 +106,17 @@ def _choice(
     name, count = f"{block}.ffn_gate_inp", sizes.experts
     scores = linear(writer, normal, name, count, sizes.hidden)
     everywhere = writer.dims(scores)
+    of_all = sizes.architecture.shares_of_all
+    if of_all:
+        scores = writer.apply("Softmax", [scores], f"{name}.softmax", everywhere, axis=-1)
     few = (*everywhere[:-1], sizes.experts_used)
     best = writer.value(f"{name}.best", few)
     places = writer.value(f"{name}.places", few, ir.DataType.INT64)
     number = writer.constant("experts_used", np.array([sizes.experts_used], np.int64))
     writer.write("TopK", [scores, number], [best, places], axis=-1)
-    of_best = writer.apply("Softmax", [best], f"{name}.softmax", few, axis=-1)
+    of_best = best
+    if not of_all:
+        of_best = writer.apply("Softmax", [best], f"{name}.softmax", few, axis=-1)
     dims = writer.value(f"{name}.shape", (len(everywhere),), ir.DataType.INT64)
     writer.write("Shape", [scores], [dims])
     zeros = writer.apply("ConstantOfShape", [dims], f"{name}.zeros", everywhere)

@@ -44,6 +44,10 @@ class Architecture:
         attention_softcap: Bound of products of queries and keys where the file does not say; 0 for
             none.
         logit_softcap: The same for logits.
+        shares_of_all: Chosen experts have their parts of the probability of all, not of those
+            chosen.
+        shared_expert: Beside the experts that tokens choose from there is one for all, which a gate
+            of its own lets through.
     """
 
     rotary_interleaved: bool = False
@@ -54,12 +58,15 @@ class Architecture:
     window: int = 0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
+    shares_of_all: bool = False
+    shared_expert: bool = False
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(rotary_interleaved=True),
     "qwen2": Architecture(),
     "qwen3": Architecture(),
+    "qwen2moe": Architecture(shares_of_all=True, shared_expert=True),
     "qwen3moe": Architecture(),
     "gemma": Architecture(activation="gelu", scales_embedding=True),
     "gemma2": Architecture(
