@@ -594,3 +594,23 @@ def test_a_backend_may_refuse_what_fusion_makes():
     fuse(graph, accepts=lambda node: node.op_type != "Silu")
     assert [node.kind for node in graph.nodes] == ["Sigmoid", "Mul"]
     assert [value.producer for value in graph.outputs] == [graph.nodes[1]]
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("a = Expand(s, size) y = Div(x, a)", "Div"),
+        ("a = Expand(s, size) y = Sub(a, x)", "Sub"),
+        ("a = Expand(s, size) b = Add(x, a) y = Mul(b, a)", "Add Mul"),
+        ("a = Expand(s, size) b = Neg(a) c = Mul(a, x) y = Add(b, c)", "Expand Neg Mul Add"),
+        ("a = Expand(x, size) y = Mul(a, a)", "Expand Mul"),  # one operand gives the shape
+        ("a = Expand(x, size) y = Div(s, a)", "Expand Div"),
+        ("a = Expand(s, more) y = Div(x, a)", "Expand Div"),  # which repeats x too
+    ],
+)
+def test_what_is_repeated_for_an_operator_that_repeats(chain, expected):
+    text = f"g (float[2,3,4] x, float[3,1] s) => (float[2,3,4] y) {{ {chain} }}"
+    if "more" in chain:
+        text = text.replace("float[2,3,4] y", "float[5,2,3,4] y")
+    sizes = {"size": np.array([2, 3, 4]), "more": np.array([5, 2, 3, 4])}
+    check(model_of(text, sizes), expected, x=normal(2, 3, 4), s=normal(3, 1))

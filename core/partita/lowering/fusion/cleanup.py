@@ -20,6 +20,46 @@ def remove_idle(rewriter: Rewriter) -> None:
             rewriter.remove(node, source)
 
 
+_BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
+
+
+@fusion_pass(12)
+def spare_expansions(rewriter: Rewriter) -> None:
+    """Lets operators that broadcast read what Expand repeated to the shape of their other input.
+
+    Exporters divide vectors by their lengths so: the lengths were written once for each element.
+    """
+    for node in rewriter.nodes():
+        if node.kind not in _BROADCASTING or len(node.inputs) != 2:
+            continue
+        for place, other in enumerate(reversed(node.inputs)):
+            expand = rewriter.maker(node.inputs[place], "Expand")
+            repeated = None if expand is None else expand.outputs[0]
+            if expand is None or repeated is None or other is None or other is repeated:
+                continue
+            if rewriter.same_shape(repeated, other):
+                _read_unexpanded(rewriter, node, expand, place)
+                break
+
+
+def _read_unexpanded(rewriter: Rewriter, node: Node, expand: Node, place: int) -> None:
+    result = node.outputs[0]
+    if result is None:
+        return
+    inputs = [*node.inputs[:place], expand.inputs[0], *node.inputs[place + 1 :]]
+    new = Node(
+        node.op_type,
+        inputs,
+        [result],
+        node.attrs,
+        domain=node.domain,
+        version=node.version,
+        name=node.name,
+    )
+    both = [expand, node]
+    rewriter.replace(both if rewriter.inner(both, result) else [node], new)
+
+
 def _is_idle(node: Node, source: Value) -> bool:
     match node.kind:
         case "Identity":
