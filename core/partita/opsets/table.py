@@ -34,6 +34,9 @@ OPERATIONS = """
 1 convolution Convolution data filters @strides @pads_begin @pads_end @dilations @auto_pad=explicit
 1 convolution_backprop_data ConvolutionBackpropData data filters @strides output_shape? \
 @pads_begin= @pads_end= @dilations= @auto_pad=explicit @output_padding=
+1 ctc_greedy_decoder CTCGreedyDecoder data sequence_mask @merge_repeated:ctc_merge_repeated=true
+6 ctc_greedy_decoder_seq_len CTCGreedyDecoderSeqLen data sequence_length blank_index? \
+@merge_repeated=true @classes_index_type=i32 @sequence_length_type=i32 ->2
 3 cum_sum CumSum arg axis @exclusive=false @reverse=false
 3 cumsum CumSum arg axis @exclusive=false @reverse=false
 8 deformable_convolution DeformableConvolution data offsets filters @strides @pads_begin @pads_end \
@@ -43,6 +46,14 @@ OPERATIONS = """
 7 dft DFT data axes signal_size?
 7 einsum Einsum *inputs @equation
 1 elu Elu data @alpha
+15 embedding_bag_offsets EmbeddingBagOffsets emb_table indices offsets default_index? \
+per_sample_weights? @reduction=sum
+3 embedding_bag_offsets_sum EmbeddingBagOffsetsSum emb_table indices offsets default_index? \
+per_sample_weights?
+15 embedding_bag_packed EmbeddingBagPacked emb_table indices per_sample_weights? @reduction=sum
+3 embedding_bag_packed_sum EmbeddingBagPackedSum emb_table indices per_sample_weights?
+3 embedding_segments_sum EmbeddingSegmentsSum emb_table indices segment_ids num_segments \
+default_index? per_sample_weights?
 9 eye Eye num_rows num_columns diagonal_index @output_type batch_shape?
 1 fake_quantize FakeQuantize data input_low input_high output_low output_high @levels \
 @auto_broadcast=numpy
@@ -130,6 +141,7 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 3 shape_of ShapeOf data @output_type=i64
 3 shuffle_channels ShuffleChannels data @axis @group
 8 slice Slice data start stop step axes?
+16 segment_max SegmentMax data segment_ids num_segments? @fill_mode
 15 slice_scatter SliceScatter data updates start stop step axes?
 1 softmax SoftMax data @axis
 2 space_to_batch SpaceToBatch data block_shape pads_begin pads_end
@@ -137,6 +149,7 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 1 split Split data axis @num_splits ->num_splits
 1 squeeze Squeeze data axes
 15 squeeze Squeeze data axes? @allow_axis_skip=false
+15 stft STFT data window frame_size frame_step @transpose_frames
 1 strided_slice StridedSlice data begin end strides @begin_mask @end_mask @new_axis_mask= \
 @shrink_axis_mask= @ellipsis_mask=
 4 swish Swish data beta?

@@ -6,6 +6,9 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
+import partita
+from partita.frontends.reader import read_model
+
 TYPES = {
     "float32": "f32",
     "float16": "f16",
@@ -113,3 +116,18 @@ class Net:
 
     def bytes(self):
         return self.xml().encode()
+
+
+def single(kind, x, *constants, out=None, version="opset1", inputs=(), **data):
+    """The outputs of a layer of one or more inputs and constants behind them."""
+    net, feeds, values = Net(), {}, []
+    for place, array in enumerate([x, *inputs]):
+        values.append(net.parameter(f"x{place}", TYPES[array.dtype.name], array.shape))
+        feeds[f"x{place}"] = array
+    values += [net.const(array) for array in constants]
+    found = net.op(kind, *values, out=out, version=version, **data)
+    for value in found if isinstance(found, list) else [found]:
+        net.result(value)
+    model = read_model(net.bytes(), weights=bytes(net.weights))
+    result = partita.Core().compile_model(model, "CPU")(feeds)
+    return [result[place] for place in range(len(model.outputs))]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from irs import Net
-
-import partita
-from partita.frontends.reader import read_model
+from irs import single
 
 RNG = np.random.default_rng(11)
 
@@ -18,23 +15,6 @@ def floats(*shape):
 
 def whole(*numbers):
     return np.array(numbers, np.int64)
-
-
-def single(kind, x, *constants, out=None, version="opset1", inputs=(), **data):
-    """The outputs of a layer of one or more inputs and constants behind them."""
-    net, feeds, values = Net(), {}, []
-    for place, array in enumerate([x, *inputs]):
-        name = {"float32": "f32", "bool": "boolean"}.get(array.dtype.name)
-        name = name or array.dtype.name.replace("int", "i")
-        values.append(net.parameter(f"x{place}", name, array.shape))
-        feeds[f"x{place}"] = array
-    values += [net.const(array) for array in constants]
-    found = net.op(kind, *values, out=out, version=version, **data)
-    for value in found if isinstance(found, list) else [found]:
-        net.result(value)
-    model = read_model(net.bytes(), weights=bytes(net.weights))
-    result = partita.Core().compile_model(model, "CPU")(feeds)
-    return [result[place] for place in range(len(model.outputs))]
 
 
 X = floats(2, 4, 6, 5)

@@ -138,3 +138,22 @@ def test_fourier_transforms(kind, sizes):
     found = single(kind, x, *constants, out=out, version="opset9")[0]
     np.testing.assert_allclose(found, shown, rtol=1e-4, atol=1e-5)
     assert found.shape == shown.shape
+
+
+@pytest.mark.parametrize("frames_last", [True, False])
+@pytest.mark.parametrize("length", [16, 11])
+@pytest.mark.parametrize("signals", [(), (2,)])
+def test_short_time_transforms(frames_last, length, signals):
+    """Frames as OpenVINO cuts them: windows stand in their middle, zeros around them."""
+    x, window = floats(*signals, 50), floats(length)
+    before = (16 - length) // 2
+    whole_window = np.pad(window.astype(float), (before, 16 - length - before))
+    frames = np.stack([x[..., start : start + 16] for start in range(0, 35, 5)], -2)
+    expected = pairs(np.fft.rfft(frames * whole_window))
+    if frames_last:
+        expected = np.swapaxes(expected, -2, -3)
+    data = {"out": [("f32", expected.shape)], "version": "opset15"}
+    constants = [window, np.int64(16), np.int64(5)]
+    found = single("STFT", x, *constants, transpose_frames=str(frames_last).lower(), **data)[0]
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

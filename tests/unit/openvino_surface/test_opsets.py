@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import partita as ov
-from partita import op, opset1, opset4, opset8, opset13, opset15
+from partita import op, opset1, opset4, opset8, opset13, opset15, opset16
 from partita.errors import ModelError
 from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.translator import TRANSLATORS
@@ -58,6 +58,43 @@ CASES = {
     "convert by name": (lambda x: opset13.convert(x, destination_type="f64"), X.astype("f8")),
     "largest": (lambda x: opset13.topk(x, 1, 2, "max", "value").output(0), X.max(2, keepdims=True)),
     "select": (lambda x: opset13.select(opset13.greater(x, 0.0), x, 0.0), np.maximum(X, 0)),
+    "bags": (
+        lambda x: opset15.embedding_bag_offsets(x, [0, 1, 1], [0, 2], reduction="mean"),
+        np.stack([X.mean(0), X[1]]),
+    ),
+    "bags of as many rows": (
+        lambda x: opset15.embedding_bag_packed(x, [[0, 1], [1, 1]]),
+        np.stack([X.sum(0), X[1] * 2]),
+    ),
+    "sums of bags": (
+        lambda x: opset4.embedding_bag_offsets_sum(x, [0, 1, 1], [0, 2]),
+        np.stack([X.sum(0), X[1]]),
+    ),
+    "sums of bags of as many rows": (
+        lambda x: opset4.embedding_bag_packed_sum(x, [[0, 1], [1, 1]]),
+        np.stack([X.sum(0), X[1] * 2]),
+    ),
+    "sums of segments": (
+        lambda x: opset4.embedding_segments_sum(x, [0, 1, 1], [0, 0, 2], 3),
+        np.stack([X.sum(0), 0 * X[0], X[1]]),
+    ),
+    "largest of segments": (
+        lambda x: opset16.segment_max(x, [0, 0], 2, "ZERO"),
+        np.stack([X.max(0), 0 * X[0]]),
+    ),
+    "labels": (
+        lambda x: opset8.ctc_greedy_decoder_seq_len(x, [3, 2], 0, False).output(1),
+        np.array([(X[0].argmax(1) > 0).sum(), (X[1, :2].argmax(1) > 0).sum()]),
+    ),
+    "labels by a mask": (
+        lambda x: opset8.ctc_greedy_decoder(x, np.zeros((2, 3), np.float32)),
+        np.full((3, 2, 1, 1), -1),
+    ),
+    "short-time transform": (
+        lambda x: opset15.stft(opset8.reshape(x, [-1], False), [1.0, 1.0], 2, 2, False),
+        np.stack([X.reshape(-1, 2).sum(1), -np.diff(X.reshape(-1, 2))[:, 0]], 1)[..., None]
+        * [1, 0],
+    ),
     "roll": (lambda x: opset13.roll(x, [1, -2], [0, 2]), np.roll(X, [1, -2], [0, 2])),
     "batches as space": (
         lambda x: opset8.batch_to_space(x, [1, 1, 2], [0, 0, 1], [0, 0, 0]),

@@ -53,6 +53,25 @@ def transform_to_real(at: Site) -> ir.Value:
     return at.emit("Gather", found, at.const(0, np.int64), axis=-1)
 
 
+@translates("STFT")
+def short_time_transform(at: Site) -> ir.Value:
+    """Real signals to the complex numbers of frames, without those that mirror others."""
+    signal, window, is_row = at.inputs[0], at.inputs[1], at.rank(0) == 1
+    size, step = (at.emit("Reshape", at.row(index), at.const([], np.int64)) for index in (2, 3))
+    zero, two = at.const([0], np.int64), at.const([2], np.int64)
+    missing = at.emit("Sub", at.row(2), at.size(window, 0))
+    before = at.emit("Div", missing, two)
+    pads = at.emit("Concat", before, at.emit("Sub", missing, before), axis=0)
+    window = at.emit("Pad", window, pads)
+    if is_row:
+        signal = at.emit("Unsqueeze", signal, zero)
+    signal = at.emit("Unsqueeze", signal, two)
+    found = at.emit("STFT", signal, step, window, size, onesided=1)
+    if at.flag("transpose_frames"):
+        found = at.emit("Transpose", found, perm=[0, 2, 1, 3])
+    return at.emit("Squeeze", found, zero) if is_row else found
+
+
 def _lengths(at: Site, rank: int) -> list[tuple[int, ir.Value | None]]:
     """Axes and to which lengths they are cut or filled up; -1 leaves one as it is."""
     axes = at.axes(1, rank)
