@@ -13,8 +13,13 @@ def map_model(path: Path) -> memoryview:
 
     Raises:
         ModelNotFoundError: It does not exist.
-        ModelFormatError: It cannot be read.
+        ModelFormatError: It cannot be read, or is a pipe, a device or a folder.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for who writes to it
+        raise ModelFormatError(
+            f"Model file '{path}' cannot be read: it is a folder, pipe or device. Give a file, and "
+            "save to one what another program writes."
+        )
     try:
         return map_file(path)
     except FileNotFoundError as error:

@@ -1,5 +1,6 @@
 """From a GGUF file to a model: wiring, options, and what is refused."""
 
+import os
 import tracemalloc
 
 import numpy as np
@@ -124,6 +125,14 @@ def test_others_take_no_decoder_options(tmp_path):
         Core().read_model(b"no model", decoder=DecoderOptions())
     with pytest.raises(ModelFormatError, match="takes no 'weights'"):
         Core().read_model(gguf_bytes(*tiny()), weights=b"")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    for path in (tmp_path, os.devnull):
+        with pytest.raises(ModelFormatError, match="it is a folder, pipe or device"):
+            GgufFile.open(path)
+        with pytest.raises(ModelFormatError, match="it is a folder, pipe or device"):
+            Core().read_model(path)
 
 
 def test_a_file_that_is_not_there(tmp_path):
