@@ -7,6 +7,9 @@ value. Others stand before and behind it, so that it is fused and laid out as in
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -17,6 +20,8 @@ from partita_conformance.draws.decoder import DECODER
 from partita_conformance.draws.families.rare import tensor_scatter
 
 from . import guard, numbers, tensors
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 MICROSOFT = "com.microsoft"
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 48, 64, 65)
@@ -92,11 +97,13 @@ class Node:
         domain: Of the operator.
         outputs: How many there are.
         opset: Of ONNX's operators; drawn if it is 0.
+        constants: Positions of inputs that are constants in any case.
     """
 
-    def __init__(self, op_type, inputs, attrs, domain="", outputs=1, opset=0):
+    def __init__(self, op_type, inputs, attrs, domain="", outputs=1, opset=0, constants=()):
         self.op_type, self.inputs, self.attrs = op_type, list(inputs), attrs
         self.domain, self.outputs, self.opset = domain, outputs, opset
+        self.constants = constants
         self.told = {}
 
     def model(self, rng):
@@ -108,11 +115,12 @@ class Node:
         for k, x in enumerate(self.inputs):
             if x is None:
                 continue
-            before = rng.random() < 0.3 and x.dtype.kind == "f"
+            is_constant = k in self.constants
+            before = not is_constant and rng.random() < 0.3 and x.dtype.kind == "f"
             source = f"i{k}s" if before else f"i{k}"
             if before:
                 nodes += before_of(rng, x, source, f"i{k}")
-            if rng.random() < (0.25 if k == 0 else 0.75):
+            if is_constant or rng.random() < (0.25 if k == 0 else 0.75):
                 constants.append(numpy_helper.from_array(x, source))
             else:
                 given[source] = x
@@ -463,7 +471,32 @@ def quantized_blocks(d):
     w = d.tensor((columns, blocks, size * bits // 8), np.uint8)
     inputs = [d.tensor((*d.shape(2, 4), terms)), w, scales, zeros, None, d.maybe(d.tensor(columns))]
     attrs = {"K": terms, "N": columns, "bits": bits, "block_size": size}
+    if d.chance(0.2):  # terms name their scales
+        inputs[4] = d.rng.integers(0, blocks, terms).astype(np.int32)
+        return "MatMulNBits", inputs, attrs, MICROSOFT, 1, 0, (1, 2, 3, 4)
     return "MatMulNBits", inputs, attrs, MICROSOFT
+
+
+def mixture(d):
+    """Mixtures of experts, by weights of floats or of few bits."""
+    from mixtures import Mixture
+
+    activation = d.one_of("relu", "gelu", "silu", "identity", "swiglu")
+    bits, third = int(d.one_of(0, 4, 8)), bool(d.chance(0.3))
+    attrs = {"activation_type": activation, "k": int(d.one_of(1, 2))}
+    attrs |= {"normalize_routing_weights": int(d.chance())}
+    if activation == "swiglu":
+        attrs["swiglu_fusion"] = 0 if third else int(d.one_of(1, 2))
+    sizes = 2 * d.size(33), 2 * d.size(33), int(d.one_of(2, 3, 5))
+    block = int(d.one_of(0, 16, 32)) if bits else 0
+    kind = d.one_of(np.float32, np.float32, np.float16)
+    seed = int(d.rng.integers(1 << 30))
+    made = Mixture(
+        seed, sizes, bits, block, bool(d.chance()), third, bool(d.chance()), kind, **attrs
+    )
+    inputs = made.inputs(*made.tokens(*d.one_of((1,), (d.size(),), (2, d.size(9)))))
+    constants = range(2, len(inputs))
+    return made.op_type, inputs, made.node_attributes(), MICROSOFT, 1, 0, constants
 
 
 def decoding(d):
@@ -679,6 +712,7 @@ MAKERS = (
     *(product,) * 2,
     *(quantized_product,) * 4,
     *(quantized_blocks,) * 4,
+    *(mixture,) * 2,
     *(decoding,) * 4,
     *(quantized_elements,) * 2,
     *(quantizing,) * 2,
