@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
@@ -13,11 +15,14 @@ from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 from partita_cpu.scalar.math import (
     add_in_any_order,
+    bits,
     copy_row,
     exp_below_zero,
+    larger_integer,
     like,
     log,
     maximum,
+    ordered,
     row_maximum,
     wide_vectors,
 )
@@ -28,16 +33,20 @@ def softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
     """Softmax of rows of n elements."""
     wide_vectors()
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
-        source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
-        top = row_maximum(source)
+        first = o * n
+        # Slices would take as long as short rows do.
+        highest = ordered(x[np.uint64(first)])
+        for i in range(n):
+            highest = larger_integer(highest, ordered(x[np.uint64(first + i)]))
+        top = bits(ordered(highest))
         total = like(top, 0)
-        for i in range(target.size):
-            value = exp_below_zero(source[i] - top)
-            target[i] = value
+        for i in range(n):
+            value = exp_below_zero(x[np.uint64(first + i)] - top)
+            y[np.uint64(first + i)] = value
             total = add_in_any_order(total, value)
         scale = like(top, 1) / total
-        for i in range(target.size):
-            target[i] *= scale
+        for i in range(n):
+            y[np.uint64(first + i)] *= scale
 
 
 @loop
