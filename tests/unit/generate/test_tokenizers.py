@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_gguf import byte_letters
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from partita.errors import InputError, TokenizerError
 from partita.generate.text.gguf_tokenizer import from_metadata
@@ -307,7 +307,9 @@ def test_ends_of_answers_are_known_by_name_whatever_their_kind(kind):
         ({"tokenizer.ggml.pre": "klingon"}, "cuts words as 'klingon' does, which is not known"),
         ({"tokenizer.ggml.pre": [3]}, r"cuts words as \[3\] does, which is not known"),
         ({"tokenizer.ggml.merges": ["a"]}, "'a' is no pair of tokens"),
-        ({"tokenizer.ggml.merges": ["a zzzz"]}, "is damaged"),
+        ({"tokenizer.ggml.merges": ["a zzzz"]}, "'a zzzz' merges or makes 'zzzz', which is no"),
+        ({"tokenizer.ggml.merges": [f"a {'<s>' * 300}"]}, "which is no token"),
+        ({"tokenizer.ggml.merges": ["</s> </s>"]}, "makes '</s></s>', which is no token"),
         ({"tokenizer.ggml.token_type": [1]}, "kinds of 1"),
         ({"tokenizer.ggml.eos_token_id": 10**6}, "its eos token 1000000 is none of its"),
         ({"tokenizer.chat_template": "{% for %}"}, "chat template of 'm.gguf' does not parse"),
@@ -343,6 +345,21 @@ def test_metadata_without_a_part_of_the_vocabulary_are_refused(kind, lacking):
     del metadata[f"tokenizer.ggml.{lacking}"]
     with pytest.raises(TokenizerError, match=rf"has no 'tokenizer\.ggml\.{lacking}'; convert"):
         from_metadata(metadata, "'m.gguf'")
+
+
+@pytest.mark.parametrize("text", ["$A", "$B:1", "a b", "begin", "", "$"])
+def test_the_token_that_begins_a_text_may_look_like_anything(text):
+    metadata = pieces()
+    metadata["tokenizer.ggml.tokens"][1] = text
+    assert from_metadata(metadata, "'m.gguf'").encode("ab") == PIECES.encode("ab")
+
+
+def test_a_tokenizer_that_gives_up_is_an_error(folder):
+    path, engine = folder
+    engine.post_processor = processors.TemplateProcessing(single="$A $B")
+    engine.save(str(path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match=r"The tokenizer of '.*' is damaged: PanicException"):
+        from_folder(path).encode("text")
 
 
 def test_a_vocabulary_without_a_chat_template_says_so():

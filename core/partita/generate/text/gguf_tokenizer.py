@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import TokenizerError, raised_as
 from partita.generate.text.chat_template import ChatTemplate
-from partita.generate.text.packages import require
+from partita.generate.text.packages import require, surviving
 from partita.generate.text.pre_tokenizers import word_cut
 from partita.generate.text.tokenizer import Tokenizer
 
@@ -68,7 +68,8 @@ def from_metadata(metadata: Metadata, origin: str) -> Tokenizer:
         raise TokenizerError(
             f"{origin} has {found}; known are {', '.join(builders)}. Give tokens instead of text."
         )
-    with raised_as(TokenizerError, f"The vocabulary of {origin} is damaged", TokenizerError):
+    what = f"The vocabulary of {origin} is damaged"
+    with surviving(origin), raised_as(TokenizerError, what, TokenizerError):
         tokens = [*_entry(metadata, "tokens")]
         kinds = [int(k) for k in metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))]
         if len(kinds) != len(tokens):
@@ -103,8 +104,9 @@ def _byte_pairs(
             origin,
         )
     cut = word_cut("default" if way is None else way, origin)
-    merges = [_pair(merge) for merge in _entry(metadata, "merges")]
-    model = models.BPE(_vocabulary(tokens), merges, ignore_merges=cut.whole_words)
+    vocabulary = _vocabulary(tokens)
+    merges = [_pair(merge, vocabulary) for merge in _entry(metadata, "merges")]
+    model = models.BPE(vocabulary, merges, ignore_merges=cut.whole_words)
     engine = tokenizers.Tokenizer(model)
     engine.pre_tokenizer = cut.pre_tokenizer()
     engine.decoder = decoders.ByteLevel()
@@ -150,10 +152,13 @@ def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
     return {text: number for number, text in enumerate(tokens)}
 
 
-def _pair(merge: str) -> tuple[str, str]:
+def _pair(merge: str, vocabulary: Mapping[str, int]) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not left or not space or not right or " " in right:
         raise ValueError(f"{merge!r} is no pair of tokens")
+    for text in (left, right, left + right):
+        if text not in vocabulary:  # package tokenizers would not survive some of these
+            raise ValueError(f"{merge!r} merges or makes {text!r}, which is no token")
     return left, right
 
 
@@ -210,4 +215,6 @@ def _special_tokens(metadata: Metadata, tokens: Sequence[str]) -> dict[str, int]
 def _begin_with(engine: tokenizers.Tokenizer, text: str, number: int) -> None:
     from tokenizers.processors import TemplateProcessing
 
-    engine.post_processor = TemplateProcessing(single=f"{text} $A", special_tokens=[(text, number)])
+    # The token has a name of its own here: in a text of any kind signs of templates may occur.
+    begin = {"id": "begin", "ids": [number], "tokens": [text]}
+    engine.post_processor = TemplateProcessing(single="begin $A", special_tokens=[begin])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 
-from partita.errors import TokenizerError
+from partita.errors import TokenizerError, in_words
 
 INSTALL = 'pip install "partita[generate]"'
 
@@ -27,3 +29,23 @@ def require(package: str, purpose: str) -> None:
         raise TokenizerError(
             f"Package '{package}' is not installed, and {purpose} needs it: {INSTALL}"
         )
+
+
+@contextlib.contextmanager
+def surviving(origin: str) -> Iterator[None]:
+    """Makes an error of what package ``tokenizers`` raises where its own code has given up.
+
+    That is no Exception, so that it would end a server.
+
+    Args:
+        origin: Where the tokenizer was found.
+
+    Raises:
+        TokenizerError: It has given up.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"The tokenizer of {origin} is damaged: {in_words(error)}") from error

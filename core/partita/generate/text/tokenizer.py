@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import InputError, TokenizerError, raised_as
 from partita.generate.text.chat_template import ChatTemplate, Message
-from partita.generate.text.packages import require
+from partita.generate.text.packages import require, surviving
 from partita.generate.text.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Tokenizer:
 
         Raises:
             InputError: It holds halves of characters, as bytes become that are no UTF-8.
+            TokenizerError: The tokenizer is damaged.
         """
         try:
             text.encode()
@@ -62,12 +63,14 @@ class Tokenizer:
                 f"The text is none: at place {error.start} it has {text[error.start]!r}, half of a "
                 "character. Was it read from bytes that are no UTF-8?"
             ) from None
-        tokens: list[int] = self._engine.encode(text, add_special_tokens=not formatted).ids
+        with surviving(self._origin):
+            tokens: list[int] = self._engine.encode(text, add_special_tokens=not formatted).ids
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones; bytes that are no UTF-8 become U+FFFD."""
-        text: str = self._engine.decode(list(tokens), skip_special_tokens=True)
+        with surviving(self._origin):
+            text: str = self._engine.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
@@ -126,7 +129,8 @@ def from_folder(folder: Path, end_tokens: Sequence[int] = ()) -> Tokenizer:
     require("tokenizers", "a tokenizer")
     import tokenizers
 
-    with raised_as(TokenizerError, f"'{path}' is no tokenizer that can be read"):
+    what = f"'{path}' is no tokenizer that can be read"
+    with surviving(f"'{folder}'"), raised_as(TokenizerError, what):
         engine = tokenizers.Tokenizer.from_file(str(path))
     config = read_json(folder / "tokenizer_config.json")
     names = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
