@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -149,6 +150,9 @@ class ServedModel:
                 f"Model '{self.name}' takes {self._expected()}; the request has "
                 f"{', '.join(repr(one.name) for one in request.inputs) or 'none'}."
             )
+        for name, times in Counter(one.name for one in request.outputs).items():
+            if times > 1:
+                raise InvalidRequest(f"The request asks for output '{name}' {times} times.")
         for wanted in request.outputs:
             self._check_output(wanted.name, wanted.parameters)
         feeds = {name: _elements(port, given[name]) for name, port in self._inputs.items()}

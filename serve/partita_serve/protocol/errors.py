@@ -21,9 +21,12 @@ from typing import ClassVar
 
 from partita.errors import DeviceMemoryError, InputError, PartitaError
 
+_LONGEST = 2000
+"""Letters of a message: gRPC's header has room for some thousands, and requests quote clients."""
+
 
 class ServingError(PartitaError):
-    """The root of all errors that clients are told.
+    """The root of all errors that clients are told; what a message has too much is cut.
 
     Attributes:
         http_status: Status of the HTTP response.
@@ -32,6 +35,9 @@ class ServingError(PartitaError):
 
     http_status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= _LONGEST else f"{message[:_LONGEST]}...")
 
 
 class InvalidRequest(ServingError):  # noqa: N818  # the protocol's word for it

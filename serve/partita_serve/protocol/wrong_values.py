@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ValidationError
 
+from partita_serve.protocol.errors import InvalidRequest
+
 MOST_NAMES = 64
 """Names that objects from clients are looked at with; none of ours has as many."""
 
+_MOST_TENSORS = 4096
 _MOST_TOLD = 8
 _LONGEST_PLACE = 100
+
+
+def check_count(tensors: int, what: str) -> None:
+    """Refuses more inputs or outputs than any model has, before one of them is looked at.
+
+    Raises:
+        InvalidRequest: There are too many.
+    """
+    if tensors > _MOST_TENSORS:
+        raise InvalidRequest(f"The request has {tensors} {what}; {_MOST_TENSORS} are read at most.")
 
 
 def in_words(error: ValidationError, kind: type[BaseModel]) -> str:

@@ -22,6 +22,7 @@ from partita_serve.protocol.records import (
     Parameters,
     RequestedOutput,
 )
+from partita_serve.protocol.wrong_values import check_count
 from partita_serve.rest.json_tensors import array_from_json, json_data
 
 _MOST_DIMS = 64
@@ -66,17 +67,18 @@ def decode_request(
         )
     found = parse_json(body[:size])
     rest = _Rest(body[size:])
-    inputs = [
-        _input(_typed(one, dict, "Each of 'inputs'"), rest)
-        for one in _typed(found.get("inputs"), list, "'inputs'")
-    ]
+    asked = _typed(found.get("outputs", []), list, "'outputs'")
+    check_count(len(asked), "outputs")
+    given = _typed(found.get("inputs"), list, "'inputs'")
+    check_count(len(given), "inputs")
+    inputs = [_input(_typed(one, dict, "Each of 'inputs'"), rest) for one in given]
     rest.check_empty()
     return InferenceRequest(
         model,
         version,
         _typed(found.get("id", ""), str, "'id'"),
         inputs,
-        [_output(one) for one in _typed(found.get("outputs", []), list, "'outputs'")],
+        [_output(one) for one in asked],
         _parameters(found, "the request"),
     )
 

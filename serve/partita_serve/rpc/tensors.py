@@ -24,6 +24,7 @@ from partita_serve.protocol.records import (
     Parameter,
     RequestedOutput,
 )
+from partita_serve.protocol.wrong_values import check_count
 from partita_serve.rpc.message_table import MESSAGES
 from partita_serve.rpc.messages import message_type
 
@@ -49,6 +50,8 @@ def request_of(message: Any) -> InferenceRequest:
     Raises:
         InvalidRequest: Tensors and contents do not fit together.
     """
+    check_count(len(message.inputs), "inputs")
+    check_count(len(message.outputs), "outputs")
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(

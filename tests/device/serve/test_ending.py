@@ -120,7 +120,7 @@ def test_two_signals_end_it_at_once(model, tmp_path, monkeypatch):
         ([], "There is nothing to serve: name a model, a folder of models by --repository"),
         (["no.onnx"], "Model file 'no.onnx' does not exist"),
         (["{model}", "-d", "ABSENT"], "ABSENT"),
-        (["{model}", "--max-batch-size", "many"], "The settings: defaults.max_batch_size"),
+        (["{model}", "--max-batch-size", "many"], "The settings: 'defaults.max_batch_size'"),
         (["{model}", "--config", "no.toml"], "'no.toml' cannot be read"),
         (["{model}", "--tls-key", "k", "--tls-certificate", "c"], "The certificate 'c' cannot be"),
         (["{model}", "--api-keys", "no.txt"], "The keys in 'no.txt' cannot be read"),

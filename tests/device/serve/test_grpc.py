@@ -299,7 +299,9 @@ def test_config_of_a_model_that_is_none(client, config):
     "setting", ["instances", "max_batch_size", "max_queue_size", "max_sequences", "sequence_idle_s"]
 )
 def test_a_client_cannot_set_what_takes_all_threads_or_memory(client, setting):
-    with pytest.raises(triton.InferenceServerException, match=f"{setting}: .* less than") as error:
+    with pytest.raises(
+        triton.InferenceServerException, match=f"'{setting}': .* less than"
+    ) as error:
         client.load_model("neg", config=json.dumps({setting: 2**40}))
     assert error.value.status() == "StatusCode.INVALID_ARGUMENT"
 

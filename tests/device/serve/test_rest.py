@@ -154,6 +154,11 @@ def test_where_operations_run_is_told(plain):
         ),
         (
             np.ones((1, 4), np.float32),
+            {"outputs": [triton.InferRequestedOutput("y")] * 3},
+            "asks for output 'y' 3 times",
+        ),
+        (
+            np.ones((1, 4), np.float32),
             {"outputs": [triton.InferRequestedOutput("y", class_count=2)]},
             "'classification', which is not done here",
         ),

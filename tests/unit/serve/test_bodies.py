@@ -168,6 +168,8 @@ X = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         ({"inputs": [X], "parameters": []}, "'parameters' of the request must be an object"),
         ({"inputs": [X], "parameters": {"a": []}}, "Parameter 'a' of the request is list"),
         ({"inputs": [{**X, "parameters": {"binary_data_size": 4}}]}, "has both"),
+        ({"inputs": [X] * 4097}, "The request has 4097 inputs; 4096 are read at most"),
+        ({"inputs": [X], "outputs": [{"name": "y"}] * 4097}, "has 4097 outputs; 4096 are"),
     ],
 )
 def test_wrong_bodies_are_refused(body, said):

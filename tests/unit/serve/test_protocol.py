@@ -22,6 +22,11 @@ from partita_serve.protocol.errors import (
     serving_error,
 )
 
+
+def test_messages_are_short_whatever_they_quote():
+    assert str(InvalidRequest("a" * 3000)) == "a" * 2000 + "..."
+
+
 NUMBERS = ["BOOL", "FP16", "FP32", "FP64"] + [
     f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)
 ]
