@@ -143,6 +143,25 @@ def test_products_that_lose_no_more_than_float32():
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_many_rows_in_int8_where_it_is_asked_for(bits):
+    mixture = Mixture(10, (96, 80, 3), bits, 32, True, k=1)
+    x, logits = mixture.tokens(200)
+    logits[:, 1] += 4.5  # some experts have many rows, others few
+    model, feeds = model_and_feeds(mixture, x, logits)
+    expected, off = mixture.evaluate(x, logits), []
+    for group in (0, 32):
+        config = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group}
+        compiled = partita.Core().compile_model(model.SerializeToString(), "CPU", config)
+        (got,) = compiled(feeds).values()
+        off.append(np.abs(got - expected).max() / np.abs(expected).max())
+    assert off[0] < BLOCKS and off[1] < 2e-2
+    counts = np.bincount(logits.argmax(1), minlength=3)
+    assert 0 < counts.min() < 12 and counts.max() > 48
+    if bits == 4 and compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE"):
+        assert off[1] > off[0]  # the level has kernels for it
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [

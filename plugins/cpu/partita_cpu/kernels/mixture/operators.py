@@ -84,7 +84,11 @@ def _check_quantized(node: Node) -> Reason | None:
     folds=False,
 )
 def moe(b: Builder, node: Node, x: Operand, logits: Operand, *others: Operand | None) -> Operand:
-    """Experts whose weights are (experts, columns, terms), chosen by the largest logits."""
+    """Experts whose weights are (experts, columns, terms), chosen by the largest logits.
+
+    Shares are divided by their sum where the attribute says so. (onnxruntime's QMoE on processors
+    does it in any case, its MoE and its other devices do not.)
+    """
     operands = [x, logits, *others, *(None,) * 15][:15]
     first, second, third = layers_of(node)
     experts, columns = logits.shape[-1], _weights(operands, first).shape[1]

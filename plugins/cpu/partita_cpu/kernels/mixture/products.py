@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Array, Builder, Operand
 from partita.system.processors import usable_processors
 from partita_cpu.gemm.precision_policy import Choice, native_choice
 from partita_cpu.gemm.product_steps import BY_STORED
@@ -19,6 +19,7 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_exec_type,
     block_kernels,
+    quad_kernels,
     tile_columns,
     tile_kernels,
     tile_rows,
@@ -35,6 +36,7 @@ from partita_cpu.kernels.mixture.weights import (
     packed_experts,
     packed_plain,
 )
+from partita_cpu.kernels.quantized_weights.matmul_nbits import grouped_rows, unpacked_sides
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
@@ -48,13 +50,13 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,
     chunk_rows,
     fewest_rows,
-    in_depth,
     multiply_unpacked_rows,
     thread_floats,
 )
+from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import PORTABLE
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Zeros
-from partita_cpu.llvm.tiles.dot_unpacked import Factors, row_counts, width
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
+from partita_cpu.llvm.tiles.dot_unpacked import Factors
 from partita_cpu.machine_model import MachineModel
 
 _NO_ROWS = 1 << 40
@@ -71,6 +73,7 @@ class ExpertSizes(NamedTuple):
 
     Attributes:
         row_bytes: Of a quantized row; of one of float32, its elements.
+        many_bytes: Of a row of an expert of many.
         weight_bytes: Of the packed weights.
         scale_bytes: Of the packed scales.
         zero_bytes: Of the packed zero points; 0 if one serves all.
@@ -78,6 +81,7 @@ class ExpertSizes(NamedTuple):
     """
 
     row_bytes: int
+    many_bytes: int
     weight_bytes: int
     scale_bytes: int
     zero_bytes: int
@@ -90,11 +94,13 @@ class ExpertRows(NamedTuple):
     Attributes:
         x: Rows, flat.
         quantized: The same as `quantize_rows` leaves them, or as they are without kernels.
+        of_many: The same for experts of many rows: as `quantize_groups` leaves them, or the same.
         starts: See `Routes`.
     """
 
     x: KernelArray
     quantized: KernelArray
+    of_many: KernelArray
     starts: KernelArray
 
 
@@ -103,7 +109,8 @@ class ExpertKernels(NamedTuple):
 
     Attributes:
         packed: `tile_kernels.block_kernels`.
-        unpacked: `tile_kernels.unpacked_kernels`, or anything if rows are never enough.
+        unpacked: `tile_kernels.unpacked_kernels` or `quad_kernels`, or anything if rows are never
+            enough.
     """
 
     packed: KernelArray
@@ -152,9 +159,8 @@ def multiply_experts(
             sizes.chunk,
             sizes.shares,
         )
-        whole = of_expert.row_bytes
+        whole, of_many = of_expert.row_bytes, of_expert.many_bytes
         given = left.x[first * terms : last * terms]
-        rows = left.quantized[first * whole : last * whole]
         parts = BlockArrays(
             arrays.w[expert * of_expert.weight_bytes :],
             arrays.scales[expert * of_expert.scale_bytes :],
@@ -163,10 +169,12 @@ def multiply_experts(
             arrays.y[first * columns : last * columns],
         )
         if last - first >= of_expert.fewest:
+            many = left.of_many[first * of_many : last * of_many]
             multiply_unpacked_rows(
-                given, rows, parts, kernels.unpacked, own, unpacked, floats, tid, nt
+                given, many, parts, kernels.unpacked, own, unpacked, floats, tid, nt
             )
         else:
+            rows = left.quantized[first * whole : last * whole]
             multiply_blocks(given, rows, parts, kernels.packed, own, floats, tid, nt)
 
 
@@ -309,7 +317,7 @@ def product(b: Builder, x: Operand, found: Routes, weights: BlockWeights | Plain
         return y
     y = b.empty((found.rows, weights.sizes.columns), np.float32)
     choice = native_choice(b.options)
-    if choice is not None and choice.is_exact:
+    if choice is not None and choice.is_exact and not choice.group:
         _emit_exactly(b, x, found, weights, y)
     else:
         _emit_blocks(b, x, found.starts, weights, y)
@@ -345,17 +353,22 @@ def _emit_blocks(
     machine = MachineModel(PORTABLE) if known is None else known.machine
     native, sizes, rows = native_choice(b.options), weights.sizes, x.shape[0]
     panels = packed_experts(b, weights, threads)
-    unpacked, fewest = _unpacked(native, sizes)
-    has_terms = panels.variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+    unpacked, fewest = _unpacked(native, sizes, rows)
+    in_bytes = native is not None and unpacked.factor == Factors.QUADS.size
     packed_kernels = b.constant(block_kernels(machine.level, panels.variant))
     kernels = ExpertKernels(packed_kernels, packed_kernels)
     if native is not None and fewest < _NO_ROWS:
-        many = unpacked_kernels(native.level, Factors.PAIRS, has_terms)
+        many = _kernels_of_many(native, unpacked, panels.variant)
         kernels = ExpertKernels(packed_kernels, b.constant(many))
     count = experts_together(weights).columns // weights.experts * sizes.blocks
     of_row = sizes.terms if native is None else row_bytes(sizes.terms, sizes.size)
+    quantized = b.flat(x) if native is None else _quantized(b, x, panels, sizes)
+    grouped = quantized
+    if native is not None and in_bytes:
+        grouped = grouped_rows(b, x, unpacked, sizes, native)
     of_expert = ExpertSizes(
         of_row,
+        unpacked_row_bytes(sizes.terms, sizes.size, unpacked) if in_bytes else of_row,
         sizes.weight_bytes,
         panels.scales.size // weights.experts,
         0 if panels.zeros.size == 1 else panels.zeros.size // weights.experts,
@@ -366,7 +379,8 @@ def _emit_blocks(
         multiply_experts,
         ExpertRows(
             b.flat(x),
-            b.flat(x) if native is None else _quantized(b, x, panels, sizes),
+            quantized,
+            grouped,
             starts,
         ),
         BlockArrays(
@@ -394,13 +408,23 @@ def _emit_blocks(
     )
 
 
-def _unpacked(choice: Choice | None, sizes: BlockSizes) -> tuple[Unpacked, int]:
-    """What both sides of many rows become, and how many rows that are."""
-    if choice is None or not row_counts(choice.level, Factors.PAIRS):
+def _unpacked(choice: Choice | None, sizes: BlockSizes, rows: int) -> tuple[Unpacked, int]:
+    """What both sides of many of some rows become, and how many that are."""
+    found = None if choice is None else unpacked_sides(choice, sizes)
+    if choice is None or found is None:
         return Unpacked(Factors.PAIRS.size, sizes.size, COLUMNS), _NO_ROWS
-    unpacked = Unpacked(Factors.PAIRS.size, sizes.size, width(choice.level))
-    unpacked = in_depth(choice.machine, unpacked, sizes.terms, sizes.size)
-    return unpacked, fewest_rows(choice.level, unpacked)
+    fewest = fewest_rows(choice.level, found)
+    if rows >= fewest:
+        return found, fewest
+    return Unpacked(Factors.PAIRS.size, sizes.size, COLUMNS), _NO_ROWS
+
+
+def _kernels_of_many(choice: Choice, unpacked: Unpacked, variant: Variant) -> Array:
+    """The kernels for weights that were unpacked."""
+    if unpacked.factor == Factors.QUADS.size:
+        return quad_kernels(choice.level, variant)
+    has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+    return unpacked_kernels(choice.level, Factors.PAIRS, has_terms)
 
 
 def _quantized(b: Builder, x: Operand, panels: Panels, sizes: BlockSizes) -> Operand:

@@ -205,7 +205,7 @@ def _emit(
         _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
         return
     machine = MachineModel(PORTABLE) if known is None else known.machine
-    unpacked = None if native is None else _unpacked(native, sizes)
+    unpacked = None if native is None else unpacked_sides(native, sizes)
     many = unpacked is not None and rows >= fewest_rows(machine.level, unpacked)
     if native is not None and unpacked is not None and many:
         _emit_unpacked(b, native, unpacked, x, panels, sizes, bias, y)
@@ -227,7 +227,7 @@ def _emit(
     )
 
 
-def _unpacked(choice: Choice, sizes: BlockSizes) -> Unpacked | None:
+def unpacked_sides(choice: Choice, sizes: BlockSizes) -> Unpacked | None:
     """What both sides of products of many rows become; ``None`` if weights stay packed."""
     level = choice.level
     longest = min(longest_unit(level, sizes.bits), choice.group)
@@ -254,7 +254,7 @@ def _emit_unpacked(
     rows, threads, variant = math.prod(x.shape[:-1]), choice.threads, panels.variant
     level, kind = choice.level, block_exec_type(choice.level, sizes.bits)
     if unpacked.factor == Factors.QUADS.size:
-        quantized = _grouped_rows(b, x, unpacked, sizes, choice)
+        quantized = grouped_rows(b, x, unpacked, sizes, choice)
         kernels = quad_kernels(level, variant)
         kind = f"{kind}_int8"
     else:
@@ -373,7 +373,7 @@ def _quantized_rows(
     return b.once(x, ("blocks", sizes.size, equal, panels.zero), quantize)
 
 
-def _grouped_rows(
+def grouped_rows(
     b: Builder, x: Operand, unpacked: Unpacked, sizes: BlockSizes, choice: Choice
 ) -> Operand:
     """Rows in 8 bits; operators that multiply the same ones share them."""
