@@ -54,6 +54,7 @@ per_sample_weights?
 3 embedding_bag_packed_sum EmbeddingBagPackedSum emb_table indices per_sample_weights?
 3 embedding_segments_sum EmbeddingSegmentsSum emb_table indices segment_ids num_segments \
 default_index? per_sample_weights?
+3 extract_image_patches ExtractImagePatches image @sizes @strides @rates @auto_pad
 9 eye Eye num_rows num_columns diagonal_index @output_type batch_shape?
 1 fake_quantize FakeQuantize data input_low input_high output_low output_high @levels \
 @auto_broadcast=numpy
@@ -124,6 +125,7 @@ score_threshold? soft_nms_sigma? @box_encoding=corner @sort_result_descending=tr
 @mode
 9 roi_align ROIAlign data rois batch_indices @pooled_h @pooled_w @sampling_ratio @spatial_scale \
 @mode @aligned_mode=asymmetric
+2 reorg_yolo ReorgYolo input @stride
 7 roll Roll data shift axes
 5 round Round data @mode=half_to_even
 13 scaled_dot_product_attention ScaledDotProductAttention query key value attention_mask? scale? \

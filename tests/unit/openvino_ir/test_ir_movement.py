@@ -194,3 +194,52 @@ def test_bits_of_booleans(kind):
     expected = {"And": a & b, "Or": a | b, "Xor": a ^ b, "Not": ~a}[kind.removeprefix("Bitwise")]
     inputs = [] if kind == "BitwiseNot" else [b]
     np.testing.assert_array_equal(single(kind, a, inputs=inputs, version="opset13")[0], expected)
+
+
+PATCHES = [([3, 3], [2, 2], [1, 1]), ([2, 3], [1, 3], [2, 1]), ([3, 2], [5, 4], [2, 3])]
+
+
+@pytest.mark.parametrize(("sizes", "strides", "rates"), PATCHES)
+@pytest.mark.parametrize("auto_pad", ["valid", "same_upper", "same_lower"])
+def test_patches_as_channels(sizes, strides, rates, auto_pad):
+    x = floats(2, 3, 9, 11)
+    reach = [(size - 1) * rate + 1 for size, rate in zip(sizes, rates, strict=True)]
+    counts = [-(-size // by) for size, by in zip((9, 11), strides, strict=True)]
+    pads = [(0, 0), (0, 0)]
+    for count, by, far, size in zip(counts, strides, reach, (9, 11), strict=True):
+        missing = max((count - 1) * by + far - size, 0)
+        before = -(-missing // 2) if auto_pad == "same_lower" else missing // 2
+        pads.append((before, missing - before))
+    padded = x if auto_pad == "valid" else np.pad(x, pads)
+    views = np.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
+    views = views[:, :, :: strides[0], :: strides[1], :: rates[0], :: rates[1]]
+    expected = views.transpose(0, 4, 5, 1, 2, 3).reshape(2, -1, *views.shape[2:4])
+    data = {"sizes": sizes, "strides": strides, "rates": rates}
+    data = {key: ",".join(map(str, numbers)) for key, numbers in data.items()}
+    out, data["auto_pad"] = [("f32", expected.shape)], auto_pad
+    found = single("ExtractImagePatches", x, out=out, version="opset3", **data)[0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_patches_keep_infinities_to_themselves():
+    x = np.float32([[[[np.inf, 1], [2, 3]]]])
+    data = {"sizes": "1,2", "strides": "1,1", "rates": "1,1", "auto_pad": "valid"}
+    found = single("ExtractImagePatches", x, out=[("f32", (1, 2, 2, 1))], **data)[0]
+    np.testing.assert_array_equal(found[0, :, :, 0], [[np.inf, 2], [1, 3]])
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_blocks_as_darknet_counts_them(stride):
+    """By its loops: https://github.com/pjreddie/darknet/blob/master/src/blas.c, reorg_cpu."""
+    x, block = floats(2, 16, 8, 4), stride * stride
+    wide = x.reshape(2, 16 // block, 8 * stride, 4 * stride)
+    expected = np.empty_like(x)
+    for channel, row, column in np.ndindex(x.shape[1:]):
+        offset, source = divmod(channel, 16 // block)
+        down, across = divmod(offset, stride)
+        places = source, row * stride + down, column * stride + across
+        expected[:, channel, row, column] = wide[(slice(None), *places)]
+    expected = expected.reshape(2, 16 * block, 8 // stride, 4 // stride)
+    out = [("f32", expected.shape)]
+    found = single("ReorgYolo", x, out=out, version="opset2", stride=stride)[0]
+    np.testing.assert_array_equal(found, expected)

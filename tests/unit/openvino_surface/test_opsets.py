@@ -95,6 +95,16 @@ CASES = {
         np.stack([X.reshape(-1, 2).sum(1), -np.diff(X.reshape(-1, 2))[:, 0]], 1)[..., None]
         * [1, 0],
     ),
+    "patches": (
+        lambda x: opset8.extract_image_patches(
+            opset8.reshape(x, [1, 2, 3, 4], False), [1, 2], [1, 2], [1, 1], "valid"
+        ),
+        np.concatenate([X[..., ::2], X[..., 1::2]])[None],
+    ),
+    "darknet's blocks": (
+        lambda x: opset8.reorg_yolo(opset8.reshape(x, [1, 4, 2, 3], False), [1]),
+        X.reshape(1, 4, 2, 3),
+    ),
     "roll": (lambda x: opset13.roll(x, [1, -2], [0, 2]), np.roll(X, [1, -2], [0, 2])),
     "batches as space": (
         lambda x: opset8.batch_to_space(x, [1, 1, 2], [0, 0, 1], [0, 0, 0]),

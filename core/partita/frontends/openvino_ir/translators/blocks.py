@@ -12,6 +12,9 @@ from partita.frontends.openvino_ir.translator import FULL, Site, translates
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_MOST_PARTS = 1024
+"""Elements of a window that become slices of an image."""
+
 
 def blocks_from_depth(at: Site, block: int, blocks_first: bool) -> ir.Value:
     """Channels laid out as blocks of any number of axes; these come before or behind channels."""
@@ -83,3 +86,62 @@ def _joined(at: Site, sizes: Sequence[ir.Value | int]) -> ir.Value:
 
 def _times(at: Site, size: ir.Value, number: int) -> ir.Value:
     return at.emit("Mul", size, at.const([number], np.int64))
+
+
+@translates("ExtractImagePatches")
+def patches(at: Site) -> ir.Value:
+    """What windows see at each place, as channels: those of a window's elements one after another.
+
+    Not as a convolution by ones and zeros, in which an infinity would spoil its neighbours.
+    """
+    sizes, strides, rates = (at.ints(key) for key in ("sizes", "strides", "rates"))
+    auto = at.one_of("auto_pad", "valid", ("valid", "same_upper", "same_lower"))
+    if len(at.dims(0)) != 4 or min(at.dims(0)[2:]) < 0:
+        raise at.error("the height and width of the image must be known")
+    if not (len(sizes) == len(strides) == len(rates) == 2 and min(*sizes, *strides, *rates) > 0):
+        raise at.error("sizes, strides and rates are two numbers above zero each")
+    if sizes[0] * sizes[1] > _MOST_PARTS:
+        raise at.error(f"windows of more than {_MOST_PARTS} elements are not read")
+    before, after, counts = [], [], []
+    for place, size in enumerate(at.dims(0)[2:]):
+        reach = (sizes[place] - 1) * rates[place] + 1
+        count = (size - reach) // strides[place] + 1
+        missing = 0
+        if auto != "valid":
+            count = -(-size // strides[place])
+            missing = max((count - 1) * strides[place] + reach - size, 0)
+        counts.append(max(count, 0))
+        before.append((missing + (auto == "same_lower")) // 2)
+        after.append(missing - before[-1])
+    padded = at.emit("Pad", at.inputs[0], at.const([0, 0, *before, 0, 0, *after], np.int64))
+    axes, steps = at.const([2, 3], np.int64), at.const(strides, np.int64)
+    parts = []
+    for row, column in np.ndindex(*sizes):
+        starts = [row * rates[0], column * rates[1]]
+        ends = [
+            start + count * stride
+            for start, count, stride in zip(starts, counts, strides, strict=True)
+        ]
+        bounds = [at.const(numbers, np.int64) for numbers in (starts, ends)]
+        parts.append(at.emit("Slice", padded, *bounds, axes, steps))
+    return at.emit("Concat", *parts, axis=1)
+
+
+@translates("ReorgYolo")
+def reorganized(at: Site) -> ir.Value:
+    """Blocks as channels, as darknet's layer of that name counts.
+
+    It takes what it reads for an image of fewer channels and more places.
+    """
+    stride, dims = at.whole("stride"), at.dims(0)
+    if len(dims) != 4 or min(dims[1:]) < 0 or stride < 1:
+        raise at.error("channels, height and width must be known, and the stride be above zero")
+    channels, height, width = dims[1:]
+    block = stride * stride
+    if channels % block or height % stride or width % stride:
+        raise at.error(f"{channels} x {height} x {width} is no multiple of stride {stride}")
+    cut = [-1, channels // block, height, stride, width, stride]
+    value = at.emit("Reshape", at.inputs[0], at.const(cut, np.int64))
+    value = at.emit("Transpose", value, perm=[0, 3, 5, 1, 2, 4])
+    shape = [-1, channels * block, height // stride, width // stride]
+    return at.emit("Reshape", value, at.const(shape, np.int64))
