@@ -1,7 +1,7 @@
 """Many requests at a time on two devices that share a network, beside each of them alone.
 
     python benchmarks/gpu_pipeline.py [--devices OPENCL.0,OPENCL.1] [--requests 600] [--jobs 12]
-        [--rounds 5] [--context 1024] [--json] [model ...]
+        [--rounds 5] [--context 1024] [--no-halves] [--json] [model ...]
 
 Models: those of `cpu_networks` (default resnet50 and inception_v3), in float32; or ``1B-f16``, a
 decoder of `random_decoders` with weights so stored, computed in float16. Inputs and outputs are on
@@ -82,7 +82,7 @@ def work(name: str, context: int) -> Work:
 
 
 def contestants(
-    task: Work, devices: tuple[str, str], jobs: int
+    task: Work, devices: tuple[str, str], jobs: int, *, halves: bool
 ) -> tuple[dict[str, Batch], Decision | None]:
     """All that take turns, by name, and how HETERO chose."""
     core, found, decision = partita.Core(), {}, None
@@ -95,12 +95,13 @@ def contestants(
         compiled = core.compile_model(task.model(), f"MULTI:{names}", spread)
         found["whole on each"] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
     properties = {"DEVICE_PROPERTIES": dict.fromkeys(devices, task.precision), **THROUGHPUT}
-    halves = task.model()
-    pin_alternately(halves, HALVES, devices)
-    for label, model, config in (
-        ("two halves", halves, {"STRICT": True}),
-        ("chosen", task.model(), task.placing),
-    ):
+    placings = {"chosen": task.placing}
+    if halves:
+        placings = {"two halves": {"STRICT": True}, **placings}
+    for label, config in placings.items():
+        model = task.model()
+        if label != "chosen":
+            pin_alternately(model, HALVES, devices)
         compiled = core.compile_model(model, f"HETERO:{names}", {**properties, **config})
         found[label] = through(partita.AsyncInferQueue(compiled, jobs), task.feeds)
         decision = compiled.explain().decision
@@ -110,7 +111,8 @@ def contestants(
 def measure(name: str, devices: tuple[str, str], options: argparse.Namespace) -> dict[str, Any]:
     """Requests a second of each contestant."""
     start = time.perf_counter()
-    batches, decision = contestants(work(name, options.context), devices, options.jobs)
+    task = work(name, options.context)
+    batches, decision = contestants(task, devices, options.jobs, halves=options.halves)
     seconds = time.perf_counter() - start
     rates: dict[str, list[float]] = {label: [] for label in batches}
     for run in batches.values():
@@ -147,6 +149,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=12, help="requests in flight")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--context", type=int, default=1024, help="tokens of a decoder's cache")
+    parser.add_argument(
+        "--no-halves", dest="halves", action="store_false", help="not cut in two, for large models"
+    )
     parser.add_argument("--json", action="store_true", help="an object a line")
     options = parser.parse_args()
     first, second = options.devices.split(",")
