@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -15,7 +16,56 @@ import numpy as np
 _POOLED_BYTES, _POOL_BYTES = 1 << 20, 1 << 24
 """Smaller arrays than the first are spilled to files of the second that they share."""
 
-_mappings: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+_NO_ADDRESS = ctypes.c_void_p(-1).value
+"""What ``mmap`` returns where it fails."""
+
+
+class _TemporaryFile:
+    """A file without a name as memory that can be written to, until nobody has an array of it.
+
+    Python's own mappings keep a descriptor each, and a process has about a thousand.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+            ctypes.c_long,
+        ]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        rights = mmap.PROT_READ | mmap.PROT_WRITE
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk is told here
+            address = libc.mmap(None, nbytes, rights, mmap.MAP_SHARED, file.fileno(), 0)
+        if address in (None, _NO_ADDRESS):
+            raise OSError(ctypes.get_errno(), "a temporary file cannot be mapped")
+        self._libc, self._address, self._nbytes = libc, address, nbytes
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+        # Not at the end of the process: threads may still read.
+        weakref.finalize(self, libc.munmap, address, nbytes).atexit = False
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
+        """As ``mmap.mmap.madvise``."""
+        rest = self._nbytes - start if length is None else length
+        self._libc.madvise(self._address + start, rest, option)
+
+
+_mappings: weakref.WeakValueDictionary[int, mmap.mmap | _TemporaryFile] = (
+    weakref.WeakValueDictionary()
+)
 """Files that are mapped, by the address where they start."""
 
 
@@ -33,7 +83,7 @@ def map_file(path: Path) -> memoryview:
 
 
 class _Pool:
-    """Where the next small array is spilled to: a file for many, since a file takes a descriptor.
+    """Where the next small array is spilled to: a file for many.
 
     Attributes:
         mapping: That file's memory, as long as an array lies in it.
@@ -41,7 +91,7 @@ class _Pool:
     """
 
     lock = threading.Lock()
-    mapping: weakref.ref[mmap.mmap] | None = None
+    mapping: weakref.ref[_TemporaryFile] | None = None
     used = 0
 
 
@@ -56,13 +106,14 @@ def spilled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         mapping, start = _room_for(array.nbytes)
     except OSError:
         return array
-    copy: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, mapping, start)
+    memory = np.asarray(mapping)[start : start + array.nbytes]
+    copy: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(array.shape)
     copy[...] = array
     copy.flags.writeable = False
     return copy
 
 
-def _room_for(nbytes: int) -> tuple[mmap.mmap, int]:
+def _room_for(nbytes: int) -> tuple[_TemporaryFile, int]:
     """Memory of a temporary file, and where in it there is so much room.
 
     Raises:
@@ -80,12 +131,10 @@ def _room_for(nbytes: int) -> tuple[mmap.mmap, int]:
     return mapping, start
 
 
-def _temporary(nbytes: int) -> mmap.mmap:
+def _temporary(nbytes: int) -> _TemporaryFile:
     """A temporary file as memory."""
-    with tempfile.TemporaryFile() as file:
-        os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk is told here
-        mapping = mmap.mmap(file.fileno(), nbytes)
-    _mappings[np.frombuffer(mapping, np.uint8, 1).ctypes.data] = mapping
+    mapping = _TemporaryFile(nbytes)
+    _mappings[np.asarray(mapping).ctypes.data] = mapping
     return mapping
 
 

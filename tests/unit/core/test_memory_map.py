@@ -1,5 +1,6 @@
 """Memory that is given back to the system, and read again when it is touched."""
 
+import gc
 import mmap
 import platform
 import sys
@@ -38,6 +39,22 @@ def test_what_is_given_back_takes_no_memory():
     assert resident_bytes() < before - (60 << 20)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_files_end_with_their_arrays():
+    def mapped():
+        with Path("/proc/self/maps").open(encoding="ascii") as file:
+            return sum("(deleted)" in line for line in file)
+
+    before = mapped()
+    part = spilled(np.arange(1 << 20))[1000:2000]
+    gc.collect()
+    assert mapped() == before + 1
+    np.testing.assert_array_equal(part, np.arange(1000, 2000))
+    del part
+    gc.collect()
+    assert mapped() == before
+
+
 @pytest.mark.parametrize("array", [np.empty((0, 3)), np.array(["a"], dtype=object)])
 def test_arrays_without_bytes_stay(array):
     assert spilled(array) is array
@@ -53,11 +70,12 @@ def test_without_room_for_a_file_the_array_stays_in_memory(monkeypatch):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_small_arrays_share_a_file():
-    arrays = [np.full(9_000, number, np.uint16) for number in range(600)]
+@pytest.mark.parametrize(("count", "elements"), [(600, 9_000), (40, 1 << 19)])
+def test_arrays_take_no_descriptors(count, elements):
+    arrays = [np.full(elements, number, np.uint16) for number in range(count)]
     before = len(list(Path("/proc/self/fd").iterdir()))
     copies = [spilled(array) for array in arrays]
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
     memory_map.give_back_all()
     for copy, array in zip(copies, arrays, strict=True):
         np.testing.assert_array_equal(copy, array)
