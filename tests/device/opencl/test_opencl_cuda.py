@@ -1,6 +1,7 @@
 """What CUDA's driver is asked, by a driver of the same functions that computes on the host."""
 
 import ctypes
+import errno
 import functools
 import itertools
 import os
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from partita import HostTensor
-from partita_opencl.cuda import shared_memory
+from partita_opencl.cuda import shared_memory, trial
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.replay import Kernel, Replay, grid
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
+from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.turns import Turns
 from partita_opencl.runtime import bound_plan
@@ -302,6 +304,51 @@ def test_lack_of_memory_is_told(memory) -> None:
         made.allocate(65 << 20)
     assert told.value.is_lack_of_memory
     assert driver.pushed == 0
+
+
+def test_buffers_that_the_trial_found_too_large_are_opencls() -> None:
+    device = find_device("")
+    cuda = Cuda(HostDriver(), 0)
+    small = SharedMemory(cuda, device.context, 4 << 20)
+    assert small.takes(4 << 20)
+    assert not small.takes((4 << 20) + 1)
+    assert SharedMemory(cuda, device.context).takes(1 << 40)
+    pool = BufferPool(device.context, device.limits, "OPENCL.0", SimpleNamespace(memory=small))
+    x = np.arange(3 << 19, dtype=np.int32)
+    buffer = pool.allocate(x.nbytes, x)
+    assert address_of(buffer) is None
+    found = np.empty_like(x)
+    device.read(found, buffer)
+    np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("lacks", [False, True])
+def test_a_trial_imports_ever_larger_buffers(monkeypatch, lacks) -> None:
+    sizes = (2 << 20, 3 << 20, (65 if lacks else 5) << 20)  # of 64 MiB there are none
+    monkeypatch.setattr(trial, "IMPORTS", sizes)
+    monkeypatch.setattr(trial, "cuda_of", lambda _: Cuda(HostDriver(), 0))
+    assert list(trial.imports(None, find_device("").context)) == list(sizes)
+
+
+def test_lack_of_descriptors_is_told(memory, monkeypatch) -> None:
+    driver, made = memory
+    opened: list[int] = []
+
+    def dup(descriptor: int) -> int:
+        if len(opened) == 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(duplicate(descriptor))
+        return opened[-1]
+
+    duplicate = os.dup
+    monkeypatch.setattr(shared_memory.os, "dup", dup)
+    with pytest.raises(OSError, match=r"may have \d+ descriptors, .* raise the limit"):
+        made.allocate(5 << 20)
+    assert "cuMemCreate" not in driver.calls
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 def test_refused_imports_leave_nothing_open(memory, monkeypatch) -> None:

@@ -8,12 +8,15 @@ in as many sizes as halve the waste.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 import weakref
 from typing import Any
 
 from partita_opencl.cuda.cuda_driver import Address, Cuda, CudaError
+
+_log = logging.getLogger(__name__)
 
 EXTENSION = "cl_khr_external_memory_opaque_fd"
 """What OpenCL's driver must list to import memory."""
@@ -35,6 +38,10 @@ _PART = 1 << 20
 
 _SLAB = 2 << 20
 """Bytes that parts are cut from at a time; what the driver hands out at least."""
+
+
+_SPARE_DESCRIPTORS = 16
+"""What drivers may need while memory is exported and imported."""
 
 
 class _Location(ctypes.Structure):
@@ -82,13 +89,26 @@ class SharedMemory:
     Args:
         cuda: The device for CUDA.
         context: The device's ``pyopencl.Context``.
+        largest: Bytes of the largest buffer that OpenCL is known to import; ``None`` for any.
     """
 
-    def __init__(self, cuda: Cuda, context: Any) -> None:
+    def __init__(self, cuda: Cuda, context: Any, largest: int | None = None) -> None:
         self._cuda = cuda
+        self._largest = largest
         self._context = context
         self._free: dict[int, list[tuple[Any, int]]] = {}
         self._lock = threading.Lock()
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether both may have a buffer of so many bytes; kernels on others OpenCL launches."""
+        if self._largest is None or nbytes <= self._largest:
+            return True
+        _log.info(
+            "OpenCL imports at most %d MiB of CUDA's memory: it launches what reads a buffer of "
+            "%d MiB, which takes the host longer",
+            *(self._largest >> 20, nbytes >> 20),
+        )
+        return False
 
     def allocate(self, nbytes: int) -> Any:
         """A buffer of at least ``nbytes`` with arbitrary content.
@@ -96,12 +116,14 @@ class SharedMemory:
         Raises:
             CudaError: There is no room.
             pyopencl.Error: OpenCL does not import the memory.
+            OSError: The process may have no more descriptors, of which each buffer takes one.
         """
         return self._part(_size_of(nbytes)) if nbytes <= _PART else self._whole(nbytes)
 
     def _whole(self, nbytes: int) -> Any:
         size = -(-nbytes // _SLAB) * _SLAB
         cuda = self._cuda
+        _require_descriptors()
         with cuda.current():
             handle, descriptor = self._created(size)
             try:
@@ -204,6 +226,25 @@ def _imported(context: Any, descriptor: int, nbytes: int) -> Any:
         os.close(descriptor)
         raise cl.LogicError(f"clCreateBufferWithProperties failed: {status}")
     return buffer
+
+
+def _require_descriptors() -> None:
+    """Raises if few are left: NVIDIA's driver (580.159) ends the process when it gets none."""
+    spare: list[int] = []
+    try:
+        spare.append(os.open(os.devnull, os.O_RDONLY))
+        spare += (os.dup(spare[0]) for _ in range(_SPARE_DESCRIPTORS))
+    except OSError as error:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        hint = f"the process may have {limit} descriptors, and each buffer of a GPU takes one"
+        raise OSError(
+            error.errno, f"{hint}; raise the limit, e.g. 'ulimit -n {8 * limit}'"
+        ) from error
+    finally:
+        for descriptor in spare:
+            os.close(descriptor)
 
 
 def _size_of(nbytes: int) -> int:

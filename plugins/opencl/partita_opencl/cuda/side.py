@@ -31,15 +31,16 @@ class CudaSide:
     Args:
         cuda: The device.
         context: Its ``pyopencl.Context``.
+        largest: As `SharedMemory` takes it.
 
     Attributes:
         cuda: The device.
         memory: Allocates what both reach.
     """
 
-    def __init__(self, cuda: Cuda, context: Any) -> None:
+    def __init__(self, cuda: Cuda, context: Any, largest: int | None = None) -> None:
         self.cuda = cuda
-        self.memory = SharedMemory(cuda, context)
+        self.memory = SharedMemory(cuda, context, largest)
         self._lock = threading.Lock()
         self._ended = Word()
         self._own = threading.local()
@@ -139,13 +140,14 @@ class Loading:
             self._is_done = True
 
 
-def opened(handle: Any, context: Any, told: str) -> CudaSide | None:
+def opened(handle: Any, context: Any, told: str, largest: int | None = None) -> CudaSide | None:
     """A device as CUDA has it; ``None`` where its trial said otherwise, or it fails now.
 
     Args:
         handle: The ``pyopencl.Device``.
         context: Its context.
         told: What its trial said.
+        largest: As `SharedMemory` takes it.
     """
     kept_out = os.environ.get(SWITCH) == "0"
     if told != PASSED or kept_out:
@@ -155,7 +157,7 @@ def opened(handle: Any, context: Any, told: str) -> CudaSide | None:
         return None
     try:
         cuda = cuda_of(handle)
-        return None if cuda is None else CudaSide(cuda, context)
+        return None if cuda is None else CudaSide(cuda, context, largest)
     except CudaError as error:
         _log.warning("CUDA, which passed its trial, cannot be used now: %s", error)
         return None

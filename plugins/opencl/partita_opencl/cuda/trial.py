@@ -6,13 +6,14 @@ graph of two kernels twice, with other arguments the second time, and frees all 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from partita_opencl.cuda.cuda_driver import CudaError, cuda_of
 from partita_opencl.cuda.replay import Kernel, Replay, load
-from partita_opencl.cuda.shared_memory import EXTENSION, address_of
+from partita_opencl.cuda.shared_memory import EXTENSION, SharedMemory, address_of
 from partita_opencl.cuda.side import PASSED, CudaSide
 
 PLATFORM = "NVIDIA CUDA"
@@ -20,6 +21,10 @@ PLATFORM = "NVIDIA CUDA"
 
 _ITEMS, _GROUP = 4096, 64
 _LARGE = 3 << 20
+
+IMPORTS = (256 << 20, 512 << 20, 1 << 30)
+"""Sizes of buffers that OpenCL is tried to import, in bytes: with two H100 of one host, NVIDIA's
+driver (580.159.04) ends the process at 768 MiB."""
 
 SOURCE = """
 kernel void scaled(global const float *x, global float *y, const float factor, const int count) {
@@ -58,6 +63,27 @@ def outcome(handle: Any, context: Any) -> str:
         return _error(side, program, queue) or _error(side, program, queue) or PASSED
     except (CudaError, cl.Error) as error:
         return str(error)
+
+
+def imports(handle: Any, context: Any) -> Iterator[int]:
+    """Bytes of ever larger buffers that OpenCL imports; it may end the process at the next one.
+
+    All of :data:`IMPORTS` where the device lacks memory to try it.
+    """
+    import pyopencl as cl
+
+    cuda = cuda_of(handle)
+    if cuda is None:
+        return
+    memory = SharedMemory(cuda, context)
+    for size in IMPORTS:
+        try:
+            _ = [memory.allocate(size) for _ in range(2)]
+        except (CudaError, cl.Error) as error:
+            if isinstance(error, CudaError) and error.is_lack_of_memory:
+                yield IMPORTS[-1]
+            return
+        yield size
 
 
 def _error(side: CudaSide, program: Any, queue: Any) -> str:

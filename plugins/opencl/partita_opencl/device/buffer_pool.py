@@ -79,7 +79,7 @@ class BufferPool:
         for attempt in range(2):
             try:
                 return self._allocate(size, content)
-            except (cl.Error, CudaError) as error:
+            except (cl.Error, CudaError, OSError) as error:
                 if isinstance(error, CudaError) and not error.is_lack_of_memory:
                     raise DeviceUnavailableError(
                         f"Device '{self._device}' cannot be used any more: {error}."
@@ -92,7 +92,7 @@ class BufferPool:
         import pyopencl as cl
 
         has_content = content is not None and content.nbytes > 0
-        if self._cuda is not None:
+        if self._cuda is not None and self._cuda.memory.takes(size):
             buffer = self._cuda.memory.allocate(size)
             if has_content:
                 self._cuda.write(buffer, raw(content))

@@ -128,7 +128,7 @@ class Device:
         with self._cuda_lock:
             if self._cuda is None:
                 told = driver_trial.of_cuda(self.driver)
-                self._cuda = (opened(self.handle, context, told),)
+                self._cuda = (opened(self.handle, context, *told),)
             return self._cuda[0]
 
     def write(self, buffer: Any, array: np.ndarray[Any, Any], start: int = 0) -> None:

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita_opencl.cuda import trial
+from partita_opencl.cuda.side import PASSED
 from partita_opencl.drivers import driver_view, processor_name, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
@@ -101,12 +102,26 @@ def tried() -> tuple[Tried, ...]:
         return tuple(pool.map(judge_driver, drivers))
 
 
-def of_cuda(driver: Driver) -> str:
-    """What the trial of a driver says of CUDA's; empty in processes that try for their parent."""
+class OfCuda(NamedTuple):
+    """What the trial of a driver says of CUDA's.
+
+    Attributes:
+        outcome: As :func:`partita_opencl.cuda.trial.outcome`; empty where there was none, as in
+            processes that try for their parent.
+        largest: Bytes of the largest buffer that OpenCL imports; ``None`` for any.
+    """
+
+    outcome: str = ""
+    largest: int | None = None
+
+
+def of_cuda(driver: Driver) -> OfCuda:
+    """What the trial of a driver says of CUDA's."""
     if _adopted is not None:
-        return ""
+        return OfCuda()
     facts = next((one.verdict.facts for one in tried() if one.driver == driver), {})
-    return str(facts.get("cuda", ""))
+    largest = int(facts.get("cuda_imports", 0))
+    return OfCuda(str(facts.get("cuda", "")), None if largest >= trial.IMPORTS[-1] else largest)
 
 
 def judge_driver(driver: Driver) -> Tried:
@@ -129,7 +144,8 @@ def _lacks_vectors(verdict: Verdict) -> bool:
 def driver_verdict(driver: Driver) -> Verdict:
     """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
-    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode(), trial.SOURCE]
+    sizes = str(trial.IMPORTS)
+    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode(), trial.SOURCE, sizes]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
@@ -204,16 +220,20 @@ def main(request: Json, answer: Answer) -> None:
     answer({"stage": "compute"})
     for handle in devices.values():
         if handle.platform.name == trial.PLATFORM:
-            for said in _cuda_outcomes(handle):
-                answer({"stage": "cuda", "facts": {"cuda": said}})
+            for facts in _cuda_facts(handle):
+                answer({"stage": "cuda", "facts": facts})
 
 
-def _cuda_outcomes(handle: Any) -> Iterator[str]:
+def _cuda_facts(handle: Any) -> Iterator[Json]:
     """What is to be said of CUDA if nothing follows, then what a trial of it says."""
     import pyopencl as cl
 
-    yield "its trial ended early"
-    yield trial.outcome(handle, cl.Context([handle]))
+    yield {"cuda": "its trial ended early", "cuda_imports": 0}
+    context = cl.Context([handle])
+    outcome = trial.outcome(handle, context)
+    yield {"cuda": outcome}
+    if outcome == PASSED:
+        yield from ({"cuda_imports": size} for size in trial.imports(handle, context))
 
 
 def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
