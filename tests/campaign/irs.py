@@ -108,4 +108,29 @@ def nets():
     y = net.op("Pad", y, pads, pads, out=[("f32", (1, 16, 5, 4, 2))], pad_mode="symmetric")
     net.result(net.op("NormalizeL2", y, axes, eps="0.1", eps_mode="add"))
     made.append((net.xml(), bytes(net.weights)))
+    made.append(_segments_and_labels(Net()))
     return made
+
+
+def _segments_and_labels(net):
+    """Layers that are several operations here, which trust the constants beside them."""
+    x = net.parameter("x", "f32", (6, 3, 5))
+    rows, starts = net.const(np.array([0, 2, 5, 1], np.int32)), net.const(np.array([0, 2, 2]))
+    more = {"version": "opset15", "reduction": "mean"}
+    net.result(net.op("EmbeddingBagOffsets", x, rows, starts, out=[("f32", (3, 3, 5))], **more))
+    segments = net.const(np.array([0, 0, 2, 2, 3, 3]))
+    data = {"version": "opset16", "fill_mode": "LOWEST"}
+    net.result(net.op("SegmentMax", x, segments, out=[("f32", (4, 3, 5))], **data))
+    mask = net.const(np.ones((6, 3), np.float32))
+    out = [("f32", (3, 6, 1, 1))]
+    net.result(net.op("CTCGreedyDecoder", x, mask, out=out, ctc_merge_repeated="true"))
+    signal = net.op("Reshape", x, net.const(np.array([2, 45])), out=[("f32", (2, 45))])
+    window, size, step = (net.const(v) for v in (np.ones(7, np.float32), np.int64(8), np.int64(3)))
+    out = [("f32", (2, 13, 5, 2))]
+    net.result(
+        net.op("STFT", signal, window, size, step, out=out, version="opset15", transpose_frames="0")
+    )
+    image = net.op("Reshape", x, net.const(np.array([1, 1, 9, 10])), out=[("f32", (1, 1, 9, 10))])
+    data = {"sizes": "2,3", "strides": "2,1", "rates": "1,2", "auto_pad": "same_upper"}
+    net.result(net.op("ExtractImagePatches", image, out=[("f32", (1, 6, 5, 10))], **data))
+    return net.xml(), bytes(net.weights)

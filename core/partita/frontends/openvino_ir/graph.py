@@ -136,6 +136,7 @@ class GraphScope:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self._names = TakenNames() if names is None else names
+        self._left = frozenset(net.sources.values())
         self._kept: dict[str, bool] = {}
         self._values: dict[tuple[str, str], ir.Value] = {}
         self._returned: set[ir.Value] = set()
@@ -239,7 +240,7 @@ class GraphScope:
 
     def is_read(self, layer: str, port: str) -> bool:
         """Whether an edge leaves an output port."""
-        return (layer, port) in self.net.sources.values()
+        return (layer, port) in self._left
 
     def write(
         self,
