@@ -12,7 +12,8 @@ from small_problems import problems
 from partita_hetero.planner.arrays.flow_time import parallel_us
 from partita_hetero.planner.arrays.loads import device_loads, move
 from partita_hetero.planner.arrays.problem_arrays import flatten
-from partita_hetero.planner.simulation.simulate import one_submodel_each, simulate
+from partita_hetero.planner.simulation.feasible import is_contiguous
+from partita_hetero.planner.simulation.simulate import simulate
 
 
 def placed(data, arrays):
@@ -29,11 +30,12 @@ def placed(data, arrays):
 def test_the_parallel_latency(data, problem):
     arrays = flatten(problem)
     assignment = arrays.tasks(placed(data, arrays))
-    found = parallel_us(arrays, np.array(assignment), problem.early_handover)
-    if not problem.early_handover and one_submodel_each(problem, assignment) is None:
-        assert found == np.inf
-    else:
-        assert found == pytest.approx(simulate(problem, assignment, "PARALLEL").latency_us)
+    place = np.array(assignment)
+    latency = pytest.approx(simulate(problem, assignment, "PARALLEL").latency_us)
+    assert parallel_us(arrays, place, problem.early_handover, False) == latency
+    whole = is_contiguous(problem, assignment)
+    contiguous = parallel_us(arrays, place, problem.early_handover, True)
+    assert contiguous == (latency if whole else np.inf)
 
 
 @examples(150)

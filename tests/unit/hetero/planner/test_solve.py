@@ -176,7 +176,7 @@ def test_a_few_units_cross_a_barrier_together():
     problem = Problem(machines, tasks, values, (Link(HOST, 1, 1), Link(1, HOST, 1)))
     arrays = flatten(problem)
     start = np.zeros(4, np.int64)
-    found = anneal_parallel(arrays, start, False, math.inf)
+    found = anneal_parallel(arrays, start, False, False, math.inf)
     assert (found.value, found.place.tolist()) == (2.0, [0, 1, 1, 0])
     assert found.full
 

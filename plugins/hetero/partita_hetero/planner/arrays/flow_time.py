@@ -15,18 +15,32 @@ from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 
 
 @jit
-def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
+def parallel_us(arrays: Arrays, device: Array, early: bool, contiguous: bool) -> float:
     """Latency when independent submodels run at the same time.
 
     Args:
         arrays: The problem.
         device: Device of each task.
-        early: Whether submodels are cut where values cross.
+        early: Whether submodels are cut where values cross; otherwise they are only where the
+            tasks of a device cannot run without a break.
+        contiguous: Whether such placements are ruled out.
 
     Returns:
-        Microseconds, without penalties; infinite if, cut late, submodels wait for each other.
+        Microseconds, without penalties; infinite for a placement that is ruled out.
     """
-    owner = _owners_early(arrays, device) if early else _owners_late(arrays, device)
+    whole = np.inf
+    if contiguous or not early:
+        whole = _latency(arrays, device, _owners_late(arrays, device))
+    if contiguous and whole == np.inf:
+        return np.inf
+    if not early and whole < np.inf:
+        return whole
+    return _latency(arrays, device, _owners_early(arrays, device))
+
+
+@loop_part
+def _latency(arrays: Arrays, device: Array, owner: Array) -> float:
+    """When the last submodel ends; infinite if submodels wait for each other."""
     count = 0
     for op in range(len(device)):
         count = max(count, owner[op] + 1)

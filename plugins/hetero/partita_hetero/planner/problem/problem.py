@@ -36,7 +36,8 @@ class Problem:
         pins: Wishes for tasks.
         name: Of the model, for reports.
         early_handover: Whether submodels that run at the same time are cut where values cross, as
-            HETERO does; otherwise a device's tasks form one submodel wherever that can run.
+            HETERO does; otherwise a device's tasks form one submodel where all of these can run,
+            and are cut so where they cannot.
 
     Raises:
         PlanError: Something does not fit; the message says where.

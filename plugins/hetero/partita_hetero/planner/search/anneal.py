@@ -74,7 +74,12 @@ class Stage(NamedTuple):
 
 
 def anneal_parallel(
-    arrays: Arrays, place: Array, early: bool, seconds: float, seed: int = 1
+    arrays: Arrays,
+    place: Array,
+    early: bool,
+    contiguous: bool,
+    seconds: float,
+    seed: int = 1,
 ) -> Annealed:
     """Improves the PARALLEL latency of a placement that keeps the memory limits.
 
@@ -82,16 +87,18 @@ def anneal_parallel(
         arrays: The problem.
         place: Device of each unit.
         early: How submodels are cut, see :func:`parallel_us`.
+        contiguous: Whether each device gets one piece, as it does in ``place``.
         seconds: How long to search, apart from compiling; may be infinite.
         seed: Of the random moves.
     """
     now, best = place.copy(), place.copy()
 
     def steps(stage: Stage) -> Any:
-        return _steps_parallel(arrays, now, best, early, stage)
+        return _steps_parallel(arrays, now, best, early, contiguous, stage)
 
     hot = _hot_of_largest(len(now))
-    lowest, full = _cool(steps, hot, _parallel_value(arrays, now, early), len(now), seconds, seed)
+    value = _parallel_value(arrays, now, early, contiguous)
+    lowest, full = _cool(steps, hot, value, len(now), seconds, seed)
     return Annealed(lowest, best, full)
 
 
@@ -149,11 +156,11 @@ def _cool(
 
 
 @jit
-def _parallel_value(arrays: Arrays, place: Array, early: bool) -> float:
+def _parallel_value(arrays: Arrays, place: Array, early: bool, contiguous: bool) -> float:
     penalty = 0.0
     for unit in range(len(place)):
         penalty += arrays.penalty[unit, place[unit]]
-    return float(parallel_us(arrays, place[arrays.unit_of], early) + penalty)
+    return float(parallel_us(arrays, place[arrays.unit_of], early, contiguous) + penalty)
 
 
 @jit
@@ -162,6 +169,7 @@ def _steps_parallel(
     place: Array,
     best: Array,
     early: bool,
+    contiguous: bool,
     stage: Stage,
 ) -> tuple[float, float]:
     """Some moves at one temperature; changes ``place`` and ``best``."""
@@ -187,7 +195,7 @@ def _steps_parallel(
             fits &= arrays.unit_cost[unit, place[unit]] < np.inf
         after = np.inf
         if fits:
-            after = _parallel_value(arrays, place, early)
+            after = _parallel_value(arrays, place, early, contiguous)
         if after <= value or np.random.random() < np.exp((value - after) / heat):
             value = after
             if value < lowest - 1e-9:

@@ -139,8 +139,7 @@ class Search:
 
         if self.objective == "PARALLEL":
             device = place[self.whole.unit_of]
-            latency = float(parallel_us(self.whole, device, self.problem.early_handover))
-            return latency if np.isfinite(latency) else 0.0  # cut anew by the simulator then
+            return float(parallel_us(self.whole, device, self.problem.early_handover, False))
         load = device_loads(self.whole, place)[0]
         if self.objective == "LATENCY":
             return float(load.sum())

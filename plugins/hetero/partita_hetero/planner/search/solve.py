@@ -202,7 +202,9 @@ def _search_parallel(search: Search, seconds: float) -> None:
     seed, full = 1, False
     while search.best is not None and not search.done and time.perf_counter() < end - 0.05:
         left = end - time.perf_counter()
-        found = anneal_parallel(arrays, search.best.place, early, max(left / 2, 0.05), seed)
+        found = anneal_parallel(
+            arrays, search.best.place, early, search.contiguous, max(left / 2, 0.05), seed
+        )
         before = search.best.value
         search.offer("annealing", found.place)
         full |= found.full

@@ -44,11 +44,7 @@ def objective_value(
     problem: Problem, assignment: Assignment, objective: Objective, timeline: Timeline
 ) -> float:
     """The number that is minimized, in microseconds, penalties of soft pins included."""
-    penalty = sum(
-        pin.penalty_us
-        for pin in problem.pins
-        if not pin.hard and assignment[pin.task] != pin.device
-    )
+    penalty = penalty_us(problem, assignment)
     if objective != "THROUGHPUT":
         return timeline.latency_us + penalty
     load = timeline.load_us()
@@ -58,15 +54,23 @@ def objective_value(
     return busiest + penalty
 
 
+def penalty_us(problem: Problem, assignment: Assignment) -> float:
+    """What the soft pins cost that a placement ignores, in microseconds."""
+    return sum(
+        pin.penalty_us
+        for pin in problem.pins
+        if not pin.hard and assignment[pin.task] != pin.device
+    )
+
+
 def submodels(problem: Problem, assignment: Assignment, objective: Objective) -> list[Part[int]]:
     """The submodels that HETERO would cut, in an order in which they can run."""
     if objective == "PARALLEL" and not problem.early_handover:
         whole = one_submodel_each(problem, assignment)
         if whole is not None:
             return whole
-    parallel = objective == "PARALLEL" and problem.early_handover
     parts: list[Part[int]] = partition(
-        problem.preds, problem.succs, list(assignment), merge_islands=not parallel
+        problem.preds, problem.succs, list(assignment), merge_islands=objective != "PARALLEL"
     )
     return [
         piece
