@@ -369,6 +369,19 @@ def test_partita_plan_tells_of_them(command, tmp_path):
     assert re.search(r'^"?tan"? += "T.0 or T.1" +# Tan$', lock.read_text(), re.MULTILINE)
 
 
+def test_a_table_of_costs_knows_which_devices_compute_alike(command, tmp_path, capsys):
+    """What was measured is planned again with no device at hand, to the same replicas."""
+    costs = tmp_path / "costs.json"
+    hint = ("--property", "PERFORMANCE_HINT=THROUGHPUT")
+    raced = json.loads(command("plan", *hint, "--save-costs", costs, "--json"))
+    assert raced["kept"] == CHOSEN
+    assert main(["plan", "--costs", str(costs), *hint, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["method"] == CHOSEN
+    assert [task["device"] for task in data["tasks"]] == [t["device"] for t in raced["tasks"]]
+    assert data["value_us"] == pytest.approx(raced["value_us"])
+
+
 def test_a_lock_brings_them_back(command, tmp_path):
     lock = tmp_path / "plan.toml"
     command("plan", "--objective", "THROUGHPUT", "--lock", lock)

@@ -58,7 +58,7 @@ class CoreProperties(BaseModel):
     CACHE_DIR: str = Field("", description="Folder for compiled models; empty: they are not kept.")
 
 
-PropertiesT = TypeVar("PropertiesT", DeviceProperties, CoreProperties)
+PropertiesT = TypeVar("PropertiesT", bound=BaseModel)
 
 
 def validate(

@@ -143,6 +143,74 @@ def test_pins_hard_and_soft(planned, plan):
     assert "'zz' is no pin; write NAME=DEVICE" in plan("--pin", "zz")[2]
 
 
+def two_gpus(*limits, alike=("GPU", "GPU"), sort_us=None):
+    """A chain that no cut halves: 7 us of which one task takes 4; moves take no time."""
+    tasks = tuple(
+        Task(name, (Cost(us), Cost(us), Cost(30 * us)), weight_bytes=MB, op_types=(name.title(),))
+        for name, us in {"sinh": 1, "atan": 4, "tan": 1, "sort": 1}.items()
+    )
+    if sort_us is not None:
+        costs = (Cost(None), Cost(None), Cost(sort_us))
+        tasks = (*tasks[:3], Task("sort", costs, weight_bytes=MB))
+    rooms = [*limits, None, None]
+    gpus = [Device(f"GPU.{i}", rooms[i], alike=alike[i]) for i in range(2)]
+    links = [Link(*ends) for i in range(2) for ends in ((HOST, i), (i, HOST))]
+    values = tuple(Value(f"v{i}", i, (i + 1,)) for i in range(3))
+    devices = (*gpus, Device("CPU", host_memory=True))
+    return Problem(devices, tasks, values, tuple(links))
+
+
+THROUGHPUT = ("--objective", "THROUGHPUT")
+
+
+@pytest.mark.parametrize("asked", [THROUGHPUT, ("--property", "PERFORMANCE_HINT=THROUGHPUT")])
+def test_devices_that_compute_alike_have_replicas(costs, planned, plan, tmp_path, asked):
+    problem_file.save(two_gpus(), costs)
+    data = planned(*asked)
+    assert set(where(data).values()) == {"GPU.0 or GPU.1"}
+    assert {one["reason"]["code"] for one in data["tasks"]} == {"REPLICATED"}
+    assert data["value_us"] == pytest.approx(3.5)
+    assert data["method"] == "replicas on GPU.0, GPU.1"
+    lock = tmp_path / "plan.toml"
+    assert plan(*asked, "--lock", lock)[0] == 0
+    read = tomllib.loads(lock.read_text())
+    assert set(read["ops"].values()) == {"GPU.0 or GPU.1"}
+    assert read["plan"]["shares"] == "0.500 0.500"
+
+
+def test_what_replicas_share_works_for_all_of_them(costs, planned):
+    """Of 7 us the GPUs have 6, which is 3 for a request on the average; so have CPUs of 1.5."""
+    problem_file.save(two_gpus(sort_us=2), costs)
+    data = planned(*THROUGHPUT)
+    assert where(data)["sort"] == "CPU"
+    assert where(data)["atan"] == "GPU.0 or GPU.1"
+    assert data["value_us"] == pytest.approx(3)
+    assert data["method"] == "replicas on GPU.0, GPU.1 with CPU"
+    loads = {use["device"]: use["load_us"] for use in data["devices"]}
+    assert loads == pytest.approx({"GPU.0": 3, "GPU.1": 3, "CPU": 2})
+
+
+@pytest.mark.parametrize(
+    ("problem", "options"),
+    [
+        (two_gpus(), ("--objective", "LATENCY")),
+        (two_gpus(), ("--property", "PERFORMANCE_HINT=THROUGHPUT", "--objective", "LATENCY")),
+        (two_gpus(), (*THROUGHPUT, "-d", "HETERO:GPU.1,CPU")),
+        (two_gpus(), (*THROUGHPUT, "--pin", "tan=GPU.1")),
+        (two_gpus(), (*THROUGHPUT, "--pin", "tan=GPU.1?")),
+        (two_gpus(), (*THROUGHPUT, "--memory", "GPU.1=3MB")),
+        (two_gpus(alike=("GPU", "")), THROUGHPUT),
+        (two_gpus(alike=("", "")), THROUGHPUT),
+        (two_gpus(alike=("GPU", "other")), THROUGHPUT),
+    ],
+)
+def test_there_are_no_replicas(costs, planned, problem, options):
+    problem_file.save(problem, costs)
+    data = planned(*options)
+    assert not any(" or " in one["device"] for one in data["tasks"])
+    assert "replicas" not in data["method"]
+
+
 def test_memory_limits(costs, planned, plan):
     problem_file.save(chain(nbytes=1000), costs)  # weights of a and b do not fit together
     data = planned("--memory", "NPU=1.5MB")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +32,16 @@ from partita.devices import device_string
 from partita.errors import PlanError
 from partita.generate.caches.cache_types import CACHE_TYPES
 from partita.generate.decoder import prepare
+from partita.properties.schema import validate
 from partita.system.written_file import writing
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
-from partita_hetero.executors import DEFAULT, executor_for
+from partita_hetero.executors import executor_for
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.options.command_options import MEMORY, PIN
 from partita_hetero.options.pins import PinRule, read_rules
 from partita_hetero.partition.decoder_layers import cache_inputs, model_context
-from partita_hetero.planner.simulation.plan import OBJECTIVES
+from partita_hetero.planner.simulation.plan import OBJECTIVES, Objective
 
 DEFAULT_CONTEXT = 4096
 """Tokens, where neither the user nor the model says how many."""
@@ -88,9 +90,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--objective",
         choices=OBJECTIVES,
-        default="LATENCY",
-        help="one request step by step (default), with independent parts at the same time, or many "
-        "requests in a pipeline",
+        help="one request step by step, with independent parts at the same time, or many requests "
+        "at a time (default: as PERFORMANCE_HINT and HETERO_EXECUTOR say, otherwise LATENCY)",
     )
     _add_decoder_options(parser)
     parser.add_argument(
@@ -176,11 +177,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
     rules = read_rules(args.HETERO_PINS or ())
+    objective = _objective_of(_config(args))
     if args.costs is not None:
         setting = _from_table(args, out)
         names = (device_string.parse(args.device).priorities or ()) if args.device else ()
         limits = dict(args.HETERO_MEMORY_LIMITS or ())
-        wishes = Wishes(names, rules, limits, args.objective, args.time_limit)
+        wishes = Wishes(names, rules, limits, objective, args.time_limit)
         problem = problem_file.load(args.costs)
         if setting.model is not None:
             _check_table(problem, args.costs, setting.model, args.model)
@@ -193,7 +195,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         _refuse_decoder_options(args, model)
         setting, scheduler = _measured(args, core, model, out)
         rules = [setting.respelled(rule) for rule in rules]
-        planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
+        planned = race_plans(scheduler, Wishes((), rules, {}, objective, args.time_limit))
     _write(args, setting, planned, out)
     if args.json:
         out.json(planned.summary)
@@ -265,8 +267,6 @@ def _measured(
 
     device = _several(args, core)
     config: dict[str, Any] = {**_config(args), "HETERO_SCHEDULE": "PRIORITY"}
-    if args.objective != "THROUGHPUT" and args.objective != DEFAULT.objective:
-        config["HETERO_EXECUTOR"] = executor_for(args.objective).name
     placed = core.compile_model(model, device, config).device_model
     if not isinstance(placed, HeteroModel):
         raise TypeError(f"HETERO compiles to {type(placed).__name__}.")
@@ -293,11 +293,26 @@ def _several(args: argparse.Namespace, core: Core) -> str:
 
 
 def _config(args: argparse.Namespace) -> dict[str, Any]:
-    """Properties of HETERO, from options of all kinds."""
+    """Properties of HETERO, from options of all kinds; ``--objective`` outweighs others."""
     config: dict[str, Any] = dict(properties_of(args))
     if args.objective == "THROUGHPUT":
         config["PERFORMANCE_HINT"] = "THROUGHPUT"
+    elif args.objective is not None and "PERFORMANCE_HINT" in config:
+        config["PERFORMANCE_HINT"] = "LATENCY"
+    if args.objective not in (None, _objective_of(config)):
+        config["HETERO_EXECUTOR"] = executor_for(args.objective).name
     return config
+
+
+def _objective_of(config: Mapping[str, Any]) -> Objective:
+    """What a model is placed for that is compiled with these properties."""
+    from partita_hetero.properties import HeteroProperties
+    from partita_hetero.tuning.scheduler import objective_of
+
+    deciding = {
+        key: config[key] for key in ("PERFORMANCE_HINT", "HETERO_EXECUTOR") if key in config
+    }
+    return objective_of(validate(HeteroProperties, deciding, "Device 'HETERO'"))
 
 
 def _plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from partita.contract.query import Reason, ReasonCode
@@ -18,6 +18,22 @@ def replicated(devices: Collection[str]) -> Reason:
     if len(devices) < 2:
         text = "the other devices that ran it for requests of their own are gone"
     return Reason(ReasonCode.REPLICATED, text)
+
+
+def replicas_name(used: Sequence[Collection[str]]) -> str:
+    """What to call replicas: by their devices, those that all of them use last.
+
+    Args:
+        used: By replica, its devices.
+
+    Example:
+        >>> replicas_name([["GPU.0", "CPU"], ["GPU.1", "CPU"]])
+        'replicas on GPU.0, GPU.1 with CPU'
+    """
+    every = dict.fromkeys(device for one in used for device in one)
+    common = [device for device in every if all(device in one for one in used)]
+    own = ", ".join(device for device in every if device not in common)
+    return f"replicas on {own} with {', '.join(common)}" if common else f"replicas on {own}"
 
 
 @dataclass(frozen=True)
@@ -56,23 +72,6 @@ class ReplicaSet:
             intact.index(seat) if seat in intact else next(spare) for seat in range(len(placed))
         ]
         return cls(_told([placed[seat][0] for seat in intact]), seats, shares)
-
-    def describe(self, ops: Iterable[int]) -> str:
-        """The devices of replicas, those that all of them use last.
-
-        Args:
-            ops: Operations that need a place.
-
-        Example:
-            >>> replicas = [Placement([gpu, "CPU"], [], []) for gpu in ("GPU.0", "GPU.1")]
-            >>> ReplicaSet(replicas).describe([0, 1])
-            'GPU.0, GPU.1 with CPU'
-        """
-        used = [dict.fromkeys(one.device[op] or "-" for op in ops) for one in self.placements]
-        every = dict.fromkeys(device for one in used for device in one)
-        common = [device for device in every if all(device in one for one in used)]
-        own = ", ".join(device for device in every if device not in common)
-        return f"{own} with {', '.join(common)}" if common else own
 
     @property
     def key(self) -> tuple[tuple[str | None, ...], ...]:

@@ -40,6 +40,7 @@ class DeviceCosts:
         links: From the host and to the host; ``None`` if it works in host memory.
         direct: To other devices that read its memory themselves, by name, where that takes time.
         slots: Submodels that it runs at the same time.
+        alike: Equal for devices that compute alike; empty for one that is like no other.
         groups: Seconds by group.
     """
 
@@ -51,6 +52,7 @@ class DeviceCosts:
     links: tuple[LinkCost, LinkCost] | None = None
     direct: dict[str, LinkCost] = field(default_factory=dict)
     slots: int = 1
+    alike: str = ""
     groups: dict[int, float] = field(default_factory=dict)
 
 
@@ -170,6 +172,7 @@ class CostTable:
                     (device.launch + overhead) * 1e6,
                     device.slots,
                     device.links is None,
+                    alike=device.alike,
                 )
                 for device in self.devices
             ),

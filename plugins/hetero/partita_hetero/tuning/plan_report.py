@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from partita.model.model import Model
-from partita_hetero.compile.replicas import replicated
+from partita_hetero.compile.replicas import replicas_name, replicated
 from partita_hetero.options.pins import PinRule
 from partita_hetero.placement.lock_file import EITHER, SHARES, Lock, graph_digest
 from partita_hetero.planner.problem import constraints
@@ -17,7 +17,13 @@ from partita_hetero.planner.search.solve import order_of, solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 from partita_hetero.tuning.race import RUNS_DECIDED
-from partita_hetero.tuning.replication import FREE, interval_us
+from partita_hetero.tuning.replication import (
+    FREE,
+    alike,
+    best_replicas,
+    interval_us,
+    plan_of_one,
+)
 from partita_hetero.tuning.scheduler import ROUNDS, Scheduler, solve_warm
 
 
@@ -108,8 +114,17 @@ def make_plan(problem: Problem, wishes: Wishes) -> Planned:
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
     problem = _wished(problem, wishes)
-    plan = solve(problem, wishes.objective, wishes.time_limit_s)
-    why = reasons(problem, plan)
+    groups = alike(problem) if wishes.objective == "THROUGHPUT" else []
+    seconds = wishes.time_limit_s / (len(groups) + 1)
+
+    def planned(one: Problem) -> Plan:
+        return solve(one, wishes.objective, seconds)
+
+    plan = planned(problem)
+    if groups:
+        of_one = [plan_of_one(problem, group, planned) for group in groups]
+        plan = _spread(problem, plan, [one for one in of_one if one is not None])
+    why = _told(problem, plan, reasons(problem, plan))
     return Planned(problem, plan, why, summarize(problem, plan, why))
 
 
@@ -132,29 +147,56 @@ def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
     outcome = scheduler.race(planned)
     problem = _wished(outcome.problem, wishes)
     ideal = planned(problem)
-    kept = outcome.assignment
-    timeline = simulate(problem, kept, wishes.objective)
-    value = objective_value(problem, kept, wishes.objective, timeline)
+    assignments = [outcome.assignment, *outcome.replicas]
+    plan = _kept(problem, ideal, assignments, outcome.shares, outcome.kept.name)
+    why = _told(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
+    return Planned(
+        problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
+    )
+
+
+def _spread(problem: Problem, plan: Plan, of_one: Sequence[Sequence[int]]) -> Plan:
+    """The plan, or replicas if requests that are spread over some are faster by the costs.
+
+    Args:
+        problem: What everything costs.
+        plan: The best of plans without replicas.
+        of_one: Placements that are the best for one of some devices that compute alike.
+    """
+    found = best_replicas(problem, [plan.assignment, *of_one])
+    if found is None or found.value_us >= plan.value_us:
+        return plan
+    used = [[problem.devices[at].name for at in one] for one in found.assignments]
+    return _kept(problem, plan, found.assignments, found.shares, replicas_name(used))
+
+
+def _kept(
+    problem: Problem,
+    ideal: Plan,
+    assignments: Sequence[tuple[int, ...]],
+    shares: Sequence[float],
+    method: str,
+) -> Plan:
+    """The plan of one placement, or of replicas, beside what is best by the table without these."""
+    kept, *others = assignments
+    timeline = simulate(problem, kept, ideal.objective)
+    value = objective_value(problem, kept, ideal.objective, timeline)
     proof = ideal.proof
-    if outcome.replicas:
-        value = interval_us(problem, [kept, *outcome.replicas], outcome.shares)
+    if others:
+        value = interval_us(problem, assignments, shares)
         proof = "of plans without replicas"
-    is_ideal = kept == ideal.assignment and not outcome.replicas
-    plan = replace(
+    is_ideal = kept == ideal.assignment and not others
+    return replace(
         ideal,
         assignment=kept,
         value_us=value,
         bound_us=min(ideal.bound_us, value),
-        method=ideal.method if is_ideal else outcome.kept.name,
+        method=ideal.method if is_ideal else method,
         order=order_of(timeline, problem),
         timeline=timeline,
         proof=proof,
-        replicas=tuple(outcome.replicas),
-        shares=tuple(outcome.shares),
-    )
-    why = _told(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
-    return Planned(
-        problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
+        replicas=tuple(others),
+        shares=tuple(shares),
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import PLUGIN_FAILURES, InferError, PartitaError, PlanError, in_words
-from partita_hetero.compile.replicas import ReplicaSet, replicated
+from partita.errors import PLUGIN_FAILURES, InferError, PartitaError, in_words
+from partita_hetero.compile.replicas import ReplicaSet, replicas_name, replicated
 from partita_hetero.cost import clock
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.placement.by_priority import Placement, Wishes
@@ -27,12 +27,12 @@ from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.replication import (
     FREE,
     Replication,
+    alike,
     interval_us,
     is_possible,
-    problem_of_one,
+    plan_of_one,
     replications,
     shares_of,
-    twins_of,
 )
 from partita_hetero.tuning.trial_run import Counters, Trial
 
@@ -164,18 +164,17 @@ class Contest:
         """
         if self._objective != "THROUGHPUT":
             return
-        groups = twins_of(self._compilation.devices, [one.name for one in self._table.devices])
+        groups = alike(self.problem())
         for group in groups:
-            part = problem_of_one(self.problem(), group)
-            try:
-                plan = solve(part)
-            except PlanError as error:
-                _log.info("no plan with %s alone of %s: %s", group[0], group, error)
-                continue
-            names = [part.devices[number].name for number in plan.assignment]
-            self.enter_plan([self._numbers[name] for name in names])
+            assignment = plan_of_one(self.problem(), group, solve)
+            if assignment is not None:
+                self.enter_plan(assignment)
         able = [entry.placement for entry in self._entries.values() if entry.trial is not None]
-        for found in replications(able, list(self._table.home), groups):
+        homes = [
+            {op: home for op in self._table.home if (home := placement.device[op]) is not None}
+            for placement in able
+        ]
+        for found in replications(homes, groups):
             self._enter("", functools.partial(self._replicated, found))
 
     def enter_present(self, name: str, choice: Choice) -> None:
@@ -288,7 +287,9 @@ class Contest:
         """The placement on each device that it can be had on; ``None`` if that is less than two."""
         placer, problem = self._compilation.placer, self.problem()
         placements = []
-        for wishes in found.wishes():
+        reason = replicated(found.twins)
+        for homes in found.every():
+            wishes = {op: (home, reason) for op, home in homes.items()}
             try:
                 placement = placer.place(self._out, wishes)
             except PartitaError as error:
@@ -461,9 +462,12 @@ class Contest:
         return {device: counts[device] for device in order}
 
     def _name(self, replica_set: ReplicaSet) -> str:
-        if len(replica_set.placements) > 1:
-            return f"replicas on {replica_set.describe(list(self._table.home))}"
-        (placement,) = replica_set.placements
+        placements = replica_set.placements
+        if len(placements) > 1:
+            return replicas_name(
+                [[one.device[op] or "-" for op in self._table.home] for one in placements]
+            )
+        (placement,) = placements
         used = dict.fromkeys(placement.device[op] for op in self._table.home)
         if len(used) == 1:
             return f"only {next(iter(used))}"

@@ -6,19 +6,21 @@ bits where devices of one plugin are not the same (ADR 52).
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partita.errors import PartitaError
-from partita_hetero.compile.replicas import replicated
-from partita_hetero.placement.by_priority import Placement, Wishes
+from partita.errors import PartitaError, PlanError
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.planner.problem.constraints import with_devices
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import Cost, Task
 from partita_hetero.planner.simulation.feasible import broken_rules
-from partita_hetero.planner.simulation.simulate import simulate
+from partita_hetero.planner.simulation.plan import Plan
+from partita_hetero.planner.simulation.simulate import penalty_us, simulate
+
+_log = logging.getLogger("partita.hetero")
 
 EVEN = 1.05
 """Replicas of which none is so many times as fast as another get as many requests."""
@@ -32,7 +34,7 @@ class Replication:
     """A placement that can be had on several devices.
 
     Attributes:
-        homes: The placement: operation to device.
+        homes: The placement: operation, or task, to device.
         device: The one of its devices that others stand for.
         twins: All devices that can, this one among them.
     """
@@ -41,14 +43,25 @@ class Replication:
     device: str
     twins: Sequence[str]
 
-    def wishes(self) -> Iterator[Wishes]:
+    def every(self) -> Iterator[dict[int, str]]:
         """For each of the devices, where operations are then."""
-        reason = replicated(self.twins)
         for twin in self.twins:
-            yield {
-                op: (twin if home == self.device else home, reason)
-                for op, home in self.homes.items()
-            }
+            yield {op: twin if home == self.device else home for op, home in self.homes.items()}
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Placements that requests are spread over.
+
+    Attributes:
+        assignments: By replica, the device index of each task.
+        shares: By replica, the part of the requests.
+        value_us: Time between results, see :func:`interval_us`.
+    """
+
+    assignments: Sequence[tuple[int, ...]]
+    shares: Sequence[float]
+    value_us: float
 
 
 def twins_of(devices: DeviceList, names: Iterable[str]) -> list[list[str]]:
@@ -69,19 +82,26 @@ def twins_of(devices: DeviceList, names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+def alike(problem: Problem) -> list[list[str]]:
+    """The devices of a problem that compute alike: groups of two or more."""
+    groups: dict[str, list[str]] = {}
+    for device in problem.devices:
+        if device.alike:
+            groups.setdefault(device.alike, []).append(device.name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
 def replications(
-    placements: Iterable[Placement], ops: Sequence[int], groups: Sequence[Sequence[str]]
+    placements: Iterable[Mapping[int, str]], groups: Sequence[Sequence[str]]
 ) -> list[Replication]:
     """What of some placements uses exactly one device of a group, each form of it once.
 
     Args:
-        placements: Those that have run.
-        ops: Operations that need a place.
+        placements: Operation, or task, to device; the same ones in each.
         groups: Devices that compute alike.
     """
     found: dict[tuple[str, ...], Replication] = {}
-    for placement in placements:
-        homes = {op: home for op in ops if (home := placement.device[op]) is not None}
+    for homes in placements:
         for group in groups:
             used = set(homes.values()) & set(group)
             if len(used) != 1:
@@ -90,6 +110,28 @@ def replications(
             form = tuple(group[0] if home == device else home for home in homes.values())
             found.setdefault(form, Replication(homes, device, group))
     return list(found.values())
+
+
+def plan_of_one(
+    problem: Problem, group: Sequence[str], solve: Callable[[Problem], Plan]
+) -> list[int] | None:
+    """What is best for each of some devices that compute alike, beside those of other kinds.
+
+    Args:
+        problem: What everything costs.
+        group: The devices.
+        solve: Makes a plan of costs.
+
+    Returns:
+        The device index of each task, of these devices the first one's; None if there is no plan.
+    """
+    part = problem_of_one(problem, group)
+    try:
+        plan = solve(part)
+    except PlanError as error:
+        _log.info("no plan with %s alone of %s: %s", group[0], group, error)
+        return None
+    return [problem.device_index(part.devices[number].name) for number in plan.assignment]
 
 
 def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
@@ -117,7 +159,10 @@ def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
 
 
 def is_possible(problem: Problem, assignment: Sequence[int]) -> bool:
-    """Whether a replica keeps every rule: each device has room for all of it."""
+    """Whether a replica keeps every rule: each device takes it, and has room for all of it."""
+    placed = zip(problem.tasks, assignment, strict=True)
+    if any(task.costs[place].us is None for task, place in placed):
+        return False
     return not broken_rules(problem, assignment, simulate(problem, assignment, "THROUGHPUT"))
 
 
@@ -137,7 +182,8 @@ def interval_us(
 ) -> float:
     """Time between results of requests that are spread over replicas, in microseconds.
 
-    The busiest device decides, as for any plan; a device that replicas share works for all.
+    The busiest device decides, as for any plan; a device that replicas share works for all. The
+    penalties of soft pins are included.
 
     Args:
         problem: What everything costs.
@@ -145,9 +191,30 @@ def interval_us(
         shares: By replica, the part of the requests that it gets.
     """
     loads = dict.fromkeys((device.name for device in problem.devices), 0.0)
+    penalty = 0.0
     for assignment, share in zip(assignments, shares, strict=True):
+        penalty += share * penalty_us(problem, assignment)
         alone = simulate(problem, assignment, "THROUGHPUT").load_us()
         for device, us in alone.items():
             loads[device] += share * us
     slots = {device.name: device.slots or math.inf for device in problem.devices}
-    return max((us / slots[device] for device, us in loads.items()), default=0.0)
+    return penalty + max((us / slots[device] for device, us in loads.items()), default=0.0)
+
+
+def best_replicas(problem: Problem, assignments: Iterable[Sequence[int]]) -> Replicas | None:
+    """The fastest of what some placements give on devices that compute alike; None if nothing.
+
+    Args:
+        problem: What everything costs.
+        assignments: The device index of each task.
+    """
+    names = [device.name for device in problem.devices]
+    homes = [{task: names[at] for task, at in enumerate(one)} for one in assignments]
+    found = []
+    for replication in replications(homes, alike(problem)):
+        every = [tuple(map(names.index, one.values())) for one in replication.every()]
+        able = [one for one in every if is_possible(problem, one)]
+        if len(able) > 1:
+            shares = shares_of(problem, able)
+            found.append(Replicas(able, shares, interval_us(problem, able, shares)))
+    return min(found, key=lambda one: one.value_us, default=None)

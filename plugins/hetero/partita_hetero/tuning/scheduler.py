@@ -31,6 +31,7 @@ from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.race import Contest, Outcome
+from partita_hetero.tuning.replication import twins_of
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.sized_model import SizedModel
 
@@ -181,12 +182,13 @@ class Scheduler:
     def _describe(self, database: Database) -> list[DeviceCosts]:
         """All devices that can get something: those of the list, and those of pins."""
         names = dict.fromkeys([*self._devices.names, *self._compilation.placer.pins.values()])
+        alike = {name: group[0] for group in twins_of(self._devices, names) for name in group}
         described = []
         for name in names:
             info = self._core.device_info(name)
             key = database.add_device(self._core.fingerprint(name, self._devices.config(name)))
             room = self._devices.memory_limits.get(name, info.memory_bytes)
-            described.append(DeviceCosts(name, key, info.kind, room))
+            described.append(DeviceCosts(name, key, info.kind, room, alike=alike.get(name, "")))
         return described
 
     def _key(self, devices: Sequence[DeviceCosts]) -> str:

@@ -31,6 +31,7 @@ class DeviceRow(Row):
     slots: int | None = 1
     host_memory: bool = False
     per_task: bool = False
+    alike: str = ""
 
 
 class LinkRow(Row):

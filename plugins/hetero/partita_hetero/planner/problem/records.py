@@ -85,6 +85,8 @@ class Device:
         host_memory: Whether it works in host memory, so that the host's values are its own.
         per_task: Whether it runs each task by itself as soon as that is ready, instead of whole
             submodels.
+        alike: Those that have the same text here compute alike: what comes out does not depend on
+            which of them runs a task, so that each may have a replica. Empty: like no other.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Device:
     slots: int | None = 1
     host_memory: bool = False
     per_task: bool = False
+    alike: str = ""
 
 
 @dataclass(frozen=True, slots=True)
