@@ -29,7 +29,7 @@ _HEADER = 11
 _TILE = 16
 _SHORT = 8
 _FAR = 256
-"""Elements: steps from which on lines share few sets of a cache."""
+"""Elements: lines that lie a multiple of so many apart share few sets of a cache."""
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -109,7 +109,8 @@ def _cut_far_steps(loops: list[list[int]]) -> None:
     loop with the shortest step is to find them there.
     """
     n, source, target = loops[-1]
-    if len(loops) < 3 or n <= _SHORT or n % _SHORT or max(abs(source), target) < _FAR:
+    far = max(abs(source), target)
+    if len(loops) < 3 or n <= _SHORT or n % _SHORT or far == 0 or far % _FAR:
         return
     loops[-1] = [_SHORT, source, target]
     near = min(range(len(loops) - 2), key=lambda k: abs(loops[k][1]) + loops[k][2])
