@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,9 @@ CLOSE = 1e-5
 
 FEW = 2000
 """Up to so many placements are all tried."""
+
+NEIGHBOURS = 5000
+"""Up to so many placements that differ from the best one in few units are all tried."""
 
 CAUTION = 1.2
 """How much more room is left for live values than a refused placement needed."""
@@ -159,7 +163,7 @@ class Search:
 
     def try_all(self) -> bool:
         """Whether there were so few placements that all could be tried, which proves the best."""
-        choices = [np.flatnonzero(row) for row in np.isfinite(self.whole.unit_cost)]
+        choices = self._choices()
         if math.prod(map(len, choices)) > FEW:
             return False
         for place in itertools.product(*choices):
@@ -168,6 +172,33 @@ class Search:
             self.prove("all placements", self.best.value)
         self.lost = False
         return True
+
+    def try_neighbours(self, end: float) -> None:
+        """Moves two and three units at a time while that finds something better.
+
+        Annealing moves one, or neighbours to the same device: of few units it misses exchanges.
+
+        Args:
+            end: When to stop, as ``time.perf_counter`` counts.
+        """
+        choices = self._choices()
+        most = max(map(len, choices), default=0)
+        for size in (2, 3):
+            is_better = math.comb(len(choices), size) * most**size <= NEIGHBOURS
+            while is_better and self.best is not None and not self.done:
+                before = self.best
+                for units in itertools.combinations(range(len(choices)), size):
+                    if time.perf_counter() >= end:
+                        return
+                    for devices in itertools.product(*(choices[unit] for unit in units)):
+                        place = before.place.copy()
+                        place[list(units)] = devices
+                        self.offer("neighbours", place)
+                is_better = self.best is not before
+
+    def _choices(self) -> list[Array]:
+        """By unit the devices that take it."""
+        return [np.flatnonzero(row) for row in np.isfinite(self.whole.unit_cost)]
 
     def _reserve(self, place: Array, timeline: Timeline) -> None:
         """Leaves as much room for live values as a refused placement would have needed."""

@@ -103,6 +103,7 @@ def _run(search: Search, fits: Array, seconds: float) -> None:
         "THROUGHPUT": _search_throughput,
     }
     searches[search.objective](search, max(end - time.perf_counter(), 0.1))
+    search.try_neighbours(end)
 
 
 def _starts(arrays: Arrays, problem: Problem) -> Iterator[tuple[str, Array]]:
