@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.compile.replicas import ReplicaSet, Seats, replicated
+from partita_hetero.compile.replicas import ReplicaSet, Seats, replicas_name, replicated
 from partita_hetero.placement.by_priority import Placement
 
 BOTH = replicated(["A", "B", "C"])
@@ -74,4 +74,6 @@ def test_other_reasons_stay():
     ]
     replica_set = ReplicaSet.of(both, [0.5, 0.5])
     assert [one.reason for one in replica_set.placements] == [[replicated(["A", "B"]), pinned]] * 2
-    assert replica_set.describe([0, 1]) == "A, B with D"
+    assert (
+        replicas_name([one.device for one in replica_set.placements]) == "replicas on A, B with D"
+    )
