@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import tempfile
@@ -20,6 +21,20 @@ _NO_ADDRESS = ctypes.c_void_p(-1).value
 """What ``mmap`` returns where it fails."""
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The system's functions for memory of files, with their arguments."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+        ctypes.c_long,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
 class _TemporaryFile:
     """A file without a name as memory that can be written to, until nobody has an array of it.
 
@@ -30,21 +45,14 @@ class _TemporaryFile:
     """
 
     def __init__(self, nbytes: int) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-            ctypes.c_long,
-        ]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc = _libc()
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         with tempfile.TemporaryFile() as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk is told here
             address = libc.mmap(None, nbytes, rights, mmap.MAP_SHARED, file.fileno(), 0)
         if address in (None, _NO_ADDRESS):
             raise OSError(ctypes.get_errno(), "a temporary file cannot be mapped")
-        self._libc, self._address, self._nbytes = libc, address, nbytes
+        self._address, self._nbytes = address, nbytes
         self.__array_interface__ = {
             "version": 3,
             "shape": (nbytes,),
@@ -60,7 +68,7 @@ class _TemporaryFile:
     def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
         """As ``mmap.mmap.madvise``."""
         rest = self._nbytes - start if length is None else length
-        self._libc.madvise(self._address + start, rest, option)
+        _libc().madvise(self._address + start, rest, option)
 
 
 _mappings: weakref.WeakValueDictionary[int, mmap.mmap | _TemporaryFile] = (

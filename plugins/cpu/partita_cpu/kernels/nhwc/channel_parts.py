@@ -19,6 +19,7 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.kernels.nhwc.row_groups import adds_in_float32
 
 ENOUGH_PIXELS = 96
 """Pixels of the result in a panel for which its weights come soon enough.
@@ -40,12 +41,8 @@ def emit_by_channels(
     y: Operand,
     storage: Storage,
 ) -> bool:
-    """Records what `emit_product` would, by parts of the channels, if that is worth it.
-
-    It is for float32 alone: sums between parts would be rounded to less.
-    """
-    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
-    if not able or storage.planar or storage.scaled or storage.half_in or storage.half_out:
+    """Records what `emit_product` would, by parts of the channels, if that is worth it."""
+    if not adds_in_float32(choice, images, storage):
         return False
     parts = channel_parts(choice, images, storage)
     if parts == 1:

@@ -24,6 +24,16 @@ MOST_STEPS = 32
 """No more steps than these: each reads its part of the weights again."""
 
 
+def adds_in_float32(choice: Choice, images: Images, storage: Storage) -> bool:
+    """Whether steps may share the sums of a convolution: float32 alone, as it lies in memory.
+
+    Tiles can add up lines that lie apart then, and sums between steps are not rounded to less.
+    """
+    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
+    changed = storage.planar or storage.scaled or storage.half_in or storage.half_out
+    return able and not changed
+
+
 def emit_by_rows(
     b: Builder,
     choice: Choice,
@@ -33,12 +43,8 @@ def emit_by_rows(
     y: Operand,
     storage: Storage,
 ) -> bool:
-    """Records what `emit_product` would, by rows of the result, if that is worth it.
-
-    It is for float32 alone, where tiles can add up lines that lie apart.
-    """
-    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
-    if not able or storage.planar or storage.scaled or storage.half_in or storage.half_out:
+    """Records what `emit_product` would, by rows of the result, if that is worth it."""
+    if not adds_in_float32(choice, images, storage):
         return False
     groups = row_groups(images)
     if not 0 < images.batch * len(groups) <= MOST_STEPS:  # the images may be any number
