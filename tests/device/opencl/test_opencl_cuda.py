@@ -201,6 +201,31 @@ def test_a_refused_command_is_told_and_the_next_run_works() -> None:
     assert driver.pushed == 0
 
 
+def test_commands_are_handed_over_again_until_others_come() -> None:
+    driver = HostDriver()
+    buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
+    replay = replayed(driver, buffers)
+    stream = Stream(Cuda(driver, 0))
+    found = np.zeros(8, np.float32)
+    replay.launch(stream)
+    stream.read(found, address_of(buffers[2]))
+    made = stream.finish()
+    buffers[0].array[:] = 20
+    assert stream.again(made)
+    assert found.tolist() == [23.0] * 8
+    driver.refused = "yes"
+    with pytest.raises(CudaError, match="cuGraphLaunch: CUDA_ERROR_OUT_OF_MEMORY"):
+        stream.again(made)
+    assert driver.pushed == 0
+    driver.refused = ""
+    stream.read(found, address_of(buffers[0]))
+    assert not stream.again(made)
+    stream.finish()
+    assert found.tolist() == [20.0] * 8
+    assert not stream.again(made)
+    assert driver.pushed == 0
+
+
 def test_arguments_change_and_kernels_are_left_out() -> None:
     driver = HostDriver()
     buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
@@ -382,12 +407,34 @@ class ThroughOpenCl(OpenClCommands):
         made = [cl.Kernel(kernel.program, kernel.name) for kernel in kernels]
         sizes = [(tuple(one.global_size), tuple(one.local_size)) for one in kernels]
         super().__init__(SharedKernels(), made, sizes, arguments, Turns())
-        self.is_possible, self.launches = True, 0
+        self.is_possible, self.launches, self.repeats = True, 0, 0
         self.made.append(self)
+
+    def again(self, queue) -> bool:
+        self.repeats += 1
+        with super().start(queue):
+            for command in self.commands:
+                command()
+            super().finish()
+        return True
+
+    def start(self, queue):
+        self.commands: list[Callable[[], None]] = []
+        return super().start(queue)
+
+    def upload(self, buffer, array) -> None:
+        self._do(functools.partial(super().upload, buffer, array))
+
+    def download(self, array, buffer) -> None:
+        self._do(functools.partial(super().download, array, buffer))
 
     def launch(self) -> None:
         self.launches += 1
-        super().launch()
+        self._do(super().launch)
+
+    def _do(self, command: Callable[[], None]) -> None:
+        self.commands.append(command)
+        command()
 
 
 @pytest.fixture
@@ -415,6 +462,24 @@ def test_the_first_run_is_opencls_and_later_ones_are_cudas(driven_by_cuda) -> No
         np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
         launches.append(sum(one.launches for one in ThroughOpenCl.made))
     assert launches == [0, 1, 2, 3]
+
+
+def test_bound_calls_hand_over_the_same_commands_until_something_else_runs(driven_by_cuda) -> None:
+    runner = compiled(chain()).device_model.create_runner()
+    x, y = np.zeros((3, 50), np.float32), np.zeros((3, 50), np.float32)
+    call = runner.bind([HostTensor(x)], [HostTensor(y)])
+    assert call is not None
+    repeats = []
+    for seed in range(7):
+        if seed == 4:
+            other = floats(3, 50, seed=9)
+            (found,) = runner.run([HostTensor(other)])
+            np.testing.assert_allclose(found.numpy(), np.exp(-other), rtol=1e-5)
+        x[:] = floats(3, 50, seed=seed)
+        call()
+        np.testing.assert_allclose(y, np.exp(-x), rtol=1e-5)
+        repeats.append(sum(one.repeats for one in ThroughOpenCl.made))
+    assert repeats == [0, 0, 1, 2, 2, 3, 4]
 
 
 def test_buffers_that_cuda_lacks_are_opencls(driven_by_cuda) -> None:

@@ -29,6 +29,9 @@ _NON_BLOCKING = 1
 _PORTABLE = 1
 """``CU_MEMHOSTALLOC_PORTABLE``: page-locked for the copies of all devices."""
 
+Calls = list[tuple[str, int, int, int, int]]
+"""Functions of the driver in order, each with four words."""
+
 Word = ctypes.c_void_p
 Address = ctypes.c_uint64
 _Size, _Int, _UInt = ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
@@ -186,9 +189,10 @@ class Stream:
             cuda.call("cuStreamCreate", ctypes.byref(made), _NON_BLOCKING)
         self.handle = made.value or 0
         cuda.when_gone(self, ("cuStreamDestroy_v2", self.handle))
-        self._calls: list[tuple[str, int, int, int, int]] = []
-        self._made: list[tuple[str, int, int, int, int]] = []
+        self._calls: Calls = []
+        self._made: Calls = []
         self._words = np.zeros((0, CALL_WORDS), np.uint64)
+        self._where = 0  # the words' address
         self._gone = Word()  # where the driver says which context it took away
 
     def add(self, name: str, a: int, b: int = 0, c: int = 0, d: int = 0) -> None:
@@ -216,16 +220,32 @@ class Stream:
         """
         made, self._calls = self._calls, []
         if made:
-            self._perform(made)
+            self._tell(made)
+            self._perform()
 
-    def finish(self) -> None:
+    def finish(self) -> Calls:
         """Hands all commands to the driver, and waits for their end.
+
+        Returns:
+            The commands that were handed over last, as :meth:`again` takes them.
 
         Raises:
             CudaError: A command failed.
         """
         self.add("cuStreamSynchronize", self.handle)
         self.submit()
+        return self._made
+
+    def again(self, made: Calls) -> bool:
+        """Hands over what :meth:`finish` returned, and waits; ``False`` if others came since.
+
+        Raises:
+            CudaError: A command failed.
+        """
+        if made is not self._made or self._calls:
+            return False
+        self._perform()
+        return True
 
     def abandon(self) -> None:
         """Forgets what was not handed to the driver, and waits for the end of the rest."""
@@ -233,20 +253,24 @@ class Stream:
         with contextlib.suppress(CudaError):
             self.finish()
 
-    def _perform(self, calls: list[tuple[str, int, int, int, int]]) -> None:
-        cuda = self._cuda
-        push = "cuCtxPushCurrent_v2", cuda.context, 0, 0, 0
-        pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
-        every = [push, *calls, pop]
+    def _tell(self, calls: Calls) -> None:
+        """Writes down what the native loop calls, if it is not what it called last."""
         if calls != self._made:
-            words = [(cuda.address(name), *given) for name, *given in every]
+            push = "cuCtxPushCurrent_v2", self._cuda.context, 0, 0, 0
+            pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
+            words = [(self._cuda.address(name), *given) for name, *given in (push, *calls, pop)]
             self._words, self._made = np.array(words, np.uint64), calls
-        done = call_all()(len(every), self._words.ctypes.data)
+            self._where = self._words.ctypes.data
+
+    def _perform(self) -> None:
+        done = call_all()(len(self._made) + 2, self._where)
         status, count = done >> 32, done & 0xFFFFFFFF
         if status:
-            if 0 < count <= len(calls):
-                cuda.call(pop[0], ctypes.byref(self._gone))
-            raise cuda.error(every[count][0], status)
+            cuda, names = self._cuda, [name for name, *_ in self._made]
+            if 0 < count <= len(names):
+                cuda.call("cuCtxPopCurrent_v2", ctypes.byref(self._gone))
+            refused = ["cuCtxPushCurrent_v2", *names, "cuCtxPopCurrent_v2"][count]
+            raise cuda.error(refused, status)
 
 
 def cuda_of(handle: Any) -> Cuda | None:

@@ -158,6 +158,11 @@ class Replay:
         """Whether CUDA has all buffers that the kernels are given now."""
         return self._arguments.all_reached
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the next launch has more to tell the driver than the last one."""
+        return bool(self._changed)
+
     def change(self, number: int, position: int, value: Argument) -> None:
         """Gives a kernel another buffer, from the next launch on."""
         self._arguments.change(number, position, value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from partita.lowering import Array
 from partita_opencl.cuda.argument_table import Argument
-from partita_opencl.cuda.cuda_driver import Stream
+from partita_opencl.cuda.cuda_driver import Calls, Stream
 from partita_opencl.cuda.replay import Kernel, Replay, launch_once
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.cuda.side import CudaSide
@@ -93,6 +93,14 @@ class Commands(Protocol):
 
     def finish(self) -> None:
         """Waits for the end of all."""
+
+    def again(self, queue: RequestQueue) -> bool:
+        """Enqueues all that the last run did, and waits for its end.
+
+        Returns:
+            ``False``, with nothing done, where that takes as long as a run, something was changed,
+            or the queue was used otherwise since.
+        """
 
 
 class OpenClCommands:
@@ -204,6 +212,10 @@ class OpenClCommands:
         """See :class:`Commands`."""
         self._queue.finish()
 
+    def again(self, queue: RequestQueue) -> bool:
+        """See :class:`Commands`."""
+        return False
+
 
 class CudaCommands:
     """By a stream of CUDA, where the kernels are one graph.
@@ -224,6 +236,7 @@ class CudaCommands:
         self._replay = Replay(side.cuda, kernels, arguments)
         self._stream: Stream | None = None
         self._arrays: list[Array] = []  # kept until they have been copied
+        self._last: Calls = []
 
     @property
     def is_possible(self) -> bool:
@@ -277,7 +290,17 @@ class CudaCommands:
 
     def finish(self) -> None:
         """See :class:`Commands`."""
-        self._used.finish()
+        self._last = self._used.finish()
+
+    def again(self, queue: RequestQueue) -> bool:
+        """See :class:`Commands`."""
+        if queue.cuda is None or self._replay.is_changed:
+            return False
+        try:
+            return queue.cuda.again(self._last)
+        except BaseException:
+            queue.cuda.abandon()  # as in OpenCL's
+            raise
 
     @property
     def _used(self) -> Stream:
