@@ -8,9 +8,6 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
-CALL_WORDS = 5
-"""Words of a call: the address of a function, and four that it takes."""
-
 
 class Loop:
     """A compiled loop; it keeps its machine code.
@@ -34,7 +31,7 @@ class Loop:
 
 @functools.cache
 def call_all() -> Loop:
-    """Takes the number of calls and the address of their words.
+    """Takes the number of calls, and where their words are: a function's address, four for it.
 
     It returns how many returned zero, in order, and in the upper 32 bits what the next one did.
     """

@@ -18,11 +18,12 @@ from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.replay import Kernel, Replay, grid
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
+from partita_opencl.cuda.side import CudaSide
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.turns import Turns
 from partita_opencl.runtime import bound_plan
-from partita_opencl.runtime.commands import OpenClCommands
+from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 from .comparison import compiled, floats
@@ -201,7 +202,7 @@ def test_a_refused_command_is_told_and_the_next_run_works() -> None:
     assert driver.pushed == 0
 
 
-def test_commands_are_handed_over_again_until_others_come() -> None:
+def test_commands_are_handed_over_again() -> None:
     driver = HostDriver()
     buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
     replay = replayed(driver, buffers)
@@ -211,18 +212,49 @@ def test_commands_are_handed_over_again_until_others_come() -> None:
     stream.read(found, address_of(buffers[2]))
     made = stream.finish()
     buffers[0].array[:] = 20
-    assert stream.again(made)
+    made.perform()
     assert found.tolist() == [23.0] * 8
     driver.refused = "yes"
     with pytest.raises(CudaError, match="cuGraphLaunch: CUDA_ERROR_OUT_OF_MEMORY"):
-        stream.again(made)
+        made.perform()
     assert driver.pushed == 0
     driver.refused = ""
     stream.read(found, address_of(buffers[0]))
-    assert not stream.again(made)
-    stream.finish()
+    other = stream.finish()
     assert found.tolist() == [20.0] * 8
-    assert not stream.again(made)
+    made.perform()
+    assert found.tolist() == [23.0] * 8
+    other.perform()
+    assert found.tolist() == [20.0] * 8
+    assert driver.pushed == 0
+
+
+def test_runs_that_wait_for_their_turn_are_handed_over_again() -> None:
+    driver = HostDriver()
+    side = CudaSide(Cuda(driver, 0), None)
+    buffers = [Buffer(np.full(8, value, np.float32)) for value in (10, 0, 0)]
+    driver.kernels[7] = add
+    kernel = Kernel(Program({"add": 7}), "add", (8,), (4,))
+    steps = [[*buffers[n : n + 2], np.float32(n + 1).tobytes()] for n in range(2)]
+    commands = CudaCommands(side, [kernel] * 2, steps)
+    queue = RequestQueue(None, side.stream())
+    assert not commands.again()
+    with commands.start(queue):
+        commands.in_turn(commands.launch)
+        commands.finish()
+    buffers[0].array[:] = 20
+    assert commands.again()
+    assert buffers[2].array.tolist() == [23.0] * 8
+    other = Buffer(np.full(8, 30, np.float32))
+    commands.change(0, 0, other)
+    assert not commands.again()
+    with commands.start(queue):
+        commands.launch()
+        commands.finish()
+    assert buffers[2].array.tolist() == [33.0] * 8
+    driver.refused = "yes"
+    with pytest.raises(CudaError, match="cuGraphLaunch: CUDA_ERROR_OUT_OF_MEMORY"):
+        commands.again()
     assert driver.pushed == 0
 
 
@@ -410,16 +442,16 @@ class ThroughOpenCl(OpenClCommands):
         self.is_possible, self.launches, self.repeats = True, 0, 0
         self.made.append(self)
 
-    def again(self, queue) -> bool:
+    def again(self) -> bool:
         self.repeats += 1
-        with super().start(queue):
+        with super().start(self.queue):
             for command in self.commands:
                 command()
             super().finish()
         return True
 
     def start(self, queue):
-        self.commands: list[Callable[[], None]] = []
+        self.queue, self.commands = queue, []
         return super().start(queue)
 
     def upload(self, buffer, array) -> None:

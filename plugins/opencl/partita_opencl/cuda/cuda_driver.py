@@ -9,12 +9,12 @@ import contextlib
 import ctypes
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from partita_opencl.native_loops import CALL_WORDS, call_all
+from partita_opencl.native_loops import call_all
 
 Array = np.ndarray[Any, Any]
 
@@ -29,8 +29,8 @@ _NON_BLOCKING = 1
 _PORTABLE = 1
 """``CU_MEMHOSTALLOC_PORTABLE``: page-locked for the copies of all devices."""
 
-Calls = list[tuple[str, int, int, int, int]]
-"""Functions of the driver in order, each with four words."""
+Call = tuple[str, int, int, int, int]
+"""A function of the driver, and four words."""
 
 Word = ctypes.c_void_p
 Address = ctypes.c_uint64
@@ -170,6 +170,41 @@ class Cuda:
         return np.ctypeslib.as_array(memory)
 
 
+class Batch:
+    """Calls of the driver that a native loop makes, with a context current.
+
+    Args:
+        cuda: The device.
+        calls: Functions in order, each with four words.
+
+    Attributes:
+        calls: The same.
+    """
+
+    def __init__(self, cuda: Cuda, calls: Sequence[Call]) -> None:
+        self.calls = calls
+        self._cuda = cuda
+        self._gone = Word()  # where the driver says which context it took away
+        pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
+        every = ("cuCtxPushCurrent_v2", cuda.context, 0, 0, 0), *calls, pop
+        self._names = [name for name, *_ in every]
+        self._words = np.array([(cuda.address(name), *given) for name, *given in every], np.uint64)
+        self._given = len(every), int(self._words.ctypes.data)
+
+    def perform(self) -> None:
+        """Makes the calls up to one that is refused.
+
+        Raises:
+            CudaError: The driver refused it.
+        """
+        done = call_all()(*self._given)
+        status, count = done >> 32, done & 0xFFFFFFFF
+        if status:
+            if 0 < count < len(self._names) - 1:
+                self._cuda.call(self._names[-1], ctypes.byref(self._gone))
+            raise self._cuda.error(self._names[count], status)
+
+
 class Stream:
     """Commands in order, which reach the driver together: calls from Python take longer than most.
 
@@ -189,11 +224,8 @@ class Stream:
             cuda.call("cuStreamCreate", ctypes.byref(made), _NON_BLOCKING)
         self.handle = made.value or 0
         cuda.when_gone(self, ("cuStreamDestroy_v2", self.handle))
-        self._calls: Calls = []
-        self._made: Calls = []
-        self._words = np.zeros((0, CALL_WORDS), np.uint64)
-        self._where = 0  # the words' address
-        self._gone = Word()  # where the driver says which context it took away
+        self._calls: list[Call] = []
+        self._last: Batch | None = None
 
     def add(self, name: str, a: int, b: int = 0, c: int = 0, d: int = 0) -> None:
         """Calls a function of the driver with up to four words, when it is its turn."""
@@ -212,65 +244,38 @@ class Stream:
         """Copies bytes on the device."""
         self.add("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.handle)
 
-    def submit(self) -> None:
-        """Hands all commands to the driver, and waits for nothing.
+    def submit(self) -> Batch | None:
+        """Hands all commands to the driver, and waits for nothing; there may be none.
+
+        Returns:
+            The commands, which may be performed again.
 
         Raises:
             CudaError: It refuses one.
         """
-        made, self._calls = self._calls, []
-        if made:
-            self._tell(made)
-            self._perform()
+        calls, self._calls = self._calls, []
+        if not calls:
+            return None
+        batch = self._last
+        if batch is None or batch.calls != calls:
+            batch = self._last = Batch(self._cuda, calls)
+        batch.perform()
+        return batch
 
-    def finish(self) -> Calls:
-        """Hands all commands to the driver, and waits for their end.
-
-        Returns:
-            The commands that were handed over last, as :meth:`again` takes them.
+    def finish(self) -> Batch | None:
+        """Hands all commands to the driver, and waits for their end; see :meth:`submit`.
 
         Raises:
             CudaError: A command failed.
         """
         self.add("cuStreamSynchronize", self.handle)
-        self.submit()
-        return self._made
-
-    def again(self, made: Calls) -> bool:
-        """Hands over what :meth:`finish` returned, and waits; ``False`` if others came since.
-
-        Raises:
-            CudaError: A command failed.
-        """
-        if made is not self._made or self._calls:
-            return False
-        self._perform()
-        return True
+        return self.submit()
 
     def abandon(self) -> None:
         """Forgets what was not handed to the driver, and waits for the end of the rest."""
         self._calls = []
         with contextlib.suppress(CudaError):
             self.finish()
-
-    def _tell(self, calls: Calls) -> None:
-        """Writes down what the native loop calls, if it is not what it called last."""
-        if calls != self._made:
-            push = "cuCtxPushCurrent_v2", self._cuda.context, 0, 0, 0
-            pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
-            words = [(self._cuda.address(name), *given) for name, *given in (push, *calls, pop)]
-            self._words, self._made = np.array(words, np.uint64), calls
-            self._where = self._words.ctypes.data
-
-    def _perform(self) -> None:
-        done = call_all()(len(self._made) + 2, self._where)
-        status, count = done >> 32, done & 0xFFFFFFFF
-        if status:
-            cuda, names = self._cuda, [name for name, *_ in self._made]
-            if 0 < count <= len(names):
-                cuda.call("cuCtxPopCurrent_v2", ctypes.byref(self._gone))
-            refused = ["cuCtxPushCurrent_v2", *names, "cuCtxPopCurrent_v2"][count]
-            raise cuda.error(refused, status)
 
 
 def cuda_of(handle: Any) -> Cuda | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from partita_opencl.cuda.cuda_driver import Array, Cuda, CudaError, Stream, Word, cuda_of
+from partita_opencl.cuda.cuda_driver import Array, Batch, Cuda, CudaError, Stream, Word, cuda_of
 from partita_opencl.cuda.replay import is_loaded, load
 from partita_opencl.cuda.shared_memory import SharedMemory, address_of
 
@@ -80,12 +80,15 @@ class CudaSide:
         self._copy(lambda stream: stream.read(array, address))
         return True
 
-    def in_turn(self, stream: Stream, run: Callable[[], None]) -> None:
+    def in_turn(self, stream: Stream, run: Callable[[], None]) -> Batch | None:
         """Enqueues commands that start when those of all other requests that came so have ended.
 
         Args:
             stream: The request's.
             run: Enqueues them.
+
+        Returns:
+            The commands, for :meth:`again_in_turn`.
 
         Raises:
             CudaError: The driver refuses.
@@ -95,7 +98,16 @@ class CudaSide:
             stream.add("cuStreamWaitEvent", stream.handle, ended)
             run()
             stream.add("cuEventRecord", ended, stream.handle)
-            stream.submit()
+            return stream.submit()
+
+    def again_in_turn(self, commands: Batch) -> None:
+        """Enqueues what :meth:`in_turn` returned once more.
+
+        Raises:
+            CudaError: The driver refuses.
+        """
+        with self._lock:
+            commands.perform()
 
     def _copy(self, command: Callable[[Stream], None]) -> None:
         stream: Stream | None = getattr(self._own, "stream", None)

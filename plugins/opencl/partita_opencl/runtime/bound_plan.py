@@ -177,7 +177,7 @@ class BoundPlan:
             InputError: A kernel found an index out of bounds.
             StalledError: A kernel gave up; this must not run again.
         """
-        if self._same is not None and self._same.again(queue):
+        if self._same is not None and self._same.again():
             self._check_reports()
         else:
             self._execute(queue, tensors, None)
@@ -240,9 +240,8 @@ class BoundPlan:
             else:
                 launch()
             commands.finish()
-        # Those that wait for their turn are handed over in parts, and other arrays copied anew.
-        in_place = all(array.flags.c_contiguous for _, array in tensors.uploads)
-        self._same = commands if in_place and not self.plan.needs_device else None
+        if all(array.flags.c_contiguous for _, array in tensors.uploads):  # others are copied anew
+            self._same = commands
         self._check_reports()
         return results
 

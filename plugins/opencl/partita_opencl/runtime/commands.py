@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from partita.lowering import Array
 from partita_opencl.cuda.argument_table import Argument
-from partita_opencl.cuda.cuda_driver import Calls, Stream
+from partita_opencl.cuda.cuda_driver import Batch, Stream
 from partita_opencl.cuda.replay import Kernel, Replay, launch_once
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.cuda.side import CudaSide
@@ -94,12 +94,12 @@ class Commands(Protocol):
     def finish(self) -> None:
         """Waits for the end of all."""
 
-    def again(self, queue: RequestQueue) -> bool:
+    def again(self) -> bool:
         """Enqueues all that the last run did, and waits for its end.
 
         Returns:
-            ``False``, with nothing done, where that takes as long as a run, something was changed,
-            or the queue was used otherwise since.
+            ``False``, with nothing done, where that takes as long as a run, or kernels were given
+            other buffers since.
         """
 
 
@@ -212,7 +212,7 @@ class OpenClCommands:
         """See :class:`Commands`."""
         self._queue.finish()
 
-    def again(self, queue: RequestQueue) -> bool:
+    def again(self) -> bool:
         """See :class:`Commands`."""
         return False
 
@@ -236,7 +236,8 @@ class CudaCommands:
         self._replay = Replay(side.cuda, kernels, arguments)
         self._stream: Stream | None = None
         self._arrays: list[Array] = []  # kept until they have been copied
-        self._last: Calls = []
+        self._in_turn: Batch | None = None  # what the last run did so, and what else
+        self._rest: Batch | None = None
 
     @property
     def is_possible(self) -> bool:
@@ -255,6 +256,7 @@ class CudaCommands:
     def start(self, queue: RequestQueue) -> Any:
         """See :class:`Commands`."""
         self._stream = queue.cuda
+        self._in_turn = self._rest = None
         try:
             yield
         except BaseException:
@@ -286,21 +288,24 @@ class CudaCommands:
 
     def in_turn(self, run: Callable[[], None]) -> None:
         """See :class:`Commands`."""
-        self._side.in_turn(self._used, run)
+        self._in_turn = self._side.in_turn(self._used, run)
 
     def finish(self) -> None:
         """See :class:`Commands`."""
-        self._last = self._used.finish()
+        self._rest = self._used.finish()
 
-    def again(self, queue: RequestQueue) -> bool:
+    def again(self) -> bool:
         """See :class:`Commands`."""
-        if queue.cuda is None or self._replay.is_changed:
+        if self._rest is None or self._replay.is_changed:
             return False
         try:
-            return queue.cuda.again(self._last)
+            if self._in_turn is not None:
+                self._side.again_in_turn(self._in_turn)
+            self._rest.perform()
         except BaseException:
-            queue.cuda.abandon()  # as in OpenCL's
+            self._used.abandon()  # as in OpenCL's
             raise
+        return True
 
     @property
     def _used(self) -> Stream:
