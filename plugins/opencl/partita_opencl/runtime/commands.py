@@ -138,6 +138,8 @@ class OpenClCommands:
 
     def leave_out(self, numbers: Set[int]) -> None:
         """See :class:`Commands`."""
+        if numbers == self._left_out:
+            return
         self._left_out = numbers
         kept = [launch for n, launch in enumerate(self._launches) if n not in numbers]
         self._sequence = KernelSequence(kept)

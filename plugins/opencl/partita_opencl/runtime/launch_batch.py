@@ -7,6 +7,7 @@ kernel.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,14 +28,16 @@ class KernelSequence:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = list(calls)
+        sizes = [(*items, *groups) for _, items, groups in self._calls]
+        starts = np.array([0, *itertools.accumulate(map(len, sizes))])[:-1]
+        self._sizes = np.array([*itertools.chain(*sizes)], np.uintp)  # records have their addresses
         self._records = np.zeros((len(self._calls), RECORD_WORDS), np.uint64)
-        self._sizes: list[np.ndarray[Any, Any]] = []  # kept alive: records hold their addresses
-        for record, (kernel, global_size, local_size) in zip(
-            self._records, self._calls, strict=True
-        ):
-            sizes = np.array([global_size, local_size], np.uintp)
-            self._sizes.append(sizes)
-            record[:] = kernel.int_ptr, len(global_size), sizes[0].ctypes.data, sizes[1].ctypes.data
+        if self._calls:
+            dimensions = np.array([len(items) for _, items, _ in self._calls])
+            self._records[:, 0] = [kernel.int_ptr for kernel, _, _ in self._calls]
+            self._records[:, 1] = dimensions
+            self._records[:, 2] = self._sizes.ctypes.data + starts * self._sizes.itemsize
+            self._records[:, 3] = self._records[:, 2] + dimensions * self._sizes.itemsize
 
     def enqueue(self, queue: Any) -> None:
         """Enqueues all.
