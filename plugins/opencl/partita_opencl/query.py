@@ -13,6 +13,7 @@ import numpy as np
 from partita import Model
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, lower
+from partita.lowering.fusion.mixture import expert_ifs
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
 from partita_opencl.trials.device_trials import DeviceTrials
 
@@ -48,7 +49,11 @@ def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reas
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}
     families: dict[str, str] = {}
+    experts = expert_ifs(graph)
     for node in graph.nodes:
+        if node in experts:
+            reasons |= _of_bodies(node, trials)
+            continue
         entry = TABLE.find(node.domain, node.op_type, node.version)
         reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
         if reason is not None:
@@ -65,6 +70,15 @@ def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reas
             elif name in failures:
                 reasons[name] = Reason(ReasonCode.DRIVER_FAULT, failures[name])
     return reasons
+
+
+def _of_bodies(node: Node, trials: DeviceTrials | None) -> dict[str, Reason]:
+    """Why an expert is refused: an operation of its branches is."""
+    for body in node.graphs():
+        for name, reason in refusals(body, trials).items():
+            detail = f"its body holds '{name}': {reason.detail}"
+            return {node.name: Reason(reason.code, detail)}
+    return {}
 
 
 def takes(node: Node) -> bool:

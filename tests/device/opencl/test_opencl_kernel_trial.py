@@ -361,7 +361,7 @@ def test_families_that_sum_by_fma_have_forms():
         *("cache_attention", "conv_depthwise", "conv_transpose", "driver_trial", "lrn"),
         *("normalize", "prelude"),
         *("block_product", "block_run", "block_tiles", "tile_sums", "window_last"),
-        *("product_lanes", "product_tile", "product_vector"),
+        *("mixture_rows", "mixture_tiles", "product_lanes", "product_tile", "product_vector"),
     }
 
 

@@ -34,6 +34,45 @@ def fuse_mixtures(rewriter: Rewriter) -> None:
             _fuse(rewriter, node)
 
 
+def expert_ifs(graph: Graph) -> frozenset[Node]:
+    """The Ifs of a graph that are experts: what tokens do not choose would be zeros anyway.
+
+    A back-end that takes ``partita::Mixture``, and no If, can take these by
+    :func:`compute_both_branches` where experts of a mixture are missing.
+    """
+    rewriter = Rewriter(graph, lambda _: True, {})
+    ifs = [node for node in graph.nodes if node.kind == "If"]
+    return frozenset(node for node in ifs if _expert(rewriter, node) is not None)
+
+
+def compute_both_branches(graph: Graph) -> None:
+    """Lets experts that are no part of a mixture be computed whether or not they are chosen.
+
+    Their branches become nodes of the graph, and a Where picks the result of one.
+    """
+    experts = expert_ifs(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node not in experts:
+            nodes.append(node)
+            continue
+        results = []
+        for name in ("then_branch", "else_branch"):
+            body = node.attrs[name]
+            nodes += body.nodes
+            results += body.outputs
+        where = Node(
+            "Where",
+            [node.inputs[0], *results],
+            node.outputs,
+            version=node.version,
+            name=node.name,
+            origins=node.origins,
+        )
+        nodes.append(where)
+    graph.nodes = nodes
+
+
 def _fuse(rewriter: Rewriter, total: Node) -> None:
     ifs = [rewriter.maker(value, "If") for value in total.inputs]
     experts = [found for node in ifs if node is not None and (found := _expert(rewriter, node))]
@@ -151,12 +190,25 @@ def _gated(makers: Mapping[Value, Node], value: Value) -> tuple[_Product, _Produ
         if node is None or up is None:
             continue
         gate = None
-        if node.kind == "partita::Silu":
-            gate = _product(makers, node.inputs[0])
+        if (gates := _silu_of(makers, node)) is not None:
+            gate = _product(makers, gates)
         elif _activates(node):
             gate = _product(makers, first, activated=True)
         if gate is not None:
             return gate, up
+    return None
+
+
+def _silu_of(makers: Mapping[Value, Node], node: Node) -> Value | None:
+    """What a node multiplies by its own sigmoid, if it does that; back-ends may not fuse it."""
+    if node.kind == "partita::Silu":
+        return node.inputs[0]
+    if node.kind != "Mul":
+        return None
+    for x, other in (node.inputs, node.inputs[::-1]):
+        sigmoid = makers.get(other) if other else None
+        if sigmoid is not None and sigmoid.kind == "Sigmoid" and sigmoid.inputs[0] is x:
+            return x
     return None
 
 

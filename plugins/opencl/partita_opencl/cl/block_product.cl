@@ -7,9 +7,13 @@
 //   TILE   units of a column for which the rows are in local memory at a time, a multiple of LX
 //   NORM   rows are divided by the root of their mean square first, and multiplied by `factors`
 //   GATED  of two neighbouring columns, the activation of the first is multiplied by the second
+//   EXPERTS  there are so many matrices, of which each row has one; ROWS is 1
 
 #include "block_weights.cl"
 #include "block_columns.cl"
+#ifdef GATED
+#include "gated.cl"
+#endif
 
 // Of a unit in local memory, such that neighbours in a group read from different banks.
 #define STRIDE (ELEMENTS + 4)
@@ -60,6 +64,10 @@ void block_product(
 #ifdef NORM
     , __global const float* restrict factors, const float epsilon
 #endif
+#ifdef EXPERTS
+    , __global const long* restrict chosen
+    , const int sharing  // rows that read the same row of a, one behind another
+#endif
 ) {
   __local float shared[SHARED_FLOATS] __attribute__((aligned(16)));
 #ifndef ZERO
@@ -68,6 +76,17 @@ void block_product(
   const int x = get_local_id(0), tid = get_local_id(1) * LX + x;
   const int n0 = (get_group_id(0) * LY + get_local_id(1)) * COLUMNS;
   const int m0 = get_group_id(1) * ROWS;
+
+#ifdef EXPERTS
+  const size_t expert = clamp((int)chosen[m0], 0, EXPERTS - 1);
+  w += expert * columns * units;
+  scales += expert * columns * blocks;
+  offsets += expert * columns * blocks;
+  bias += has_bias ? expert * columns : 0;
+  const int a0 = m0 / sharing;
+#else
+  const int a0 = m0;
+#endif
 
   Weights next;
   if (x < units) fetch(&next, w, scales, offsets, n0, columns, units, blocks, x);
@@ -87,7 +106,7 @@ void block_product(
       const int r = i / (TILE * ELEMENTS), e = i % (TILE * ELEMENTS);
       const int k = first * ELEMENTS + e;
       const bool there = k < depth && m0 + r < rows;
-      float v = there ? GET(a, (size_t)(m0 + r) * depth + k) : 0.0f;
+      float v = there ? GET(a, (size_t)(a0 + r) * depth + k) : 0.0f;
 #ifdef NORM
       if (there) v *= norms[r] * factors[k];
 #endif
@@ -168,7 +187,7 @@ void block_product(
       gate += GET(bias, n);
       v += GET(bias, n + 1);
     }
-    PUT(y, (size_t)m * (columns / 2) + n / 2, activate(gate, ACTIVATION, alpha, beta) * v);
+    PUT(y, (size_t)m * (columns / 2) + n / 2, gated(gate, v, alpha, beta));
   }
 #else
   for (int i = x; i < COLUMNS * ROWS; i += LX) {

@@ -2,7 +2,7 @@
 // times 16 bytes, the first element in the lowest bits (as ONNX Runtime's MatMulNBits has them).
 // What an element stands for is scale * (number - zero), or scale * number - offset.
 //
-// Options: BITS  4 or 8, or 16: halves, which have no scales
+// Options: BITS  4 or 8, or 16 or 32: halves or floats, which have no scales
 //   BLOCK    elements of a block, a power of two from 16
 //   SCALES   the type of scales: float, or half
 //   ZERO     the zero of all blocks; otherwise there are offsets, of type OFFSETS
@@ -65,6 +65,9 @@ float4 quad_of(const uint* words, const int quad) {
   return vload_half4(0, (const half*)(words + 2 * quad));
 #endif
 }
+#elif BITS == 32
+#define UNSCALED
+float4 quad_of(const uint* words, const int quad) { return as_float4(vload4(0, words)); }
 #elif BITS == 4
 #define MOST 15u
 float4 quad_of(const uint* words, const int quad) {

@@ -43,3 +43,16 @@ __kernel void gather_elements(
     y[at] = x[(at / inner / axis_count * size + from) * inner + at % inner];
   }
 }
+
+// y[outer][indices[outer][index][inner]][inner] = x[outer][index][inner]
+__kernel void scatter_elements(
+    __global const T* restrict x, __global const I* restrict indices, __global T* restrict y,
+    volatile __global int* restrict fault, const long count, const long size, const long inner,
+    const long axis_count, const int mark
+) {
+  const size_t at = get_global_id(0);
+  if (at >= (size_t)count) return;
+  const long to = row_of(indices[at], size);
+  if (to < 0) atomic_cmpxchg(fault, 0, mark);
+  else y[(at / inner / axis_count * size + to) * inner + at % inner] = x[at];
+}

@@ -67,6 +67,49 @@ def gather_elements(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand
     return y
 
 
+@operator(
+    "ScatterElements",
+    types={0: MOVED, 1: INDICES},
+    since=11,
+    check=lambda node: refused_choice(node, "reduction", "none"),
+)
+def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: Operand) -> Operand:
+    """A tensor with elements along an axis replaced, by index; other dimensions go side by side."""
+    axis = axis_of(node, x.ndim)
+    if indices.shape != updates.shape:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.told}) has indices of shape {list(indices.shape)} "
+            f"and updates of shape {list(updates.shape)}."
+        )
+    if updates.dtype != x.dtype:
+        updates = convert(k, updates, x.dtype)  # of halves, constants of one element are not
+    y = k.empty(x.shape, x.dtype)
+    copy_box(k, x, y, x.shape, row_major(x.shape), row_major(x.shape))
+    target = y
+    if x.shape[:axis] != indices.shape[:axis] or x.shape[axis + 1 :] != indices.shape[axis + 1 :]:
+        target = _cut(k, x, indices, axis)
+    k.launch(
+        "gather.cl",
+        "scatter_elements",
+        k.tuning.flat(indices.size),
+        updates,
+        indices,
+        target,
+        FAULT,
+        i64(indices.size),
+        i64(x.shape[axis]),
+        i64(math.prod(indices.shape[axis + 1 :])),
+        i64(indices.shape[axis]),
+        i32(len(k.builder.ops)),
+        T=raw_ctype(x.dtype),
+        I=ctype_of(indices.dtype),
+    )
+    if target is not y:
+        steps = row_major(target.shape)
+        copy_box(k, target, y, target.shape, steps, row_major(y.shape))
+    return y
+
+
 def _cut(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     """The part of x that indices of a smaller shape can reach."""
     shape = list(indices.shape)

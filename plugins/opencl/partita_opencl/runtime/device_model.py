@@ -28,6 +28,7 @@ from partita.lowering import (
     lower,
     made_ahead,
 )
+from partita.lowering.fusion.mixture import compute_both_branches
 from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
@@ -113,6 +114,7 @@ class OpenClModel(DeviceModel):
             lambda: fuse(graph, accepts=self._accepts),
             lambda array: half and reads_stored(self.tuning, array),
         )
+        compute_both_branches(graph)
         take_stored(graph, self.tuning)
         fuse_decoder(graph, self._accepts, halves=half and self.tuning.matrix_units)
         self._half = half

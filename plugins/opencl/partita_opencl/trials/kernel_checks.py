@@ -50,10 +50,11 @@ class Sample:
         return array.astype(np.float64)
 
     def step(self, op_type: str, inputs: str, output: str, **attrs: Any) -> None:
-        """Adds an operation; inputs are separated by blanks."""
+        """Adds an operation; inputs are separated by blanks, and so are outputs."""
         from onnx import helper
 
-        self.nodes.append(helper.make_node(op_type, inputs.split(" "), [output], output, **attrs))
+        names = inputs.split(" "), output.split(" ")
+        self.nodes.append(helper.make_node(op_type, *names, output, **attrs))
 
     def check(self, op_type: str, inputs: str, wanted: Array, **attrs: Any) -> None:
         """Adds an operation whose result is an output."""
@@ -172,6 +173,36 @@ def _block_products(s: Sample) -> None:
 
 
 @_family
+def _mixture(s: Sample) -> None:
+    for bits, tokens in ((4, 2), (0, 50)):  # few tokens, and many
+        x, logits = s.feed(f"x{bits}", s.numbers(tokens, 40)), s.numbers(tokens, 3)
+        logits += np.eye(3, dtype=np.float32)[np.arange(tokens) % 3] * 9  # no narrow decisions
+        chosen = s.feed(f"l{bits}", logits).argmax(1)
+        parts = [_experts(s, f"{bits}{name}", bits, *sizes) for name, sizes in _PARTS.items()]
+        inner = np.einsum("tk,tnk->tn", x, parts[0][1][chosen])
+        wanted = np.einsum("tk,tnk->tn", np.maximum(inner, 0.0), parts[1][1][chosen])
+        names = " ".join([f"x{bits}", f"l{bits}", *(names for names, _ in parts)])
+        attrs = {"expert_weight_bits": bits, "block_size": 32} if bits else {}
+        more = {"normalize_routing_weights": 1, "domain": MICROSOFT, **attrs}
+        s.check("QMoE" if bits else "MoE", names, wanted, **more)
+
+
+_PARTS = {"in": (34, 40), "out": (40, 34)}
+"""Columns and terms of experts' products."""
+
+
+def _experts(s: Sample, name: str, bits: int, columns: int, terms: int) -> tuple[str, Array]:
+    """Weights of three experts, with the names of an operation's inputs."""
+    if not bits:
+        w = s.weight(f"w{name}", s.numbers(3, columns, terms))
+        return f"w{name} ", w
+    numbers = s.random.integers(0, 1 << bits, (3, columns, terms))
+    s.weight(f"w{name}", (numbers[..., ::2] | numbers[..., 1::2] << 4).astype(np.uint8))
+    scales = s.weight(f"s{name}", s.numbers(3, columns, math.ceil(terms / 32)))
+    return f"w{name} s{name} ", (numbers - 8.0) * np.repeat(scales, 32, 2)[..., :terms]
+
+
+@_family
 def _convolution(s: Sample) -> None:
     x = s.feed("x", s.numbers(1, 6, 9, 10))
     w = s.weight("w", s.numbers(18, 6, 3, 3))
@@ -227,6 +258,14 @@ def _argument(s: Sample) -> None:
     x = s.feed("x", s.random.permutation(60).reshape(4, 15).astype(np.float32))
     s.check("ArgMax", "x", x.argmax(1, keepdims=True), axis=1)
     s.check("ArgMin", "x", x.argmin(0, keepdims=True), axis=0)
+
+
+@_family
+def _ranking(s: Sample) -> None:
+    x = s.feed("x", s.random.permutation(60).reshape(4, 15).astype(np.float32))
+    s.weight("k", np.array([3]))
+    s.step("TopK", "x k", "values places", axis=1)
+    s.wanted |= {"values": -np.sort(-x, 1)[:, :3], "places": np.argsort(-x, 1)[:, :3]}
 
 
 @_family
@@ -343,6 +382,11 @@ def _indexing(s: Sample) -> None:
     s.check("Gather", "x picked", x[picked.astype(int)])
     places = s.feed("places", s.random.integers(0, 5, (3, 6)))
     s.check("GatherElements", "x places", np.take_along_axis(x, places.astype(int), 0), axis=0)
+    s.feed("at", np.array([[4], [0], [1], [5], [2]]))
+    spread = x.copy()
+    np.put_along_axis(spread, s.feeds["at"], -1.0, 1)
+    s.weight("minus", np.full((5, 1), -1, np.float32))
+    s.check("ScatterElements", "x at minus", spread, axis=1)
     rows, starts = s.feed("rows", s.numbers(2, 3, 6)), s.feed("starts", np.array([2, 0]))
     past = s.feed("past", s.numbers(2, 5, 6))
     for batch, start in enumerate(starts.astype(int)):

@@ -227,6 +227,12 @@ def groups_of(form: BlockForm, cut: Cut) -> int:
     return math.ceil(form.columns / (cut.high * cut.columns))
 
 
+def tile_of(form: BlockForm, cut: Cut, rows: int) -> int:
+    """Units of a column for which all rows are in local memory at a time."""
+    staged = _STAGED // (rows * form.elements * cut.lanes)
+    return min(max(1, staged), math.ceil(form.units / cut.lanes)) * cut.lanes
+
+
 def _multiply_few(
     k: Kit,
     weights: BlockWeights,
@@ -257,8 +263,6 @@ def _multiply_few(
         )
         return
     more: tuple[Argument, ...] = () if factors is None else (factors, f32(epsilon))
-    staged = _STAGED // (rows * form.elements * cut.lanes)
-    tile = min(max(1, staged), math.ceil(form.units / cut.lanes)) * cut.lanes
     k.launch_generated(
         "",
         "block_product.cl",
@@ -278,7 +282,7 @@ def _multiply_few(
         LY=cut.high,
         ROWS=rows,
         COLUMNS=cut.columns,
-        TILE=tile,
+        TILE=tile_of(form, cut, rows),
         **weights.options(),
         **epilogue.options(),
         **{name: None for name, on in flags.items() if on},

@@ -24,7 +24,7 @@ class BlockForm:
     Attributes:
         columns: Columns of the product.
         depth: Length of its sums.
-        bits: Of an element: 4 or 8, or 16, which are halves without scales.
+        bits: Of an element: 4 or 8, or 16 or 32, which are halves or floats without scales.
         block: Elements that share a scale.
     """
 
@@ -40,9 +40,9 @@ class BlockForm:
         return cls(columns, depth, int(node.attrs.get("bits", 4)), int(node.attrs["block_size"]))
 
     @classmethod
-    def of_halves(cls, columns: int, depth: int) -> BlockForm:
-        """Of weights that are no numbers of few bits; a block is a unit."""
-        return cls(columns, depth, 16, UNIT_BYTES // 2)
+    def of_floats(cls, columns: int, depth: int, itemsize: int) -> BlockForm:
+        """Of floats of so many bytes, 2 or 4; a block is a unit."""
+        return cls(columns, depth, 8 * itemsize, UNIT_BYTES // itemsize)
 
     @property
     def blocks(self) -> int:
@@ -72,7 +72,7 @@ class BlockForm:
     @property
     def zero(self) -> int:
         """What zero is written as where the model does not say."""
-        return 0 if self.bits == 16 else 1 << (self.bits - 1)
+        return 0 if self.bits >= 16 else 1 << (self.bits - 1)
 
 
 @dataclass(frozen=True)

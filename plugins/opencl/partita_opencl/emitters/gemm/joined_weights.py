@@ -103,7 +103,7 @@ def joined_halves(
     k: Kit, node: Node, x: Operand, by_input: Sequence[Sequence[Operand | None]], *, gated: bool
 ) -> BlockWeights:
     """Weights (depth, columns) of products as those of one, as matrix units take them."""
-    form = BlockForm.of_halves(sum(node.attrs["N"]), int(node.attrs["K"]))
+    form = BlockForm.of_floats(sum(node.attrs["N"]), int(node.attrs["K"]), 2)
     matrices = [matrix for matrix in by_input[0] if matrix is not None]
     if x.shape[-1:] != (form.depth,):
         raise CompileError(

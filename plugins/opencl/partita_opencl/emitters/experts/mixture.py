@@ -1,0 +1,257 @@
+"""MoE and QMoE of onnxruntime, and the mixtures that fusion finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Node, Operand
+from partita.lowering.kernel_table import INT64, refused_attribute, refused_choice
+from partita.lowering.shapes.mixture_rules import Layer, layers_of
+from partita_opencl.emitters.elementwise import convert
+from partita_opencl.emitters.experts.products import (
+    Gate,
+    Routes,
+    gate_rows,
+    product,
+    routes,
+    sums_of_rows,
+)
+from partita_opencl.emitters.experts.weights import Matrices, Source, on_device
+from partita_opencl.emitters.gemm.block_weights import BlockForm
+from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
+from partita_opencl.emitters.ranking import largest
+from partita_opencl.launches.emitter_kit import Kit, i32
+
+_BYTES: DTypes = frozenset({np.dtype(np.uint8)})
+_ACTIVATIONS = {
+    "relu": ActivationCode.RELU,
+    "gelu": ActivationCode.GELU_TANH,
+    "silu": ActivationCode.SILU,
+    "swiglu": ActivationCode.SILU,
+    "identity": ActivationCode.NONE,
+}
+_NEVER = {"use_sparse_mixer": 0, "swiglu_limit_after_activation": 0}
+
+_MOST_EXPERTS = 1024
+"""Experts that the kernel which sorts rows counts in local memory."""
+
+_ROW_BLOCKS = (32, 128)
+"""Terms of a block where a column has one scale: of short columns, and of others."""
+
+_LARGE = 2**31 - 1
+
+
+def _refused(detail: str) -> Reason:
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, detail)
+
+
+def _check(node: Node) -> Reason | None:
+    if reason := refused_attribute(node, _NEVER):
+        return reason
+    if reason := refused_choice(node, "activation_type", *_ACTIVATIONS):
+        return reason
+    layers = layers_of(node)
+    swiglu = node.attrs.get("activation_type", "relu") == "swiglu"
+    fusion = node.attrs.get("swiglu_fusion", 0)
+    if swiglu and fusion not in ((0,) if layers[2].is_given(node) else (1, 2)):
+        third = "given" if layers[2].is_given(node) else "left out"
+        return _refused(f"swiglu_fusion is {fusion} with fc3_experts_weights {third}")
+    for layer in layers:
+        for place in layer.places:
+            value = node.input(place)
+            if value is not None and value.const is None:
+                return _refused(f"input {place} is no constant")
+    w = node.input(layers[0].w)
+    shape = None if w is None else w.shape
+    if shape and isinstance(shape[0], int) and shape[0] > _MOST_EXPERTS:
+        return _refused(f"{shape[0]} experts; takes {_MOST_EXPERTS}")
+    return None
+
+
+def _check_quantized(node: Node) -> Reason | None:
+    if reason := refused_choice(node, "quant_type", "int"):
+        return reason
+    if reason := refused_choice(node, "weights_prepacked", -1, 0):
+        return reason
+    size = node.attrs.get("block_size", 0)
+    if size > 0 and (size < 16 or size > _LARGE or size & (size - 1)):
+        return _refused(f"block_size is {size}; takes powers of two from 16")
+    for layer in layers_of(node):
+        if layer.is_given(node) and layer.bits not in (4, 8):
+            return _refused(f"weights have {layer.bits} bits; takes 4, 8")
+        if layer.is_given(node) and node.input(layer.scales) is None:
+            return _refused(f"input {layer.scales}, scales, is left out")
+    return _check(node)
+
+
+@operator("MoE", domain="com.microsoft", types=dict.fromkeys(range(8), FLOATS), check=_check)
+@operator(
+    "QMoE",
+    domain="com.microsoft",
+    types={**dict.fromkeys((0, 1, 3, 4, 6, 7, 9, 10, 14), FLOATS)}
+    | dict.fromkeys((2, 5, 8, 11, 12, 13), _BYTES),
+    check=_check_quantized,
+)
+def moe(k: Kit, node: Node, x: Operand, logits: Operand, *others: Operand | None) -> Operand:
+    """Experts whose weights are (experts, columns, terms), chosen by the largest logits.
+
+    Shares are divided by their sum where the attribute says so.
+    """
+    operands = [x, logits, *others, *(None,) * 15][:15]
+    first, second, third = layers_of(node)
+    experts, columns = logits.shape[-1], _weights(operands, first).shape[1]
+    is_fused = node.attrs.get("activation_type", "relu") == "swiglu" and operands[third.w] is None
+    wide = columns // 2 if is_fused else columns
+    interleaved = is_fused and node.attrs.get("swiglu_fusion", 0) == 1
+    step = 2 if interleaved else 1
+    hidden = x.shape[-1]
+    given = _Given(k, node, operands)
+    up = None
+    if is_fused:
+        up = given.matrices(first, hidden, wide, 1 if interleaved else wide, step)
+    elif operands[third.w] is not None:
+        up = given.matrices(third, hidden, wide)
+    gate = given.matrices(first, hidden, wide, 0, step)
+    parts = _Experts(gate, up, given.matrices(second, wide, hidden), _gate(node))
+    y = k.empty((*x.shape[:-1], parts.down.form.columns), x.dtype)
+    if y.size:
+        chosen, shares = _choice(k, node, convert_to(k, logits, x), operands[14])
+        _mixture(k, x, routes(k, chosen, shares, experts), parts, y)
+    return y
+
+
+@operator("Mixture", domain="partita", types={0: FLOATS, 1: INT64, 2: FLOATS})
+def found_mixture(
+    k: Kit, node: Node, x: Operand, chosen: Operand, shares: Operand, *weights: Operand | None
+) -> Operand:
+    """Experts that :mod:`partita.lowering.fusion.mixture` has found, each with its own weights."""
+    parts, count = [], node.attrs["experts"]
+    for number, (terms, columns, size, bits) in enumerate(node.attrs["parts"]):
+        own = weights[3 * count * number : 3 * count * (number + 1)]
+        w, scales, zeros = (
+            tuple(operand for operand in own[kind::3] if operand is not None) for kind in range(3)
+        )
+        if not bits:
+            form = BlockForm.of_floats(columns, terms, x.dtype.itemsize)
+            parts.append(Matrices(form, Source(w, False, flipped=True)))
+            continue
+        points = Source(zeros, False) if zeros else None
+        form = BlockForm(columns, terms, bits, size)
+        parts.append(Matrices(form, Source(w, False), Source(scales, False), points))
+    gate, up, down = parts
+    y = k.empty((*x.shape[:-1], down.form.columns), x.dtype)
+    if y.size:
+        found = routes(k, chosen, convert_to(k, shares, x), count)
+        silu = Gate(Activation(ActivationCode.SILU))
+        _mixture(k, x, found, _Experts(gate, up, down, silu), y)
+    return y
+
+
+def convert_to(k: Kit, x: Operand, like: Operand) -> Operand:
+    """The tensor in the type of another."""
+    return x if x.dtype == like.dtype else convert(k, x, like.dtype)
+
+
+class _Experts(NamedTuple):
+    """What an expert computes: ``down(activation(gate(x)) * up(x))``.
+
+    Attributes:
+        gate: A product.
+        up: Another of the same columns; ``None`` for no factor.
+        down: A product of what comes of both.
+        activation: Of the gate.
+    """
+
+    gate: Matrices
+    up: Matrices | None
+    down: Matrices
+    activation: Gate
+
+
+def _mixture(k: Kit, x: Operand, found: Routes, experts: _Experts, y: Operand) -> None:
+    """Records the sum of what the experts of each token make of it, each by its share."""
+    gate, up, activation = experts.gate, experts.up, experts.activation
+    plain = Gate(NO_ACTIVATION)
+    if up is not None and up.like != gate.like:
+        gates, factors = (
+            product(k, x, found, on_device(k, [m], found.experts, x.dtype), plain, of_tokens=True)
+            for m in (gate, up)
+        )
+        inner = gate_rows(k, gates, factors, activation)
+    else:
+        weights = on_device(k, [gate] if up is None else [gate, up], found.experts, x.dtype)
+        inner = product(k, x, found, weights, activation, of_tokens=True, gated=up is not None)
+    down = on_device(k, [experts.down], found.experts, x.dtype)
+    sums_of_rows(k, product(k, inner, found, down, plain, of_tokens=False), found, y)
+
+
+def _choice(k: Kit, node: Node, logits: Operand, given: Operand | None) -> tuple[Operand, Operand]:
+    """The experts of each token, and their parts."""
+    used, experts = int(node.attrs.get("k", 1)), logits.shape[-1]
+    _, chosen = largest(k, logits, used)
+    shares = k.empty(chosen.shape, logits.dtype)
+    flags = {"GIVEN": given is not None, "NORMALIZED": node.attrs.get("normalize_routing_weights")}
+    tokens = chosen.size // used
+    k.launch(
+        "mixture_rows.cl",
+        "shares_of",
+        k.tuning.flat(tokens),
+        logits,
+        logits if given is None else convert_to(k, given, logits),
+        chosen,
+        shares,
+        i32(tokens),
+        i32(used),
+        EXPERTS=experts,
+        **{name: None for name, on in flags.items() if on},
+    )
+    return chosen, shares
+
+
+def _gate(node: Node) -> Gate:
+    name = node.attrs.get("activation_type", "relu")
+    if name != "swiglu":
+        return Gate(Activation(_ACTIVATIONS[name]))
+    numbers = node.number("activation_alpha", 1.0), node.number("activation_beta", 0.0)
+    return Gate(Activation(_ACTIVATIONS[name], *numbers), node.number("swiglu_limit", math.inf))
+
+
+def _weights(operands: Sequence[Operand | None], layer: Layer) -> Operand:
+    found = operands[layer.w]
+    if found is None:
+        raise ValueError(f"{layer.name}_experts_weights is left out")
+    return found
+
+
+class _Given(NamedTuple):
+    """The inputs of MoE or QMoE."""
+
+    k: Kit
+    node: Node
+    operands: Sequence[Operand | None]
+
+    def matrices(
+        self, layer: Layer, terms: int, columns: int, first: int = 0, step: int = 1
+    ) -> Matrices:
+        """One product, of which some columns count: the first one, and from one to the next."""
+        w, x = _weights(self.operands, layer), self.operands[0]
+
+        def source(place: int) -> Source | None:
+            found = self.operands[place] if place else None
+            return None if found is None else Source((found,), True, first, step)
+
+        own, bias = Source((w,), True, first, step), source(layer.bias)
+        if not layer.bits:
+            itemsize = 4 if x is None else x.dtype.itemsize
+            return Matrices(BlockForm.of_floats(columns, terms, itemsize), own, bias=bias)
+        scales: Any = self.operands[layer.scales]
+        size = self.node.attrs.get("block_size", 0)
+        if scales.ndim == 2:
+            size = _ROW_BLOCKS[terms >= _ROW_BLOCKS[1]]
+        form = BlockForm(columns, terms, layer.bits, size)
+        return Matrices(form, own, source(layer.scales), source(layer.zeros), bias)
