@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,14 @@ EXACT_PIXELS_OF_THREAD = 32
 
 With eight threads and more, ResNet-50's images of 14 x 14 take less time in float32. Matrices are
 laid out once for all threads, and were not measured.
+"""
+
+SPLIT_OUTPUTS_OF_THREAD = 32
+"""Where each thread has so few rows, three products take fewer outputs of a thread no less time.
+
+Outputs count once for each tap of a window. Sixteen threads with AMX, images of 14 x 14: 1x1
+convolutions of 1024 channels and 256 outputs take 130 us split and 123 in float32, with 512
+outputs 188 and 265.
 """
 
 EXACT_OUTPUTS = 128
@@ -181,6 +190,7 @@ class Choice:
         if self.arithmetic is not Arithmetic.BF16X3:
             return self.arithmetic
         pays = images.depth >= EXACT_DEPTH if computed else _splits(images)
+        pays &= not self._has_few_rows(images) or self._has_outputs(images)
         off = excess(Arithmetic.BF16X3, images.depth)
         return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
 
@@ -198,8 +208,16 @@ class Choice:
 
     def _splits_exactly(self, images: Images) -> bool:
         """Whether six products in bfloat16 take less time than one in float32."""
-        few = images.out_height > 1 and images.pixels < EXACT_PIXELS_OF_THREAD * self.threads
-        return not few and _splits_exactly(images)
+        return not self._has_few_rows(images) and _splits_exactly(images)
+
+    def _has_few_rows(self, images: Images) -> bool:
+        """Whether threads share columns of a convolution, so that each splits the same rows."""
+        return images.out_height > 1 and images.pixels < EXACT_PIXELS_OF_THREAD * self.threads
+
+    def _has_outputs(self, images: Images) -> bool:
+        """Whether each thread uses what it splits often enough."""
+        used = images.outputs // images.groups * math.prod(images.kernel)
+        return used >= SPLIT_OUTPUTS_OF_THREAD * self.threads
 
     def wanted_of_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""

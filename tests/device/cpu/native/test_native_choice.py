@@ -91,6 +91,17 @@ def test_small_images_are_not_split_exactly_for_many_threads(made):
         assert (one is Arithmetic.BF16X3) == (many is Arithmetic.BF16X3)
 
 
+def test_few_rows_of_a_thread_are_split_in_three_only_for_many_outputs():
+    def chosen(images, threads):
+        choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, threads)
+        return choice.product_arithmetic(images, FINE)
+
+    narrow, wide = pointwise(1024, 256, 14), pointwise(1024, 512, 14)
+    assert chosen(narrow, 16) is Arithmetic.F32
+    assert chosen(wide, 16) is chosen(window(256, 256, 14), 16) is Arithmetic.BF16X3
+    assert chosen(narrow, 4) is chosen(pointwise(1024, 256, 28), 16) is Arithmetic.BF16X3
+
+
 def test_matrices_are_split_exactly_for_any_number_of_threads():
     choice = Choice(MachineModel(AMX), Arithmetic.BF16X6, 64)
     images = Images.matrix(128, 256, 512)
