@@ -153,7 +153,7 @@ class Specializer:
 
     def allowance(self) -> FoldAllowance:
         """What each program may fold."""
-        return FoldAllowance() if self._folds_all else self.target.allowance(self.graph)
+        return self.target.allowance(self.graph, self._folds_all)
 
     def nested(
         self,
@@ -198,7 +198,13 @@ class Specializer:
                 return made or self._refined(specs, values)
             except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
-            except MustFoldAll:
+            except MustFoldAll as signal:
+                if self._folds_all:
+                    raise CompileError(
+                        f"{signal.__cause__} What the model computes of its constants would be "
+                        f"more than {self.allowance().left / 2**30:.1f} GiB, which compiling does "
+                        "not make; store the results in the model, or check the shapes."
+                    ) from signal
                 self._folds_all = True
 
     def _as_expected(

@@ -9,7 +9,11 @@ from typing import Any
 from partita.lowering.builder import Builder, Emitted, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Step
-from partita.lowering.shapes.fold_allowance import FoldAllowance, allowed_bytes
+from partita.lowering.shapes.fold_allowance import (
+    MUST_FOLD_FACTOR,
+    FoldAllowance,
+    allowed_bytes,
+)
 from partita.lowering.transformed_weights import Prepacked
 
 Shape = tuple[int, ...]
@@ -58,6 +62,8 @@ class Target:
         fold_bytes: What folding may make before shapes are known, and what is left of that for each
             program; more is computed by the run. ``None``: by the weights of the graph that is
             compiled first, see :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
+        must_fold_bytes: What a program may fold where a node cannot do with what the run computes;
+            a model that needs more is refused. ``None``: by the same weights.
         arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
             :attr:`Program.offsets` is empty.
     """
@@ -74,13 +80,21 @@ class Target:
     complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
     settle: Callable[[], None] | None = None
     fold_bytes: float | None = None
+    must_fold_bytes: float | None = None
     arena: bool = True
     expect: Callable[[Builder, Node, Sequence[Operand | None], Sequence[Shape]], Emitted] | None = (
         None
     )
 
-    def allowance(self, graph: Graph) -> FoldAllowance:
-        """What may be folded of a graph that this compiles."""
-        if self.fold_bytes is None:  # once, before weights are joined by what is made of them
+    def allowance(self, graph: Graph, widely: bool = False) -> FoldAllowance:
+        """What may be folded of a graph that this compiles.
+
+        Args:
+            graph: The graph.
+            widely: Whether nodes need what is folded, and cannot have it of the run.
+        """
+        if self.must_fold_bytes is None:  # once, before weights are joined by what is made of them
+            self.must_fold_bytes = MUST_FOLD_FACTOR * allowed_bytes(graph)
+        if self.fold_bytes is None:
             self.fold_bytes = allowed_bytes(graph)
-        return FoldAllowance(self.fold_bytes)
+        return FoldAllowance(self.must_fold_bytes if widely else self.fold_bytes)

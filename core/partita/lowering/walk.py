@@ -53,7 +53,10 @@ class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
 
 
 class MustFoldAll(Exception):  # noqa: N818 - a signal, not an error
-    """Specialize again, and fold all constants: a node cannot do with what the run computes."""
+    """Specialize again, and fold more: a node cannot do with what the run computes.
+
+    Its cause is the error of that node.
+    """
 
 
 class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
@@ -212,7 +215,7 @@ class Walk:
 
         Raises:
             MoreValueInputs: It is to be walked again with the elements of more inputs.
-            MustFoldAll: It is to be walked again without a limit to what is folded.
+            MustFoldAll: It is to be walked again with a wider limit to what is folded.
             CompileError: A node cannot be computed for these shapes.
         """
         work = deque(self._graph.nodes)
@@ -367,13 +370,14 @@ class Walk:
             if indices:
                 raise MoreValueInputs(indices)
         if not self._target.allow_split:
-            if not self._folds_all:
-                raise MustFoldAll
             names = ", ".join(f"'{value.name}'" for value in values)
-            raise CompileError(
+            error = CompileError(
                 f"Operation '{node.name}' ({node.told}) needs the value of {names}, which is only "
                 "known while the model runs; this device cannot compile that."
             )
+            if not self._folds_all:
+                raise MustFoldAll from error
+            raise error
         self._needed.update(values)
         self._wait(node)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from partita.errors import CompileError
 from partita.lowering.shapes import fold_allowance
 
 from .comparison import build, check, check_single, compiled, core, floats, int64s, single
@@ -129,6 +130,21 @@ def test_a_gigabyte_that_a_number_asks_for_is_not_made_by_compiling(made):
     tracemalloc.start()
     try:
         compiled(model)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**26
+
+
+def test_gigabytes_that_compiling_would_need_are_refused_at_once():
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[4] x) => (float[N] y)'
+    text += (
+        "<int64[1] one = {1}, int64[1] s = {2000000000}> { w = Expand(one, s) y = Reshape(x, w) }"
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(CompileError, match=r"would be more than .* GiB, which compiling"):
+            compiled(parser.parse_model(text))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -150,6 +150,30 @@ def test_a_node_that_takes_constants_alone_gets_them():
     np.testing.assert_array_equal(y, np.full(40, 3, np.float32))
 
 
+@pytest.mark.parametrize(("bytes_allowed", "is_taken"), [(159, False), (160, True)])
+def test_what_cannot_do_without_folding_may_fold_more_and_not_without_end(bytes_allowed, is_taken):
+    """``e`` is of 160 bytes; no other number of bytes is enough for it."""
+
+    def strict(b, node, x, z):
+        if z.const is None:
+            raise CompileError("input 1 must be a constant.")
+        return EMITTERS["Add"].emit(b, node, x, z)
+
+    def found(node, operands):
+        return Emit(strict) if node.op_type == "Add" else find(node, operands)
+
+    graph = graph_of(ROWS + "{ e = Expand(w, s) y = Add(x, e) }")
+    target = Target(found, fold_bytes=100, must_fold_bytes=bytes_allowed)
+    fold_constants(graph, target)
+    x = np.ones(40, np.float32)
+    if is_taken:
+        np.testing.assert_array_equal(run(Specializer(graph, target), x)[0], np.full(40, 3.0))
+        return
+    told = r"input 1 must be a constant\. What the model computes of its constants would be more"
+    with pytest.raises(CompileError, match=told):
+        Specializer(graph, target).program_for([x])
+
+
 def test_an_error_that_folding_does_not_mend_is_told():
     def broken(b, node, x, z):
         raise CompileError("no such sum")

@@ -23,6 +23,9 @@ architecture, make theirs by ConstantOfShape, and those of VGG-19 are 575 MB."""
 BYTES_PER_WEIGHT_BYTE = 16
 """What may be made of each byte of weights: a number that is cast, shifted, scaled and turned."""
 
+MUST_FOLD_FACTOR = 4
+"""How many times as much a program may make that cannot do without."""
+
 
 class TooMuchToFold(Exception):  # noqa: N818 - a signal to who folds, not an error
     """What folding would make is more than is left."""
