@@ -172,6 +172,8 @@ class ContinuousBatch:
         del generation.pending[: len(read)]
         if not generation.pending:
             generation.advance(logits)
+        if generation.failure is not None:
+            row.held.clear()  # keys and values behind such logits are no beginning of others
         if generation.has_ended:
             row.generation = None
 

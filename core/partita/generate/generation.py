@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import InferError
 from partita.generate.sampling import Sampler
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.text_stream import TextStream
@@ -92,9 +93,15 @@ class Generation:
         """Chooses the next token, all pending ones having been read.
 
         Args:
-            logits: ``[vocabulary]``, behind the last of them.
+            logits: ``[vocabulary]``, behind the last of them. If none can be chosen by them, this
+                text ends with a failure; those beside it know nothing of it.
         """
-        token = self._sampler.choose(logits)
+        try:
+            token = self._sampler.choose(logits)
+        except InferError as error:
+            self.failure = error.with_lines([f"It ended sequence {self._number}; others go on."])
+            self.pending = []
+            return
         self._count += 1
         most, why = self._limit
         if token in self._end_tokens:

@@ -272,9 +272,10 @@ class Generator:
                 for one in going:
                     while one.pieces:
                         yield one.pieces.popleft()
-                    if one.failure is not None:
-                        raise one.failure
                 going = [one for one in going if not one.has_ended]
+            for generation in generations:
+                if generation.failure is not None:
+                    raise generation.failure
         finally:
             with self._turn:
                 for generation in generations:

@@ -195,6 +195,23 @@ def test_logits_that_are_no_numbers_are_an_error():
         next(generator.generate([1]))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_logits_of_one_text_that_are_no_numbers_end_that_text_alone(form, batch):
+    broken = {**WEIGHTS, "embedding": WEIGHTS["embedding"].copy()}
+    broken["embedding"][39] = np.nan
+    model = partita.Core().read_model(FORMS[form](broken))
+    generator = Generator(model, "CPU", context=tiny.LONGEST, batch=batch)
+    found = {0: [], 1: [], 2: []}
+    with pytest.raises(partita.errors.InferError, match="It ended sequence 0; others go on"):
+        for piece in generator.generate_batch([[3, 1, 4, 39], *PROMPTS[1:3]], max_new_tokens=6):
+            found[piece.sequence].append(piece.token)
+    expected = [tiny.expected_tokens(prompt, 6, WEIGHTS) for prompt in PROMPTS[1:3]]
+    assert found == {0: [], 1: expected[0], 2: expected[1]}
+    for prompt, due in zip(PROMPTS[1:3], expected, strict=True):  # rows are as good as new
+        assert [p.token for p in generator.generate(prompt, max_new_tokens=6)] == due
+
+
 def test_a_cache_that_there_is_no_room_for_is_an_error_with_its_size(monkeypatch):
     def refuse(compiled):
         raise DeviceMemoryError("Out of memory.")
