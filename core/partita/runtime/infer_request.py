@@ -490,6 +490,7 @@ class InferRequest:
         """Writes all variables to a file, which :meth:`load_state` reads (safetensors).
 
         Raises:
+            BlobError: The file cannot be written.
             RequestBusyError: The request is running.
         """
         with self._idle():
@@ -501,7 +502,7 @@ class InferRequest:
         Nothing is changed if the file does not fit.
 
         Raises:
-            BlobError: The file is damaged, or of other variables.
+            BlobError: The file cannot be read, is damaged, or of other variables.
             RequestBusyError: The request is running.
         """
         with self._idle():

@@ -51,8 +51,7 @@ def save(path: str | os.PathLike[str], tensors: Sequence[tuple[Port, Tensor]]) -
         tensors: Each with its port; brought to the host one after another.
 
     Raises:
-        BlobError: A tensor has a type that the format lacks.
-        OSError: The file cannot be written.
+        BlobError: A tensor has a type that the format lacks, or the file cannot be written.
     """
     header: dict[str, Any] = {}
     end = 0
@@ -65,12 +64,22 @@ def save(path: str | os.PathLike[str], tensors: Sequence[tuple[Port, Tensor]]) -
         header[port.name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    target = Path(path)
+    try:
+        _replace(Path(path), len(text).to_bytes(8, "little") + text, [t for _, t in tensors])
+    except (OSError, ValueError) as error:
+        raise BlobError(
+            f"The state cannot be written to '{path}': {error}. Give the path of a file in a "
+            "folder that exists, may be written and has room."
+        ) from error
+
+
+def _replace(target: Path, head: bytes, tensors: Sequence[Tensor]) -> None:
+    """Writes a file beside its target, which it then takes the place of."""
     beside = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for _, tensor in tensors:
+            file.write(head)
+            for tensor in tensors:
                 array = tensor.numpy()
                 file.write(_bytes(array if sys.byteorder == "little" else array.byteswap()))
         beside.replace(target)
@@ -89,10 +98,9 @@ def load(
         put: Takes each tensor.
 
     Raises:
-        BlobError: The file is damaged, or holds something else.
-        OSError: It cannot be read.
+        BlobError: The file cannot be read, is damaged, or holds something else.
     """
-    with Path(path).open("rb") as file:
+    with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         try:
             header, start = _header(file, size)
@@ -108,6 +116,16 @@ def load(
         places = [(port, *_place(path, port, header[port.name], size - start)) for port in ports]
         for port, offset, shape in places:
             put(port, HostTensor(_elements(file, start + offset, shape, port)))
+
+
+def _opened(path: str | os.PathLike[str]) -> BufferedReader:
+    try:
+        return Path(path).open("rb")
+    except (OSError, ValueError) as error:  # no file can have a name with a zero in it
+        raise BlobError(
+            f"The state cannot be read from '{path}': {error}. Give the path of a file that "
+            "save_state() wrote."
+        ) from error
 
 
 def _header(file: BufferedReader, size: int) -> tuple[Mapping[str, Any], int]:

@@ -330,6 +330,22 @@ def test_a_file_without_header(device, tmp_path, content):
 def test_a_file_that_cannot_be_written_leaves_none(device, tmp_path):
     request = compiled(device).create_infer_request()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
+    with pytest.raises(
+        BlobError, match=r"cannot be written to '.*folder': .*Give the path of a file"
+    ):
         request.save_state(tmp_path / "folder")
     assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "a\0b"])
+def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_give(device, tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    said = r"cannot be read from '.*Give the path of a file that save_state\(\) wrote"
+    with pytest.raises(BlobError, match=said):
+        compiled(device).create_infer_request().load_state(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["missing/state", "a\0b"])
+def test_a_path_that_cannot_be_written_is_an_error_that_says_what_to_give(device, tmp_path, name):
+    with pytest.raises(BlobError, match=r"cannot be written to '.*Give the path of a file"):
+        compiled(device).create_infer_request().save_state(tmp_path / name)
