@@ -91,6 +91,9 @@ def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
     """Calls a kernel from Python; its last two arguments are the share.
 
     Records may be given as such, or field by field.
+
+    Raises:
+        InferError: The kernel raised an error, whoever compiled it.
     """
     args = flattened(args)
     if available() and len(args) > 1 and type(args[-1]) is int and type(args[-2]) is int:
@@ -102,7 +105,11 @@ def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
             if status not in RETURNED:
                 raise InferError(f"Kernel {kernel.__name__} failed on device CPU.")
             return None
-    return kernel.dispatcher(*kernel.arguments(args))
+    dispatcher = kernel.dispatcher
+    try:
+        return dispatcher(*kernel.arguments(args))
+    except ValueError as error:  # what kernels raise
+        raise InferError(f"Kernel {kernel.__name__} failed on device CPU: {error}") from error
 
 
 def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
