@@ -83,6 +83,22 @@ def test_experts_of_which_some_are_elsewhere():
     assert error(compiled, judge) < 2e-4
 
 
+@pytest.mark.parametrize(("first", "other"), [("OPENCL", "CPU"), ("CPU", "OPENCL")])
+def test_experts_beside_the_device_of_all_else(first, other):
+    """Pinned by their name, with their choice and sum: one node there, and one cut around it."""
+    model, judge = decoder("Q4_0", "qwen2moe")
+    config = {"HETERO_PINS": [f"re:experts={other}"]}
+    compiled = Core().compile_model(model, f"HETERO:{first},{other}", config)
+    explained = compiled.explain()
+    assert [device.partition(".")[0] for device in explained.subgraph_devices] == [
+        *(first, other, first, other, first)
+    ]
+    kinds = {op.op_type for op in model.ops if explained[op.name].device.startswith(other)}
+    assert {"TopK", "ScatterElements", "Split", "If", "Sum"} <= kinds
+    assert not {"MatMul", "MatMulNBits", "Add", "GroupQueryAttention"} & kinds
+    assert error(compiled, judge) < 2e-4
+
+
 def test_an_expert_whose_branch_is_refused_is_refused():
     model, _ = decoder("Q4_0")
     name = next(op.name for op in model.ops if op.op_type == "If")

@@ -153,7 +153,7 @@ def test_mixtures_of_experts(architecture, kind):
     metadata = narrow_decoder_metadata(architecture, expert_count=5, expert_used_count=2)
     found, _ = check(metadata, decoder_tensors(metadata, kind))
     experts = [op.name for op in found.model.ops if op.op_type == "If"]
-    assert experts[:2] == ["blk.0.expert.0", "blk.0.expert.1"] and len(experts) == 10
+    assert experts[:2] == ["blk.0.experts.0", "blk.0.experts.1"] and len(experts) == 10
 
 
 def test_experts_of_a_fixed_batch(caplog):
@@ -161,7 +161,7 @@ def test_experts_of_a_fixed_batch(caplog):
     model = Core().read_model(gguf_bytes(metadata, decoder_tensors(metadata, "Q4_0")))
     model.reshape({port.name: [1, *port.shape[1:]] for port in model.inputs if port.shape})
     shapes = {op.name: op.node.outputs[0].shape for op in model.ops}
-    assert list(shapes["blk.1.expert.2"])[::2] == [1, 64]
+    assert list(shapes["blk.1.experts.2"])[::2] == [1, 64]
     assert not caplog.records
 
 

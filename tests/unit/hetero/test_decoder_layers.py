@@ -228,16 +228,24 @@ def test_experts_of_a_gguf_file_are_read_by_the_share_of_tokens_that_choose_them
     model = read_model(path, decoder=DecoderOptions(context=32))
     wiring = op_graph.build(model)
     work = DecoderWork(model, wiring, 32)
-    layer = decoder_layers(model, wiring)[1]
-    assert [wiring.names()[op] for op in layer.experts] == [f"blk.0.expert.{n}" for n in range(4)]
+    layers = decoder_layers(model, wiring)
+    assert [len(one.experts) > 4 for one in layers] == [False, *[True] * (len(layers) - 2), False]
+    layer = layers[1]
+    names = [wiring.names()[op] for op in layer.experts]
+    assert names[-5:] == [*(f"blk.0.experts.{n}" for n in range(4)), "blk.0.ffn_experts"]
+    types = {wiring.nodes[op].op_type for op in layer.experts[:-5]}
+    choice = {"TopK", "Softmax", "ScatterElements", "ReduceMax", "Greater", "Split"}
+    assert types == {*choice, "Shape", "ConstantOfShape"}
     hidden, wide = metadata["llama.embedding_length"], metadata["llama.feed_forward_length"]
     stored = 4 * 3 * hidden * wide * 9 / 8  # a float32 scale for 32 weights
     zeros = 4 * hidden  # what an expert adds that no token chose
-    assert stored <= work.stored_bytes(layer.experts) <= stored + 4 * zeros
+    assert stored <= work.stored_bytes(layer.experts) <= stored + 5 * zeros
     done = work.work(layer.experts, 1, 0)
     kind = WeightFormat(8, 32)
     assert stored <= 4 * done.weight_bytes[kind] <= stored + 4 * zeros
     assert done.products == {kind: 3 * hidden * wide}
+    assert done.ops == 1  # a device that has all of them makes one node of them
+    assert work.work(layer.experts[:-2], 1, 0).ops == len(layer.experts) - 2
 
 
 def test_layers_of_a_gguf_file_and_its_head_of_one_row(tmp_path):

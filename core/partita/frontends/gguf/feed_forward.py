@@ -55,7 +55,8 @@ def _gated(
 def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str) -> ir.Value:
     """The sum of what experts make, each by its share; those that no token chose are left out.
 
-    An expert is an ``If`` of its own, so that placements can pin it to a device.
+    An expert is an ``If`` of its own, so that placements can pin it to a device. All that chooses
+    experts is called after them too: pinned together, they can become one node.
     """
     count, hidden = sizes.experts, sizes.hidden
     inner = writer.rows_of_experts(f"{block}.ffn_gate_exps.weight", count, hidden)
@@ -75,7 +76,7 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
     if not sizes.architecture.shared_expert:
         return total
     shared = _shared_expert(writer, sizes, normal, block)
-    return writer.apply("Add", [total, shared], f"{block}.ffn_all_experts", writer.dims(normal))
+    return writer.apply("Add", [total, shared], f"{block}.ffn_sum", writer.dims(normal))
 
 
 def _shared_expert(
@@ -103,8 +104,8 @@ def _choice(
     """The share of each expert in each token, and whether any token chose the expert."""
     import onnx_ir as ir
 
-    name, count = f"{block}.ffn_gate_inp", sizes.experts
-    scores = linear(writer, normal, name, count, sizes.hidden)
+    name, count = f"{block}.experts", sizes.experts
+    scores = linear(writer, normal, f"{block}.ffn_gate_inp", count, sizes.hidden)
     everywhere = writer.dims(scores)
     of_all = sizes.architecture.shares_of_all
     if of_all:
@@ -141,7 +142,7 @@ def _expert(
 ) -> ir.Value:
     """What one expert adds: its share of its products, or zeros."""
     share, chosen = choice
-    name, shape = f"{block}.expert.{number}", writer.dims(normal)
+    name, shape = f"{block}.experts.{number}", writer.dims(normal)
     with writer.branch(f"{name}.computed") as computed:
         gate, up = (
             multiply(writer, normal, tensor, f"{name}.ffn_{part}")

@@ -18,6 +18,7 @@ from partita.model.model import Dim, Model, numpy_dtype, value_shape
 from partita.model.value_uses import bodies
 from partita_hetero.partition.decoder_layers import (
     MIXTURES,
+    LayerOps,
     cache_inputs,
     decoder_layers,
     weights_read,
@@ -59,7 +60,8 @@ class TokenWork:
         products: By format: multiplications with weights.
         cache_bytes: Of past keys and values that are read.
         attention_products: Multiplications of attention itself.
-        ops: How many operations are started.
+        ops: How many operations are started; experts that are operations of their own become one
+            where all of a layer are.
     """
 
     weight_bytes: Mapping[WeightFormat, float] = field(default_factory=dict)
@@ -102,7 +104,9 @@ class DecoderWork:
                 self._caches[port.name] = _with_context(port.name, port.shape, context, shrinks)
                 self._itemsize[port.name] = port.dtype.itemsize
         self.context = context
-        self._chosen = _chosen_shares(model, wiring)
+        layers = decoder_layers(model, wiring)
+        self._chosen = _chosen_shares(layers, wiring)
+        self._mixtures = [frozenset(layer.experts) for layer in layers if layer.experts]
         self._shared = _shared_weights(wiring)
         self._width = _stream_width(wiring)
         self._one_row = _last_rows(wiring)
@@ -178,7 +182,8 @@ class DecoderWork:
             seen, scored = self._attention(op, tokens, past)
             cache += seen
             attention += scored
-        return TokenWork(read, products, cache, attention, len(ops))
+        joined = sum(len(one) - 1 for one in self._mixtures if one.issubset(ops))
+        return TokenWork(read, products, cache, attention, len(ops) - joined)
 
     # ------------------------------------------------------------------------ operations
 
@@ -219,7 +224,9 @@ class DecoderWork:
     def _mixture(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Of all experts, those are read that tokens are sent to; by chance each to others."""
         node = self._wiring.nodes[op]
+        matrices = node.inputs[2::3][:3] if node.op_type == "QMoE" else None  # not their scales
         weights = [value for value in self._weights(op) if len(value_shape(value) or ()) == 3]
+        weights = [value for value in weights if matrices is None or value in matrices]
         if not weights:
             return PLAIN, 0, 0.0, 1.0
         shapes = [
@@ -229,7 +236,9 @@ class DecoderWork:
         chosen = max(1, _number(node, "k") or 1) / experts
         bits = _number(node, "expert_weight_bits") or 4
         packing = 8 // bits if node.op_type == "QMoE" else 1
-        kind = WeightFormat(bits, 32) if node.op_type == "QMoE" else _plain_format(weights[0])
+        kind = _plain_format(weights[0])
+        if node.op_type == "QMoE":
+            kind = WeightFormat(bits, max(0, _number(node, "block_size")) or 32)
         elements = packing * sum(math.prod(shape) for shape in shapes) * chosen
         return kind, 1, float(elements), 1 - (1 - chosen) ** tokens
 
@@ -273,10 +282,10 @@ def _matrix_of(node: ir.Node, weights: Sequence[ir.Value]) -> tuple[int, int, ir
     return 0, 0, None
 
 
-def _chosen_shares(model: Model, wiring: OpGraph) -> dict[int, float]:
+def _chosen_shares(layers: Sequence[LayerOps], wiring: OpGraph) -> dict[int, float]:
     """By expert that is an operation of its own: the share of tokens that choose it, by TopK."""
     found: dict[int, float] = {}
-    for layer in decoder_layers(model, wiring):
+    for layer in layers:
         own = [op for op in layer.experts if wiring.nodes[op].op_type == "If"]
         counts = [
             _constant(wiring.nodes[op], 1) for op in layer.ops if wiring.nodes[op].op_type == "TopK"

@@ -32,7 +32,8 @@ class LayerOps:
     Attributes:
         name: ``"embedding"``, ``"layer 0"``, ..., ``"head"``.
         ops: Their indices, ascending.
-        experts: Those of them that are the experts of a mixture; they may be elsewhere.
+        experts: Those of them that are the experts of a mixture; they may be elsewhere, and what
+            chooses among them and adds up their results goes with them.
         caches: Inputs of the model that hold the layer's past.
     """
 
@@ -93,12 +94,44 @@ def decoder_layers(model: Model, wiring: OpGraph) -> list[LayerOps]:
         LayerOps(
             _name(index, depth),
             tuple(ops),
-            tuple(op for op in ops if _is_expert(wiring.nodes[op])),
+            _experts(wiring, ops),
             tuple(name for name in caches if any(name in wiring.reads[op] for op in ops)),
         )
         for index, ops in enumerate(members)
         if ops
     ]
+
+
+def _experts(wiring: OpGraph, ops: Sequence[int]) -> tuple[int, ...]:
+    """The experts among a layer's operations, with what only stands between choice and result.
+
+    A device that gets all that can make one node of it.
+    """
+    experts = {op for op in ops if _is_expert(wiring.nodes[op])}
+    branches = {op for op in experts if wiring.nodes[op].op_type == "If"}
+    if not branches:
+        return tuple(sorted(experts))
+    choices = [op for op in ops if wiring.nodes[op].op_type == "TopK"]
+    chosen = _reached(wiring.succs, choices, ops)
+    leading = _with_sources(wiring, branches, ops)
+    found = experts | (chosen & leading)
+    found |= set(_sums_of(wiring, branches, ops))
+    for op in sorted(leading - found, reverse=True):
+        plain = all(value.const_value is None for value in weights_read(wiring.nodes[op]))
+        if plain and op not in chosen and found.issuperset(wiring.succs[op]):
+            found.add(op)
+    return tuple(sorted(found))
+
+
+def _reached(succs: Sequence[Sequence[int]], ops: Iterable[int], own: Sequence[int]) -> set[int]:
+    """Some operations of a layer, with all of the layer that depend on them."""
+    inside, stack, found = set(own), list(ops), set(ops)
+    while stack:
+        for reader in succs[stack.pop()]:
+            if reader in inside and reader not in found:
+                found.add(reader)
+                stack.append(reader)
+    return found
 
 
 def _is_expert(node: ir.Node) -> bool:
@@ -160,14 +193,23 @@ def _stream(
 
 
 def _before_head(wiring: OpGraph, own: Sequence[int]) -> list[int]:
-    """Of the last level: products with weights, but for the last, which makes the logits."""
-    return [op for op in own if _has_matrix(wiring, op) and wiring.live[op]][:-1]
+    """Of the last level: products with weights, but for the last, which makes the logits.
+
+    The sum of experts' results is with them.
+    """
+    ends = [op for op in own if _has_matrix(wiring, op) and wiring.live[op]][:-1]
+    branches = {op for op in ends if wiring.nodes[op].op_type == "If"}
+    return [*ends, *_sums_of(wiring, branches, own)]
+
+
+def _sums_of(wiring: OpGraph, branches: Collection[int], own: Iterable[int]) -> list[int]:
+    """What reads results of such operations alone."""
+    preds = wiring.preds
+    return [op for op in own if preds[op] and all(source in branches for source in preds[op])]
 
 
 def _has_matrix(wiring: OpGraph, op: int) -> bool:
-    for value in wiring.nodes[op].inputs:
-        if value is None:
-            continue
+    for value in weights_read(wiring.nodes[op]):
         source = wiring.producer.get(value.name or "")
         is_weight = value.const_value is not None or (
             source is not None and wiring.constant[source]
