@@ -7,7 +7,8 @@ from partita.lowering.constant_folding import fold_constants, reference_fold
 from partita.lowering.function_expansion import expand_functions
 from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
-from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.model_lowering import lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
 from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
 from partita.lowering.specialize import Specializer, made_ahead

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from partita.lowering.graph import Graph, Node, Value, lower_ir
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.model_lowering import lower_ir
 from partita.lowering.node_proto import input_types, model_proto, node_proto
 from partita.model.operator_checks import check_inputs
 
