@@ -50,6 +50,6 @@ class Weights:
 
 
 def unpacked(array, bits):
-    if bits == 8:
-        return array
-    return np.stack([array & 15, array >> 4], -1).reshape(*array.shape[:-1], -1)
+    """Numbers in bytes, the lowest bits first; the last axis grows."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((array[..., None] >> shifts) & ((1 << bits) - 1)).reshape(*array.shape[:-1], -1)

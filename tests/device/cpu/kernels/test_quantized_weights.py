@@ -65,6 +65,14 @@ def test_all_kinds_of_weights(zeros, halves, bits, size):
 
 
 @pytest.mark.parametrize("zeros", KINDS)
+@pytest.mark.parametrize("terms", [16, 90, 300])
+@pytest.mark.parametrize("size", [16, 64, 256])
+def test_weights_of_two_bits(zeros, terms, size):
+    weights, x = Weights(5, terms, 37, size, 2, zeros), normal(6, 3, terms)
+    assert_near(product(x, weights), exact(x, weights))
+
+
+@pytest.mark.parametrize("zeros", KINDS)
 @pytest.mark.parametrize(
     ("bits", "halves", "size"), [(4, True, 32), (8, False, 16), (4, True, 256)]
 )
@@ -148,7 +156,10 @@ def test_strict_products_of_rows_that_vary():
 
 
 @pytest.mark.parametrize("level", [0, 1, 4])
-@pytest.mark.parametrize(("bits", "zeros"), [(4, None), (4, "bytes"), (4, "floats"), (8, "bytes")])
+@pytest.mark.parametrize(
+    ("bits", "zeros"),
+    [(2, None), (2, "bytes"), (4, None), (4, "bytes"), (4, "floats"), (8, "bytes")],
+)
 def test_onnxruntime_computes_the_same(bits, zeros, level):
     weights, x, bias = Weights(1, 200, 33, 32, bits, zeros), normal(2, 2, 3, 200), normal(3, 33)
     inputs = [x, *weights.inputs]
@@ -436,4 +447,6 @@ def test_queries_tell_what_is_not_taken():
     model = model_of("MatMulNBits", inputs, domain=MICROSOFT, **(weights.sizes | {"bits": 2}))
     core = partita.Core()
     result = core.query_model(core.read_model(model.SerializeToString()), "CPU")
-    assert [r.detail for r in result.reasons.values()] == ["bits is 2; takes 4, 8"]
+    assert [r.detail for r in result.reasons.values()] == [
+        "bits is 2; takes 4, 8, and 2 of constants"
+    ]

@@ -1,1 +1,1 @@
-"""Products with weights of 4 or 8 bits that have a scale for each block, and look-ups in them."""
+"""Products with weights of few bits that have a scale for each block, and look-ups in them."""

@@ -1,4 +1,4 @@
-"""MatMulNBits of onnxruntime: weights of 4 or 8 bits, with a scale for each block of terms."""
+"""MatMulNBits of onnxruntime: weights of 2, 4 or 8 bits, with a scale for each block of terms."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _check(node: Node) -> Reason | None:
     bits, size = attrs.get("bits", 4), attrs["block_size"]
     wrong = ReasonCode.UNSUPPORTED_ATTRIBUTE
     if bits not in BLOCK_BITS:
-        return Reason(wrong, f"bits is {bits}; takes {_listed(BLOCK_BITS)}")
+        return Reason(wrong, f"bits is {bits}; takes {_listed(BLOCK_BITS)}, and 2 of constants")
     if size not in BLOCKS:
         return Reason(wrong, f"block_size is {size}; takes {_listed(BLOCKS)}")
     if attrs.get("weight_prepacked", 0):

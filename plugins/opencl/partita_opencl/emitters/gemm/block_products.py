@@ -54,7 +54,7 @@ def _check(node: Node) -> Reason | None:
     bits, block = node.attrs.get("bits", 4), node.attrs.get("block_size", 0)
     detail = ""
     if bits not in (4, 8):
-        detail = f"bits {bits}; takes 4 and 8"
+        detail = f"bits {bits}; takes 4 and 8, and 2 of constants"
     elif block < 16 or block > _LARGE or block & (block - 1):
         detail = f"block_size {block}; takes powers of two from 16"
     elif node.attrs.get("weight_prepacked", 0):
