@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from partita.lowering.builder import Builder, Emitter, NeedsValue, OtherSizes, Subgraph
 from partita.lowering.constant_folding import fold_constants, reference_fold
-from partita.lowering.function_expansion import expand_functions
 from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.model_lowering import lower, lower_ir, lower_proto
+from partita.lowering.models.function_expansion import expand_functions
+from partita.lowering.models.model_lowering import lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
 from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
 from partita.lowering.specialize import Specializer, made_ahead

@@ -6,7 +6,8 @@ import pytest
 from onnx import helper, parser
 from onnx.defs import get_schema, has
 
-from partita.lowering import expand_functions, function_expansion, lower_proto, reference_fold
+from partita.lowering import expand_functions, lower_proto, reference_fold
+from partita.lowering.models import function_expansion
 
 RNG = np.random.default_rng(5)
 

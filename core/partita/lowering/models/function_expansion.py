@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.model_lowering import lower_ir
+from partita.lowering.models.model_lowering import lower_ir
 from partita.lowering.node_proto import input_types, model_proto, node_proto
 from partita.model.operator_checks import check_inputs
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.two_bit_weights import widen_two_bits
+from partita.lowering.models.two_bit_weights import widen_two_bits
 from partita.model.model import numpy_dtype, value_shape
 from partita.system.memory_map import give_back, spilled
 

@@ -1,0 +1,1 @@
+"""From models to lowered graphs, and operators that are expanded there."""
