@@ -51,6 +51,9 @@ No cache decides that: shorter lines leave tiles half empty, and to copy a windo
 takes less. With tiles of 14 rows (AVX-512) it is slower from here on.
 """
 
+LEAST_RUN = 32
+"""Channels from which on lines are read where they lie: their runs are short, one for each tap."""
+
 LAYING = 1 / 4
 """Time to lay out an element, over the time of its products in one column of tiles; a guess."""
 
@@ -257,6 +260,8 @@ class Plan:
         level: Whose kernels.
         arithmetic: What products are computed in.
         source: Where rows are read.
+        in_place: Whether lines are read in the tensor itself; tiles at their ends leave out taps
+            that lie beside the image. Taps come column by column then, else row by row.
         merged: Whether all taps of one row of the kernel are one run.
         taps: Runs per output pixel.
         run: Elements of a run that count.
@@ -273,6 +278,7 @@ class Plan:
     level: Level
     arithmetic: Arithmetic
     source: Source
+    in_place: bool
     merged: bool
     taps: int
     run: int
@@ -293,7 +299,7 @@ class Plan:
     @property
     def packing(self) -> tuple[int, ...]:
         """What the layout of packed weights depends on."""
-        run = (self.taps, self.run, self.padded)
+        run = (self.taps, self.run, self.padded, self.in_place)
         return (int(self.arithmetic), self.images.groups, *run, self.columns, self.step)
 
 
@@ -356,6 +362,9 @@ class _Planner:
         self.cell = self._cell()
         self.pitch = images.width + max(images.begin[1], images.end[1])
         self.source = self._source()
+        self.in_place = self.source is Source.HALO and self._lies_ready()
+        if self.in_place:
+            self.cell, self.pitch = self.x_pitch, images.width
 
     def _cell(self) -> int:
         """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
@@ -403,6 +412,25 @@ class _Planner:
         apart = self.x_pitch * (2 if self.storage.half_in else 4)
         return not self.tiles and self.rows > SET_LINES and apart % self.set_bytes == 0
 
+    def _lies_ready(self) -> bool:
+        """Whether lines of the image need not be copied: tiles at their ends leave out taps.
+
+        One column of taps must lie on the image under all pixels, and sums not stop between pieces.
+        """
+        i, kept, gap = self.images, self.storage, self.images.dilation[1]
+        changed = kept.half_in or kept.planar or kept.scaled or kept.computed
+        plain = self.arithmetic is Arithmetic.F32 and not (changed or i.within)
+        return (
+            plain
+            and i.slices == 1
+            and self.group_channels >= LEAST_RUN
+            and 4 * i.stride[1] * self.x_pitch % self.set_bytes != 0
+            and 4 * i.depth * self.columns <= self._piece_bytes()
+            and i.begin[1] % gap == 0
+            and i.begin[1] // gap < i.kernel[1]
+            and (i.out_width - 1) * i.stride[1] < i.width
+        )
+
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
         i, kept = self.images, self.storage
@@ -446,7 +474,7 @@ class _Planner:
         i, unit = self.images, self.arithmetic.element_bytes
         halo = self.source is Source.HALO
         whole = self.cell == self.group_channels and not i.within
-        merged = halo and i.dilation[1] == 1 and whole
+        merged = halo and i.dilation[1] == 1 and whole and not self.in_place
         taps, run, cells = self._runs(merged)
         padded = run if self.source is Source.DIRECT else self._up(run)
         if self.source is Source.DIRECT:
@@ -492,6 +520,7 @@ class _Planner:
             self.level,
             self.arithmetic,
             self.source,
+            self.in_place,
             merged,
             i.slices * taps,
             run,
@@ -513,6 +542,9 @@ class _Planner:
         lines = [y * dilation_down * self.pitch for y in range(down)]
         if merged:
             return down, across * self.cell, lines
+        if self.in_place:
+            cells = [line + x * dilation for x in range(across) for line in lines]
+            return down * across, self.group_channels, cells
         cells = [line + x * dilation for line in lines for x in range(across)]
         return down * across, i.within or self.group_channels, cells
 
@@ -556,11 +588,12 @@ class _Planner:
         """Everything that the drivers read, but for what depends on the runs."""
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
-        run_on = halo and i.stride == (1, 1)
+        run_on = halo and i.stride == (1, 1) and not self.in_place
         flat = run_on and (self.tiles or self._runs_on())
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
-        unit_bytes = i.laid * cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
+        read = 4 * self.group_channels if self.in_place else i.laid * cell_bytes * planes
+        unit_bytes = read * (self.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
         shared = -(-max(0, extra + 1 - i.stride[0]) // i.stride[0])  # lines of the result
         grain = 1 if halo else self.rows
@@ -577,7 +610,7 @@ class _Planner:
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
         tiles = evaluated(_tiles, panel, *lines)
         plane = 0
-        if self.source is not Source.DIRECT:
+        if self.source is not Source.DIRECT and not self.in_place:
             lines = (panel - 1) * i.stride[0] + 1 + extra
             rows = lines * self.pitch + i.begin[1] + self.spare if halo else panel
             # Tiles of AMX read whole rows and whole steps: the last may lie behind the panel.
@@ -624,6 +657,7 @@ class _Planner:
             "LEAST_TILES": -(-CLAIM_WORK // max(1, self.rows * self.columns * i.depth * i.results)),
             "SLICE_BYTES": plane,
             "COLUMN_STEP": 4 * self.columns if i.within else 0,
+            "IN_PLACE": int(self.in_place),
             "TILES": tiles,
             "THREAD_BYTES": plane * i.laid * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.tiles),
@@ -631,7 +665,7 @@ class _Planner:
 
     def _laying(self) -> float:
         """Time in which rows are laid out, over that of one column of their tiles."""
-        if self.source is Source.DIRECT:
+        if self.source is Source.DIRECT or self.in_place:
             return 0.0
         i = self.images
         taps = i.kernel[0] * i.kernel[1] if self.source is Source.HALO else 1

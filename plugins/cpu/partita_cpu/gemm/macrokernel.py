@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.program import flattened
 from partita_cpu.gemm.input_panel import Scaling, copy_rows_padded, copy_windows
-from partita_cpu.gemm.nonfinite import LARGEST, whole_term
+from partita_cpu.gemm.nonfinite import LARGEST, exact_tile
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
     Epilogue,
@@ -37,6 +37,7 @@ from partita_cpu.gemm.tile_fields import (
     CHUNK,
     COLUMN_STEP,
     DEPTH,
+    DILATION_ACROSS,
     DILATION_DOWN,
     DIRECT,
     EVEN,
@@ -46,8 +47,10 @@ from partita_cpu.gemm.tile_fields import (
     GROUP_OUTPUTS,
     HALO,
     HEIGHT,
+    IN_PLACE,
     LAST_LAID,
     LEAST_TILES,
+    LEFT,
     OUT_HEIGHT,
     OUT_WIDTH,
     PARTIAL_BYTES,
@@ -62,9 +65,11 @@ from partita_cpu.gemm.tile_fields import (
     SLICES,
     SOURCE,
     STEP_BYTES,
+    STRIDE_ACROSS,
     STRIDE_DOWN,
     TAP_BYTES,
     TAPS,
+    TAPS_ACROSS,
     TAPS_DOWN,
     THREAD_BYTES,
     TILE_BYTES,
@@ -72,8 +77,10 @@ from partita_cpu.gemm.tile_fields import (
     TILE_ROWS,
     TOP,
     W_FIRST,
+    WIDTH,
     X_BYTES,
     X_FIRST,
+    X_PITCH,
     Y_BYTES,
     Y_FIRST,
     Y_PITCH,
@@ -93,7 +100,7 @@ from partita_cpu.gemm.tile_kernels import (
     WIDEN,
     Arithmetic,
 )
-from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
+from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_activate,
@@ -108,6 +115,9 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 
+_LOWEST, _HIGHEST = np.float32(-np.inf), np.float32(np.inf)
+_FETCHED = 4
+"""A tile asks for one in so many of the bytes of weights that it reads."""
 _MANY = 3
 """Tiles from which on weights are widened once for all of them."""
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
@@ -287,6 +297,8 @@ def _copy_input(
             which one that ends.
     """
     unit, first, last = rows[0], rows[0] + rows[1], rows[0] + rows[2]
+    if p[IN_PLACE]:
+        return x + _place_of_line(p, unit, group), 0
     if p[SOURCE] == DIRECT:
         first = p[X_FIRST] + group * p[GROUP_CHANNELS]
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
@@ -302,6 +314,15 @@ def _copy_input(
     if kernels[ROUND]:
         call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))
     return panel, largest
+
+
+@loop(inline=True)
+def _place_of_line(p: Array, unit: int, group: int) -> Any:
+    """Bytes to what the first tap meets under the first pixel of a line, if the image went on."""
+    image = unit // p[OUT_HEIGHT]
+    line = (unit - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
+    pixel = (image * p[HEIGHT] + line) * p[WIDTH] - p[LEFT]
+    return 4 * (pixel * p[X_PITCH] + p[X_FIRST] + group * p[GROUP_CHANNELS])
 
 
 @loop(inline=True)
@@ -388,13 +409,11 @@ def multiply_panel(
     kernels, p = context.kernels, context.p
     panel = _panel_of(largest, context, tiles)
     bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
-    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
-    # In which tiles ask for what is needed next of b.
-    parts = 2 if kernels[CONFIGURE] or wide else 4
+    parts = 2 if kernels[CONFIGURE] or wide else 4  # tiles that ask for what comes next of b
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
-    flat, by_lines = p[SOURCE] == HALO and p[FLAT] != 0, p[SOURCE] == HALO and p[FLAT] == 0
+    flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
     start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
@@ -426,15 +445,17 @@ def multiply_panel(
                         ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap > start_tap else 0
+                    if p[IN_PLACE]:
+                        tile = source, pixel, rows, of_rows, panel.tile, ahead
+                        begin, count, start, ahead = _edge_taps(tile, tiles.unit + line, b, context)
+                        places, weights = context.offsets + 8 * begin, b + begin * tap_bytes
                     sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
                     if not ends:
                         if not panel.exact:
-                            call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, lowest, highest, 0))
+                            call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
                         continue
-                    at_line = line
-                    if flat:
-                        at_line = pixel // panel.pitch
-                        pixel -= at_line * panel.pitch
+                    at_line = pixel // panel.pitch if flat else line
+                    pixel -= at_line * panel.pitch if flat else 0
                     if direct and pixel + rows <= panel.width:
                         to, other = _result(at, panel, column, epilogue, at_line, pixel)
                         rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
@@ -443,10 +464,17 @@ def multiply_panel(
                             call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                         continue
                     if panel.exact:
-                        _exact_tile(source, column.weights, tiles, panel.tile, context, rows)
+                        exact_tile(source, column.weights, tiles, panel.tile, context, rows)
                     else:
-                        call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0))
+                        call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
                     finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
+
+
+@loop(inline=True)
+def _line_kinds(p: Array) -> Any:
+    """Whether tiles run on over the ends of lines, and whether lines leave out rows of taps."""
+    halo = p[SOURCE] == HALO
+    return halo and p[FLAT] != 0, halo and p[FLAT] + p[IN_PLACE] == 0
 
 
 @loop(inline=True)
@@ -516,6 +544,24 @@ def _rows_of(t: int, panel: Panel, p: Array, unit: int) -> Any:
 
 
 @loop(inline=True)
+def _lines_inside(p: Array, line: int) -> Any:
+    """Which rows of taps lie on the image under a line of the result: first, and behind the last.
+
+    Args:
+        p: `Plan.table`.
+        line: Of the result, counted through all images.
+    """
+    place = line % p[OUT_HEIGHT] * p[STRIDE_DOWN] - p[TOP]
+    down, apart = p[TAPS_DOWN], p[DILATION_DOWN]
+    low, high = 0, down
+    if place < 0:
+        low = min(-(place // apart), down)
+    if place + (down - 1) * apart >= p[HEIGHT]:
+        high = max((p[HEIGHT] - 1 - place) // apart + 1, low)
+    return low, high
+
+
+@loop(inline=True)
 def _taps_inside(p: Array, line: int, first: int, behind: int) -> Any:
     """Which of some taps a line of the result needs: those at both ends may lie in the padding.
 
@@ -528,13 +574,8 @@ def _taps_inside(p: Array, line: int, first: int, behind: int) -> Any:
     Returns:
         The first one that is left, and behind the last one.
     """
-    place = line % p[OUT_HEIGHT] * p[STRIDE_DOWN] - p[TOP]
-    down, apart = p[TAPS_DOWN], p[DILATION_DOWN]
-    low, high = 0, down
-    if place < 0:
-        low = min(-(place // apart), down)
-    if place + (down - 1) * apart >= p[HEIGHT]:
-        high = max((p[HEIGHT] - 1 - place) // apart + 1, low)
+    down = p[TAPS_DOWN]
+    low, high = _lines_inside(p, line)
     if low == 0 and high == down:
         return first, behind
     of_slice = p[TAPS] // p[SLICES]
@@ -542,6 +583,63 @@ def _taps_inside(p: Array, line: int, first: int, behind: int) -> Any:
     begin, end = first % of_slice, (behind - 1) % of_slice + 1
     begin = min(first + max(low * across - begin, 0), behind)
     return begin, max(behind - max(end - high * across, 0), begin)
+
+
+@loop
+def _edge_taps(
+    tile: tuple[int, int, int, int, int, int], line: int, b: int, context: PanelContext
+) -> Any:
+    """Adds up columns of taps that lie beside the image under some of a tile's pixels.
+
+    They are added up for the others before the columns that lie on it under all pixels.
+
+    Args:
+        tile: Address of what the first tap meets under its first pixel, that pixel, how many there
+            are, in front of which place the kernels for so many rows are, where sums go, and what
+            is needed next of the weights.
+        line: Of the result, counted through all images.
+        b: Address of the packed weights.
+        context: Kernels and plan.
+
+    Returns:
+        The first tap that is left, how many are, the sums to go on from or 0, and what is needed
+        next of the weights.
+    """
+    kernels, p = context.kernels, context.p
+    source, pixel, rows, of_rows, sums, ahead = tile
+    down, across, step, apart = p[TAPS_DOWN], p[TAPS_ACROSS], p[STRIDE_ACROSS], p[DILATION_ACROSS]
+    low, high = _lines_inside(p, line)
+    first = pixel * step - p[LEFT]
+    last, width = first + (rows - 1) * step, p[WIDTH]
+    begin = p[LEFT] // apart
+    behind = begin + 1
+    if low == 0 and high == down:
+        while begin > 0 and first + (begin - 1) * apart >= 0:
+            begin -= 1
+        while behind < across and last + behind * apart < width:
+            behind += 1
+    start, row_bytes = 0, 4 * p[TILE_COLUMNS]
+    for column in range(across):
+        place = first + column * apart
+        top = max(0, -(place // step))
+        bottom = rows - max(0, -((width - 1 - last - column * apart) // step))
+        if begin <= column < behind or top >= bottom or low == high:
+            continue
+        if start == 0 and bottom - top < rows:
+            cleared = floats_at(sums, rows * p[TILE_COLUMNS])
+            for i in range(cleared.size):
+                cleared[i] = np.float32(0)
+            start = sums
+        tap, further = column * down + low, top * row_bytes
+        places, weights = context.offsets + 8 * tap, b + tap * p[TAP_BYTES]
+        its = source + top * p[ROW], p[ROW], places, high - low, p[DEPTH], weights, p[STEP_BYTES]
+        from_here = start + further if start else 0
+        rest = (sums + further, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0)
+        kernel = kernels[of_rows + bottom - top]
+        call_tile(kernel, (*its, bottom - top, from_here, ahead, *rest))
+        start = sums
+        ahead += (high - low) * p[TAP_BYTES] // _FETCHED
+    return begin * down + low, (behind - 1 - begin) * down + high - low, start, ahead
 
 
 @loop(inline=True)
@@ -617,35 +715,6 @@ def _activate_piece(
         call_epilogue(kernel, (together, at, *rest))
     alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
     activate_floats(piece, count * columns, epilogue.code, alpha, beta)
-
-
-@loop
-def _exact_tile(
-    a: int, w: int, tiles: TileRange, tile: int, context: PanelContext, rows: int
-) -> None:
-    """A tile whose input is infinite, NaN, or nearly so; see `nonfinite`."""
-    p = context.p
-    planes = max(p[ARITHMETIC], 1)
-    plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
-    first_step, steps = tiles.first_tap * p[DEPTH], tiles.last_tap * p[DEPTH]
-    places = integers_at(context.offsets, p[TAPS])
-    sums = floats_at(tile, rows * columns)
-    step_size = p[STEP_BYTES] // 2
-    weights = shorts_at(w, steps * planes * columns * step_size)
-    half = 16 * step_size
-    for r in range(rows):
-        for c in range(columns):
-            total = np.float32(0)
-            for step in range(first_step, steps):
-                tap = step // p[DEPTH]
-                inside = (step - tap * p[DEPTH]) * step_size
-                values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
-                block = step * planes * columns * step_size
-                block += c // 16 * half + c % 16 * 2
-                for k in range(min(step_size, p[RUN] - inside)):
-                    index = block + k // 2 * 32 + k % 2
-                    total += whole_term(values, k, plane, weights, index, planes)
-            sums[r * columns + c] = total
 
 
 _FLOATS, _SHORTS = np.zeros(0, np.float32), np.zeros(0, np.uint16)

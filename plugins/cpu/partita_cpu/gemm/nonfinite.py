@@ -11,9 +11,22 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.gemm.product_records import PanelContext, TileRange
+from partita_cpu.gemm.tile_fields import (
+    ARITHMETIC,
+    DEPTH,
+    PLANE_BYTES,
+    ROW,
+    RUN,
+    STEP,
+    STEP_BYTES,
+    TAPS,
+    TILE_COLUMNS,
+)
 from partita_cpu.jit.deferred_numba import register_jitable
+from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
 from partita_cpu.jit.intrinsics.address_call import float_bits
+from partita_cpu.jit.loop_kernel import loop
 
 LARGEST = 0x7F7F8000
 """The first float32 that rounds to an infinite bfloat16, as bits."""
@@ -48,3 +61,32 @@ def whole_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) 
 @register_jitable
 def _float(bits: Any) -> Any:
     return float_bits(np.int64(bits) << 16)
+
+
+@loop
+def exact_tile(
+    a: int, w: int, tiles: TileRange, tile: int, context: PanelContext, rows: int
+) -> None:
+    """A tile whose input is infinite, NaN, or nearly so."""
+    p = context.p
+    planes = max(p[ARITHMETIC], 1)
+    plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
+    first_step, steps = tiles.first_tap * p[DEPTH], tiles.last_tap * p[DEPTH]
+    places = integers_at(context.offsets, p[TAPS])
+    sums = floats_at(tile, rows * columns)
+    step_size = p[STEP_BYTES] // 2
+    weights = shorts_at(w, steps * planes * columns * step_size)
+    half = 16 * step_size
+    for r in range(rows):
+        for c in range(columns):
+            total = np.float32(0)
+            for step in range(first_step, steps):
+                tap = step // p[DEPTH]
+                inside = (step - tap * p[DEPTH]) * step_size
+                values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
+                block = step * planes * columns * step_size
+                block += c // 16 * half + c % 16 * 2
+                for k in range(min(step_size, p[RUN] - inside)):
+                    index = block + k // 2 * 32 + k % 2
+                    total += whole_term(values, k, plane, weights, index, planes)
+            sums[r * columns + c] = total

@@ -110,8 +110,11 @@ def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> 
     _, channels, down, across = w.shape
     size = channels * down * across
     group = plan.images.outputs // plan.images.groups * size
-    lies = (group, size, down * across, across, 1)
-    return _packed(plan, w, (channels, down, across, *lies), threads, later)
+    taps, steps = (down, across), (across, 1)
+    if plan.in_place:
+        taps, steps = taps[::-1], steps[::-1]
+    where = (channels, *taps, group, size, down * across, *steps)
+    return _packed(plan, w, where, threads, later)
 
 
 def packed_size(plan: Plan) -> int:

@@ -15,7 +15,7 @@ FIELDS = (
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
     *("W_FIRST", "FIRST_LAID", "LAST_LAID", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
-    "COLUMN_STEP",
+    *("COLUMN_STEP", "IN_PLACE"),
 )
 """What the array holds, in order."""
 
@@ -82,6 +82,7 @@ FIELDS = (
     RESULT_STEP,
     LEAST_TILES,
     COLUMN_STEP,
+    IN_PLACE,
 ) = range(len(FIELDS))
 
 DIRECT, HALO, COLUMNS = range(3)
