@@ -9,11 +9,14 @@ the prompt with it). Printed are medians of tokens a second of both phases, the 
 decoding comes to (bytes of weights that a token reads, times tokens a second), and how many of the
 first tokens are those of the engine in the first row: of a random prompt many tokens are about
 equally likely, so that arithmetic decides. Engines in this process have the processor time of the
-prompt, too, which others on the machine disturb less. Engines: Partita by its exact products, and
-(``partita-int8``) with rows of prompts and caches in int8, OpenVINO's default; llama.cpp (npm's
-node-llama-cpp) and OpenVINO GenAI on the same file; onnxruntime and onnxruntime-genai on what
-Partita makes of it, saved as ONNX. What is not installed is left out, and a line says so; README.md
-beside this script says how to install it.
+prompt, too, which others on the machine disturb less. Engines: Partita by its exact products, in
+bfloat16 (``partita-bf16``), with rows of prompts and caches in int8 (``partita-int8``), and with
+both; llama.cpp (npm's node-llama-cpp) and OpenVINO GenAI on the same file; onnxruntime and
+onnxruntime-genai on what Partita makes of it, saved as ONNX. OpenVINO computes in bfloat16 by
+default where the processor multiplies that, with rows and caches in int8 where weights are in
+blocks; ``openvino-f32`` is told not to. The column of the arithmetic says what each one was asked
+for; compare those that were asked for the same. What is not installed is left out, and a line says
+so; README.md beside this script says how to install it.
 """
 
 from __future__ import annotations
@@ -151,20 +154,31 @@ class Partita(StepEngine):
         setting: What all engines get.
         group: Numbers of a row of a prompt that share a scale in int8; 0 for exact products.
         cache_type: Elements of the caches.
+        bf16: Whether products of float32 and attention are computed in bfloat16.
     """
 
-    def __init__(self, setting: Setting, group: int = 0, cache_type: CacheType = "float32") -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        group: int = 0,
+        cache_type: CacheType = "float32",
+        bf16: bool = False,
+    ) -> None:
         config = dict(setting.config)
+        if bf16:
+            config["INFERENCE_PRECISION_HINT"] = "bf16"
         if group:
             config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
         core = partita.Core()
         if core.accepts_property(setting.device, "INFERENCE_NUM_THREADS"):
             config["INFERENCE_NUM_THREADS"] = setting.threads
-        self.name = f"Partita {partita.__version__} on {setting.device}"
-        self.arithmetic = "rows of 16 bits where weights are in blocks, else float32"
-        if group:
-            self.name += ", int8"
-            self.arithmetic = f"prompts in int8 by groups of {group}, {cache_type} caches"
+        precision = "bf16" if bf16 else "f32"
+        self.name = f"Partita {partita.__version__} on {setting.device}, {precision}"
+        blocks = f"int8 in groups of {group}" if group else "16 bits"
+        self.name += ", int8" if group else ""
+        self.arithmetic = (
+            f"{precision}; rows that meet weights in blocks in {blocks}; {cache_type} caches"
+        )
         if core.accepts_property(setting.device, "HETERO_CONTEXT"):
             config["HETERO_CONTEXT"] = setting.context
         model = decoder_of(setting.path, setting.context, cache_type)
@@ -314,14 +328,20 @@ def _genai_config(setting: Setting) -> dict[str, Any]:
 
 
 class OpenvinoGenai:
-    """OpenVINO GenAI on the GGUF file; times are its own."""
+    """OpenVINO GenAI on the GGUF file; times are its own.
 
-    def __init__(self, setting: Setting) -> None:
+    Args:
+        setting: What all engines get.
+        precision: What it is told to compute in; nothing for its default.
+    """
+
+    def __init__(self, setting: Setting, precision: str = "") -> None:
         import openvino_genai
 
-        self.name = f"openvino-genai {version('openvino-genai')}"
-        self.arithmetic = "its default"
+        self.name = f"openvino-genai {version('openvino-genai')}{precision and ', '}{precision}"
+        self.arithmetic = _openvino_arithmetic(precision)
         self._genai = openvino_genai
+        hint = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False  # turns are of one prompt
         self._pipeline = openvino_genai.LLMPipeline(
@@ -329,6 +349,7 @@ class OpenvinoGenai:
             "CPU",
             scheduler_config=scheduler,
             INFERENCE_NUM_THREADS=setting.threads,
+            **hint,
         )
 
     def turn(self, prompt: Sequence[int], count: int) -> Turn:
@@ -345,6 +366,25 @@ class OpenvinoGenai:
         decode = metrics.get_tpot().mean / 1e3 * count
         tokens = list(result.tokens[0])[:count]
         return Turn(metrics.get_ttft().mean / 1e3, decode, tokens, clock.cpu_s)
+
+
+def _openvino_arithmetic(precision: str) -> str:
+    """What OpenVINO computes in where it is told a precision, or nothing."""
+    import openvino
+
+    core = openvino.Core()
+    hint, group, cache = (
+        core.get_property("CPU", name)
+        for name in (
+            "INFERENCE_PRECISION_HINT",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+            "KV_CACHE_PRECISION",
+        )
+    )
+    return (
+        f"{precision or hint.to_string()}; rows that meet weights in blocks in int8 in groups of "
+        f"{group}; {cache.to_string()} caches"
+    )
 
 
 def _first_token_clock(genai: Any) -> Any:
@@ -407,11 +447,14 @@ class LlamaCpp:
 
 ENGINES: dict[str, Callable[[Setting], Engine]] = {
     "partita": Partita,
+    "partita-bf16": functools.partial(Partita, bf16=True),
     "partita-int8": functools.partial(Partita, group=32, cache_type="int8"),
+    "partita-int8-bf16": functools.partial(Partita, group=32, cache_type="int8", bf16=True),
     "llama.cpp": LlamaCpp,
     "onnxruntime": OnnxRuntime,
     "genai": OnnxRuntimeGenai,
     "openvino": OpenvinoGenai,
+    "openvino-f32": functools.partial(OpenvinoGenai, precision="f32"),
 }
 
 
