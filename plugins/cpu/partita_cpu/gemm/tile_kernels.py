@@ -16,7 +16,7 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import groups_part
-from partita_cpu.llvm.tiles import dot_unpacked, unpack_quads
+from partita_cpu.llvm.tiles import attend, dot_unpacked, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
@@ -369,18 +369,21 @@ SOFTMAX, TRANSPOSE = 0, MAX_ROWS + 1
 
 
 @functools.cache
-def attention_kernels(level: Level) -> Array:
+def attention_kernels(level: Level, pairs: bool = False) -> Array:
     """The kernels of attention over a cache: those of `attend.products` by number of rows.
+
+    They multiply floats, or pairs of bfloat16 where `attend.in_pairs` says that they can.
 
     In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
     of keys whose sides are `SIDE`, or the columns of a tile if these are fewer.
     """
     table = np.zeros(MAX_ROWS + 2, np.int64)
-    known = llvm_kernel.addresses(level, "_attention")
+    known, end = llvm_kernel.addresses(level, "_attention"), attend.PAIRED if pairs else ""
     for rows in range(1, level.rows + 1):
-        table[rows] = known[f"products_{rows}"]
+        table[rows] = known[f"products{end}_{rows}"]
     name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
-    table[SOFTMAX], table[TRANSPOSE] = known["online_softmax"], llvm_kernel.addresses(level)[name]
+    table[SOFTMAX] = known[f"online_softmax{end}"]
+    table[TRANSPOSE] = llvm_kernel.addresses(level)[name]
     return table
 
 

@@ -74,9 +74,9 @@ class Case:
         graph, arrays = lower_proto(self.model()), list(self.feeds().values())
         return run_graph(graph, arrays) if threads == 1 else run_shared(graph, arrays)
 
-    def native(self, level, threads):
+    def native(self, level, threads, arithmetic=Arithmetic.F32):
         """What kernels of a level compute, on memory that holds NaN before."""
-        choice = Choice(MachineModel(level), Arithmetic.F32, threads)
+        choice = Choice(MachineModel(level), arithmetic, threads)
         specializer = Specializer(lower_proto(self.model()), Target(emitter_for, options=choice))
         with mock.patch.object(bound_program, "PARALLEL_WORK", 0):
             runner = GraphRunner(specializer, Team(threads))

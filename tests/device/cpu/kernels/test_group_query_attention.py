@@ -10,9 +10,11 @@ from single_op import model_of, normal
 
 from partita.errors import CompileError, InferError
 from partita.lowering import Specializer, Target, lower_proto
+from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.attention.cache_append import Caches, Norms, Rotary, Tokens, append_kernel
 from partita_cpu.kernels.operator_table import emitter_for
+from partita_cpu.llvm.tiles.attend import in_pairs
 from partita_cpu.runtime.device_model import run_graph
 
 DECODE = ((2, 6, 2, 1, 16), 20, 12, (9, 11))
@@ -101,6 +103,28 @@ def test_many_queries_at_once(form, level, threads):
     case = Case(*form, do_rotary=1, **attributes)
     for got, want in zip(case.native(level, threads), case.expected(), strict=True):
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
+
+
+PAIRED = [level for level in available()[1:] if in_pairs(level)]
+
+
+@pytest.mark.parametrize("level", PAIRED)
+@pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("form", [*MANY, ((1, 3, 1, 41, 7), 50, 49, (48,), {})])
+def test_many_queries_at_once_in_bfloat16(form, kind, level):
+    """Each factor is off by 2**-9 of itself at most, and results are means of values."""
+    *form, attributes = form
+    case = Case(*form, do_rotary=form[0][4] % 2 == 0, **attributes)
+    for name in ("past_key", "past_value"):
+        case.inputs[name] = case.inputs[name].astype(kind)
+    expected = case.expected()
+    got = case.native(level, 3, Arithmetic.BF16)
+    exact = case.native(level, 3)
+    most = np.abs(expected[0]).max()
+    assert 0 < np.abs(got[0] - exact[0]).max() <= 2**-6 * most
+    assert np.sqrt(np.mean((got[0] - expected[0]) ** 2)) <= 2**-9 * most
+    for mine, other in zip(got[1:], exact[1:], strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 @pytest.mark.parametrize("level", available()[1:])
@@ -243,7 +267,7 @@ def test_a_cache_that_grows_in_place_is_not_copied():
         *Tokens(*new),
         *Rotary(nothing, nothing, np.zeros(1, np.int64)),
         *Norms(nothing, nothing, 0.0, 0.0),
-        *(np.array([2, 3]), np.zeros(4, np.float32), table, 1.0, 0, 1),
+        *(np.array([2, 3]), np.zeros(4, np.float32), np.zeros(16, np.float32), table, 1.0, 0, 1),
     )
     for part, old, row in zip(cache, kept, new[1:], strict=True):
         old[8:12] = row

@@ -4,12 +4,14 @@ import ctypes
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.tile_kernels import SOFTMAX, attention_kernels, tile_columns
 from partita_cpu.jit.isa import available
-from partita_cpu.llvm.tiles.attend import STATES, TOGETHER, state_rows
+from partita_cpu.llvm.tiles.attend import STATES, TOGETHER, in_pairs, state_rows
 
 LEVELS = list(available()[1:])
+PAIRED = [level for level in LEVELS if in_pairs(level)]
 
 
 def call(address, *args):
@@ -34,6 +36,47 @@ def test_products(level, depth, going_on, guarded):
         left = a.ctypes.data, a[0].nbytes, depth
         call(attention_kernels(level)[rows], *left, *packed, y.ctypes.data, y[0].nbytes, begin)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(depth) + 4)
+
+
+@pytest.mark.parametrize("level", PAIRED)
+@pytest.mark.parametrize("depth", [1, 7, 64])
+def test_products_of_pairs(level, depth, guarded):
+    """As those of floats, of factors that are bfloat16; y begins with what it had."""
+    rng, wide, blocks = np.random.default_rng(0), tile_columns(level), 3
+    for rows in range(1, level.rows + 1):
+        factors = rng.standard_normal((rows, 2 * depth)).astype(bfloat16)
+        others = rng.standard_normal((blocks, depth, wide, 2)).astype(bfloat16)
+        a, b = guarded.array(factors.view(np.uint16)), guarded.array(others.view(np.uint16))
+        y = guarded.array(rng.standard_normal((rows, blocks * wide)).astype(np.float32))
+        shares = guarded.array(rng.random(rows).astype(np.float32))
+        flat = others.astype(np.float64).transpose(1, 3, 0, 2).reshape(2 * depth, -1)
+        wanted = factors.astype(np.float64) @ flat + shares[:, None].astype(np.float64) * y
+        left = a.ctypes.data, a[0].nbytes, depth, b.ctypes.data, b[0].nbytes, blocks
+        to = y.ctypes.data, y[0].nbytes, shares.ctypes.data
+        call(attention_kernels(level, True)[rows], *left, *to)
+        assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(2 * depth) + 4)
+
+
+@pytest.mark.parametrize("level", PAIRED)
+def test_powers_become_bfloat16_in_place(level, guarded):
+    rng, rows, columns, unit = np.random.default_rng(2), level.rows, 75, TOGETHER * level.lanes
+    room, apart = -(-columns // unit) * unit, state_rows(rows, level.lanes)
+    given = rng.standard_normal((rows, room)).astype(np.float32)
+    found = []
+    for pairs in (False, True):
+        state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
+        state[1:] = 0
+        seen = guarded.array(np.zeros((2, apart), np.int32))
+        seen[0, :rows], seen[1, :rows] = 3, 60
+        scores = guarded.array(given)
+        places = scores.ctypes.data, scores[0].nbytes, rows, columns
+        kernel = attention_kernels(level, pairs)[SOFTMAX]
+        call(kernel, *places, seen.ctypes.data, state.ctypes.data)
+        found.append((np.array(scores), np.array(state)))
+    (powers, state), (halves, same) = found
+    np.testing.assert_array_equal(state, same)
+    made = halves.view(np.uint16)[:, :room].view(bfloat16)
+    np.testing.assert_array_equal(made, powers.astype(bfloat16))
 
 
 @pytest.mark.parametrize("level", LEVELS)

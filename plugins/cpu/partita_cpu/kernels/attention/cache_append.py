@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_call import address
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -17,7 +18,7 @@ from partita_cpu.kernels.attention.cache_elements import (
     put_scale,
     rounded_as,
 )
-from partita_cpu.scalar.math import add_in_any_order, copy_row, like, maximum
+from partita_cpu.scalar.math import add_in_any_order, copy_row, like, maximum, wide_vectors
 
 (
     BATCHES,
@@ -43,6 +44,11 @@ past and present have room for; PITCH: elements from one token to the next, STAR
 first head; ROTATED: elements of a head that turn, in pairs; INTERLEAVED: whether pairs are
 neighbours; POSITIONED: whether positions are given; NORMALIZED: whether there are weights of norms.
 """
+
+
+MANY_TOKENS = 8
+"""Of so many for each thread, threads share the tokens where caches grow in place: as much of each
+head for all, whatever keys and values cost beside queries."""
 
 
 class Caches(NamedTuple):
@@ -90,6 +96,7 @@ def append_tokens(
     norms: Norms,
     spans: Array,
     queries: Array,
+    scratch: Array,
     table: Array,
     scale: float,
     tid: int,
@@ -104,25 +111,40 @@ def append_tokens(
         norms: Not read unless the table says so.
         spans: See `cache_spans`.
         queries: Receives the queries, times the scale, (B, KV_HEADS, S, heads of a group, SIZE).
+        scratch: `scratch_floats` for each thread.
         table: As above.
         scale: Factor of the queries.
         tid: This thread.
-        nt: All threads; they share the heads.
+        nt: All threads; they share the heads, or the tokens if these are many.
     """
+    wide_vectors()
     heads, kv_heads, size = table[HEADS], table[KV_HEADS], table[SIZE]
     group, count = heads // kv_heads, table[QUERIES]
-    each = heads + kv_heads
-    for unit in range(table[BATCHES] * each * tid // nt, table[BATCHES] * each * (tid + 1) // nt):
+    each, room = heads + kv_heads, scratch_floats(size)
+    threads = min(nt, scratch.size // room)
+    if tid >= threads:
+        return
+    mine = scratch[tid * room : tid * room + size]
+    low, high = table[BATCHES] * each * tid // threads, table[BATCHES] * each * (tid + 1) // threads
+    start, stop = 0, count
+    in_place = address(caches.past_keys) == address(caches.keys)
+    in_place = in_place and address(caches.past_values) == address(caches.values)
+    if in_place and count >= MANY_TOKENS * threads:
+        low, high = 0, table[BATCHES] * each
+        start, stop = count * tid // threads, count * (tid + 1) // threads
+    for unit in range(low, high):
         batch, head = unit // each, unit % each
         before = spans[2 * batch]
         new = min(count, spans[2 * batch + 1] - before)
         if head >= heads:
-            _append_head(caches, tokens, rotary, norms, before, new, table, batch, head - heads)
+            some = start, min(stop, new)
+            head -= heads
+            _append_head(caches, tokens, rotary, norms, before, some, mine, table, batch, head)
             continue
         first = (batch * kv_heads + head // group) * count * group + head % group
-        for s in range(count):
-            start = (batch * count + s) * table[Q_PITCH] + table[Q_START] + head * size
-            source = tokens.q[start : start + size]
+        for s in range(start, stop):
+            at = (batch * count + s) * table[Q_PITCH] + table[Q_START] + head * size
+            source = tokens.q[at : at + size]
             place = (first + s * group) * size
             target = queries[place : place + size]
             if s >= new:
@@ -143,12 +165,13 @@ def _append_head(
     rotary: Rotary,
     norms: Norms,
     before: int,
-    new: int,
+    some: Any,
+    mine: Array,
     table: Array,
     batch: int,
     head: int,
 ) -> None:
-    """Brings one head of keys and values to the present, and the new ones behind."""
+    """Brings one head of keys and values to the present, and some of the new ones behind."""
     size, count = table[SIZE], table[QUERIES]
     unit = batch * table[KV_HEADS] + head
     step = pitch(caches.keys, size)
@@ -157,21 +180,32 @@ def _append_head(
     start, length = unit * table[PAST_PLACES] * step, table[PAST_PLACES] * step
     keep_past(caches.past_keys, start, length, caches.keys, keys)
     keep_past(caches.past_values, start, length, caches.values, values)
-    for s in range(new):
+    for s in range(some[0], some[1]):
         place = (before + s) * step
         row, target = batch * count + s, keys[place : place + step]
         start = row * table[K_PITCH] + table[K_START] + head * size
-        _append_key(tokens.k[start : start + size], rotary, norms, before + s, row, table, target)
+        source, factor = tokens.k[start : start + size], like(mine[0], 1)
+        if table[NORMALIZED]:
+            factor = _inverse_root(source, norms.k_epsilon)
+        scale_row(source, norms.k, factor, table[NORMALIZED], mine)
+        at = rotary.positions[row] if table[POSITIONED] else before + s
+        rotate_row(mine, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
+        _put_row(mine, target)
         start = row * table[V_PITCH] + table[V_START] + head * size
-        source, target = tokens.v[start : start + size], values[place : place + step]
-        inverse = like(source[0], 1)
-        if has_scales(target):
-            largest = like(source[0], 0)
-            for i in range(size):
-                largest = maximum(largest, abs(source[i]))
-            inverse = put_scale(target, size, largest)
-        for i in range(size):
-            target[i] = rounded_as(target, source[i] * inverse)
+        _put_row(tokens.v[start : start + size], values[place : place + step])
+
+
+@loop
+def _put_row(source: Array, target: Array) -> None:
+    """A row of floats as the cache has it."""
+    inverse = like(source[0], 1)
+    if has_scales(target):
+        largest = like(source[0], 0)
+        for i in range(source.size):
+            largest = maximum(largest, abs(source[i]))
+        inverse = put_scale(target, source.size, largest)
+    for i in range(source.size):
+        target[i] = rounded_as(target, source[i] * inverse)
 
 
 @loop
@@ -184,64 +218,6 @@ def keep_past(past: Array, start: int, length: int, present: Array, part: Array)
         return
     copy_row(past[start : start + length], part[:length])
     part[length:] = 0
-
-
-@loop
-def _append_key(
-    source: Array,
-    rotary: Rotary,
-    norms: Norms,
-    at: int,
-    row: int,
-    table: Array,
-    target: Array,
-) -> None:
-    """One key, normalized and rotated in float32, as the cache has it."""
-    half, size = table[ROTATED] // 2, source.size
-    place = (rotary.positions[row] if table[POSITIONED] else at) * half
-    factor = like(source[0], 1)
-    if table[NORMALIZED]:
-        factor = _inverse_root(source, norms.k_epsilon)
-    inverse = like(factor, 1)
-    if has_scales(target):
-        largest = like(factor, 0)
-        for i in range(half):
-            a, b = _rotated_pair(source, rotary, norms, factor, place, i, table)
-            largest = maximum(largest, maximum(abs(a), abs(b)))
-        for i in range(2 * half, size):
-            largest = maximum(largest, abs(_scaled(source, norms, factor, i, table)))
-        inverse = put_scale(target, size, largest)
-    for i in range(half):
-        first = 2 * i if table[INTERLEAVED] else i
-        second = first + 1 if table[INTERLEAVED] else first + half
-        a, b = _rotated_pair(source, rotary, norms, factor, place, i, table)
-        target[first] = rounded_as(target, a * inverse)
-        target[second] = rounded_as(target, b * inverse)
-    for i in range(2 * half, size):
-        x = _scaled(source, norms, factor, i, table)
-        target[i] = rounded_as(target, x * inverse)
-
-
-@loop(inline=True)
-def _rotated_pair(
-    source: Any, rotary: Any, norms: Any, factor: Any, place: Any, i: Any, table: Any
-) -> Any:
-    """A pair of elements of a key, normalized and rotated by the angle at a place of the tables."""
-    half = table[ROTATED] // 2
-    first = 2 * i if table[INTERLEAVED] else i
-    second = first + 1 if table[INTERLEAVED] else first + half
-    a = _scaled(source, norms, factor, first, table)
-    b = _scaled(source, norms, factor, second, table)
-    cosine, sine = rotary.cosines[place + i], rotary.sines[place + i]
-    return a * cosine - b * sine, b * cosine + a * sine
-
-
-@loop(inline=True)
-def _scaled(source: Any, norms: Any, factor: Any, i: Any, table: Any) -> Any:
-    """An element of a key, normalized."""
-    if table[NORMALIZED]:
-        return source[i] * factor * norms.k[i]
-    return source[i] * factor
 
 
 @loop(inline=True)
@@ -268,19 +244,25 @@ def scale_row(source: Any, weights: Any, factor: Any, weighted: Any, target: Any
 def rotate_row(row: Any, cosines: Any, sines: Any, at: Any, rotated: Any, interleaved: Any) -> None:
     """Turns the pairs among the first elements of a row by the angles of a position."""
     half = rotated // 2
-    start = at * half
+    # Slices, since an index that might be negative is looked at one by one.
+    near, far = cosines[at * half : (at + 1) * half], sines[at * half : (at + 1) * half]
     if interleaved:
         for i in range(half):
             a, b = row[2 * i], row[2 * i + 1]
-            cosine, sine = cosines[start + i], sines[start + i]
-            row[2 * i] = a * cosine - b * sine
-            row[2 * i + 1] = b * cosine + a * sine
+            row[2 * i] = a * near[i] - b * far[i]
+            row[2 * i + 1] = b * near[i] + a * far[i]
     else:
+        first, second = row[:half], row[half : 2 * half]
         for i in range(half):
-            a, b = row[i], row[i + half]
-            cosine, sine = cosines[start + i], sines[start + i]
-            row[i] = a * cosine - b * sine
-            row[i + half] = b * cosine + a * sine
+            a, b = first[i], second[i]
+            first[i] = a * near[i] - b * far[i]
+            second[i] = b * near[i] + a * far[i]
+
+
+@register_jitable
+def scratch_floats(size: Any) -> Any:
+    """Floats that a thread of `append_tokens` needs, of whole lines of the cache."""
+    return -(-size // 16) * 16
 
 
 append_kernel = CacheKernel(append_tokens, 4)

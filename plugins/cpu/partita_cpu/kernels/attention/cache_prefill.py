@@ -3,6 +3,9 @@
 Keys and values of a block are packed once for all tiles of queries of a chunk. Scores of a tile
 never leave the processor's cache, and the softmax is carried on from block to block, as in
 `cache_attention`. Of a block that lies across the diagonal only the part below it is computed.
+
+Where products are in bfloat16, queries, keys, values and what the softmax makes of scores are
+rounded to pairs of them, of neighbours along what is added up; sums and the softmax are in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from partita_cpu.gemm.tile_kernels import (
     tile_rows,
 )
 from partita_cpu.jit.deferred_numba import register_jitable
-from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
+from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_products,
@@ -53,6 +56,7 @@ from partita_cpu.kernels.attention.cache_elements import (
     pitch,
     scale_at,
 )
+from partita_cpu.kernels.half import float32_to_bfloat16
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.attend import STATES
@@ -71,8 +75,9 @@ _LINE = 32
 SHARES = 4
 """Chunks that each thread gets at least, as far as tiles suffice; they see unequally many keys."""
 
-ROWS, COLUMNS = 17, 18
-"""What the table of `attend_tiles` holds besides that of `attend_cache`: the size of a tile."""
+ROWS, COLUMNS, PAIRS = 17, 18, 19
+"""What the table of `attend_tiles` holds besides that of `attend_cache`: the size of a tile, and
+whether products are of pairs of bfloat16."""
 
 
 class Target(NamedTuple):
@@ -108,7 +113,8 @@ class Scratch(NamedTuple):
         keys: A block of keys, packed: for each block of columns (SIZE, columns).
         values: Values, packed: for each block of columns (KEYS, columns).
         scores: Of one tile, (rows, KEYS).
-        piece: Some keys as floats, (SIDE, SIZE).
+        piece: Some keys as floats or pairs, (SIDE, SIZE).
+        rounded: Queries as pairs, where products are of these.
     """
 
     sums: KernelArray
@@ -118,6 +124,7 @@ class Scratch(NamedTuple):
     values: KernelArray
     scores: KernelArray
     piece: KernelArray
+    rounded: KernelArray
 
 
 @loop
@@ -154,14 +161,16 @@ def attend_tiles(
     piece = scores + KEYS * most
     seen = piece + SIDE * deep
     states = seen + 2 * state
+    rounded = states + most_tiles(most) * STATES * state
     own = Scratch(
         scratch[made:keys],
-        scratch[states : states + most_tiles(most) * STATES * state],
+        scratch[states:rounded],
         scratch[seen:states],
         scratch[keys:values],
         scratch[values:scores],
         scratch[scores:piece],
         scratch[piece:seen],
+        scratch[rounded : rounded + most_tiles(most) * most * _pairs(table[SIZE])],
     )
     rows = table[QUERIES] * table[GROUP]
     tiles = -(-rows // most)
@@ -196,7 +205,14 @@ def _attend_chunk(
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
     beyond, deep = _round_up(table[OUTPUTS], wide), _round_up(size, SIDE)
     own.sums[: rows * beyond] = 0
-    apart = own.seen.size // 2
+    apart, pairs = own.seen.size // 2, table[PAIRS]
+    a = address(queries) + 4 * (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
+    length = size
+    if pairs:
+        first = (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
+        length = _pairs(size)
+        _round_queries(queries[first : first + rows * size], size, own.rounded)
+        a = address(own.rounded)
     for tile in range(chunk.tiles):
         state = STATES * apart * tile
         own.states[state : state + apart] = -np.inf
@@ -207,7 +223,10 @@ def _attend_chunk(
         end = min(key + KEYS, stop)
         place = chunk.head * table[PLACES] + key
         _pack_keys(cache.keys, place, end - key, kernels, table, own)
-        _pack_values(cache.values, place, end - key, table, own)
+        if pairs:
+            _pack_pairs_of_values(cache.values, place, end - key, table, own)
+        else:
+            _pack_values(cache.values, place, end - key, table, own)
         for tile in range(chunk.tiles):
             low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
             first, count = chunk.first + low, high - low
@@ -215,16 +234,17 @@ def _attend_chunk(
             columns = min(end, sees[1]) - key
             if columns <= max(sees[0] - key, 0):
                 continue
-            a = address(queries) + 4 * (chunk.head * table[QUERIES] * table[GROUP] + first) * size
             packed = address(own.keys), 4 * deep * wide, -(-columns // wide)
-            call_products(kernels[count], (a, 4 * size, size, *packed, scores, line, 0))
+            of_tile = a + 4 * low * length, 4 * length, length
+            call_products(kernels[count], (*of_tile, *packed, scores, line, 0))
             state = address(own.states) + 4 * STATES * apart * tile
             block = chunk.head, key, end, columns
             _softmax_of_tile(spans, terms, own, kernels, table, cap, first, count, block, state)
             packed = address(own.values), 4 * KEYS * wide, beyond // wide
             to = address(own.sums) + 4 * low * beyond
+            steps = _pairs(columns) if pairs else columns
             call_products(
-                kernels[count], (scores, line, columns, *packed, to, 4 * beyond, state + 8 * apart)
+                kernels[count], (scores, line, steps, *packed, to, 4 * beyond, state + 8 * apart)
             )
 
 
@@ -279,16 +299,27 @@ def _seen_by_rows(spans: Any, head: Any, first: Any, behind: Any, table: Any) ->
 def _pack_keys(
     keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> None:
-    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
+    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns).
+
+    Or pairs of a key's elements, half as many.
+    """
     size, wide = table[SIZE], table[COLUMNS]
     step, side, deep = pitch(keys, size), min(SIDE, wide), _round_up(size, SIDE)
     for first in range(0, count, side):
         for j in range(min(side, count - first)):
             start = (place + first + j) * step
-            row = floats_at(address(own.piece) + 4 * j * deep, size)
-            _widen(keys[start : start + size], scale_at(keys, start, size), row)
+            source, scale = keys[start : start + size], scale_at(keys, start, size)
+            row = address(own.piece) + 4 * j * deep
+            if table[PAIRS]:
+                shorts = shorts_at(row, 2 * _pairs(size))
+                for i in range(size):
+                    shorts[i] = float32_to_bfloat16(element(source[i]) * scale)
+                if size % 2:
+                    shorts[size] = 0
+            else:
+                _widen(source, scale, floats_at(row, size))
         to = address(own.keys) + 4 * (first // wide * deep * wide + first % wide)
-        for i in range(0, size, side):
+        for i in range(0, _pairs(size) if table[PAIRS] else size, side):
             call_transpose(
                 kernels[TRANSPOSE],
                 (address(own.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
@@ -310,6 +341,47 @@ def _pack_values(values: Array, place: int, count: int, table: Array, own: Scrat
             _widen(values[start + first : start + first + width], scale, row)
             for i in range(width, wide):
                 row[i] = 0
+
+
+@loop
+def _pack_pairs_of_values(
+    values: Array, place: int, count: int, table: Array, own: Scratch
+) -> None:
+    """The same in pairs of two values' elements, half as many; the last may lack its second one."""
+    outputs, wide = table[OUTPUTS], table[COLUMNS]
+    step = pitch(values, outputs)
+    for pair in range(_pairs(count)):
+        start = (place + 2 * pair) * step
+        there = 2 * pair + 1 < count
+        after = start + step if there else start
+        scale, other = scale_at(values, start, outputs), scale_at(values, after, outputs)
+        for block in range(-(-outputs // wide)):
+            first = block * wide
+            width = min(wide, outputs - first)
+            row = sizes_at(address(own.values) + 4 * (block * KEYS + pair) * wide, wide)
+            one = values[start + first : start + first + width]
+            two = values[after + first : after + first + width]
+            for i in range(width):
+                low = float32_to_bfloat16(element(one[i]) * scale)
+                high = float32_to_bfloat16(element(two[i]) * other)
+                row[i] = np.int32(low) | np.int32(np.int32(high) << np.int32(16))
+            if not there:
+                for i in range(width):
+                    row[i] &= np.int32(0xFFFF)
+            row[width:] = 0
+
+
+@loop
+def _round_queries(queries: Array, size: int, rounded: Array) -> None:
+    """Queries as pairs of bfloat16, a zero behind an odd number of elements."""
+    wide = 2 * _pairs(size)
+    for first in range(queries.size // size):
+        row = shorts_at(address(rounded) + 2 * first * wide, wide)
+        source = queries[first * size : (first + 1) * size]
+        for i in range(size):
+            row[i] = float32_to_bfloat16(source[i])
+        if size % 2:
+            row[size] = 0
 
 
 @loop(inline=True)
@@ -343,6 +415,12 @@ def _round_up(count: Any, unit: Any) -> Any:
 
 
 @register_jitable
+def _pairs(count: Any) -> Any:
+    """Pairs that so many elements make."""
+    return (count + 1) // 2
+
+
+@register_jitable
 def most_tiles(rows: Any) -> Any:
     """Tiles of so many rows in a chunk, at most."""
     return max(1, CHUNK_ROWS // rows)
@@ -353,7 +431,7 @@ def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any) -> Any:
     """Floats that a thread of `attend_tiles` needs."""
     beyond, deep = _round_up(outputs, columns), _round_up(size, SIDE)
     state = _round_up(rows, columns // VECTORS)
-    kept = most_tiles(rows) * (rows * beyond + STATES * state) + 2 * state
+    kept = most_tiles(rows) * (rows * (beyond + _pairs(size)) + STATES * state) + 2 * state
     return kept + KEYS * (deep + beyond + rows) + SIDE * deep + _LINE
 
 

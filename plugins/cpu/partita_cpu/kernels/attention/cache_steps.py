@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
 from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.gemm.tile_kernels import attention_kernels
+from partita_cpu.gemm.tile_kernels import Arithmetic, attention_kernels
 from partita_cpu.kernels.attention.cache_attention import (
     Cache,
     Results,
@@ -24,6 +24,7 @@ from partita_cpu.kernels.attention.cache_prefill import (
     prefill_kernel,
     tile_size,
 )
+from partita_cpu.llvm.tiles.attend import in_pairs
 
 _LEAST_KEYS = 256
 """Keys are cut in parts for more threads only if each part can have as many."""
@@ -108,10 +109,11 @@ def attend_places(
     work = rows * (size + outputs) * counts.places
     given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
     if choice is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
-        table += tile_size(choice.level)
+        pairs = choice.arithmetic is Arithmetic.BF16 and in_pairs(choice.level)
+        table += [*tile_size(choice.level), int(pairs)]
         floats = prefill_floats(size, outputs, *tile_size(choice.level))
         scratch = b.empty((threads * floats,), np.float32)
-        kernels = b.constant(attention_kernels(choice.level))
+        kernels = b.constant(attention_kernels(choice.level, pairs))
         known = b.constant(integers(table))
         target = Target(b.flat(y), scratch)
         b.call(prefill_kernel, *given, target, kernels, known, scoring.cap, work=work)

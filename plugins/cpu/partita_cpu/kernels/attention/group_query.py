@@ -18,13 +18,16 @@ from partita.lowering.kernel_table import (
     refused_input,
 )
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled, whole
+from partita.system.processors import usable_processors
 from partita.tensors.cache_rows import is_quantized, row_bytes
+from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
     Rotary,
     Tokens,
     append_kernel,
+    scratch_floats,
 )
 from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
@@ -194,6 +197,7 @@ def _append(
 ) -> Operand:
     """Records how new tokens come into the cache; the queries, turned and scaled."""
     tokens, places = _tokens(b, inputs, sizes)
+    threads = b.options.threads if isinstance(b.options, Choice) else usable_processors()
     nothing = b.zeros(1, np.float32)
     positions = spans if inputs.positions is None else inputs.positions
     tables = inputs.cosines, inputs.sines
@@ -217,6 +221,7 @@ def _append(
         Rotary(cosines, sines, b.flat(positions)),
         Norms(q_norm, k_norm, q_epsilon, k_epsilon),
         *(b.flat(spans), b.flat(queries)),
+        b.empty((threads * scratch_floats(sizes.size),), np.float32),
         b.constant(integers([*counts, sizes.past, sizes.places, *places, *flags])),
         float(node.attrs.get("scale") or 1 / math.sqrt(sizes.size)),
     )

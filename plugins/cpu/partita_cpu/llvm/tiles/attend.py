@@ -1,6 +1,7 @@
 """Attention of a tile of queries to a block of keys: scores, their softmax, sums of values.
 
-Scores of the tile stay in the nearest cache from one kernel to the next.
+Scores of the tile stay in the nearest cache from one kernel to the next. Where products are of
+pairs of bfloat16, the softmax leaves its powers as these.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partita_cpu.llvm.activations import Formulas
+from partita_cpu.llvm.epilogue import store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Products
+from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Factors, Products
 
 PRODUCT_PARAMETERS = (
     "ptr %a, i64 %lda, i64 %depth, ptr %b, i64 %step, i64 %blocks, ptr %y, i64 %ldy, ptr %shares"
 )
-"""a: the first row; lda: bytes to the next one. depth: length of a row. b: the first packed block
-of columns, (depth, columns of a tile); step: bytes to the next one; blocks: how many. y: the first
-row of the result, which has all columns of all blocks; ldy: bytes to the next one. shares: null, or
-for each row a factor: y begins with what it had, times the factor."""
+"""a: the first row; lda: bytes to the next one. depth: length of a row, in pairs where these are
+multiplied. b: the first packed block of columns, (depth, columns of a tile); step: bytes to the
+next one; blocks: how many. y: the first row of the result, which has all columns of all blocks;
+ldy: bytes to the next one. shares: null, or for each row a factor: y begins with what it had, times
+the factor."""
 
 SOFTMAX_PARAMETERS = "ptr %scores, i64 %line, i64 %rows, i64 %columns, ptr %seen, ptr %state"
 """scores: of a tile; line: bytes from one query's to the next one's. columns: all, rounded up to
@@ -38,21 +41,40 @@ _NOTHING = "0xFFF0000000000000"
 
 def functions(level: Level) -> list[Function]:
     """All kernels of a level."""
-    rows = range(1, level.rows + 1)
-    made = [products(f"products_{count}", count, level.lanes) for count in rows]
-    return [*made, online_softmax("online_softmax", level.rows, level.lanes)]
+    made = _functions_of(level, "", Factors.FLOATS)
+    return made + _functions_of(level, PAIRED, Factors.PAIRS) if in_pairs(level) else made
 
 
-def products(name: str, rows: int, lanes: int) -> Function:
+PAIRED = "_pairs"
+"""Behind the names of kernels for pairs of bfloat16."""
+
+
+def in_pairs(level: Level) -> bool:
+    """Whether there are kernels for pairs of bfloat16.
+
+    Processors with tiles multiply them by vectors no faster than floats.
+    """
+    return level.dots_bfloat16 and not level.tiles
+
+
+def _functions_of(level: Level, end: str, factors: Factors) -> list[Function]:
+    rows, lanes = range(1, level.rows + 1), level.lanes
+    made = [products(f"products{end}_{count}", count, lanes, factors) for count in rows]
+    pairs = factors is Factors.PAIRS
+    return [*made, online_softmax(f"online_softmax{end}", level.rows, lanes, pairs)]
+
+
+def products(name: str, rows: int, lanes: int, factors: Factors = Factors.FLOATS) -> Function:
     """``y[r, :] = share[r] * y[r, :] + sum over k of a[r, k] * b[k, :]``.
 
     Args:
         name: Its symbol.
         rows: Of the tile.
         lanes: Floats of a vector.
+        factors: What is multiplied: floats, or pairs of bfloat16.
     """
     f = Function(name, PRODUCT_PARAMETERS)
-    made = Products(f, rows, lanes)
+    made = Products(f, rows, lanes, factors)
     v = made.vector
     pointers = [("ptr", p) for p in made.pointers("%a")]
     quads = f.let(f"udiv i64 %depth, {UNROLL}")
@@ -98,7 +120,7 @@ def state_rows(rows: int, lanes: int) -> int:
     return -(-rows // lanes) * lanes
 
 
-def online_softmax(name: str, rows: int, lanes: int) -> Function:
+def online_softmax(name: str, rows: int, lanes: int, pairs: bool = False) -> Function:
     """``exp(score - the largest one so far)``, 0 for keys that are not seen; the state goes on.
 
     A NaN makes the sum NaN. Where all scores so far are minus infinity all results are 0.
@@ -107,16 +129,18 @@ def online_softmax(name: str, rows: int, lanes: int) -> Function:
         name: Its symbol.
         rows: Most queries of a tile.
         lanes: Floats of a vector.
+        pairs: Whether powers become bfloat16, side by side from the start of their query's scores;
+            what is added up is not rounded.
     """
-    return _Softmax(name, rows, lanes).function()
+    return _Softmax(name, rows, lanes, pairs).function()
 
 
 class _Softmax:
     """Writes the kernel."""
 
-    def __init__(self, name: str, rows: int, lanes: int) -> None:
+    def __init__(self, name: str, rows: int, lanes: int, pairs: bool) -> None:
         f = self._f = Function(name, SOFTMAX_PARAMETERS)
-        self._lanes = lanes
+        self._lanes, self._pairs = lanes, pairs
         self._apart = 4 * state_rows(rows, lanes)
         self._formulas = Formulas(f, lanes)
         self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
@@ -142,7 +166,9 @@ class _Softmax:
         f, v = self._f, self._vector
         nothing = f.splat(self._lanes, "float", _NOTHING)
 
-        def several(places: list[str], masks: list[str], tops: list[str]) -> list[str]:
+        def several(
+            places: list[str], _: list[str], masks: list[str], tops: list[str]
+        ) -> list[str]:
             larger = []
             for place, mask, top in zip(places, masks, tops, strict=True):
                 x = self._chosen(mask, f.load(v, place), nothing)
@@ -173,13 +199,18 @@ class _Softmax:
         f, v, zero = self._f, self._vector, "zeroinitializer"
         base = self._base(f.splat(self._lanes, "float", f.load("float", top)))
 
-        def several(places: list[str], masks: list[str], sums: list[str]) -> list[str]:
+        def several(
+            places: list[str], targets: list[str], masks: list[str], sums: list[str]
+        ) -> list[str]:
             less = [f.let(f"fsub {v} {f.load(v, place)}, {base}") for place in places]
             added = []
             powers = self._formulas.exp_below_zero(less)
-            for x, place, mask, before in zip(powers, places, masks, sums, strict=True):
+            for x, target, mask, before in zip(powers, targets, masks, sums, strict=True):
                 counted = self._chosen(mask, x, zero)
-                f.do(f"store {v} {counted}, ptr {place}, align 4")
+                if self._pairs:
+                    store_parts(f, self._lanes, counted, target, None, 1)
+                else:
+                    f.do(f"store {v} {counted}, ptr {target}, align 4")
                 added.append(f.let(f"fadd {v} {before}, {counted}"))
             return added
 
@@ -197,31 +228,34 @@ class _Softmax:
         scores: str,
         seen: str,
         begin: str,
-        several: Callable[[list[str], list[str], list[str]], list[str]],
+        several: Callable[[list[str], list[str], list[str], list[str]], list[str]],
     ) -> list[str]:
         """Goes along the scores of a query, some vectors at a time, each with one of `begin`.
 
-        `several` takes where these are, which lanes count, and what is carried along.
+        `several` takes where these are, where powers come to be, which lanes count, and what is
+        carried along.
         """
         f, v, ints, lanes = self._f, self._vector, self._ints, self._lanes
         first, count = (
             f.splat(lanes, "i32", f.load("i32", place)) for place in (seen, f.at(seen, self._apart))
         )
         numbers = f.let(f"sub {ints} <{', '.join(f'i32 {i}' for i in range(lanes))}>, {first}")
-        further = f.splat(lanes, "i32", str(lanes))
+        further, size = f.splat(lanes, "i32", str(lanes)), 2 if self._pairs else 4
 
         def body(_: str, carried: list[str]) -> list[str]:
-            at, numbers, *values = carried
+            at, to, numbers, *values = carried
             masks = []
             for _i in range(TOGETHER):  # by one comparison: what is below 0 is large without sign
                 masks.append(f.let(f"icmp ult {ints} {numbers}, {count}"))
                 numbers = f.let(f"add {ints} {numbers}, {further}")
             places = [f.at(at, 4 * lanes * i) for i in range(TOGETHER)]
-            values = several(places, masks, values)
-            return [f.at(at, 4 * lanes * TOGETHER), numbers, *values]
+            targets = [f.at(to, size * lanes * i) for i in range(TOGETHER)]
+            values = several(places, targets, masks, values)
+            forward = [f.at(at, 4 * lanes * TOGETHER), f.at(to, size * lanes * TOGETHER)]
+            return [*forward, numbers, *values]
 
-        state = [("ptr", scores), (ints, numbers), *[(v, begin)] * TOGETHER]
-        return f.loop(self._rounds, state, body)[2:]
+        state = [("ptr", scores), ("ptr", scores), (ints, numbers), *[(v, begin)] * TOGETHER]
+        return f.loop(self._rounds, state, body)[3:]
 
     def _base(self, top: str) -> str:
         """What is taken from scores: minus infinity less itself would be no number."""
