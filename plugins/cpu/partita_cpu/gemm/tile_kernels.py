@@ -316,15 +316,17 @@ def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> 
 
 
 @functools.cache
-def groups_kernel(level: Level, bits: int) -> Array:
-    """The kernel that makes groups of rows int8, for weights of so many bits, in an array."""
-    return np.array([llvm_kernel.addresses(level, "_quads")[int8_groups.kernel_name(bits)]])
+def groups_kernel(level: Level, variant: Variant) -> Array:
+    """The kernel that makes groups of rows int8, for such weights, in an array."""
+    name = int8_groups.kernel_name(variant.bits, dot_unpacked.begins_with_zeros(level, variant))
+    return np.array([llvm_kernel.addresses(level, "_quads")[name]])
 
 
 @functools.cache
 def quad_kernels(level: Level, variant: Variant) -> Array:
     """The kernels for rows of bytes: as `unpacked_kernels`, in place 0 what unpacks weights."""
-    table = unpacked_kernels(level, Factors.QUADS).copy()
+    has_terms = not dot_unpacked.begins_with_zeros(level, variant)
+    table = unpacked_kernels(level, Factors.QUADS, has_terms).copy()
     table[0] = llvm_kernel.addresses(level, "_quads")[unpack_quads.kernel_name(variant)]
     return table
 

@@ -12,7 +12,14 @@ from partita.errors import CompileError, InferError
 from partita.lowering import Specializer, Target, lower_proto
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import available
-from partita_cpu.kernels.attention.cache_append import Caches, Norms, Rotary, Tokens, append_kernel
+from partita_cpu.kernels.attention.cache_append import (
+    Caches,
+    Norms,
+    Rotary,
+    Tokens,
+    Turned,
+    append_kernel,
+)
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.llvm.tiles.attend import in_pairs
 from partita_cpu.runtime.device_model import run_graph
@@ -267,7 +274,9 @@ def test_a_cache_that_grows_in_place_is_not_copied():
         *Tokens(*new),
         *Rotary(nothing, nothing, np.zeros(1, np.int64)),
         *Norms(nothing, nothing, 0.0, 0.0),
-        *(np.array([2, 3]), np.zeros(4, np.float32), np.zeros(16, np.float32), table, 1.0, 0, 1),
+        np.array([2, 3]),
+        *Turned(np.zeros(4, np.float32), np.zeros(16, np.float32)),
+        *(table, 1.0, 0, 1),
     )
     for part, old, row in zip(cache, kept, new[1:], strict=True):
         old[8:12] = row

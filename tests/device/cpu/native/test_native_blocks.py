@@ -22,7 +22,7 @@ from partita_cpu.gemm.tile_kernels import (
     unpacked_kernels,
 )
 from partita_cpu.jit import isa
-from partita_cpu.kernels.quantized_weights.group_rows import quantize_groups
+from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
@@ -176,10 +176,10 @@ def run_quads(problem, level, threads, shares, group, unit, depth=1):
     of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
     quantized = guarded.array(np.full(sizes.rows * of_row, 255, np.uint8))
     rest = guarded.array(np.full(threads * group, np.nan, np.float32))
-    kernel = groups_kernel(level, variant.bits)
+    kernel = groups_kernel(level, variant)
     for tid in range(threads):
-        layout = sizes.terms, padded, group, unit
-        quantize_groups(x, quantized, kernel, rest, *layout, tid, threads)
+        layout = GroupSizes(sizes.terms, padded, group, unit, sizes.zero)
+        quantize_groups(x, quantized, kernel, rest, layout, tid, threads)
     operands = x, quantized, quad_kernels(level, variant), thread_floats(sizes.size, unpacked)
     return run(problem, multiply_unpacked_rows, *operands, threads, shares, unpacked)
 

@@ -88,6 +88,16 @@ class Norms(NamedTuple):
     k_epsilon: float
 
 
+class Turned(NamedTuple):
+    """Where queries go, (B, KV_HEADS, S, heads of a group, SIZE), flat; memory to compute in.
+
+    That is `scratch_floats` for each thread.
+    """
+
+    queries: KernelArray
+    scratch: KernelArray
+
+
 @loop
 def append_tokens(
     caches: Caches,
@@ -95,8 +105,7 @@ def append_tokens(
     rotary: Rotary,
     norms: Norms,
     spans: Array,
-    queries: Array,
-    scratch: Array,
+    turned: Turned,
     table: Array,
     scale: float,
     tid: int,
@@ -110,14 +119,14 @@ def append_tokens(
         rotary: How it turns; not read if nothing does.
         norms: Not read unless the table says so.
         spans: See `cache_spans`.
-        queries: Receives the queries, times the scale, (B, KV_HEADS, S, heads of a group, SIZE).
-        scratch: `scratch_floats` for each thread.
+        turned: Receives the queries, times the scale.
         table: As above.
         scale: Factor of the queries.
         tid: This thread.
         nt: All threads; they share the heads, or the tokens if these are many.
     """
     wide_vectors()
+    queries, scratch = turned.queries, turned.scratch
     heads, kv_heads, size = table[HEADS], table[KV_HEADS], table[SIZE]
     group, count = heads // kv_heads, table[QUERIES]
     each, room = heads + kv_heads, scratch_floats(size)

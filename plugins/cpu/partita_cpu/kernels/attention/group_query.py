@@ -26,6 +26,7 @@ from partita_cpu.kernels.attention.cache_append import (
     Norms,
     Rotary,
     Tokens,
+    Turned,
     append_kernel,
     scratch_floats,
 )
@@ -220,8 +221,8 @@ def _append(
         tokens,
         Rotary(cosines, sines, b.flat(positions)),
         Norms(q_norm, k_norm, q_epsilon, k_epsilon),
-        *(b.flat(spans), b.flat(queries)),
-        b.empty((threads * scratch_floats(sizes.size),), np.float32),
+        b.flat(spans),
+        Turned(b.flat(queries), b.empty((threads * scratch_floats(sizes.size),), np.float32)),
         b.constant(integers([*counts, sizes.past, sizes.places, *places, *flags])),
         float(node.attrs.get("scale") or 1 / math.sqrt(sizes.size)),
     )

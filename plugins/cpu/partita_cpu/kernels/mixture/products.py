@@ -365,7 +365,7 @@ def _emit_blocks(
     quantized = b.flat(x) if native is None else _quantized(b, x, panels, sizes)
     grouped = quantized
     if native is not None and in_bytes:
-        grouped = grouped_rows(b, x, unpacked, sizes, native)
+        grouped = grouped_rows(b, x, unpacked, panels, sizes, native)
     of_expert = ExpertSizes(
         of_row,
         unpacked_row_bytes(sizes.terms, sizes.size, unpacked) if in_bytes else of_row,

@@ -30,7 +30,7 @@ from partita_cpu.gemm.tile_kernels import (
 )
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
-from partita_cpu.kernels.quantized_weights.group_rows import quantize_groups
+from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
@@ -63,6 +63,7 @@ from partita_cpu.llvm.tiles.dot_blocks import Zeros
 from partita_cpu.llvm.tiles.dot_unpacked import (
     BLOCK_BITS,
     Factors,
+    begins_with_zeros,
     longest_unit,
     row_counts,
     width,
@@ -254,7 +255,7 @@ def _emit_unpacked(
     rows, threads, variant = math.prod(x.shape[:-1]), choice.threads, panels.variant
     level, kind = choice.level, block_exec_type(choice.level, sizes.bits)
     if unpacked.factor == Factors.QUADS.size:
-        quantized = grouped_rows(b, x, unpacked, sizes, choice)
+        quantized = grouped_rows(b, x, unpacked, panels, sizes, choice)
         kernels = quad_kernels(level, variant)
         kind = f"{kind}_int8"
     else:
@@ -374,19 +375,26 @@ def _quantized_rows(
 
 
 def grouped_rows(
-    b: Builder, x: Operand, unpacked: Unpacked, sizes: BlockSizes, choice: Choice
+    b: Builder,
+    x: Operand,
+    unpacked: Unpacked,
+    panels: Panels,
+    sizes: BlockSizes,
+    choice: Choice,
 ) -> Operand:
     """Rows in 8 bits; operators that multiply the same ones share them."""
+    equal = begins_with_zeros(choice.level, panels.variant)
     padded = sizes.blocks * sizes.size
     group = min(choice.group, padded)
 
     def quantize() -> Operand:
         of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
         out = b.empty((math.prod(x.shape[:-1]) * of_row,), np.uint8)
-        kernel = b.constant(groups_kernel(choice.level, sizes.bits))
+        kernel = b.constant(groups_kernel(choice.level, panels.variant))
         floats = b.empty((choice.threads * group,), np.float32)
-        layout = sizes.terms, padded, group, unpacked.unit
-        b.call(quantize_groups, b.flat(x), out, kernel, floats, *layout, exec_type="reorder")
+        layout = GroupSizes(sizes.terms, padded, group, unpacked.unit, panels.zero)
+        b.call(quantize_groups, b.flat(x), out, kernel, floats, layout, exec_type="reorder")
         return out
 
-    return b.once(x, ("groups", sizes.size, unpacked.unit, sizes.bits), quantize)
+    zero = panels.zero if equal else -1
+    return b.once(x, ("groups", sizes.size, unpacked.unit, sizes.bits, zero), quantize)

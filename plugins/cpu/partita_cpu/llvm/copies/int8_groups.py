@@ -9,10 +9,11 @@ from __future__ import annotations
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, quad_order
 
-PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps"
-"""x: the first group; the others follow. out: as many bytes. numbers: for each unit two floats, its
-group's scale and this times the sum of the unit's bytes. groups: how many; units: of each; steps:
-of `STEP` numbers in each unit.
+PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps, i64 %zero"
+"""x: the first group; the others follow. out: as many bytes. numbers: for each unit its group's
+scale, and this times the sum of the unit's bytes; or, as an int32, this sum times the negative zero
+point. groups: how many; units: of each; steps: of `STEP` numbers in each unit. zero: the zero point
+of all weights, if that is what rows are for.
 
 Returns 1, or 0 where a number is not finite: what is written then means nothing."""
 
@@ -29,18 +30,19 @@ infinite."""
 _FLOATS, _INTS, _BYTES = (f"<{STEP} x {kind}>" for kind in ("float", "i32", "i8"))
 
 
-def kernel_name(bits: int) -> str:
-    """The symbol of the kernel for weights of so many bits."""
-    return f"groups_{bits}"
+def kernel_name(bits: int, equal: bool) -> str:
+    """The symbol of the kernel for weights of so many bits, and whether zero points are equal."""
+    return f"groups_{bits}{'_equal' if equal else ''}"
 
 
 def functions() -> list[Function]:
     """All kernels."""
-    return [_groups(bits) for bits in BLOCK_BITS]
+    return [_groups(bits, equal) for bits in BLOCK_BITS for equal in (False, True)]
 
 
-def _groups(bits: int) -> Function:
-    f = Function(kernel_name(bits), PARAMETERS, "i64")
+def _groups(bits: int, equal: bool) -> Function:
+    f = Function(kernel_name(bits, equal), PARAMETERS, "i64")
+    below = f.let(f"sub i32 0, {f.let('trunc i64 %zero to i32')}") if equal else ""
     steps = f.let("mul i64 %units, %steps")
     sign_off = f.splat(STEP, "i32", str(0x7FFFFFFF))
 
@@ -55,7 +57,7 @@ def _groups(bits: int) -> Function:
         _, found = f.loop(steps, [("ptr", x), (_INTS, "zeroinitializer")], measure)
         largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
         most = f.let(f"call i32 @llvm.smax.i32(i32 {most}, i32 {largest})")
-        return [*_write(f, x, out, numbers, largest, bits), most]
+        return [*_write(f, x, out, numbers, largest, bits, below), most]
 
     state = [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers"), ("i32", "0")]
     *_, most = f.loop("%groups", state, group)
@@ -64,8 +66,13 @@ def _groups(bits: int) -> Function:
     return f
 
 
-def _write(f: Function, x: str, out: str, numbers: str, largest: str, bits: int) -> list[str]:
-    """A group by the bits of its largest number; returns where the next one is, and goes."""
+def _write(
+    f: Function, x: str, out: str, numbers: str, largest: str, bits: int, below: str
+) -> list[str]:
+    """A group by the bits of its largest number; returns where the next one is, and goes.
+
+    `below`: the negative zero point, or nothing where zero points differ.
+    """
     top = f.let(f"bitcast i32 {largest} to float")
     counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
     quotients = f"fdiv float {top}, {LARGEST}", f"fdiv float {LARGEST}, {top}"
@@ -91,9 +98,13 @@ def _write(f: Function, x: str, out: str, numbers: str, largest: str, bits: int)
         state = [("ptr", x), ("ptr", out), (_INTS, "zeroinitializer")]
         x, out, levels = f.loop("%steps", state, step)
         total = f.let(f"call i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS} {levels})")
-        product = f.let(f"fmul float {scale}, {f.let(f'sitofp i32 {total} to float')}")
         f.do(f"store float {scale}, ptr {numbers}, align 4")
-        f.do(f"store float {product}, ptr {f.at(numbers, 4)}, align 4")
+        if below:
+            second = f"i32 {f.let(f'mul i32 {total}, {below}')}"
+        else:
+            whole = f.let(f"sitofp i32 {total} to float")
+            second = f"float {f.let(f'fmul float {scale}, {whole}')}"
+        f.do(f"store {second}, ptr {f.at(numbers, 4)}, align 4")
         return [x, out, f.at(numbers, 8)]
 
     return f.loop("%units", [("ptr", x), ("ptr", out), ("ptr", numbers)], unit)

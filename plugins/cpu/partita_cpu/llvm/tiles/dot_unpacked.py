@@ -13,7 +13,8 @@ as int16 until a unit ends. That is for weights of 4 bits and units of at most `
 a lane then adds up 16 products of at most 15 * 127, which is 30480.
 
 What is left of zero points is taken off as floats: multiplied by the scales, times the sum of a
-row's terms.
+row's terms. Where all zero points are equal and sums of quads are int32, these begin with what
+comes off, the second one of the numbers of a row's unit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import AARCH64, Level
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
-from partita_cpu.llvm.tiles.dot_blocks import add_pairs
+from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, add_pairs
 from partita_cpu.llvm.tiles.pair_sums import declaration as pair_sums_declaration
 from partita_cpu.llvm.tiles.pair_sums import pair_sums
 
@@ -51,6 +52,9 @@ _GROUP = 3
 """Rows that share a pointer."""
 
 _VECTORS = range(2)
+
+_HELD = 12
+"""Sums of float32 that registers hold beside those of a unit, where there are 32."""
 
 
 class Factors(enum.Enum):
@@ -88,12 +92,15 @@ def longest_unit(level: Level, bits: int) -> int:
 
 
 def row_counts(level: Level, factors: Factors) -> tuple[int, ...]:
-    """Rows that there are kernels for: of the largest sums, weights and a factor fit registers."""
+    """Rows that there are kernels for: of the largest sums, weights and a factor fit registers.
+
+    Of 32 registers that is both sums, of a unit and of floats.
+    """
     if factors is Factors.QUADS and not longest_unit(level, 4):
         return ()
     if level.lanes == 8:
         return (1, 2, 3, 4, 5, 6)
-    return (1, 2, 4, 8, 12) if factors is Factors.QUADS else ()
+    return (1, 2, 4, 6) if factors is Factors.QUADS else ()
 
 
 def kernel_name(rows: int, factors: Factors, has_terms: bool) -> str:
@@ -111,17 +118,24 @@ def pair_functions(level: Level) -> list[Function]:
 
 
 def quad_functions(level: Level) -> list[Function]:
-    """All kernels for quads; they always take off terms."""
+    """All kernels for quads; without terms where sums can begin with what comes off."""
     return [
-        _Dots(rows, level, Factors.QUADS, True).function()
+        _Dots(rows, level, Factors.QUADS, has_terms).function()
+        for has_terms in ((False, True) if level.dots_bytes else (True,))
         for rows in row_counts(level, Factors.QUADS)
     ]
+
+
+def begins_with_zeros(level: Level, variant: Variant) -> bool:
+    """Whether sums of quads begin with what zero points of such weights take off."""
+    return level.dots_bytes and variant.zeros is Zeros.EQUAL
 
 
 class _Dots:
     """Writes one kernel.
 
-    Sums of float32 lie in memory: they are touched once a unit, and registers hold whole sums.
+    Where few registers are, sums of float32 lie in memory: they are touched once a unit, and
+    registers hold whole sums.
     """
 
     def __init__(self, rows: int, level: Level, factors: Factors, has_terms: bool) -> None:
@@ -133,16 +147,19 @@ class _Dots:
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
         self._shorts, self._quads = f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
         self._factor = self._shorts if factors is Factors.PAIRS else self._quads
+        self._begins = factors is Factors.QUADS and not has_terms
         self._is_short = factors is Factors.QUADS and not level.dots_bytes
         self._sum = self._shorts if self._is_short else self._ints
         self._groups = -(-rows // _GROUP)
         self._twice = self._totals = ""
+        self._held = lanes == 16 and len(self._places) <= _HELD
 
     def function(self) -> Function:
         """The kernel."""
         f = self._f
         size = len(self._places)
-        self._totals = f.let(f"alloca [{size} x {self._floats}], align {self._bytes}")
+        if not self._held:
+            self._totals = f.let(f"alloca [{size} x {self._floats}], align {self._bytes}")
         self._twice = f.let("shl i64 %ldx, 1")
         thrice = f.let(f"add i64 %ldx, {self._twice}")
         masks = column_masks(f, "%columns", self._lanes, len(_VECTORS))
@@ -151,17 +168,22 @@ class _Dots:
             target = f.at(target, "%ldy") if row and v == 0 else target
             if v == 0:
                 f.do(prefetch(target, 3))
-            self._store(row, v, "zeroinitializer")
+            if not self._held:
+                self._store(row, v, "zeroinitializer")
         pointers = ["%w", "%scales", "%terms", "%x", "%numbers"]
         for _ in range(1, self._groups):
             pointers += [f.at(pointer, thrice) for pointer in pointers[-2:]]
-        f.loop("%units", [("ptr", pointer) for pointer in pointers], self._unit)
+        state = [("ptr", pointer) for pointer in pointers]
+        if self._held:
+            state += [(self._floats, "zeroinitializer")] * size
+        totals = f.loop("%units", state, self._unit)[len(pointers) :]
         source, target = "%from", "%y"
         for row, v in self._places:
             if row and v == 0:
                 source, target = f.at(source, "%ldfrom"), f.at(target, "%ldy")
             first = masked_load(f, self._lanes, f.at(source, self._bytes * v), masks[v])
-            total = f.let(f"fadd {self._floats} {first}, {self._load(row, v)}")
+            found = totals[row * len(_VECTORS) + v] if self._held else self._load(row, v)
+            total = f.let(f"fadd {self._floats} {first}, {found}")
             masked_store(f, self._lanes, total, f.at(target, self._bytes * v), masks[v])
         f.do("ret void")
         return f
@@ -186,9 +208,11 @@ class _Dots:
         """A unit: values are weights, scales, terms, then rows and their numbers by groups."""
         f = self._f
         f.do(prefetch(f.at("%ahead", f.let(f"shl i64 {number}, 6"))))
+        count = 3 + 2 * self._groups
+        values, totals = values[:count], values[count:]
         (w, scales, terms), rows, numbers = values[:3], values[3::2], values[4::2]
         state = [("ptr", pointer) for pointer in (w, *rows)]
-        state += [(self._sum, "zeroinitializer")] * len(self._places)
+        state += [(self._sum, first) for first in self._first_sums(numbers)]
         after = f.loop("%words", state, self._word)
         w, rows, sums = after[0], after[1 : 1 + len(rows)], after[1 + len(rows) :]
         for row in range(self._rows):
@@ -204,18 +228,33 @@ class _Dots:
             if self._has_terms:
                 below = f.let(f"fneg {self._floats} {self._row_number(f.at(of_row, 4))}")
             for v in _VECTORS:
-                total = self._load(row, v)
+                place = row * len(_VECTORS) + v
+                total = totals[place] if self._held else self._load(row, v)
                 if below:
                     total = self._fma(of_zeros[v], below, total)
                 found = self._whole(sums[row * len(_VECTORS) + v])
                 found = f.let(f"sitofp {self._ints} {found} to {self._floats}")
                 found = f.let(f"fmul {self._floats} {found}, {scale}")
-                self._store(row, v, self._fma(of_columns[v], found, total))
+                total = self._fma(of_columns[v], found, total)
+                if self._held:
+                    totals[place] = total
+                else:
+                    self._store(row, v, total)
         each = 4 * width(self._level)
         following = [w, f.at(scales, each), f.at(terms, each)]
         for of_rows, of_numbers in zip(rows, numbers, strict=True):
             following += [of_rows, f.at(of_numbers, 8)]
-        return following
+        return [*following, *totals]
+
+    def _first_sums(self, numbers: list[str]) -> list[str]:
+        """What the sums of a unit begin with, place by place."""
+        if not self._begins:
+            return ["zeroinitializer"] * len(self._places)
+        f, found = self._f, []
+        for row in range(self._rows):
+            number = f.load("i32", f.at(self._at_row(numbers, row), 4))
+            found += [f.splat(self._lanes, "i32", number)] * len(_VECTORS)
+        return found
 
     def _whole(self, total: str) -> str:
         """A sum as int32."""
