@@ -18,6 +18,7 @@ from partita_conformance.draws.draw import (
     one_of,
     size,
 )
+from partita_conformance.draws.mixtures import mixture, mixture_of_few_bits
 
 _DOMAIN = "com.microsoft"
 
@@ -174,6 +175,8 @@ DECODER: dict[str, tuple[str, Generator]] = {
     "GroupQueryAttention": ("GroupQueryAttention", group_query_attention),
     "GroupQueryAttention_int8": ("GroupQueryAttention", attention_over_codes),
     "MatMulNBits": ("MatMulNBits", product_of_few_bits),
+    "MoE": ("MoE", mixture),
+    "QMoE": ("QMoE", mixture_of_few_bits),
     "RotaryEmbedding": ("RotaryEmbedding", rotary_embedding),
     "SimplifiedLayerNormalization": ("SimplifiedLayerNormalization", simplified_normalization),
     "SkipSimplifiedLayerNormalization": (

@@ -43,7 +43,7 @@ CENTRED = _names(
 """Operators that take the mean away, which costs digits where the mean is large."""
 
 
-OF_FEW_BITS = _names("MatMulNBits")
+OF_FEW_BITS = _names("MatMulNBits QMoE")
 """Products for which devices may round activations to bytes, unless a level asks for more."""
 
 

@@ -37,6 +37,7 @@ from partita_reference.quantization import (
 )
 from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
+from partita_reference.regions import REGIONS
 from partita_reference.texts.operators import (
     RegexFullMatch,
     StringNormalizer,
@@ -272,4 +273,4 @@ def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
     """The operators that an opset needs besides those that the evaluator has right."""
     quantization = bounded_quantization(opset)
     own = (*CORRECTED, *EMPTY_BATCHES, *(() if quantization is None else (quantization,)))
-    return (*corrected_with(opset, own), *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS)
+    return (*corrected_with(opset, own), *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS, *REGIONS)

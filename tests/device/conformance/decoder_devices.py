@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx.reference import ReferenceEvaluator
 
-from partita_reference import decoder, quantized_weights
+from partita_reference import decoder, mixture, quantized_weights
 from partita_reference.corrections import corrected_for
 from partita_reference.evaluator import ReferenceModel
 from partita_reference.plugin import ReferencePlugin
@@ -66,6 +66,35 @@ class WrapsNoIndex(quantized_weights.GatherBlockQuantized):
         return super()._run(data, np.maximum(indices, 0), *others, **attributes)
 
 
+class ChoosesOneExpertTooFew(mixture.MoE):
+    """The last one that a token chose has no part in its result."""
+
+    def _run(self, *inputs, **attributes):
+        return super()._run(*inputs, **attributes | {"k": max(1, attributes.get("k", 1) - 1)})
+
+
+class AddsNoBias(mixture.MoE):
+    """The way back out of an expert has no bias."""
+
+    def _run(self, x, logits, fc1, bias=None, fc2=None, _=None, *others, **attributes):
+        return super()._run(x, logits, fc1, bias, fc2, None, *others, **attributes)
+
+
+class NeverNormalizes(mixture.QMoE):
+    """Parts are those of the softmax, whatever they add up to."""
+
+    def _run(self, *inputs, **attributes):
+        return super()._run(*inputs, **attributes | {"normalize_routing_weights": 0})
+
+
+class TakesNoZeroPoints(mixture.QMoE):
+    """Numbers begin at half of the range."""
+
+    def _run(self, *inputs, **attributes):
+        given = [None if 11 <= at <= 13 else one for at, one in enumerate(inputs)]
+        return super()._run(*given, **attributes)
+
+
 FAULTS = {
     fault.__name__: fault
     for fault in (
@@ -76,6 +105,10 @@ FAULTS = {
         NormalizesLastAxis,
         CentersAtZero,
         WrapsNoIndex,
+        ChoosesOneExpertTooFew,
+        AddsNoBias,
+        NeverNormalizes,
+        TakesNoZeroPoints,
     )
 }
 

@@ -72,7 +72,8 @@ def test_roi_align_without_offset():
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_max_roi_pool(scale):
     numbers = np.array([[0], [1], [1], [0]], np.float32)
-    regions = np.concatenate([numbers, np.abs(REGIONS)], axis=1)
+    regions = np.concatenate([numbers, REGIONS], axis=1)
+    regions = np.concatenate([regions, np.array([[0, -3, -1, 5, 7]], np.float32)])  # halves below 0
     inputs = [normal(1, 2, 3, 9, 8), regions]
     check("MaxRoiPool", inputs, pooled_shape=[3, 2], spatial_scale=scale)
 

@@ -261,6 +261,12 @@ def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operan
     return y
 
 
+@jit(inline=True)
+def _nearest(place: float) -> int:
+    """The whole number next to a place; of two, that which is farther from zero."""
+    return int(np.floor(place + 0.5) if place >= 0 else np.ceil(place - 0.5))
+
+
 @jit
 def max_roi_rows(
     x: Array, rois: Array, y: Array, sizes: Array, scale: float, tid: int, nt: int
@@ -281,10 +287,10 @@ def max_roi_rows(
     for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
         n = plane // channels
         source = (int(rois[n, 0]) * channels + plane % channels) * height * width
-        x0 = int(np.floor(rois[n, 1] * scale + 0.5))
-        y0 = int(np.floor(rois[n, 2] * scale + 0.5))
-        across = max(int(np.floor(rois[n, 3] * scale + 0.5)) - x0 + 1, 1)
-        down = max(int(np.floor(rois[n, 4] * scale + 0.5)) - y0 + 1, 1)
+        x0 = _nearest(rois[n, 1] * scale)
+        y0 = _nearest(rois[n, 2] * scale)
+        across = max(_nearest(rois[n, 3] * scale) - x0 + 1, 1)
+        down = max(_nearest(rois[n, 4] * scale) - y0 + 1, 1)
         for i in range(oh):
             top = min(max(y0 + i * down // oh, 0), height)
             bottom = min(max(y0 - (-(i + 1) * down // oh), 0), height)
