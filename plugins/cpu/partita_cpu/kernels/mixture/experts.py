@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.shapes.mixture_inputs import Source
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.activation import gated_activation, gelu, plain
 from partita_cpu.kernels.mixture.products import product
 from partita_cpu.kernels.mixture.routing import Routes, add_biases, rows_of_tokens, sums_of_rows
-from partita_cpu.kernels.mixture.weights import BlockWeights, PlainWeights, Source
+from partita_cpu.kernels.mixture.weights import BlockWeights, PlainWeights, arrays_of, key_of
 from partita_cpu.scalar.math import sigmoid
 
 
@@ -124,8 +125,8 @@ def _biased(b: Builder, rows: Operand, found: Routes, part: Part) -> Operand:
     source, columns = part.bias, part.columns
     biases = b.prepack(
         source.operands[0],
-        ("biases of experts", columns, *source.key),
-        lambda _: np.stack([*source.arrays(b, columns)]).astype(np.float32),
+        ("biases of experts", columns, *key_of(source)),
+        lambda _: np.stack([*arrays_of(b, source, columns)]).astype(np.float32),
     )
     b.call(add_biases, b.flat(y), found.starts, b.flat(biases), columns)
     return y

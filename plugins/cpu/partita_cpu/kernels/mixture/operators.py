@@ -7,72 +7,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
+from partita.contract.query import Reason
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.kernel_table import refused_attribute, refused_choice
+from partita.lowering.shapes.mixture_inputs import (
+    GateColumns,
+    Source,
+    block_of,
+    given_weights,
+    refused,
+    refused_mixture,
+    refused_quantized_mixture,
+)
 from partita.lowering.shapes.mixture_rules import Layer, layers_of
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.mixture.experts import Experts, Part, SwiGlu, mixture
 from partita_cpu.kernels.mixture.routing import choose_experts, routes
-from partita_cpu.kernels.mixture.weights import BlockWeights, PlainWeights, Source
+from partita_cpu.kernels.mixture.weights import BlockWeights, PlainWeights
 from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel
 from partita_cpu.kernels.quantized_weights.matmul_nbits import BLOCKS
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes
-from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS
 
 _TAKEN = F32 | HALVES
 _BYTES = frozenset({np.dtype(np.uint8)})
-_ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
-_NEVER = {"use_sparse_mixer": 0, "swiglu_limit_after_activation": 0}
-
-_ROW_BLOCKS = (32, 128)
-"""Terms of a block where a column has one scale: of short columns, and of others."""
-
-
-def _refused(detail: str) -> Reason:
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, detail)
-
-
-def _check(node: Node) -> Reason | None:
-    if reason := refused_attribute(node, _NEVER):
-        return reason
-    if reason := refused_choice(node, "activation_type", *_ACTIVATIONS):
-        return reason
-    layers = layers_of(node)
-    swiglu = node.attrs.get("activation_type", "relu") == "swiglu"
-    fusion = node.attrs.get("swiglu_fusion", 0)
-    if swiglu and fusion not in ((0,) if layers[2].is_given(node) else (1, 2)):
-        third = "given" if layers[2].is_given(node) else "left out"
-        return _refused(f"swiglu_fusion is {fusion} with fc3_experts_weights {third}")
-    for layer in layers:
-        for place in layer.places:
-            value = node.input(place)
-            if value is not None and value.const is None:
-                return _refused(f"input {place} is no constant")
-    return None
 
 
 def _check_quantized(node: Node) -> Reason | None:
-    if reason := refused_choice(node, "quant_type", "int"):
-        return reason
-    if reason := refused_choice(node, "weights_prepacked", -1, 0):
-        return reason
     size = node.attrs.get("block_size", 0)
     if size > 0 and size not in BLOCKS:
-        return _refused(f"block_size is {size}; takes {', '.join(map(str, BLOCKS))}")
-    for layer in layers_of(node):
-        if layer.is_given(node) and layer.bits not in BLOCK_BITS:
-            return _refused(f"weights have {layer.bits} bits; takes 4, 8")
-        if layer.is_given(node) and node.input(layer.scales) is None:
-            return _refused(f"input {layer.scales}, scales, is left out")
-    return _check(node)
+        return refused(f"block_size is {size}; takes {', '.join(map(str, BLOCKS))}")
+    return refused_quantized_mixture(node)
 
 
 @kernel(
     "MoE",
     domain="com.microsoft",
     dtypes=dict.fromkeys(range(8), _TAKEN),
-    check=_check,
+    check=refused_mixture,
     folds=False,
 )
 @kernel(
@@ -91,16 +61,12 @@ def moe(b: Builder, node: Node, x: Operand, logits: Operand, *others: Operand | 
     """
     operands = [x, logits, *others, *(None,) * 15][:15]
     first, second, third = layers_of(node)
-    experts, columns = logits.shape[-1], _weights(operands, first).shape[1]
-    is_fused = node.attrs.get("activation_type", "relu") == "swiglu" and operands[third.w] is None
-    wide = columns // 2 if is_fused else columns
-    interleaved = is_fused and node.attrs.get("swiglu_fusion", 0) == 1
-    step = 2 if interleaved else 1
-    hidden = x.shape[-1]
+    experts, hidden = logits.shape[-1], x.shape[-1]
+    wide, step, others_at = GateColumns.of(node, given_weights(first, operands[first.w]).shape[1])
     gate = _part(node, operands, first, hidden, (0, step, wide))
     up = None
-    if is_fused:
-        up = _part(node, operands, first, hidden, (1 if interleaved else wide, step, wide))
+    if others_at:
+        up = _part(node, operands, first, hidden, (others_at, step, wide))
     elif operands[third.w] is not None:
         up = _part(node, operands, third, hidden, (0, 1, wide))
     down = _part(node, operands, second, wide, (0, 1, hidden))
@@ -136,13 +102,6 @@ def _activation(node: Node) -> str | SwiGlu:
     return SwiGlu(*numbers, float(limit))
 
 
-def _weights(operands: Sequence[Operand | None], layer: Layer) -> Operand:
-    found = operands[layer.w]
-    if found is None:
-        raise ValueError(f"{layer.name}_experts_weights is left out")
-    return found
-
-
 def _part(
     node: Node,
     operands: Sequence[Operand | None],
@@ -152,7 +111,7 @@ def _part(
 ) -> Part:
     """One product; rows: the first column of it, from one to the next, how many."""
     first, step, columns = rows
-    w, bias = _weights(operands, layer), operands[layer.bias]
+    w, bias = given_weights(layer, operands[layer.w]), operands[layer.bias]
     experts = w.shape[0]
 
     def source(operand: Operand, whole: bool = False) -> Source:
@@ -164,10 +123,10 @@ def _part(
     scales, zeros = operands[layer.scales], operands[layer.zeros]
     if scales is None:
         raise ValueError("scales are left out")
-    size, by_rows = node.attrs.get("block_size", 0), scales.ndim == 2
-    if by_rows:
-        size = _ROW_BLOCKS[terms >= _ROW_BLOCKS[1]]
-    sizes = BlockSizes(terms, columns, size, layer.bits)
+    sizes, by_rows = (
+        BlockSizes(terms, columns, block_of(node, terms, scales), layer.bits),
+        scales.ndim == 2,
+    )
     points = None if zeros is None else source(zeros)
     weights = BlockWeights(sizes, experts, source(w), source(scales), points, not by_rows)
     return Part(weights, biases)

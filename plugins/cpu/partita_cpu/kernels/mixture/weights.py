@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.mixture_inputs import Source, nibbles
 from partita.lowering.transformed_weights import Form
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing import run_shared
@@ -26,36 +27,14 @@ from partita_cpu.kernels.quantized_weights.panels import (
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS
 
 
-class Source(NamedTuple):
-    """Where numbers of experts are.
+def arrays_of(b: Builder, source: Source, count: int) -> Iterator[Array]:
+    """Expert by expert its rows, (count, ...), which are given back when the next is taken."""
+    return source.arrays(count, lambda operand: b.value(operand, anywhere=True), give_back)
 
-    Attributes:
-        operands: A constant for each expert, or one for all, along whose first axis experts lie.
-        stacked: Whether it is one for all.
-        first: Of an expert's rows (columns of the product) the first that counts.
-        step: From one of them to the next.
-        flipped: Whether rows are the second axis of an expert's matrix.
-    """
 
-    operands: tuple[Operand, ...]
-    stacked: bool
-    first: int = 0
-    step: int = 1
-    flipped: bool = False
-
-    def arrays(self, b: Builder, count: int) -> Iterator[Array]:
-        """Expert by expert its rows, (count, ...), which are given back when the next is taken."""
-        for operand in self.operands:
-            whole = b.value(operand, anywhere=True)
-            for one in whole if self.stacked else (whole,):
-                rows = one.T if self.flipped else one
-                yield rows[self.first : self.first + (count - 1) * self.step + 1 : self.step]
-            give_back(whole)
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """Tells one choice of rows from another."""
-        return self.first, self.step, int(self.flipped)
+def key_of(source: Source) -> tuple[int, ...]:
+    """Tells one choice of rows from another."""
+    return source.first, source.step, int(source.flipped)
 
 
 class BlockWeights(NamedTuple):
@@ -92,14 +71,14 @@ def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
     form = Form(np.uint8, (together.weight_bytes,)) if weights.w.stacked else None
     packed = b.prepack(
         weights.w.operands[0],
-        ("panels of experts", *key, *weights.w.key),
+        ("panels of experts", *key, *key_of(weights.w)),
         lambda _: _packed_weights(b, weights, threads),
         anywhere=True,
         form=form,
     )
     numbers = b.prepack(
         weights.scales.operands[0],
-        ("scales of experts", *key, *weights.scales.key),
+        ("scales of experts", *key, *key_of(weights.scales)),
         lambda _: packed_scales(_scales(b, weights), together),
         anywhere=True,
     )
@@ -109,7 +88,7 @@ def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
         return panels_with(b, packed, numbers, points, together)
     points = b.prepack(
         weights.zeros.operands[0],
-        ("zero points of experts", *key, *weights.zeros.key, halves),
+        ("zero points of experts", *key, *key_of(weights.zeros), halves),
         lambda _: packed_zeros(_zeros(b, weights), _scales(b, weights), together, halves),
         anywhere=True,
     )
@@ -126,7 +105,7 @@ def _packed_weights(b: Builder, weights: BlockWeights, threads: int) -> Array:
     sizes = weights.sizes
     column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
     out = np.empty((weights.experts, sizes.weight_bytes), np.uint8)
-    for target, rows in zip(out, weights.w.arrays(b, sizes.columns), strict=True):
+    for target, rows in zip(out, arrays_of(b, weights.w, sizes.columns), strict=True):
         flat = rows.reshape(sizes.columns, -1)
         missing = column_bytes - flat.shape[1]
         flat = np.pad(flat, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(flat)
@@ -153,12 +132,6 @@ def _zeros(b: Builder, weights: BlockWeights) -> Array:
     return _side_by_side(b, weights, whole, lambda rows: rows)
 
 
-def nibbles(array: Array) -> Array:
-    """Both halves of each byte along the last axis, the low one first."""
-    both = np.stack([array & 15, array >> 4], axis=-1)
-    return both.reshape(*array.shape[:-1], -1)
-
-
 def _side_by_side(
     b: Builder, weights: BlockWeights, source: Source, read: Callable[[Array], Array]
 ) -> Array:
@@ -166,7 +139,7 @@ def _side_by_side(
     sizes = weights.sizes
     missing = -sizes.columns % COLUMNS
     found = []
-    for rows in source.arrays(b, sizes.columns):
+    for rows in arrays_of(b, source, sizes.columns):
         numbers = read(rows.reshape(sizes.columns, -1))
         wide = np.broadcast_to(numbers, (sizes.columns, sizes.blocks))
         found.append(np.pad(wide, ((0, missing), (0, 0)), mode="edge"))
@@ -204,13 +177,13 @@ def packed_plain(b: Builder, weights: PlainWeights, wide: int, kind: np.dtype) -
 
     def packed(_: Array) -> Array:
         out = np.zeros(shape, stored)
-        for target, rows in zip(out, weights.w.arrays(b, weights.columns), strict=True):
+        for target, rows in zip(out, arrays_of(b, weights.w, weights.columns), strict=True):
             numbers = rows.astype(kind, copy=False).view(stored)
             for block in range(blocks):
                 part = numbers[block * wide : (block + 1) * wide]
                 target[block, :, : len(part)] = part.T
         return out.reshape(-1)
 
-    key = "columns of experts", wide, kind.name, weights.columns, *weights.w.key
+    key = "columns of experts", wide, kind.name, weights.columns, *key_of(weights.w)
     form = Form(stored, (math.prod(shape),)) if weights.w.stacked else None
     return b.prepack(weights.w.operands[0], key, packed, anywhere=True, form=form)

@@ -8,9 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
+from partita.contract.query import Reason
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Node, Operand
-from partita.lowering.kernel_table import INT64, refused_attribute, refused_choice
+from partita.lowering.kernel_table import INT64
+from partita.lowering.shapes.mixture_inputs import (
+    GateColumns,
+    Source,
+    block_of,
+    given_weights,
+    refused,
+    refused_mixture,
+    refused_quantized_mixture,
+)
 from partita.lowering.shapes.mixture_rules import Layer, layers_of
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.experts.products import (
@@ -21,7 +30,7 @@ from partita_opencl.emitters.experts.products import (
     routes,
     sums_of_rows,
 )
-from partita_opencl.emitters.experts.weights import Matrices, Source, on_device
+from partita_opencl.emitters.experts.weights import Matrices, on_device
 from partita_opencl.emitters.gemm.block_weights import BlockForm
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.emitters.ranking import largest
@@ -35,58 +44,25 @@ _ACTIVATIONS = {
     "swiglu": ActivationCode.SILU,
     "identity": ActivationCode.NONE,
 }
-_NEVER = {"use_sparse_mixer": 0, "swiglu_limit_after_activation": 0}
-
 _MOST_EXPERTS = 1024
 """Experts that the kernel which sorts rows counts in local memory."""
-
-_ROW_BLOCKS = (32, 128)
-"""Terms of a block where a column has one scale: of short columns, and of others."""
 
 _LARGE = 2**31 - 1
 
 
-def _refused(detail: str) -> Reason:
-    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, detail)
-
-
 def _check(node: Node) -> Reason | None:
-    if reason := refused_attribute(node, _NEVER):
-        return reason
-    if reason := refused_choice(node, "activation_type", *_ACTIVATIONS):
-        return reason
-    layers = layers_of(node)
-    swiglu = node.attrs.get("activation_type", "relu") == "swiglu"
-    fusion = node.attrs.get("swiglu_fusion", 0)
-    if swiglu and fusion not in ((0,) if layers[2].is_given(node) else (1, 2)):
-        third = "given" if layers[2].is_given(node) else "left out"
-        return _refused(f"swiglu_fusion is {fusion} with fc3_experts_weights {third}")
-    for layer in layers:
-        for place in layer.places:
-            value = node.input(place)
-            if value is not None and value.const is None:
-                return _refused(f"input {place} is no constant")
-    w = node.input(layers[0].w)
+    w = node.input(layers_of(node)[0].w)
     shape = None if w is None else w.shape
     if shape and isinstance(shape[0], int) and shape[0] > _MOST_EXPERTS:
-        return _refused(f"{shape[0]} experts; takes {_MOST_EXPERTS}")
-    return None
+        return refused(f"{shape[0]} experts; takes {_MOST_EXPERTS}")
+    return refused_mixture(node)
 
 
 def _check_quantized(node: Node) -> Reason | None:
-    if reason := refused_choice(node, "quant_type", "int"):
-        return reason
-    if reason := refused_choice(node, "weights_prepacked", -1, 0):
-        return reason
     size = node.attrs.get("block_size", 0)
     if size > 0 and (size < 16 or size > _LARGE or size & (size - 1)):
-        return _refused(f"block_size is {size}; takes powers of two from 16")
-    for layer in layers_of(node):
-        if layer.is_given(node) and layer.bits not in (4, 8):
-            return _refused(f"weights have {layer.bits} bits; takes 4, 8")
-        if layer.is_given(node) and node.input(layer.scales) is None:
-            return _refused(f"input {layer.scales}, scales, is left out")
-    return _check(node)
+        return refused(f"block_size is {size}; takes powers of two from 16")
+    return refused_quantized_mixture(node) or _check(node)
 
 
 @operator("MoE", domain="com.microsoft", types=dict.fromkeys(range(8), FLOATS), check=_check)
@@ -104,16 +80,12 @@ def moe(k: Kit, node: Node, x: Operand, logits: Operand, *others: Operand | None
     """
     operands = [x, logits, *others, *(None,) * 15][:15]
     first, second, third = layers_of(node)
-    experts, columns = logits.shape[-1], _weights(operands, first).shape[1]
-    is_fused = node.attrs.get("activation_type", "relu") == "swiglu" and operands[third.w] is None
-    wide = columns // 2 if is_fused else columns
-    interleaved = is_fused and node.attrs.get("swiglu_fusion", 0) == 1
-    step = 2 if interleaved else 1
-    hidden = x.shape[-1]
+    experts, hidden = logits.shape[-1], x.shape[-1]
+    wide, step, others_at = GateColumns.of(node, given_weights(first, operands[first.w]).shape[1])
     given = _Given(k, node, operands)
     up = None
-    if is_fused:
-        up = given.matrices(first, hidden, wide, 1 if interleaved else wide, step)
+    if others_at:
+        up = given.matrices(first, hidden, wide, others_at, step)
     elif operands[third.w] is not None:
         up = given.matrices(third, hidden, wide)
     gate = given.matrices(first, hidden, wide, 0, step)
@@ -221,13 +193,6 @@ def _gate(node: Node) -> Gate:
     return Gate(Activation(_ACTIVATIONS[name], *numbers), node.number("swiglu_limit", math.inf))
 
 
-def _weights(operands: Sequence[Operand | None], layer: Layer) -> Operand:
-    found = operands[layer.w]
-    if found is None:
-        raise ValueError(f"{layer.name}_experts_weights is left out")
-    return found
-
-
 class _Given(NamedTuple):
     """The inputs of MoE or QMoE."""
 
@@ -239,7 +204,7 @@ class _Given(NamedTuple):
         self, layer: Layer, terms: int, columns: int, first: int = 0, step: int = 1
     ) -> Matrices:
         """One product, of which some columns count: the first one, and from one to the next."""
-        w, x = _weights(self.operands, layer), self.operands[0]
+        w, x = given_weights(layer, self.operands[layer.w]), self.operands[0]
 
         def source(place: int) -> Source | None:
             found = self.operands[place] if place else None
@@ -250,8 +215,6 @@ class _Given(NamedTuple):
             itemsize = 4 if x is None else x.dtype.itemsize
             return Matrices(BlockForm.of_floats(columns, terms, itemsize), own, bias=bias)
         scales: Any = self.operands[layer.scales]
-        size = self.node.attrs.get("block_size", 0)
-        if scales.ndim == 2:
-            size = _ROW_BLOCKS[terms >= _ROW_BLOCKS[1]]
+        size = block_of(self.node, terms, scales)
         form = BlockForm(columns, terms, layer.bits, size)
         return Matrices(form, own, source(layer.scales), source(layer.zeros), bias)

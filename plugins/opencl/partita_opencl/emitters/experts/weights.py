@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array, Operand
+from partita.lowering.shapes.mixture_inputs import Source, nibbles
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
 from partita_opencl.launches.emitter_kit import Kit, is_half
-
-
-class Source(NamedTuple):
-    """Where numbers of experts are.
-
-    Attributes:
-        operands: A constant for each expert, or one for all, along whose first axis experts lie.
-        stacked: Whether it is one for all.
-        first: Of an expert's columns the first that counts.
-        step: From one of them to the next.
-        flipped: Whether columns are the second axis of an expert's matrix.
-    """
-
-    operands: tuple[Operand, ...]
-    stacked: bool
-    first: int = 0
-    step: int = 1
-    flipped: bool = False
-
-    def arrays(self, k: Kit, columns: int) -> Iterator[Array]:
-        """Expert by expert its columns, (columns, ...)."""
-        for operand in self.operands:
-            whole = k.value(operand)
-            for one in whole if self.stacked else (whole,):
-                rows = one.T if self.flipped else one
-                yield rows[self.first : self.first + (columns - 1) * self.step + 1 : self.step]
 
 
 class Matrices(NamedTuple):
@@ -143,7 +118,7 @@ class _Packing(NamedTuple):
         def pack(_: Array) -> Array:
             out = np.zeros(shape, self.k.tuning.stored_type if is_half(dtype) else dtype)
             for place, source in enumerate(given):
-                for expert, rows in enumerate(source.arrays(self.k, columns)):
+                for expert, rows in enumerate(source.arrays(columns, self.k.value)):
                     found = self.k.numbers(read(rows))
                     out[expert, :, place, : found.shape[1]] = found
             return out.view(dtype).reshape(-1, length)
@@ -180,9 +155,3 @@ def _unpacked(k: Kit, source: Source | None, form: BlockForm) -> Source | None:
 
 def _is_packed(array: Array, form: BlockForm) -> bool:
     return array.dtype == np.uint8 and form.bits == 4
-
-
-def nibbles(array: Array) -> Array:
-    """Both halves of each byte along the last axis, the low one first."""
-    both = np.stack([array & 15, array >> 4], axis=-1)
-    return both.reshape(*array.shape[:-1], -1)
