@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
@@ -32,6 +34,10 @@ _FEW = 3
 """So few trials are made by one process: to start another one takes longer."""
 
 _MOST = 16
+_OPENED_AT_ONCE = 3
+"""NVIDIA's driver opens a card for one process at a time: of 16 that ask together, an H100 is there
+for all after 2.2 s; one after another the first of them may begin after 0.2."""
+
 _PROCESS_BYTES = 2**31
 """What a process that opens a graphics card takes of its memory, at most."""
 
@@ -76,25 +82,31 @@ def open_ahead(device: Device) -> None:
         if _opening[key] or any((pid, name) == key for pid, name, _ in _idle):
             return
         count = _opening[key] = best_count(device, _MOST)
-    for _ in range(count):
-        threading.Thread(target=_open_for_later, args=(device, key), daemon=True).start()
+    left = itertools.repeat(None, count)
+    for _ in range(min(count, _OPENED_AT_ONCE)):
+        threading.Thread(target=_open_for_later, args=(device, key, left), daemon=True).start()
 
 
-def _open_for_later(device: Device, key: tuple[int, str]) -> None:
-    process = None
-    try:
-        with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks for it
-            process = open_process(device)
-    finally:
-        with _changed:
-            if key in _opening:
-                _opening[key] = max(0, _opening[key] - 1)
-                if process is not None:
-                    _idle.append((*key, process))
-                    process = None
-            _changed.notify_all()
-    if process is not None:
-        process.close()
+def _open_for_later(device: Device, key: tuple[int, str], left: Iterator[None]) -> None:
+    """Opens processes as long as some are left to be opened; other threads take of them, too."""
+    for _ in left:
+        process = None
+        try:
+            with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks
+                process = open_process(device)
+        finally:
+            with _changed:
+                is_wanted = key in _opening
+                if is_wanted:
+                    _opening[key] = max(0, _opening[key] - 1)
+                    if process is not None:
+                        _idle.append((*key, process))
+                        process = None
+                _changed.notify_all()
+        if process is not None:
+            process.close()
+        if not is_wanted:
+            return
 
 
 def open_process(device: Device) -> TrialProcess:
