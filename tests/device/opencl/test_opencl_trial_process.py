@@ -188,8 +188,14 @@ def test_what_cannot_be_imported_is_no_fault_of_a_driver(lasting):
 ECHOING = """
 import os
 
+ready = []
+
+def get_ready():
+    ready.append(os.getpid())
+
 def main(request, answer):
-    answer({"pid": os.getpid(), "parent": os.getppid(), "mark": os.environ.get("MARK")})
+    told = {"pid": os.getpid(), "parent": os.getppid(), "mark": os.environ.get("MARK")}
+    answer({**told, "ready": ready})
 """
 
 
@@ -207,6 +213,7 @@ def test_lasting_processes_are_forks_of_one_that_has_imported_their_module(modul
     ):
         first, second = told(one), told(other)
         assert first["parent"] == second["parent"] != os.getpid()
+        assert first["ready"] == second["ready"] == [first["parent"]]
         assert (first["pid"], second["pid"]) == (one.process.pid, other.process.pid)
         one.ask({})
         assert told(one) == first

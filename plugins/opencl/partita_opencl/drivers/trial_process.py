@@ -67,7 +67,8 @@ class TrialProcess:
         request: What its ``main`` gets.
         seconds: How long it may be silent until it is taken to hang, as `silence` counts it.
         lasting: Whether there will be more requests, by :meth:`ask`. Such are many, side by side:
-            they are forked from one that has imported the module, where the system can do so.
+            they are forked from one that has imported the module and called its ``get_ready``,
+            where the system can do so.
 
     Raises:
         OSError: It cannot be started.
@@ -281,7 +282,9 @@ import {module}
 {then}
 """
 _SERVE = "trial_process.serve({module}.main)"
-_SERVE_FORKS = "fork_server.serve_forks(int(sys.argv[1]), lambda: " + _SERVE + ")"
+_SERVE_FORKS = (
+    "{module}.get_ready()\nfork_server.serve_forks(int(sys.argv[1]), lambda: " + _SERVE + ")"
+)
 
 
 def prepare(module: str) -> None:

@@ -196,7 +196,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
         return found
     count = standing_processes.best_count(device, len(missing))
     if count > 1:
-        standing_processes.open_ahead(device)
+        standing_processes.open_ahead(device, count)
     failed: dict[str, tuple[Verdict, bool]] = {}
 
     def tried(task: _Task) -> tuple[Verdict, bool]:
@@ -282,10 +282,10 @@ def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:
         return dict.fromkeys(wanted, "" if under_trial.family in list(Units) else _UNTRIED)
     with _units_lock:
         new = [units for units in wanted if (device.id, units) not in _objections]
-        tasks = [
+        tasks = [  # the largest tiles first, which take longest
             _Task(units, Form.USUAL, part)
-            for units in new
-            for part in range(matrix_unit_checks.parts(units, device.limits))
+            for units in reversed(new)
+            for part in reversed(range(matrix_unit_checks.parts(units, device.limits)))
         ]
         mode = Mode(local_tiles=True, precision=Precision.F16)
         verdicts_on = _verdicts(device, mode, tasks)

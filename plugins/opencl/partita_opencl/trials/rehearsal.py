@@ -146,7 +146,7 @@ class _Stage:
             shares.setdefault(program, []).append(index)
         count = standing_processes.best_count(device, len(shares))
         if count > 1:
-            standing_processes.open_ahead(device)
+            standing_processes.open_ahead(device, count)
         found: dict[int, tuple[Verdict, bool]] = {}
         with (
             progress("trying the OpenCL driver with this model, once", len(launches)) as advance,

@@ -2,7 +2,7 @@
 
 To start one takes longer than most trials. So one in which nothing failed is kept for whoever tries
 something soon after; it ends by itself when nothing comes (:mod:`trial_worker`). Where trials are
-many, those of what follows them, too, are opened ahead, side by side.
+many, processes for them are opened side by side.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _changed = threading.Condition()
 _FEW = 3
 """So few trials are made by one process: to start another one takes longer."""
 
+_OF_PROCESS = 3
+"""Trials of a graphics card for which another process is opened: that takes as long as three."""
+
 _MOST = 16
 _OPENED_AT_ONCE = 3
 """NVIDIA's driver opens a card for one process at a time: of 16 that ask together, an H100 is there
@@ -56,7 +59,7 @@ def best_count(device: Device, trials: int) -> int:
     if device.limits.is_cpu:
         return min(2, usable_processors())
     room = device.limits.memory_bytes // _PROCESS_BYTES
-    return max(1, min(trials, usable_processors(), room, _MOST))
+    return max(1, min(max(2, trials // _OF_PROCESS), usable_processors(), room, _MOST))
 
 
 def lend(device: Device) -> TrialProcess:
@@ -75,13 +78,13 @@ def lend(device: Device) -> TrialProcess:
     return open_process(device)
 
 
-def open_ahead(device: Device) -> None:
-    """Begins to open as many processes as trials may share, unless some are there already."""
+def open_ahead(device: Device, count: int) -> None:
+    """Begins to open so many processes, unless some are there already."""
     key = os.getpid(), device.id
     with _changed:
         if _opening[key] or any((pid, name) == key for pid, name, _ in _idle):
             return
-        count = _opening[key] = best_count(device, _MOST)
+        _opening[key] = count
     left = itertools.repeat(None, count)
     for _ in range(min(count, _OPENED_AT_ONCE)):
         threading.Thread(target=_open_for_later, args=(device, key, left), daemon=True).start()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 
+import partita
+from partita.lowering.fusion import all_passes
+from partita.system.modules import import_modules
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import driver_trial
 from partita_opencl.drivers.trial_process import Answer, Json
-from partita_opencl.trials import kernel_trial, rehearsed_launch
+from partita_opencl.trials import kernel_checks, kernel_trial, rehearsed_launch
 
 IDLE_SECONDS = 10.0
 """How long the process waits for more to do."""
+
+_IMPORTED = (
+    *("pyopencl", "pyopencl.invoker", "llvmlite.binding"),
+    *("partita.runtime.compiled_model", "partita.runtime.compiling"),
+    *("partita.runtime.infer_request", "partita.runtime.state_memory"),
+    *("partita_opencl.plugin", "partita_opencl.runtime.device_model"),
+)
 
 
 class _State:
@@ -19,6 +30,18 @@ class _State:
 
     device: Device | None = None
     timer: threading.Timer | None = None
+
+
+def get_ready() -> None:
+    """Imports what the first trial of a process would import; calls no driver.
+
+    Processes that are forked then have it.
+    """
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    import_modules(importlib.import_module("partita_opencl.emitters"))
+    all_passes()
+    partita.Core().read_model(kernel_checks.sample("movement", None).model())
 
 
 def main(request: Json, answer: Answer) -> None:
