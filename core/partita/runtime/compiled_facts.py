@@ -12,11 +12,12 @@ from partita.errors import BlobError, PropertyError
 from partita.model.model import Model, Port, find_port
 from partita.properties.values import Config, check_name, normalize
 from partita.storage import exported_model
+from partita.system.own_process import OfOneProcess
 
 _LOADED = "LOADED_FROM_CACHE"
 
 
-class CompiledFacts:
+class CompiledFacts(OfOneProcess):
     """A compiled model without its requests, as these know it.
 
     Arguments and attributes are those of :class:`~partita.CompiledModel`.

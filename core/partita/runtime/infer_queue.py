@@ -19,6 +19,7 @@ from partita.runtime.infer_request import (
     request_threads,
 )
 from partita.runtime.input_binding import Inputs
+from partita.system.own_process import OfOneProcess
 
 if TYPE_CHECKING:
     from partita.contract.call_queue import CallQueue
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
 
 
-class AsyncInferQueue:
+class AsyncInferQueue(OfOneProcess):
     """A pool of requests: ``start_async`` takes a free one and waits if there is none.
 
     Free ones are taken in turn, as by OpenVINO's queue: so many starts as there are requests run

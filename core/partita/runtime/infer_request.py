@@ -37,6 +37,7 @@ from partita.runtime.output_binding import RequestOutputs
 from partita.runtime.state_memory import StateMemory
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
+from partita.system.own_process import OfOneProcess
 from partita.system.task_threads import TaskThreads
 from partita.tensors.tensor import Tensor
 
@@ -89,7 +90,7 @@ class AsyncRun:
         return True
 
 
-class InferRequest:
+class InferRequest(OfOneProcess):
     """One inference at a time on a compiled model, with buffers of its own.
 
     Make it with :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per

@@ -37,6 +37,17 @@ def test_a_full_disk_is_told_with_the_file(argv, capsys):
     assert str(FULL) in last
 
 
+def test_half_of_the_outputs_are_no_file(tmp_path, capsys, monkeypatch):
+    def fill(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("numpy.lib.format.write_array", fill)
+    argv = ["run", "builtin:digits", "-d", "CPU", "-o", str(tmp_path / "out.npz")]
+    assert main(argv) == 1
+    assert "out.npz" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
 @full_disk
 def test_a_full_disk_is_told_with_the_file_of_a_report(tmp_path):
     (tmp_path / "conformance.json").symlink_to(FULL)

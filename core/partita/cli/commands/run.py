@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -153,8 +153,23 @@ def compare(
 
 
 def save(path: Path, outputs: Mapping[str, Array]) -> None:
-    """Writes the outputs as an ``.npz`` archive under their own names, whatever these are."""
-    with writing(path), zipfile.ZipFile(path, "w") as archive:
+    """Writes the outputs as an ``.npz`` archive under their own names, whatever these are.
+
+    Raises:
+        OSError: The file cannot be written; half of it is no file.
+    """
+    with writing(path), path.open("wb") as file:
+        try:
+            _write(file, outputs)
+            file.flush()
+        except OSError:
+            if path.is_file():
+                path.unlink()
+            raise
+
+
+def _write(file: BinaryIO, outputs: Mapping[str, Array]) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
         for name, array in outputs.items():
             known = array if array.dtype.kind != "V" else array.astype(np.float32)  # e.g. bfloat16
             text = known.astype(str) if known.dtype.kind == "O" else known

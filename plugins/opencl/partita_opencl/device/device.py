@@ -225,7 +225,7 @@ def all_devices() -> tuple[Device, ...]:
     devices, failures = search_devices()
     if devices:
         return devices
-    causes = "; ".join(failures.values()) or "no platform lists a device"
+    causes = "; ".join(why.rstrip(".") for why in failures.values()) or "no platform lists a device"
     raise DeviceUnavailableError(
         f"There is no OpenCL device: {causes}. Install the vendor's OpenCL driver, or get one for "
         f"the CPU with: {CURE}"
