@@ -10,7 +10,16 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.models.function_expansion import expand_functions
 from partita.lowering.models.model_lowering import lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
-from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
+from partita.lowering.program import (
+    Array,
+    Elements,
+    Operand,
+    OpRecord,
+    Packed,
+    Program,
+    ProgramMaker,
+    Step,
+)
 from partita.lowering.specialize import Specializer, made_ahead
 from partita.lowering.target import Target
 from partita.lowering.transformed_weights import Form, Prepacked
@@ -22,6 +31,7 @@ __all__ = [
     "Array",
     "Builder",
     "ChannelsLast",
+    "Elements",
     "Emitter",
     "Form",
     "Graph",
@@ -30,6 +40,7 @@ __all__ = [
     "OpRecord",
     "Operand",
     "OtherSizes",
+    "Packed",
     "Prepacked",
     "Program",
     "ProgramMaker",

@@ -17,6 +17,7 @@ from partita.lowering.program import (
     Array,
     Operand,
     OpRecord,
+    Packed,
     ProgramMaker,
     Step,
     flattened,
@@ -196,18 +197,12 @@ class Builder:
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
         dims = tuple(map(whole, shape))
-        view = Operand(dims, x.dtype)
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.told}) cannot view a tensor of shape "
                 f"{list(x.shape)} as {list(dims)}."
             )
-        if x.const is not None:
-            view.const = x.const.reshape(dims)
-            view.lasting = x.lasting
-        else:
-            view.base = x.root
-        return view
+        return x.viewed(dims)
 
     def flat(self, x: Operand) -> Operand:
         """The operand as one dimension; no copy."""
@@ -215,12 +210,7 @@ class Builder:
             return x
         found = self._flat.get(x)
         if found is None:
-            found = Operand((x.size,), x.dtype)
-            if x.const is not None:
-                found.const, found.lasting = x.const.reshape(-1), x.lasting
-            else:
-                found.base = x.root
-            self._flat[x] = found
+            found = self._flat[x] = x.viewed((x.size,))
         return found
 
     def constant(self, array: Any) -> Operand:
@@ -295,11 +285,12 @@ class Builder:
             NeedsValue: They are only known at run time. Emitters let it pass: the specializer
                 calls them again when they are known.
         """
-        if x.const is None:
-            raise NeedsValue(x)
         if not anywhere:
-            x.const = plain(x.const)
-        return x.const
+            x.make_plain()
+        elements = x.const
+        if elements is None:
+            raise NeedsValue(x)
+        return elements
 
     def call(
         self,
@@ -382,6 +373,8 @@ class Builder:
             form: What ``fn`` makes. Results whose form is stated are kept for other processes, and
                 what these restore is checked; others are made again.
         """
+        if isinstance(x, Packed):
+            return self._prepacked.packed_again(x, key, fn)
         if x.const is None or not x.lasting:
             return self.constant(fn(self.value(x)))
         return self._prepacked.operand(x.const, key, fn, anywhere, form)
@@ -404,7 +397,7 @@ class Builder:
         captured = [
             (value, operand)
             for value in graph.captures()
-            if (operand := self._operand_of(value)).const is None
+            if not (operand := self._operand_of(value)).is_constant
         ]
         specializer = self._body(graph, [value for value, _ in captured])
         return Subgraph(specializer, len(graph.inputs), tuple(operand for _, operand in captured))
@@ -434,7 +427,7 @@ class Builder:
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        moved = sum([arg.nbytes for arg in args if type(arg) is Operand])
+        moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
         step = Step(fn, args, op, shares, evaluated(_larger, moved, work or 0), results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)
@@ -455,7 +448,7 @@ class Builder:
 
     @staticmethod
     def _now(arg: Any) -> Any:
-        if not isinstance(arg, Operand) or arg.const is None:
-            return None if isinstance(arg, Operand) else arg
-        arg.const = plain(arg.const)
+        if not isinstance(arg, Operand):
+            return arg
+        arg.make_plain()
         return arg.const

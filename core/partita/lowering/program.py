@@ -73,6 +73,22 @@ class Operand:
         return self if self.base is None else self.base
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the elements are known at compile time; asked without a look at them."""
+        return self.const is not None
+
+    def make_plain(self) -> None:
+        """Brings known elements into the form that kernels take: see :func:`plain`."""
+        if self.const is not None:
+            self.const = plain(self.const)
+
+    def viewed(self, shape: tuple[int, ...]) -> Operand:
+        """The same memory with other dimensions of as many elements; a constant stays one."""
+        if self.const is None:
+            return Operand(shape, self.dtype, base=self.root)
+        return Operand(shape, self.dtype, self.const.reshape(shape), lasting=self.lasting)
+
+    @property
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
@@ -88,8 +104,76 @@ class Operand:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
-        kind = "const " if self.const is not None else "view " if self.base is not None else ""
+        kind = "const " if self.is_constant else "view " if self.base is not None else ""
         return f"<Operand {kind}{self.dtype}{list(self.shape)}>"
+
+
+class Elements:
+    """Elements that the host need not keep once a device has them: they can be read back.
+
+    Args:
+        array: The elements.
+    """
+
+    __slots__ = ("_again", "_array")
+
+    def __init__(self, array: Array) -> None:
+        self._array: Array | None = array
+        self._again: Callable[[], Array] | None = None
+
+    def array(self) -> Array:
+        """The elements, read back if they were released; such an array is the caller's alone."""
+        array, again = self._array, self._again
+        if array is not None:
+            return array
+        if again is None:
+            raise ValueError("elements were released without a way to have them again")
+        return again()
+
+    def release(self, again: Callable[[], Array]) -> None:
+        """Lets the array go.
+
+        Args:
+            again: Reads the elements back, in the array's shape and type.
+        """
+        self._again = again
+        self._array = None
+
+
+class Packed(Operand):
+    """A constant made of a weight for a device, which may have its elements for itself.
+
+    Attributes:
+        elements: What views of it share.
+    """
+
+    __slots__ = ("elements",)
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], elements: Elements) -> None:
+        self.elements = elements
+        super().__init__(shape, dtype, lasting=True)
+
+    @property
+    def const(self) -> Array:
+        """The elements; where only the device has them, they are read back: it takes a while."""
+        return self.elements.array().reshape(self.shape)
+
+    @const.setter
+    def const(self, array: Array | None) -> None:
+        if array is not None:
+            raise TypeError("the elements of a packed weight are what was made of it")
+
+    @property
+    def is_constant(self) -> bool:
+        """Always."""
+        return True
+
+    def make_plain(self) -> None:
+        """Nothing: it is made so."""
+
+    def viewed(self, shape: tuple[int, ...]) -> Packed:
+        """The same elements with other dimensions."""
+        return Packed(shape, self.dtype, self.elements)
 
 
 @dataclass(slots=True)
@@ -230,7 +314,7 @@ def bytes_of_constants(steps: Sequence[Step]) -> int:
         id(arg.const): arg.const.nbytes
         for step in steps
         for arg in step.args
-        if isinstance(arg, Operand) and arg.const is not None and not arg.lasting
+        if isinstance(arg, Operand) and not arg.lasting and arg.const is not None
     }
     return sum(own.values())
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.program import Array, Operand, may_wait, plain
+from partita.lowering.program import Array, Elements, Operand, Packed, may_wait, plain
 from partita.storage.content_hash import array_fingerprint
 from partita.system.memory_map import give_back
 
@@ -45,10 +45,16 @@ class Prepacked:
         restored: What :meth:`state` of an earlier compile of the same model returned. A result is
             found by the content of the constant and by the key of the transformation, and used if
             it is of the form that the transformation states.
+        releasable: Whether what is made may leave the host's memory when a device has it: results
+            are then :class:`~partita.lowering.Packed`.
     """
 
-    def __init__(self, restored: Mapping[str, Array] | None = None) -> None:
+    def __init__(
+        self, restored: Mapping[str, Array] | None = None, *, releasable: bool = False
+    ) -> None:
         self._restored = restored or {}
+        self._releasable = releasable
+        self._again: dict[tuple[Elements, tuple[int, ...], Any], Operand] = {}
         self._made: dict[Any, tuple[Array, Operand]] = {}
         self._names: dict[Any, str] = {}
         self._stated: set[Any] = set()
@@ -82,7 +88,7 @@ class Prepacked:
         if result is None:
             source = array if anywhere and may_wait(array) else plain(array)
             result = plain(np.asarray(fn(source)))
-        made = Operand(result.shape, result.dtype, result, lasting=True)
+        made = self._operand(result, array)
         _require(key, made, form)
         if form is not None:
             self._stated.add(full_key)
@@ -90,6 +96,21 @@ class Prepacked:
         self._made[full_key] = (array, made)
         give_back(array)  # whoever asks has looked at it
         return made
+
+    def packed_again(self, x: Packed, key: Any, fn: Callable[[Array], Array]) -> Operand:
+        """What :meth:`operand` makes of what it has made, known by what it was made of."""
+        full_key = (x.elements, x.shape, key)
+        found = self._again.get(full_key)
+        if found is None:
+            source = x.const
+            found = self._again[full_key] = self._operand(plain(np.asarray(fn(source))), source)
+        return found
+
+    def _operand(self, result: Array, source: Array) -> Operand:
+        """The operand of what was made, which may be the source itself."""
+        if not self._releasable or np.may_share_memory(result, source):
+            return Operand(result.shape, result.dtype, result, lasting=True)
+        return Packed(result.shape, result.dtype, Elements(result))
 
     def state(self) -> dict[str, Array]:
         """Results that are worth keeping, by names that hold in other processes too."""

@@ -18,6 +18,7 @@ from partita.lowering.program import (
     Array,
     Operand,
     OpRecord,
+    Packed,
     Program,
     ProgramMaker,
     Rest,
@@ -25,7 +26,6 @@ from partita.lowering.program import (
     Step,
     bytes_of_calls,
     bytes_of_constants,
-    plain,
 )
 from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.result_shapes import predicted
@@ -269,7 +269,7 @@ class Walk:
         with blamed_on(node):
             emitter = self._target.find(node, operands)
         check_demands(node, operands)
-        folding = emitter.folds and all(o is None or o.const is not None for o in operands)
+        folding = emitter.folds and all(o is None or o.is_constant for o in operands)
         if folding and any(o is not None and _is_symbolic(o) for o in operands):
             folding = False  # the run computes it, from numbers
             self._unfolded.add(node)
@@ -326,7 +326,7 @@ class Walk:
                 self._compare_type(value, operand.dtype)
             if operand in late:
                 self._blocked.add(value)
-            elif operand.const is not None:
+            elif operand.is_constant:
                 self._builder.ops[-1].exec_type = "constant"
 
     def _compare_type(self, value: Value, found: np.dtype[Any]) -> None:
@@ -364,7 +364,7 @@ class Walk:
         if self._unfolded:
             raise CompileError(f"{node} may need constants that are computed of symbolic sizes.")
         values = [v for v in node.reads() if self._operand(v).root is operand.root]
-        values = values or [v for v in node.reads() if self._operand(v).const is None]
+        values = values or [v for v in node.reads() if not self._operand(v).is_constant]
         if self._derives:
             indices = self._sources(values)
             if indices:
@@ -389,7 +389,7 @@ class Walk:
         while stack:
             value = stack.pop()
             operand = self._env.get(value)
-            if value.const is not None or (operand is not None and operand.const is not None):
+            if value.const is not None or (operand is not None and operand.is_constant):
                 continue
             if value in self._index:
                 if operand is None or not _may_be_value_input(operand):
@@ -420,8 +420,8 @@ class Walk:
             steps = complete(steps, {o.root for o in outputs if o is not None})
         for step in steps:
             for arg in step.args:
-                if isinstance(arg, Operand) and arg.const is not None:
-                    arg.const = plain(arg.const)
+                if isinstance(arg, Operand):
+                    arg.make_plain()
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = _own(outputs, self._inputs)
@@ -498,7 +498,7 @@ class Sketch(Walk):
         folded = {
             value: operand
             for value, operand in self._env.items()
-            if operand.const is not None and value.const is None
+            if operand.is_constant and value.const is None
         }
         ops = []
         self.unfolded = []
@@ -511,7 +511,7 @@ class Sketch(Walk):
         return KnownShapes(folded, ops, self.shapes())
 
     def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
-        if all(operand is None or operand.const is not None for operand in operands):
+        if all(operand is None or operand.is_constant for operand in operands):
             return False
         results = predicted(node, operands)
         if results is None:
@@ -541,6 +541,8 @@ class Outlook(Sketch):
 
 def _is_symbolic(operand: Operand) -> bool:
     """Whether there are sizes among the elements of a constant."""
+    if isinstance(operand, Packed):
+        return False
     const = operand.const
     return const is not None and const.dtype == object and holds_sizes(const)
 
@@ -556,7 +558,7 @@ def _own(
     taken = {operand.root for operand in inputs}
     owned: list[Operand | None] = []
     for operand in outputs:
-        root = None if operand is None or operand.const is not None else operand.root
+        root = None if operand is None or operand.is_constant else operand.root
         if root is not None and root in taken:
             root = None
         if root is not None:
@@ -579,7 +581,7 @@ def _place(
     for number, step in enumerate(steps):
         made.update(step.results)
         for arg in step.args:
-            if isinstance(arg, Operand) and arg.const is None and arg.root not in external:
+            if isinstance(arg, Operand) and not arg.is_constant and arg.root not in external:
                 life = lives.setdefault(arg.root, [arg.root.nbytes, number, number])
                 life[2] = len(steps) if arg.root in kept else number
     for operand in made:

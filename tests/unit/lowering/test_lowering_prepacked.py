@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
-from partita.lowering import Prepacked
+from partita.lowering import Builder, Operand, Packed, Prepacked
+from partita.lowering.program import Elements
 from partita.lowering.transformed_weights import Form
 
 
@@ -120,3 +123,51 @@ def test_a_statement_that_is_wrong_is_noticed_when_it_is_made():
 def test_a_result_may_be_none_where_that_is_stated():
     form = Form(np.float32, W.shape, or_none=True)
     assert Prepacked().operand(W, "none", lambda a: a[:0].reshape(-1), form=form).const.size == 0
+
+
+def packed():
+    made = Prepacked(releasable=True).operand(W, "double", lambda a: a * 2)
+    assert isinstance(made, Packed)
+    return made
+
+
+def test_what_a_device_has_is_read_back_when_it_is_needed():
+    made = packed()
+    view = Builder(lambda value: None, Prepacked(), lambda *_: None).view(made, (10_000,))
+    held = weakref.ref(made.const.base if made.const.base is not None else made.const)
+    read_back = counting(lambda _: W * 2)
+    made.elements.release(lambda: read_back(None))
+    assert held() is None
+    assert (
+        made.is_constant and view.is_constant and (view.shape, view.nbytes) == ((10_000,), 40_000)
+    )
+    made.make_plain()
+    assert read_back.calls == 0
+    np.testing.assert_array_equal(view.const, (W * 2).reshape(-1))
+    assert read_back.calls == 1
+
+
+def test_what_is_made_of_packed_weights_is_found_when_their_elements_have_gone():
+    prepacked = Prepacked(releasable=True)
+    builder = Builder(lambda value: None, prepacked, lambda *_: None)
+    made = builder.prepack(Operand(W.shape, W.dtype, W, lasting=True), "double", lambda a: a * 2)
+    halves = [builder.prepack(made, "half", lambda a: a.astype(np.float16))]
+    made.elements.release(lambda: W * 2)
+    halves.append(builder.prepack(made, "half", lambda a: a.astype(np.float16)))
+    assert halves[0] is halves[1]
+    other = builder.prepack(made, "third", lambda a: a / 3)
+    np.testing.assert_allclose(other.const, W.astype(np.float64) * 2 / 3, rtol=1e-6)
+
+
+def test_weights_that_are_taken_as_they_are_stay_the_models():
+    made = Prepacked(releasable=True).operand(W, "same", lambda a: a)
+    assert not isinstance(made, Packed) and np.shares_memory(made.const, W)
+
+
+def test_the_elements_of_packed_weights_are_what_was_made_of_them():
+    with pytest.raises(TypeError, match="what was made of it"):
+        packed().const = W
+    lost = Elements(W)
+    lost.release(None)
+    with pytest.raises(ValueError, match="without a way"):
+        lost.array()

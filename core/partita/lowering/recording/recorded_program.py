@@ -19,6 +19,7 @@ from partita.lowering.program import (
     Array,
     Operand,
     OpRecord,
+    Packed,
     Program,
     Recorded,
     Rest,
@@ -298,6 +299,8 @@ class _Form:
         return self._getters.setdefault(places, _getter(places))
 
     def _operand(self, operand: Operand) -> int:
+        if isinstance(operand, Packed):
+            return self._packed(operand)
         elements = -1 if operand.const is None else self.place(operand.const)
         base = -1 if operand.base is None else self.place(operand.base)
         depends = any(place >= 0 and not self._is_fixed(place) for place in (elements, base))
@@ -315,6 +318,13 @@ class _Form:
         place = self._derive(form if known is None else self._things[known - self._numbers])
         self._shared.setdefault(form, place)
         return place
+
+    def _packed(self, operand: Packed) -> int:
+        """The place of a packed weight, without its elements: these may go."""
+        if not holds_sizes(operand.shape):
+            return self._put(operand)
+        shape = self._shape(operand.shape)
+        return self._derive(_Made(lambda filled: operand.viewed(shape(filled))))
 
     def _table(self, table: Array) -> int:
         elements = table.reshape(-1).tolist()

@@ -68,8 +68,11 @@ class CudaSide:
         self._copy(lambda stream: stream.write(address + start, array))
         return True
 
-    def read(self, array: Array, buffer: Any) -> bool:
-        """Copies a buffer's bytes into a contiguous array; ``False`` if CUDA does not have it.
+    def read(self, array: Array, buffer: Any, start: int = 0) -> bool:
+        """Copies a buffer's bytes from a byte on into a contiguous array.
+
+        Returns:
+            Whether CUDA has the buffer.
 
         Raises:
             CudaError: The copy failed.
@@ -77,7 +80,7 @@ class CudaSide:
         address = address_of(buffer)
         if address is None:
             return False
-        self._copy(lambda stream: stream.read(array, address))
+        self._copy(lambda stream: stream.read(array, address + start))
         return True
 
     def in_turn(self, stream: Stream, run: Callable[[], None]) -> Batch | None:

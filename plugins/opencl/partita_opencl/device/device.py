@@ -143,8 +143,8 @@ class Device:
         if self.cuda is None or not self.cuda.write(buffer, array, start):
             cl.enqueue_copy(self.transfers, buffer, raw(array), dst_offset=start)
 
-    def read(self, array: np.ndarray[Any, Any], buffer: Any) -> None:
-        """Copies a buffer's bytes into a contiguous array; waits for the end.
+    def read(self, array: np.ndarray[Any, Any], buffer: Any, start: int = 0) -> None:
+        """Copies a buffer's bytes from a byte on into a contiguous array; waits for the end.
 
         Raises:
             pyopencl.Error: The copy failed.
@@ -152,8 +152,8 @@ class Device:
         """
         import pyopencl as cl
 
-        if self.cuda is None or not self.cuda.read(array, buffer):
-            cl.enqueue_copy(self.downloads, raw(array), buffer)
+        if self.cuda is None or not self.cuda.read(array, buffer, start):
+            cl.enqueue_copy(self.downloads, raw(array), buffer, src_offset=start)
 
     @property
     def pool(self) -> BufferPool:

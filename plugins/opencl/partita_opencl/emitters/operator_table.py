@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering import Builder, Node, Operand
+from partita.lowering import Builder, Node, Operand, Packed
 from partita.lowering.kernel_table import (
     BOOL,
     F32,
@@ -152,6 +152,8 @@ class BoundEmitter:
 
 def _is_known(operand: Operand) -> bool:
     """Whether the host has the elements, not sizes among them that stand for others."""
+    if isinstance(operand, Packed):
+        return True
     const = operand.const
     return const is not None and not (const.dtype.hasobject and holds_sizes(const))
 

@@ -199,7 +199,7 @@ class BoundPlan:
         state = self._bind_in_place(given, inputs)
         uploads = []
         for index, operand in enumerate(self.plan.program.inputs):
-            if operand.const is None and index not in state.values():
+            if not operand.is_constant and index not in state.values():
                 upload = self._bind_input(index, inputs[index])
                 if upload is not None:
                     uploads.append(upload)
@@ -265,7 +265,7 @@ class BoundPlan:
 
     def _buffer(self, operand: Operand) -> Any:
         """The buffer that an operand lies in; ``None`` before a run brings it."""
-        if operand.const is not None:
+        if operand.is_constant:
             return self.plan.constants.buffer(operand)
         root = operand.root
         found = self._buffers.get(root)
@@ -279,7 +279,7 @@ class BoundPlan:
         for position, arg in enumerate(step.args):
             if isinstance(arg, Operand):
                 found.append(self._buffer(arg))
-                if arg.const is None and arg.root in self._changing:
+                if not arg.is_constant and arg.root in self._changing:
                     self._uses.setdefault(arg.root, []).append((number, position))
             elif isinstance(arg, Described):
                 found.append(self._described(arg, step.args))
@@ -300,7 +300,7 @@ class BoundPlan:
             describer = Single(program, "tensor_map", [buffer, self._buffer(operand), *numbers])
             self._describers.append(describer)
             self._untold.add(describer)
-            if operand.const is None and operand.root in self._changing:
+            if not operand.is_constant and operand.root in self._changing:
                 self._described_by.setdefault(operand.root, []).append(describer)
         return buffer
 
@@ -490,7 +490,7 @@ class BoundPlan:
             if operand.nbytes:
                 commands.download(target.numpy(), buffer)
             return target
-        lies_elsewhere = operand.const is None and self.plan.program.owned[index] is None
+        lies_elsewhere = not operand.is_constant and self.plan.program.owned[index] is None
         if target is None and lies_elsewhere:
             own = self._own_output(index, operand)
             if operand.nbytes:
@@ -520,4 +520,4 @@ class BoundPlan:
 def _is_over(program: Program, output: int, source: int) -> bool:
     """Whether an output of a program, made in memory of its own, has the shape of an input."""
     owner, operand = program.owned[output], program.inputs[source]
-    return owner is not None and operand.const is None and owner.nbytes == operand.nbytes
+    return owner is not None and not operand.is_constant and owner.nbytes == operand.nbytes

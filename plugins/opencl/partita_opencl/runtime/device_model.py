@@ -19,6 +19,7 @@ from partita.lowering import (
     Graph,
     Node,
     Operand,
+    Prepacked,
     Program,
     Specializer,
     Step,
@@ -182,6 +183,7 @@ class OpenClModel(DeviceModel):
             arrange=Slots.of,
             complete=self._launches,
             arena=False,
+            prepacked=Prepacked(releasable=True),
         )
 
     def _launches(self, steps: Sequence[Step], outputs: Collection[Operand]) -> list[Step]:

@@ -158,7 +158,7 @@ def launch(step: Step, tuning: Tuning) -> Step:
 
 def _scalar(x: Any, tuning: Tuning) -> Any:
     """A constant of one element becomes a kernel argument by value."""
-    if isinstance(x, Operand) and x.const is not None and x.size == 1:
+    if isinstance(x, Operand) and x.size == 1 and x.const is not None:
         element = x.const.reshape(-1)[:1]
         if type(element[0]) is Size:
             return evaluated(x.dtype.type, element[0])

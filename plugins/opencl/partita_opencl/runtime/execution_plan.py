@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.errors import DeviceMemoryError
-from partita.lowering import Operand, Program, Step
+from partita.lowering import Array, Operand, Packed, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
+from partita.system.memory_map import give_back
+from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.side import Loading
+from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.trials import rehearsal
@@ -22,6 +26,8 @@ from partita_opencl.trials import rehearsal
 
 class Constants:
     """Constants on the device, uploaded when first used and shared by all requests.
+
+    Packed weights leave the host's memory then; who needs their elements again reads them back.
 
     Args:
         device: Where they are uploaded to.
@@ -38,17 +44,24 @@ class Constants:
         """The buffer of a constant operand."""
         if operand.lasting and self._parent is not None:
             return self._parent.buffer(operand)
-        array = operand.const
-        if array is None:
-            raise ValueError(f"{operand!r} is no constant")
-        key = (array.ctypes.data, array.nbytes)
+        held, key = _source(operand)
         with self._lock:
             found = self._buffers.get(key)
             if found is None:
-                # The array is kept beside its buffer: its address is the key.
-                found = (array, self._device.pool.allocate(array.nbytes, array))
-                self._buffers[key] = found
+                buffer = self._device.pool.allocate(operand.nbytes, operand.const)
+                # The elements are kept beside their buffer: their identity is the key.
+                found = self._buffers[key] = held, buffer
+                self._release(operand, buffer, 0)
             return found[1]
+
+    def _release(self, operand: Operand, buffer: Any, start: int) -> None:
+        """Lets the host's copy of a constant go that lies in a buffer from a byte on."""
+        if not isinstance(operand, Packed):
+            if operand.const is not None:
+                give_back(operand.const)
+            return
+        of = self._device, buffer, start, operand.shape, operand.dtype
+        operand.elements.release(partial(_read_back, *of))
 
     @property
     def nbytes(self) -> int:
@@ -61,17 +74,51 @@ class Constants:
         operands = constants.operands
         if self._parent is not None and all(operand.lasting for operand in operands):
             return self._parent.joined(constants)
-        arrays = [np.ascontiguousarray(operand.const) for operand in operands]
-        key = tuple((array.ctypes.data, array.nbytes) for array in arrays)
+        sources = [_source(operand) for operand in operands]
+        key = tuple(key for _, key in sources)
         with self._lock:
             found = self._buffers.get(key)
             if found is None:
                 buffer = self._device.pool.allocate(constants.starts[-1])
-                for start, array in zip(constants.starts, arrays, strict=False):
-                    if array.nbytes:
-                        self._device.write(buffer, array, start)
-                found = self._buffers[key] = arrays, buffer
+                for start, operand in zip(constants.starts, operands, strict=False):
+                    if operand.nbytes:
+                        self._device.write(buffer, np.ascontiguousarray(operand.const), start)
+                        self._release(operand, buffer, start)
+                found = self._buffers[key] = [held for held, _ in sources], buffer
             return found[1]
+
+
+def _read_back(
+    device: Device, buffer: Any, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """What lies in a buffer from a byte on.
+
+    Raises:
+        InferError: The device has failed.
+    """
+    import pyopencl as cl
+
+    array = np.empty(shape, dtype)
+    try:
+        if array.nbytes:
+            device.read(array, buffer, start)
+    except (cl.Error, CudaError) as error:
+        raise runtime_error(error, f"OPENCL.{device.id}", array.nbytes) from error
+    return array
+
+
+def _source(operand: Operand) -> tuple[Any, Any]:
+    """What holds a constant's elements, and what they are known by as long as it is kept.
+
+    Raises:
+        ValueError: It is no constant.
+    """
+    if isinstance(operand, Packed):
+        return operand.elements, (operand.elements, operand.nbytes)
+    array = operand.const
+    if array is None:
+        raise ValueError(f"{operand!r} is no constant")
+    return array, (array.ctypes.data, array.nbytes)
 
 
 class Plan:
@@ -116,7 +163,7 @@ class Plan:
         self.constants = Constants(device, weights)
         for step in self.steps:
             for arg in step.args:
-                if isinstance(arg, Operand) and arg.const is not None:
+                if isinstance(arg, Operand) and arg.is_constant:
                     self.constants.buffer(arg)
                 elif isinstance(arg, Joined):
                     self.constants.joined(arg)
@@ -207,7 +254,7 @@ def _plan(
     lives: dict[Operand, list[int]] = {}
     for number, step in enumerate(steps):
         for arg in step.args:
-            if not isinstance(arg, Operand) or arg.const is not None or arg.root in external:
+            if not isinstance(arg, Operand) or arg.is_constant or arg.root in external:
                 continue
             lives.setdefault(arg.root, [number, number])[1] = number
     for operand in outputs & lives.keys():

@@ -98,7 +98,7 @@ def _runs(step: Step) -> bool:
     stream = product.stream
     if not product.plain or stream.groups > 1 or stream.ragged or stream.channels % STREAM_DEEP:
         return False
-    return all(source.const is None for source in _sources(step))
+    return all(not source.is_constant for source in _sources(step))
 
 
 def _continues(run: Sequence[Step], step: Step) -> bool:

@@ -1,0 +1,81 @@
+"""Packed weights that device OPENCL has are kept by the host no longer; they can be read back."""
+
+import tracemalloc
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from onnx import helper, numpy_helper
+
+from partita.errors import InferError
+from partita.lowering import Packed, Prepacked
+from partita_opencl.device.device import find_device
+from partita_opencl.launches.steps import Joined
+from partita_opencl.runtime.execution_plan import Constants
+
+from .comparison import build, core, floats
+
+SIZE, LAYERS = 1024, 4
+BYTES = LAYERS * SIZE * SIZE * 4
+
+
+def layers():
+    """Products with weights one after another, of a number of rows that only runs tell."""
+    weights = [floats(SIZE, SIZE) / SIZE**0.5 for _ in range(LAYERS)]
+    names = ["x", *(f"h{n}" for n in range(LAYERS - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [names[n], f"w{n}"], [names[n + 1]]) for n in range(LAYERS)]
+    named = [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)]
+    return build(nodes, {"x": floats(2, SIZE)}, ["y"], named), weights
+
+
+def test_the_host_keeps_no_packed_weights_for_all_numbers_of_rows():
+    serialized, weights = layers()
+    model = core().read_model(serialized)
+    model.reshape({"x": ["rows", SIZE]})
+    tracemalloc.start()
+    try:
+        compiled = core().compile_model(model, "OPENCL")
+        for rows in (2, 5, 40):
+            x = floats(rows, SIZE)
+            wanted = x.astype(np.float64)
+            for w in weights:
+                wanted = wanted @ w.astype(np.float64)
+            np.testing.assert_allclose(compiled({"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1.5 * BYTES  # elements that were packed, which lie in no file
+
+
+def packed(array):
+    made = Prepacked(releasable=True).operand(array, "negative", np.negative)
+    assert isinstance(made, Packed)
+    return made
+
+
+def test_weights_are_read_back_from_their_own_buffer_and_from_that_of_several():
+    arrays = [floats(40, 30), floats(7), floats(0, 3), floats(20, 5)]
+    constants = Constants(find_device(""))
+    first, *others = map(packed, arrays)
+    buffer = constants.buffer(first)
+    np.testing.assert_array_equal(first.const, -arrays[0])
+    assert constants.buffer(first.viewed((1200,))) is buffer
+    joined = Joined((first, *others))
+    held = constants.joined(joined)
+    for operand, array in zip((first, *others), arrays, strict=True):
+        np.testing.assert_array_equal(operand.const, -array)
+    assert constants.joined(joined) is held
+
+
+def test_a_device_that_has_failed_is_told_when_weights_are_read_back(monkeypatch):
+    device = find_device("")
+    made = packed(floats(4, 4))
+    constants = Constants(device)
+    constants.buffer(made)
+
+    def fail(*_):
+        raise cl.RuntimeError("gone")
+
+    monkeypatch.setattr(device, "read", fail)
+    with pytest.raises(InferError, match="failed while computing"):
+        _ = made.const
