@@ -66,8 +66,9 @@ def told(step: Step) -> Json:
 def _buffer(owner: Any) -> Json:
     """What a buffer holds: so many zeros, unless kernels read from it what to do."""
     if isinstance(owner, Operand):
-        table = owner.const
-        if table is not None and table.dtype.kind in "iu" and table.nbytes <= _TABLE_BYTES:
+        may_be_table = owner.dtype.kind in "iu" and owner.nbytes <= _TABLE_BYTES
+        table = owner.const if may_be_table else None  # what is large is not read back for it
+        if table is not None:
             return {"content": np.ascontiguousarray(table).tobytes().hex()}
         return {"bytes": owner.nbytes}
     if owner is FAULT or owner is STALL:
