@@ -54,10 +54,12 @@ def main() -> None:
         "compile",
         lambda: Generator(options.model, options.device, options.context, properties=config),
     )
-    for name, count in (("16 tokens, 4 more", 16), ("23 tokens, 4 more", 23)):
-        stage(
-            name, lambda n=count: [*generator.generate(list(range(100, 100 + n)), max_new_tokens=4)]
-        )
+    for count in (16, 23):
+
+        def answer(count: int = count) -> None:
+            list(generator.generate(list(range(100, 100 + count)), max_new_tokens=4))
+
+        stage(f"{count} tokens, 4 more", answer)
 
 
 if __name__ == "__main__":
