@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, PartitaError
+from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.frontends.model_file import map_model
 from partita.frontends.onnx.constant_nodes import lift_constants
 from partita.frontends.onnx.external_data import (
@@ -102,12 +102,12 @@ def read_model(
         proto, origin = source, "the ModelProto"
     elif isinstance(source, (bytes, bytearray, memoryview, str, os.PathLike)):
         if isinstance(source, (str, os.PathLike)):
-            path = Path(source)
+            path = _path(source)
             data, origin = map_model(path), f"'{path}'"
         else:
             # What others may write to is copied.
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
-            origin = "the bytes"
+            origin = "what was given"
         if _is_gguf(data):
             return ready(_decoder(data, weights, decoder, origin), origin)
         if decoder is not None:
@@ -243,9 +243,33 @@ def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str,
     except DecodeError as error:
         raise ModelFormatError(
             f"{origin} is not an ONNX model or is damaged ({len(data)} bytes, starting with "
-            f"{bytes(data[:8])!r}); export or download it again."
+            f"{bytes(data[:8])!r}), and no OpenVINO IR, GGUF, TFLite or circle file either; "
+            f"{_cure(data)}."
         ) from error
     return proto, weights
+
+
+_CURES = {
+    b"version https://git-lfs": "it is a pointer of Git LFS: fetch the file with 'git lfs pull'",
+    b"<!DOCTYPE": "it is a web page: download the file itself",
+    b"<html": "it is a web page: download the file itself",
+    b"PK\3\4": "it is an archive, such as PyTorch's: give a model that torch.onnx.export wrote",
+    b"\x89HDF": "it is an HDF5 file, such as Keras's: convert it with tf2onnx",
+}
+"""How files begin that are often taken for a model, and what to do."""
+
+
+def _cure(data: memoryview) -> str:
+    """What to do with a file that is no model."""
+    head = bytes(data[:64]).lstrip()
+    found = (cure for begin, cure in _CURES.items() if head.lower().startswith(begin.lower()))
+    return next(found, "export or download it again")
+
+
+def _path(source: str | os.PathLike[str]) -> Path:
+    if not os.fspath(source):
+        raise ModelNotFoundError("The path of the model is empty; give that of a file.")
+    return Path(source)
 
 
 def _check_header(proto: onnx.ModelProto, origin: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from partita.tensors.sequence_values import boxed
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 Array = np.ndarray[Any, Any]
+
+_TIMES = (np.datetime64, np.timedelta64)
 
 Room = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Gives an array of a shape and type."""
@@ -118,6 +121,19 @@ def _converts(found: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
     return found.kind in ("biufc" if wanted.kind == "c" else "biuf")
 
 
+def _holds_numbers(array: Array, wanted: np.dtype[Any]) -> bool:
+    """Whether an array's elements are numbers; numpy takes texts, times and records for such.
+
+    Complex ones are none where their imaginary parts would be dropped.
+    """
+    found = array.dtype
+    if found.hasobject:
+        return all(isinstance(element, (Number, np.generic)) for element in array.flat)
+    if found.kind == "c":
+        return wanted.kind == "c"
+    return found.kind in "biuf" or not issubclass(found.type, (np.character, np.void, *_TIMES))
+
+
 def _matching_dtype(port: Port, array: Array) -> Array:
     """The elements in the port's type, as OpenVINO converts them; texts stay texts."""
     if port.dtype is None:
@@ -125,6 +141,8 @@ def _matching_dtype(port: Port, array: Array) -> Array:
     if port.dtype.hasobject:
         return array.astype(object) if array.dtype.kind in "UST" else array
     try:
+        if not _holds_numbers(array, port.dtype):
+            raise TypeError("they are no numbers, or none that this type holds a part of")
         return array.astype(port.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(

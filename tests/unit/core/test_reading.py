@@ -114,9 +114,31 @@ def test_files_that_are_not_there(tmp_path):
 def test_files_that_are_no_models(tmp_path, data, said):
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
-    for source, origin in ((data, "the bytes"), (path, f"'{path}'")):
+    for source, origin in ((data, "what was given"), (path, f"'{path}'")):
         refused(source, said)
         refused(source, origin)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs pull"),
+        (b"\n<!doctype html><html>", "it is a web page"),
+        (b"<html><body>404</body></html>", "it is a web page"),
+        (b"PK\x03\x04\x14\x00archive/data.pkl", "torch.onnx.export"),
+        (b"\x89HDF\r\n\x1a\n", "tf2onnx"),
+        (b"hello", "export or download it again"),
+    ],
+)
+def test_files_that_are_taken_for_models_say_what_they_are(tmp_path, data, said):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    refused(path, said)
+
+
+def test_an_empty_path_is_no_folder():
+    with pytest.raises(ModelNotFoundError, match=r"The path of the model is empty"):
+        read_model("")
 
 
 def test_damaged_files_raise_model_errors_and_nothing_else():

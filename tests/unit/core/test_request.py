@@ -191,6 +191,17 @@ def test_a_model_without_inputs(core):
         ({None: X}, "has no input None"),
         ([X, X], "takes 1 inputs ('x' float32[2, 3]); 2 were given. Give a dict of name to array."),
         (np.full((2, 3), "a"), "the elements of <U1[2, 3] cannot be converted"),
+        (
+            np.full((2, 3), "1"),
+            "the elements of <U1[2, 3] cannot be converted: they are no numbers",
+        ),
+        (np.full((2, 3), b"1"), "cannot be converted: they are no numbers"),
+        (X.astype("c8"), "the elements of complex64[2, 3] cannot be converted"),
+        (np.full((2, 3), None), "the elements of object[2, 3] cannot be converted"),
+        (np.full((2, 3), "1", object), "the elements of object[2, 3] cannot be converted"),
+        (np.zeros((2, 3), [("a", "f4")]), "cannot be converted"),
+        (np.zeros((2, 3), "M8[s]"), "the elements of datetime64[s][2, 3] cannot be converted"),
+        (np.zeros((2, 3), "V4"), "cannot be converted"),
         (X[:1], "Input 'x' takes float32[2, 3]; found float32[1, 3]."),
         (X[0], "found float32[3]"),
         (np.float32(1), "found float32[]"),
@@ -228,6 +239,13 @@ def test_lists_that_would_lose_something(dtype, given):
     request = compiled_toy(neg([1], dtype)).create_infer_request()
     with pytest.raises(InputError, match=r"list cannot be made one"):
         request.infer({"x": given})
+
+
+@pytest.mark.parametrize("dtype", ["f8", ">f4", "i8", "?", object, ml_dtypes.bfloat16])
+def test_arrays_of_other_numbers_are_converted(request_of_one, dtype):
+    given = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype)
+    due = -given.astype(np.float32)
+    np.testing.assert_array_equal(request_of_one.infer(given)[0], due)
 
 
 def test_objects_whose_protocol_fails(request_of_one):
