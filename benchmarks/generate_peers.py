@@ -154,7 +154,7 @@ class Partita(StepEngine):
         setting: What all engines get.
         group: Numbers of a row of a prompt that share a scale in int8; 0 for exact products.
         cache_type: Elements of the caches.
-        bf16: Whether products of float32 and attention are computed in bfloat16.
+        precision: What float32 is computed in: itself, or halves of either kind.
     """
 
     def __init__(
@@ -162,17 +162,16 @@ class Partita(StepEngine):
         setting: Setting,
         group: int = 0,
         cache_type: CacheType = "float32",
-        bf16: bool = False,
+        precision: str = "f32",
     ) -> None:
         config = dict(setting.config)
-        if bf16:
-            config["INFERENCE_PRECISION_HINT"] = "bf16"
+        if precision != "f32":
+            config["INFERENCE_PRECISION_HINT"] = precision
         if group:
             config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
         core = partita.Core()
         if core.accepts_property(setting.device, "INFERENCE_NUM_THREADS"):
             config["INFERENCE_NUM_THREADS"] = setting.threads
-        precision = "bf16" if bf16 else "f32"
         self.name = f"Partita {partita.__version__} on {setting.device}, {precision}"
         blocks = f"int8 in groups of {group}" if group else "16 bits"
         self.name += ", int8" if group else ""
@@ -447,9 +446,10 @@ class LlamaCpp:
 
 ENGINES: dict[str, Callable[[Setting], Engine]] = {
     "partita": Partita,
-    "partita-bf16": functools.partial(Partita, bf16=True),
+    "partita-bf16": functools.partial(Partita, precision="bf16"),
+    "partita-f16": functools.partial(Partita, precision="f16"),
     "partita-int8": functools.partial(Partita, group=32, cache_type="int8"),
-    "partita-int8-bf16": functools.partial(Partita, group=32, cache_type="int8", bf16=True),
+    "partita-int8-bf16": functools.partial(Partita, group=32, cache_type="int8", precision="bf16"),
     "llama.cpp": LlamaCpp,
     "onnxruntime": OnnxRuntime,
     "genai": OnnxRuntimeGenai,

@@ -50,7 +50,7 @@ def kinds_of(model):
     return [node.kind for node in graph.nodes]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F32", "F16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F32", "F16", "BF16"])
 def test_experts_become_one_node(kind):
     kinds = kinds_of(decoder(kind)[0])
     assert kinds.count("partita::Mixture") == 2
@@ -67,7 +67,7 @@ def test_a_prompt_in_parts_and_tokens_behind_it(kind, architecture, tiling):
     assert error(Core().compile_model(model, "OPENCL", {"TILING": tiling}), judge) < 2e-6
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "F16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "BF16"])
 def test_a_decoder_in_halves(kind):
     model, judge = decoder(kind)
     config = {"INFERENCE_PRECISION_HINT": "f16"}

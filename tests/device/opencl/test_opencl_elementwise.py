@@ -2,6 +2,7 @@
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -280,6 +281,17 @@ CASTS = [np.float32, np.int32, np.int64, np.uint8, np.bool_]
 def test_cast(source, target):
     x = (np.abs(floats(5, 8)) * 3).astype(source)
     check_single("Cast", [x], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(target))})
+
+
+@pytest.mark.parametrize("target", [np.float32, np.float16, np.int64, np.bool_])
+def test_cast_of_bfloat16(target):
+    x = np.array([0.0, -0.0, 1.5, -2.75, 300.0, 1e-3, -7.0], ml_dtypes.bfloat16)
+    if target == np.float32:
+        x = np.concatenate([x, np.array([np.inf, np.nan, 1e38, 1e-40], x.dtype)])
+    model, feeds = single("Cast", [x], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(target))})
+    found = compiled(model).infer_new_request(feeds)[0]
+    assert found.dtype == target
+    np.testing.assert_array_equal(found, x.astype(np.float32).astype(target))
 
 
 def test_cast_cuts_towards_zero():

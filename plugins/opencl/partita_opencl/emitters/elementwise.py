@@ -6,12 +6,14 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
 from partita.lowering.fusion.activation import CLIP_DEFAULTS
+from partita.lowering.kernel_table import HALVES
 from partita.lowering.shapes.result_shapes import broadcast as broadcast_shapes
 from partita_opencl.emitters.operator_table import (
     BOOL,
@@ -30,6 +32,7 @@ from partita_opencl.launches.steps import Line
 from partita_opencl.passes.half_precision import HALF, SINGLE
 
 _BOOL = np.dtype(np.bool_)
+_BFLOAT = np.dtype(ml_dtypes.bfloat16)
 
 
 def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
@@ -278,7 +281,7 @@ def _cast_type(node: Node) -> Reason | None:
     )
 
 
-@operator("Cast", types=COMPUTED, check=_cast_type)
+@operator("Cast", types=COMPUTED | HALVES, check=_cast_type)
 def cast(k: Kit, node: Node, x: Operand) -> Operand:
     """Conversion; floats are cut towards zero."""
     target = cast_target(node)
@@ -295,6 +298,8 @@ def cast_like(k: Kit, node: Node, x: Operand, like: Operand) -> Operand:
 
 def _cast_to(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
     """The elements as another type, rounded to it also where a chain computes on with them."""
+    if x.dtype == _BFLOAT:
+        x = apply(k, "as_float((uint){0} << 16)", SINGLE, x)
     if dtype != HALF or x.dtype == HALF or k.tuning.bfloat:
         return convert(k, x, dtype)
     return apply(k, "rounded_to_half((float){0})", dtype, x)
