@@ -13,12 +13,14 @@ import numpy as np
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.tensors.tensor import HOST
+from partita_opencl.cuda import trial
 from partita_opencl.cuda.side import CudaSide, opened
 from partita_opencl.device.buffer_pool import BufferPool, raw
 from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
 from partita_opencl.device.turns import Turns
-from partita_opencl.drivers import driver_trial, installed_drivers
+from partita_opencl.drivers import cuda_trial, driver_trial, installed_drivers
+from partita_opencl.drivers.cuda_trial import OfCuda
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
 from partita_opencl.drivers.installed_drivers import Driver
@@ -127,9 +129,15 @@ class Device:
         context = self.context
         with self._cuda_lock:
             if self._cuda is None:
-                told = driver_trial.of_cuda(self.driver)
-                self._cuda = (opened(self.handle, context, *told),)
+                self._cuda = (opened(self.handle, context, *self._told_of_cuda()),)
             return self._cuda[0]
+
+    def _told_of_cuda(self) -> OfCuda:
+        """What was tried of CUDA; nothing in processes that try for their parent."""
+        is_nvidias = self.handle.platform.name == trial.PLATFORM
+        if not is_nvidias or driver_trial.has_adopted():
+            return OfCuda()
+        return cuda_trial.of_cuda(self.driver)
 
     def write(self, buffer: Any, array: np.ndarray[Any, Any], start: int = 0) -> None:
         """Copies a contiguous array's bytes into a buffer, from a byte on; waits for the end.

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from partita_opencl.cuda import trial
-from partita_opencl.cuda.side import PASSED
-from partita_opencl.drivers import driver_view, processor_name, verdicts
+from partita_opencl.drivers import cuda_trial, driver_view, processor_name, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
@@ -39,6 +37,9 @@ _DOING = {
     "compute": "while its devices built and ran a small kernel",
 }
 """The stages of a trial."""
+
+_OF_CUDA = "CUDA"
+"""What is in the version of platforms whose devices may be CUDA's as well."""
 
 _ITEMS, _GROUP = 256, 8
 _FACTOR = np.float32(0.5)
@@ -102,28 +103,6 @@ def tried() -> tuple[Tried, ...]:
         return tuple(pool.map(judge_driver, drivers))
 
 
-class OfCuda(NamedTuple):
-    """What the trial of a driver says of CUDA's.
-
-    Attributes:
-        outcome: As :func:`partita_opencl.cuda.trial.outcome`; empty where there was none, as in
-            processes that try for their parent.
-        largest: Bytes of the largest buffer that OpenCL imports; ``None`` for any.
-    """
-
-    outcome: str = ""
-    largest: int | None = None
-
-
-def of_cuda(driver: Driver) -> OfCuda:
-    """What the trial of a driver says of CUDA's."""
-    if _adopted is not None:
-        return OfCuda()
-    facts = next((one.verdict.facts for one in tried() if one.driver == driver), {})
-    largest = int(facts.get("cuda_imports", 0))
-    return OfCuda(str(facts.get("cuda", "")), None if largest >= trial.IMPORTS[-1] else largest)
-
-
 def judge_driver(driver: Driver) -> Tried:
     """The verdict on a driver: on the form of it that computes vectors, if there is one."""
     verdict = driver_verdict(driver)
@@ -144,8 +123,7 @@ def _lacks_vectors(verdict: Verdict) -> bool:
 def driver_verdict(driver: Driver) -> Verdict:
     """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
-    sizes = str(trial.IMPORTS)
-    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode(), trial.SOURCE, sizes]
+    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode()]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
@@ -174,6 +152,8 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
                 if answer["stage"] in stages:  # what comes behind them the driver need not do
                     stages.remove(str(answer["stage"]))
                 facts.update(answer.get("facts", {}))
+                if any(_OF_CUDA in version for version in facts.get("versions", ())):
+                    cuda_trial.begin(driver)  # beside this one
                 if answer.get("fault"):
                     return Verdict(str(answer["fault"]), facts), True
     except OSError as error:
@@ -218,22 +198,6 @@ def main(request: Json, answer: Answer) -> None:
             answer({"stage": "compute", "fault": fault})
             return
     answer({"stage": "compute"})
-    for handle in devices.values():
-        if handle.platform.name == trial.PLATFORM:
-            for facts in _cuda_facts(handle):
-                answer({"stage": "cuda", "facts": facts})
-
-
-def _cuda_facts(handle: Any) -> Iterator[Json]:
-    """What is to be said of CUDA if nothing follows, then what a trial of it says."""
-    import pyopencl as cl
-
-    yield {"cuda": "its trial ended early", "cuda_imports": 0}
-    context = cl.Context([handle])
-    outcome = trial.outcome(handle, context)
-    yield {"cuda": outcome}
-    if outcome == PASSED:
-        yield from ({"cuda_imports": size} for size in trial.imports(handle, context))
 
 
 def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
