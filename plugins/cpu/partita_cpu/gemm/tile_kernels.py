@@ -18,7 +18,7 @@ from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import groups_part
 from partita_cpu.llvm.tiles import attend, dot_unpacked, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
-from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
+from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
 
@@ -320,6 +320,14 @@ def groups_kernel(level: Level, variant: Variant) -> Array:
     """The kernel that makes groups of rows int8, for such weights, in an array."""
     name = int8_groups.kernel_name(variant.bits, dot_unpacked.begins_with_zeros(level, variant))
     return np.array([llvm_kernel.addresses(level, "_quads")[name]])
+
+
+@functools.cache
+def halves_kernel(level: Level, variant: Variant) -> Array:
+    """The kernel that makes blocks of rows int16, for such weights, in an array."""
+    equal = variant.zeros is Zeros.EQUAL
+    name = int8_groups.HALVES_EQUAL if equal else int8_groups.HALVES
+    return np.array([llvm_kernel.addresses(level, "_blocks")[name]])
 
 
 @functools.cache

@@ -79,6 +79,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part == "_blocks":
         made = dot_blocks.functions(level) + dot_unpacked.pair_functions(level)
+        made += int8_groups.half_functions()
         return made + unpack_blocks.functions() if level.tiles else made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
@@ -238,7 +239,7 @@ def text(level: Level, part: str = "") -> str:
     if part == "_f16":
         return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
     if part == "_blocks":
-        parts.append(dot_blocks.declarations(level))
+        parts += [dot_blocks.declarations(level), int8_groups.declarations()]
         return "\n".join([*parts, unpack_blocks.declarations()] if level.tiles else parts)
     if part == "_quads":
         return "\n".join(

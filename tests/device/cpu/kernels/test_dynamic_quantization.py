@@ -60,9 +60,15 @@ def grouped(x, group):
 
 
 def off(got, x, weights):
-    """The largest difference from float64, of the largest sum of products without their signs."""
-    matrix = weights.matrix()
-    return np.abs(got - x @ matrix).max() / (np.abs(x) @ np.abs(matrix)).max(initial=1e-30)
+    """The largest difference from float64, of the largest sum of products without their signs.
+
+    Or of one with weights of half a level each, if these are larger: last bits are those of
+    products with levels, before zero points are taken off, and all weights may be zero.
+    """
+    matrix, size = weights.matrix(), weights.sizes["block_size"]
+    levels = np.repeat(np.abs(weights.scales), size, axis=1)[:, : len(matrix)].T
+    sums = np.abs(x) @ np.abs(matrix), np.abs(x) @ levels / 2
+    return np.abs(got - x @ matrix).max() / max(float(each.max(initial=1e-30)) for each in sums)
 
 
 def off_by_16_bits(x, weights):

@@ -16,6 +16,7 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_kernels,
     groups_kernel,
+    halves_kernel,
     packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
@@ -135,8 +136,9 @@ def rounded_rows(problem, level, threads):
         return x, x
     quantized = guarded.array(np.full(sizes.rows * row_bytes(*sizes[1:4:2]), 255, np.uint8))
     layout = sizes.rows, sizes.terms, sizes.size, sizes.zeros, sizes.zero
+    kernel = halves_kernel(level, problem.variant)
     for tid in range(threads):
-        quantize_rows(x, quantized, *layout, tid, threads)
+        quantize_rows(x, quantized, kernel, *layout, tid, threads)
     return x, quantized
 
 

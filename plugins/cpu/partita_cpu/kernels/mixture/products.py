@@ -36,13 +36,16 @@ from partita_cpu.kernels.mixture.weights import (
     packed_experts,
     packed_plain,
 )
-from partita_cpu.kernels.quantized_weights.matmul_nbits import grouped_rows, unpacked_sides
-from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels
+from partita_cpu.kernels.quantized_weights.matmul_nbits import (
+    grouped_rows,
+    quantized_rows,
+    unpacked_sides,
+)
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
     RowSizes,
     multiply_blocks,
-    quantize_rows,
     row_bytes,
 )
 from partita_cpu.kernels.quantized_weights.split_rows import add_halves, split_rows
@@ -362,8 +365,9 @@ def _emit_blocks(
         kernels = ExpertKernels(packed_kernels, b.constant(many))
     count = experts_together(weights).columns // weights.experts * sizes.blocks
     of_row = sizes.terms if native is None else row_bytes(sizes.terms, sizes.size)
-    quantized = b.flat(x) if native is None else _quantized(b, x, panels, sizes)
-    grouped = quantized
+    quantized = grouped = b.flat(x)
+    if native is not None:
+        quantized = grouped = quantized_rows(b, native.level, x, panels, sizes)
     if native is not None and in_bytes:
         grouped = grouped_rows(b, x, unpacked, panels, sizes, native)
     of_expert = ExpertSizes(
@@ -425,19 +429,6 @@ def _kernels_of_many(choice: Choice, unpacked: Unpacked, variant: Variant) -> Ar
         return quad_kernels(choice.level, variant)
     has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
     return unpacked_kernels(choice.level, Factors.PAIRS, has_terms)
-
-
-def _quantized(b: Builder, x: Operand, panels: Panels, sizes: BlockSizes) -> Operand:
-    """Rows in 16 bits; products of the same ones share them."""
-    rows, zeros = x.shape[0], int(panels.variant.zeros)
-
-    def quantize() -> Operand:
-        out = b.empty((rows * row_bytes(sizes.terms, sizes.size),), np.uint8)
-        layout = rows, sizes.terms, sizes.size, zeros, panels.zero
-        b.call(quantize_rows, b.flat(x), out, *layout, exec_type="reorder")
-        return out
-
-    return b.once(x, ("blocks", sizes.size, not zeros, panels.zero), quantize)
 
 
 def _emit_plain(b: Builder, x: Operand, found: Routes, weights: PlainWeights, y: Operand) -> None:

@@ -23,6 +23,7 @@ from partita_cpu.gemm.tile_kernels import (
     block_exec_type,
     block_kernels,
     groups_kernel,
+    halves_kernel,
     packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
@@ -58,7 +59,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
     thread_floats,
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
-from partita_cpu.llvm.levels import PORTABLE
+from partita_cpu.llvm.levels import PORTABLE, Level
 from partita_cpu.llvm.tiles.dot_blocks import Zeros
 from partita_cpu.llvm.tiles.dot_unpacked import (
     BLOCK_BITS,
@@ -211,7 +212,9 @@ def _emit(
     if native is not None and unpacked is not None and many:
         _emit_unpacked(b, native, unpacked, x, panels, sizes, bias, y)
         return
-    quantized = b.flat(x) if native is None else _quantized_rows(b, x, panels, sizes, rows)
+    quantized = b.flat(x)
+    if native is not None:
+        quantized = quantized_rows(b, native.level, x, panels, sizes)
     of_row = row_bytes(sizes.terms, sizes.size)
     most = max(1, machine.l2_bytes(ROWS_SHARE) // of_row // MOST_ROWS) * MOST_ROWS
     across = evaluated(_shares, rows, sizes.panels, threads, panels.w.size / of_row)
@@ -259,7 +262,7 @@ def _emit_unpacked(
         kernels = quad_kernels(level, variant)
         kind = f"{kind}_int8"
     else:
-        quantized = _quantized_rows(b, x, panels, sizes, rows)
+        quantized = quantized_rows(b, level, x, panels, sizes)
         has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
         kernels = unpacked_kernels(level, Factors.PAIRS, has_terms)
     columns = -(-sizes.columns // unpacked.width)
@@ -358,20 +361,20 @@ def _shares(rows: int, panels: int, threads: int, weight: float) -> int:
     return shares_across(groups, panels, threads, weight / rows)
 
 
-def _quantized_rows(
-    b: Builder, x: Operand, panels: Panels, sizes: BlockSizes, rows: int
+def quantized_rows(
+    b: Builder, level: Level, x: Operand, panels: Panels, sizes: BlockSizes
 ) -> Operand:
     """Rows in 16 bits; operators that multiply the same ones share them."""
-    zeros = int(panels.variant.zeros)
-    equal = not zeros
+    rows, zeros = math.prod(x.shape[:-1]), int(panels.variant.zeros)
 
     def quantize() -> Operand:
         out = b.empty((rows * row_bytes(sizes.terms, sizes.size),), np.uint8)
         layout = rows, sizes.terms, sizes.size, zeros, panels.zero
-        b.call(quantize_rows, b.flat(x), out, *layout, exec_type="reorder")
+        kernel = b.constant(halves_kernel(level, panels.variant))
+        b.call(quantize_rows, b.flat(x), out, kernel, *layout, exec_type="reorder")
         return out
 
-    return b.once(x, ("blocks", sizes.size, equal, panels.zero), quantize)
+    return b.once(x, ("blocks", sizes.size, not zeros, panels.zero), quantize)
 
 
 def grouped_rows(

@@ -12,7 +12,7 @@ import numpy as np
 
 from partita_cpu.gemm.shares import own_share
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
-from partita_cpu.jit.intrinsics.address_call import address, call_blocks
+from partita_cpu.jit.intrinsics.address_call import address, call_blocks, call_groups
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.half import float16_to_float32
@@ -93,13 +93,23 @@ def scale_of(block: Any) -> Any:
 
 @loop
 def quantize_rows(
-    x: Any, out: Any, rows: int, terms: int, size: int, zeros: int, zero: int, tid: int, nt: int
+    x: Any,
+    out: Any,
+    kernel: Any,
+    rows: int,
+    terms: int,
+    size: int,
+    zeros: int,
+    zero: int,
+    tid: int,
+    nt: int,
 ) -> None:
     """Quantizes rows; see `dot_blocks` and `row_bytes`.
 
     Args:
         x: float32, flat.
         out: Bytes.
+        kernel: `tile_kernels.halves_kernel`.
         rows: How many.
         terms: Of a row.
         size: Of a block.
@@ -115,11 +125,13 @@ def quantize_rows(
         quants = shorts_at(place, blocks * size)
         numbers = floats_at(place + 2 * blocks * size, 2 * blocks)
         sums = sizes_at(place + 2 * blocks * size, 2 * blocks)
-        finite = np.int32(1)
-        for block in range(blocks):
+        source, behind = address(x) + 4 * row * terms, place + 2 * blocks * size
+        given = source, place, behind, terms // size, 1, size // STEP, zero
+        finite = np.int32(call_groups(kernel[0], given))
+        for block in range(terms // size, blocks):  # one that the row ends within
             first = block * size
-            there = min(size, terms - first)
-            source = x[row * terms + first : row * terms + first + there]
+            there = terms - first
+            source = x[row * terms + first : row * terms + terms]
             target = quants[first : first + size]
             scale, inverse, usual = scale_of(source)
             if not usual:

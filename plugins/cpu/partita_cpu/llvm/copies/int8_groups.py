@@ -1,33 +1,57 @@
-"""Groups of float32 as int8, each number a multiple of a 127th of the largest one of its group.
+"""Groups of float32 as int8 or int16, multiples of a 127th or 32767th of the largest of a group.
 
 For products with weights quantized in blocks: see `dot_unpacked`, which says in which order numbers
-are, and what units are.
+of 8 bits are, and what units are, and `dot_blocks` for 16.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, quad_order
 
 PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps, i64 %zero"
-"""x: the first group; the others follow. out: as many bytes. numbers: for each unit its group's
-scale, and this times the sum of the unit's bytes; or, as an int32, this sum times the negative zero
-point. groups: how many; units: of each; steps: of `STEP` numbers in each unit. zero: the zero point
-of all weights, if that is what rows are for.
+"""x: the first group; the others follow. out: as many int8 or int16. numbers: for each unit its
+group's scale, and this times the sum of the unit's levels; or, as an int32, this sum times the
+negative zero point. groups: how many; units: of each; steps: of `STEP` numbers in each unit. zero:
+the zero point of all weights, if that is what rows are for.
 
 Returns 1, or 0 where a number is not finite: what is written then means nothing."""
 
 STEP = 16
 """Numbers that are taken at a time."""
 
-LARGEST = 127.0
-"""What the largest number becomes."""
+HALVES = "groups_halves"
+"""The symbol of the kernel for int16."""
+
+HALVES_EQUAL = "groups_halves_equal"
+"""The same for weights whose zero points are equal."""
 
 SMALLEST_BITS = 0x0DA24260
 """Those of 1e-30: groups of no larger numbers become zeros, as the inverse of their scale may be
 infinite."""
 
-_FLOATS, _INTS, _BYTES = (f"<{STEP} x {kind}>" for kind in ("float", "i32", "i8"))
+_FLOATS, _INTS = (f"<{STEP} x {kind}>" for kind in ("float", "i32"))
+
+_ROUND = 12582912.0
+"""A float of this size has whole numbers in its last bits, the nearest ones, ties to even."""
+
+_ROUND_BITS = 0x4B400000
+
+
+class _Levels(NamedTuple):
+    """What numbers become.
+
+    Attributes:
+        bits: Of a level.
+        largest: What the largest number becomes.
+        order: Which numbers of so many levels hold one after another.
+    """
+
+    bits: int
+    largest: float
+    order: tuple[int, ...] = ()
 
 
 def kernel_name(bits: int, equal: bool) -> str:
@@ -36,12 +60,22 @@ def kernel_name(bits: int, equal: bool) -> str:
 
 
 def functions() -> list[Function]:
-    """All kernels."""
-    return [_groups(bits, equal) for bits in BLOCK_BITS for equal in (False, True)]
+    """The kernels for int8."""
+    return [
+        _groups(kernel_name(bits, equal), _Levels(8, 127.0, quad_order(bits)), equal)
+        for bits in BLOCK_BITS
+        for equal in (False, True)
+    ]
 
 
-def _groups(bits: int, equal: bool) -> Function:
-    f = Function(kernel_name(bits, equal), PARAMETERS, "i64")
+def half_functions() -> list[Function]:
+    """The kernels for int16."""
+    levels = _Levels(16, 32767.0)
+    return [_groups(HALVES, levels, False), _groups(HALVES_EQUAL, levels, True)]
+
+
+def _groups(name: str, levels: _Levels, equal: bool) -> Function:
+    f = Function(name, PARAMETERS, "i64")
     below = f.let(f"sub i32 0, {f.let('trunc i64 %zero to i32')}") if equal else ""
     steps = f.let("mul i64 %units, %steps")
     sign_off = f.splat(STEP, "i32", str(0x7FFFFFFF))
@@ -57,7 +91,7 @@ def _groups(bits: int, equal: bool) -> Function:
         _, found = f.loop(steps, [("ptr", x), (_INTS, "zeroinitializer")], measure)
         largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
         most = f.let(f"call i32 @llvm.smax.i32(i32 {most}, i32 {largest})")
-        return [*_write(f, x, out, numbers, largest, bits, below), most]
+        return [*_write(f, (x, out, numbers), largest, levels, below), most]
 
     state = [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers"), ("i32", "0")]
     *_, most = f.loop("%groups", state, group)
@@ -67,31 +101,37 @@ def _groups(bits: int, equal: bool) -> Function:
 
 
 def _write(
-    f: Function, x: str, out: str, numbers: str, largest: str, bits: int, below: str
+    f: Function, at: tuple[str, str, str], largest: str, form: _Levels, below: str
 ) -> list[str]:
     """A group by the bits of its largest number; returns where the next one is, and goes.
 
-    `below`: the negative zero point, or nothing where zero points differ.
+    `at`: where it is, and goes, and its numbers. `below`: the negative zero point, or nothing
+    where zero points differ.
     """
     top = f.let(f"bitcast i32 {largest} to float")
     counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
-    quotients = f"fdiv float {top}, {LARGEST}", f"fdiv float {LARGEST}, {top}"
+    quotients = f"fdiv float {top}, {form.largest}", f"fdiv float {form.largest}, {top}"
     scale, inverse = (
         f.let(f"select i1 {counts}, float {f.let(quotient)}, float 0.0") for quotient in quotients
     )
     factor = f.splat(STEP, "float", inverse)
-    order = quad_order(bits)
-    each = len(order)
-    places = ", ".join(f"i32 {i - i % each + order[i % each]}" for i in range(STEP))
+    short, each = f"<{STEP} x i{form.bits}>", len(form.order)
+    behind, shift = f.splat(STEP, "i32", str(_ROUND_BITS)), f.splat(STEP, "float", str(_ROUND))
 
     def step(_: str, values: list[str]) -> list[str]:
         x, out, total = values
         scaled = f.let(f"fmul {_FLOATS} {f.load(_FLOATS, x)}, {factor}")
-        levels = f.let(f"call {_INTS} @llvm.lrint.v{STEP}i32.v{STEP}f32({_FLOATS} {scaled})")
-        narrow = f.let(f"trunc {_INTS} {levels} to {_BYTES}")
-        turned = f"shufflevector {_BYTES} {narrow}, {_BYTES} poison, {_INTS} <{places}>"
-        f.do(f"store {_BYTES} {f.let(turned)}, ptr {out}, align 1")
-        return [f.at(x, 4 * STEP), f.at(out, STEP), f.let(f"add {_INTS} {total}, {levels}")]
+        shifted = f.let(f"fadd {_FLOATS} {scaled}, {shift}")
+        levels = f.let(f"bitcast {_FLOATS} {shifted} to {_INTS}")
+        levels = f.let(f"sub {_INTS} {levels}, {behind}")
+        narrow = f.let(f"trunc {_INTS} {levels} to {short}")
+        if each:
+            places = ", ".join(f"i32 {i - i % each + form.order[i % each]}" for i in range(STEP))
+            turned = f"shufflevector {short} {narrow}, {short} poison, {_INTS} <{places}>"
+            narrow = f.let(turned)
+        f.do(f"store {short} {narrow}, ptr {out}, align 1")
+        further = f.at(out, STEP * form.bits // 8)
+        return [f.at(x, 4 * STEP), further, f.let(f"add {_INTS} {total}, {levels}")]
 
     def unit(_: str, values: list[str]) -> list[str]:
         x, out, numbers = values
@@ -107,7 +147,7 @@ def _write(
         f.do(f"store {second}, ptr {f.at(numbers, 4)}, align 4")
         return [x, out, f.at(numbers, 8)]
 
-    return f.loop("%units", [("ptr", x), ("ptr", out), ("ptr", numbers)], unit)
+    return f.loop("%units", [("ptr", place) for place in at], unit)
 
 
 def declarations() -> str:
@@ -117,5 +157,4 @@ def declarations() -> str:
         "declare i32 @llvm.smax.i32(i32, i32)\n"
         f"declare i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS})\n"
         f"declare i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS})\n"
-        f"declare {_INTS} @llvm.lrint.v{STEP}i32.v{STEP}f32({_FLOATS})\n"
     )
