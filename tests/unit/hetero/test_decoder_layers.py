@@ -59,8 +59,11 @@ def test_experts_are_told_apart():
         assert types == (["MoE"] if one.name.startswith("layer") else [])
 
 
-def growing_decoder(depth=3, width=8):
-    """Optimum's form: keys and values grow by Concat, attention is made of products, a mask."""
+def growing_decoder(depth=3, width=8, experts=0):
+    """Optimum's form: keys and values grow by Concat, attention is made of products, a mask.
+
+    With experts, a layer ends in a QMoE of so many, of which a token has two.
+    """
     rng = np.random.default_rng(0)
     nodes, weights = [], []
 
@@ -89,7 +92,16 @@ def growing_decoder(depth=3, width=8):
         masked = node("Add", f"{n}.masked", [scores, "mask"])
         attended = node("MatMul", f"{n}.attended", [node("Softmax", f"{n}.p", [masked]), values])
         added = node("Add", f"{n}.added", [stream, attended])
-        fed = node("MatMul", f"{n}.down", [added, weight(f"w{n}down", width, width)])
+        fed = f"{n}.down"
+        if experts:
+            probs = node("MatMul", f"{n}.router", [added, weight(f"w{n}router", width, experts)])
+            flat = node("Reshape", f"{n}.probs", [probs, weight_shape(weights, experts)])
+            parts = [*few_bits(weights, n, "in", experts, width), ""]
+            parts += few_bits(weights, n, "out", experts, width)
+            given = {"k": 2, "expert_weight_bits": 4, "block_size": 16, "domain": "com.microsoft"}
+            node("QMoE", fed, [added, flat, *parts], **given)
+        else:
+            node("MatMul", fed, [added, weight(f"w{n}down", width, width)])
         stream = node("Add", f"{n}.stream", [added, fed])
         ports += [f"{n}.key", f"{n}.value"]
     node("MatMul", "logits", [stream, weight("head", width, 32)])
@@ -111,7 +123,25 @@ def growing_decoder(depth=3, width=8):
         ],
         weights,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def few_bits(weights, layer, name, experts, width):
+    """Names of the numbers, and of the scales, of a square product of all experts."""
+    names = f"w{layer}{name}", f"s{layer}{name}"
+    shape = [experts, width, width // 2]
+    weights.append(numpy_helper.from_array(np.zeros(shape, np.uint8), names[0]))
+    shape = [experts, width, width // 16]
+    weights.append(numpy_helper.from_array(np.ones(shape, np.float32), names[1]))
+    return names
+
+
+def weight_shape(weights, columns):
+    name = f"rows of {columns}"
+    if all(one.name != name for one in weights):
+        weights.append(numpy_helper.from_array(np.array([-1, columns], np.int64), name))
+    return name
 
 
 def weight_axes(weights):
@@ -246,6 +276,20 @@ def test_experts_of_a_gguf_file_are_read_by_the_share_of_tokens_that_choose_them
     assert done.products == {kind: 3 * hidden * wide}
     assert done.ops == 1  # a device that has all of them makes one node of them
     assert work.work(layer.experts[:-2], 1, 0).ops == len(layer.experts) - 2
+
+
+def test_a_mixture_of_few_bits_reads_the_experts_of_a_token():
+    width, experts = 64, 8
+    model = read_model(growing_decoder(2, width, experts).SerializeToString())
+    wiring = op_graph.build(model)
+    work = DecoderWork(model, wiring, 32)
+    for layer in decoder_layers(model, wiring)[1:-1]:
+        assert [wiring.nodes[op].op_type for op in layer.experts] == ["QMoE"]
+        done = work.work(layer.experts, 1, 0)
+        kind = WeightFormat(4, 16)
+        assert done.products == {kind: 2 * 2 * width * width}
+        stored = 2 * experts * width * (width // 2 + width // 16 * 4)
+        assert done.weight_bytes == {kind: stored * 2 / experts}
 
 
 def test_layers_of_a_gguf_file_and_its_head_of_one_row(tmp_path):
