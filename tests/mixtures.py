@@ -47,7 +47,7 @@ class Mixture:
         rng, count = self.rng, self.experts
         b = rng.normal(0, 1, (count, columns)).astype(self.kind) if bias else None
         if not self.bits:
-            w = rng.normal(0, terms**-0.5, (count, columns, terms)).astype(self.kind)
+            w = rng.normal(0, max(terms, 1) ** -0.5, (count, columns, terms)).astype(self.kind)
             return w.astype(np.float64), w, None, b, None
         size = self.block or terms
         blocks = -(-terms // size)
@@ -93,7 +93,7 @@ class Mixture:
 
     def evaluate(self, x, logits, weights=None):
         """The result in float64."""
-        rows = x.reshape(-1, self.hidden).astype(np.float64)
+        rows = x.reshape(len(logits), self.hidden).astype(np.float64)
         get, y = self.attributes.get, np.zeros(rows.shape)
         for token, row in enumerate(rows):
             powers = np.exp(logits[token].astype(np.float64))

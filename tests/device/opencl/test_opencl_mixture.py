@@ -7,7 +7,7 @@ import pytest
 from mixtures import Mixture
 
 from partita import Core
-from partita.errors import UnsupportedOpError
+from partita.errors import CompileError, UnsupportedOpError
 
 from .comparison import TILINGS, compiled, refusal, single
 from .comparison import check as compare
@@ -36,7 +36,7 @@ def check(mixture, *tokens, tolerance=SINGLE, tilings=TILINGS, **properties):
         for tiling in tilings:
             found = compiled(model, TILING=tiling, **properties).infer_new_request(feeds)[0]
             assert found.dtype == x.dtype
-            most = tolerance * np.abs(due).max()
+            most = tolerance * np.abs(due).max(initial=0)
             np.testing.assert_allclose(found, due, rtol=0, atol=most, err_msg=tiling)
 
 
@@ -106,6 +106,24 @@ def test_narrowed(bits, precision, tolerance):
     tilings = TILINGS if precision == "f16" else TILINGS[1:]
     how = {"tolerance": tolerance, "tilings": tilings}
     check(mixture, 2, 40, **how, INFERENCE_PRECISION_HINT=precision)
+
+
+@pytest.mark.parametrize("sizes", [(16, 0, 3), (0, 8, 3)])
+def test_rows_without_elements(sizes):
+    check(Mixture(14, sizes, k=1), 2, 9)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 11])
+def test_shapes_that_do_not_fit(place):
+    mixture = Mixture(15, (64, 48, 4), 4, 16, True, k=2)
+    x, logits = mixture.tokens(2)
+    inputs = mixture.inputs(x, logits)
+    inputs[place] = logits[:1] if place == 1 else inputs[place][..., :-1].copy()
+    constants = [n for n, one in enumerate(inputs) if n > 1 and one is not None]
+    attributes = mixture.node_attributes() | MICROSOFT
+    model, feeds = single("QMoE", inputs, attributes, constant=constants, opset=21)
+    with pytest.raises(CompileError, match="is to be of shape"):
+        compiled(model).infer_new_request(feeds)
 
 
 def test_shares_that_are_given():

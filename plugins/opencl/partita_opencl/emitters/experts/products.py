@@ -152,7 +152,7 @@ def product(
     )
     options |= {"EXPERTS": experts.experts, "HIGH": found.high}
     tiles = found.rows if found.tiles is None else found.tiles.shape[0]
-    if _has_tiles(k.tuning):
+    if _has_tiles(k.tuning) and form.depth:  # whose first step reads weights in any case
         options.pop("SORTED")
         groups = tiles * -(-form.columns // _WIDE)
         sizes = k.tuning.groups(groups, _TILE_ITEMS)

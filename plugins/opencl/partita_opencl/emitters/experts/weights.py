@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -75,11 +76,11 @@ def on_device(
         words = pack.made("floats", [part.w for part in parts], lambda rows: rows, length, dtype)
         return ExpertWeights(BlockWeights(form, words, words, None), bias, experts)
     raw = np.dtype(np.uint8)
-    data = pack.made("numbers", [part.w for part in parts], _bytes, form.column_bytes, raw)
+    data = pack.made("numbers", [part.w for part in parts], _flat, form.column_bytes, raw)
     single = np.dtype(np.float32)
     by_column = parts[0].scales is not None and _by_column(parts[0].scales)
     spread = lambda rows: np.broadcast_to(  # noqa: E731
-        rows.reshape(len(rows), -1), (len(rows), form.blocks)
+        _flat(rows), (len(rows), form.blocks)
     )
     scales = pack.made("scales", [part.scales for part in parts], spread, form.blocks, single)
     zeros = None
@@ -121,7 +122,7 @@ class _Packing(NamedTuple):
                 for expert, rows in enumerate(source.arrays(columns, self.k.value)):
                     found = self.k.numbers(read(rows))
                     out[expert, :, place, : found.shape[1]] = found
-            return out.view(dtype).reshape(-1, length)
+            return out.view(dtype).reshape(self.experts * self.form.columns, length)
 
         rows = [value for source in given for value in (source.first, source.step)]
         key = ("experts", name, self.k.builder.node.name, *rows)
@@ -132,15 +133,16 @@ def _by_column(scales: Source) -> bool:
     return scales.stacked and scales.operands[0].ndim == 2
 
 
-def _bytes(rows: Array) -> Array:
-    return rows.reshape(len(rows), -1)
+def _flat(rows: Array) -> Array:
+    """What there is of each column, one behind another."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
 
 def _points(form: BlockForm) -> Callable[[Array], Array]:
     """What makes numbers of the zero points of columns with a scale for each block."""
 
     def read(rows: Array) -> Array:
-        flat = rows.reshape(len(rows), -1)
+        flat = _flat(rows)
         return nibbles(flat)[:, : form.blocks] if _is_packed(rows, form) else flat
 
     return read
