@@ -1,13 +1,14 @@
 """How long a compile takes when nothing is kept on disk, and how long the next ones.
 
-    python benchmarks/first_compile.py [--device CPU] [--precisions f32,f16] [--json] [model ...]
+    python benchmarks/first_compile.py [--device CPU] [--precisions f32,f16] [--json] [--log]
+        [model ...]
 
 Models: those of `cpu_networks` and all names that `partita benchmark` takes (default: detector).
 Three processes share a cache folder of their own: in the first nothing is kept (kernels are built,
 drivers tried, tiles measured), the second finds what the first kept, and the third compiles twice
 and times the second. Printed, in seconds of wall time: compile, first run, and both, without the
 start of Python and the reading of the model; and processor time of the whole process and of those
-that it started.
+that it started. ``--log`` shows what device OPENCL tells of its trials, and how long each took.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -88,10 +90,10 @@ def in_a_process(folder: str, *arguments: str) -> dict[str, float]:
     return {**times, "processor time": of_children() - before}
 
 
-def measure(name: str, device: str, precision: str) -> dict[str, Any]:
+def measure(name: str, device: str, precision: str, *further: str) -> dict[str, Any]:
     """All three processes."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (name, "--device", device, "--precisions", precision)
+        arguments = (name, "--device", device, "--precisions", precision, *further)
         return {
             "nothing kept": in_a_process(folder, *arguments),
             "kept on disk": in_a_process(folder, *arguments),
@@ -106,9 +108,12 @@ def main() -> None:
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--precisions", default="", help="e.g. f32,f16 (default: the device's own)")
     parser.add_argument("--json", action="store_true", help="an object a line")
+    parser.add_argument("--log", action="store_true", help="what trials take, on stderr")
     parser.add_argument("--compiles", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.log:
+        logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8.0f ms %(message)s")
     if options.in_this_process:
         (name,) = options.models
         print(json.dumps(timed(name, options.device, options.precisions, options.compiles)))
@@ -118,7 +123,8 @@ def main() -> None:
         print(ROW.format("seconds", "", "", "compile", "first run", "both", "processor"))
     for name in options.models:
         for precision in options.precisions.split(","):
-            found = measure(name, options.device, precision)
+            further = ["--log"] if options.log else []
+            found = measure(name, options.device, precision, *further)
             if options.json:
                 print(json.dumps({"model": name, "precision": precision, **found}), flush=True)
                 continue

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -209,6 +210,40 @@ def test_launches_that_pass_are_made_once(scripted, alone):
     rehearsal.forget()  # the next time, verdicts come from disk
     rehearsal.require(device, launches)
     assert [[len(request) for request in each] for each in asked] == [[3]]
+
+
+def test_launches_are_made_beside_what_the_host_does_where_the_device_has_room(scripted, alone):
+    launches, device = steps(), alone
+    begun = threading.Event()
+    asked = scripted(lambda _: "" if begun.wait(60) else "the block has not begun")
+    with rehearsal.beside(device, launches, 0):
+        begun.set()
+    assert [[len(request) for request in each] for each in asked] == [[3]]
+
+
+def test_launches_are_made_before_what_would_fill_the_device(scripted, alone):
+    launches, device = steps(), alone
+    asked = scripted(lambda _: "")
+    with rehearsal.beside(device, launches, device.limits.memory_bytes):
+        assert [[len(request) for request in each] for each in asked] == [[3]]
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 60])
+def test_launches_that_fail_beside_something_are_told(scripted, alone, nbytes):
+    launches, device = steps(), alone
+    scripted(lambda _: "dies")
+    with (
+        pytest.raises(rehearsal.LaunchError, match="SIGSEGV"),
+        rehearsal.beside(device, launches, nbytes),
+    ):
+        pass
+
+
+def test_what_fails_beside_launches_is_told(scripted, alone):
+    launches, device = steps(), alone
+    scripted(lambda _: "")
+    with pytest.raises(ValueError, match="no room"), rehearsal.beside(device, launches, 0):
+        raise ValueError("no room")
 
 
 @pytest.mark.parametrize("failing", [None, 0, 1, 2])

@@ -1,6 +1,8 @@
 """Packed weights that device OPENCL has are kept by the host no longer; they can be read back."""
 
+import gc
 import tracemalloc
+import weakref
 
 import numpy as np
 import pyopencl as cl
@@ -79,3 +81,24 @@ def test_a_device_that_has_failed_is_told_when_weights_are_read_back(monkeypatch
     monkeypatch.setattr(device, "read", fail)
     with pytest.raises(InferError, match="failed while computing"):
         _ = made.const
+
+
+def test_weights_in_a_form_that_is_not_used_any_more_leave_the_device(monkeypatch):
+    kept = []
+    begin = Constants.__init__
+
+    def noted(constants, *args):
+        begin(constants, *args)
+        kept.append(weakref.ref(constants))
+
+    monkeypatch.setattr(Constants, "__init__", noted)
+    serialized, _ = layers()
+    compiled = core().compile_model(core().read_model(serialized), "OPENCL")
+    x = floats(2, SIZE)
+    first = np.array(compiled.create_infer_request().infer({"x": x})[0])
+    compiled.device_model.stop_waiting()
+    second = np.array(compiled.create_infer_request().infer({"x": x})[0])
+    np.testing.assert_array_equal(second, first)
+    gc.collect()
+    there = [constants.nbytes for ref in kept if (constants := ref()) is not None]
+    assert BYTES <= sum(there) < 1.5 * BYTES

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.side import PASSED
-from partita_opencl.drivers import verdicts
+from partita_opencl.drivers import trial_seconds, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, platforms
 from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
@@ -82,8 +82,12 @@ def _tried(driver: Driver) -> tuple[Verdict, bool]:
     """The facts of a trial, and whether another trial would say the same."""
     facts: Json = {}
     try:
-        with TrialProcess(__name__, {"driver": vars(driver)}, SECONDS) as process:
+        with (
+            trial_seconds.logged(f"The trial of CUDA beside {driver.name}") as seconds,
+            TrialProcess(__name__, {"driver": vars(driver)}, SECONDS) as process,
+        ):
             for answer in process.answers():
+                seconds.end(", ".join(f"{key} {value}" for key, value in answer.items()))
                 facts.update(answer)
     except OSError as error:
         return Verdict(facts={"outcome": f"no process can be started to try it ({error})"}), False

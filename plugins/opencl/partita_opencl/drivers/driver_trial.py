@@ -16,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from partita_opencl.drivers import cuda_trial, driver_view, processor_name, verdicts
+from partita_opencl.drivers import (
+    cuda_trial,
+    driver_view,
+    processor_name,
+    trial_seconds,
+    verdicts,
+)
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
@@ -147,8 +153,12 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     facts: Json = {}
     request = {"driver": vars(driver), "vectors": vectors}
     try:
-        with TrialProcess(__name__, request, SECONDS) as process:
+        with (
+            trial_seconds.logged(f"The trial of OpenCL driver {driver.name}") as seconds,
+            TrialProcess(__name__, request, SECONDS) as process,
+        ):
             for answer in process.answers():
+                seconds.end(str(answer["stage"]))
                 if answer["stage"] in stages:  # what comes behind them the driver need not do
                     stages.remove(str(answer["stage"]))
                 facts.update(answer.get("facts", {}))

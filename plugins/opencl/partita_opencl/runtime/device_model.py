@@ -278,8 +278,7 @@ class OpenClModel(DeviceModel):
         names = ", ".join(f"'{name}'" for name in list(failing)[:5])
         text = "Model '%s' is computed with %s, since the driver fails at %s as usual: %s"
         _log.warning(text, self.model.name, instead, names, next(iter(failing.values())))
-        self.specializer = self._specializer(self._toolkit())
-        self.plans.clear()
+        self._start_again()
         return True
 
     def _refuse(self, error: LaunchError, failing: Mapping[str, str]) -> None:
@@ -318,8 +317,13 @@ class OpenClModel(DeviceModel):
         )
         with self._lock:
             self.tuning = replace(self.tuning, resident_groups=0)
-            self.specializer = self._specializer(self._toolkit())
-            self.plans.clear()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Lets other kernels be made from now on, of weights in other forms."""
+        self.specializer = self._specializer(self._toolkit())
+        self._weights = Constants(self.target)
+        self.plans.clear()
 
     def _refine(self, graph: Graph, shapes: Shapes) -> None:
         """What is done to the graph when its shapes are known."""

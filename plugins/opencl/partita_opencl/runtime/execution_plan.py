@@ -148,7 +148,6 @@ class Plan:
     def __init__(self, program: Program, device: Device, weights: Constants) -> None:
         self.program = program
         self.steps = program.steps
-        rehearsal.require(device, self.steps)
         limits = device.limits
         recorded = program.recorded
         slots = Slots.of(program) if recorded is None else recorded.made
@@ -161,12 +160,8 @@ class Plan:
                 "smaller inputs, or another device for this part."
             )
         self.constants = Constants(device, weights)
-        for step in self.steps:
-            for arg in step.args:
-                if isinstance(arg, Operand) and arg.is_constant:
-                    self.constants.buffer(arg)
-                elif isinstance(arg, Joined):
-                    self.constants.joined(arg)
+        with rehearsal.beside(device, self.steps, self._most_bytes()):
+            self._upload()
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
         self.needs_device = any(arg is STALL for step in self.steps for arg in step.args)
         self.counters = max(
@@ -180,6 +175,23 @@ class Plan:
         self.programs = device.programs.get(programs)
         self._device = device
         self._loading: Loading | None = None
+
+    def _upload(self) -> None:
+        for step in self.steps:
+            for arg in step.args:
+                if isinstance(arg, Operand) and arg.is_constant:
+                    self.constants.buffer(arg)
+                elif isinstance(arg, Joined):
+                    self.constants.joined(arg)
+
+    def _most_bytes(self) -> int:
+        """What the device needs for its constants and slots, if it has none of them so far."""
+        args = {
+            arg for step in self.steps for arg in step.args if isinstance(arg, Operand | Joined)
+        }
+        constants = [arg for arg in args if isinstance(arg, Joined) or arg.is_constant]
+        bytes_of = (c.starts[-1] if isinstance(c, Joined) else c.nbytes for c in constants)
+        return self.nbytes + sum(bytes_of)
 
     def is_loaded(self) -> bool:
         """Whether CUDA has the programs; the first time that it is asked, they begin to come."""

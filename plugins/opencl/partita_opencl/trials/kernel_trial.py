@@ -25,7 +25,7 @@ from partita.errors import CompileError, DeviceMemoryError, InferError, Unsuppor
 from partita.lowering import Graph
 from partita.progress import progress
 from partita_opencl.device.device import Device
-from partita_opencl.drivers import verdicts
+from partita_opencl.drivers import trial_seconds, verdicts
 from partita_opencl.drivers.trial_process import Answer, Json
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Form, Tuning
@@ -208,6 +208,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
         return failed[task.family]  # of what fails in one part, the others need no trial
 
     with (
+        trial_seconds.logged(f"{len(missing)} trials of kernels, {count} at a time,"),
         progress("trying the OpenCL driver's kernels, once", len(missing)) as advance,
         ThreadPoolExecutor(count) as pool,
     ):

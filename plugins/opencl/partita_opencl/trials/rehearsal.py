@@ -8,6 +8,7 @@ per source, options, kernel and group size. The process stays for some seconds, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -20,7 +21,7 @@ from partita.errors import CompileError
 from partita.lowering import Step
 from partita.progress import progress
 from partita_opencl.device.device import Device
-from partita_opencl.drivers import driver_trial, verdicts
+from partita_opencl.drivers import driver_trial, trial_seconds, verdicts
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.drivers.trial_process import Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
@@ -89,6 +90,28 @@ def require(device: Device, steps: Sequence[Step]) -> None:
         raise LaunchError(device, failures)
 
 
+@contextlib.contextmanager
+def beside(device: Device, steps: Sequence[Step], nbytes: int) -> Iterator[None]:
+    """Has launches made, as :func:`require`, while the block runs; before it without the room.
+
+    Args:
+        device: The device.
+        steps: The launches with their arguments.
+        nbytes: What of the device's memory the block may take; it makes no launch.
+
+    Raises:
+        LaunchError: Some fail, or no process can be started to make them.
+    """
+    if not standing_processes.has_room(device, nbytes):
+        require(device, steps)
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        rehearsed = pool.submit(require, device, steps)
+        yield
+        rehearsed.result()
+
+
 _stages: dict[str, _Stage] = {}
 """By the device's id."""
 
@@ -149,6 +172,7 @@ class _Stage:
             standing_processes.open_ahead(device, count)
         found: dict[int, tuple[Verdict, bool]] = {}
         with (
+            trial_seconds.logged(f"{len(launches)} launches made first, {count} processes,"),
             progress("trying the OpenCL driver with this model, once", len(launches)) as advance,
             ThreadPoolExecutor(count) as pool,
         ):

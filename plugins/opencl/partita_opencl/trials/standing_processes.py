@@ -45,6 +45,12 @@ _PROCESS_BYTES = 2**31
 """What a process that opens a graphics card takes of its memory, at most."""
 
 
+def has_room(device: Device, nbytes: int) -> bool:
+    """Whether so many bytes of a device leave as much as processes take that try something."""
+    count = best_count(device, _MOST)
+    return nbytes + count * _PROCESS_BYTES <= device.limits.memory_bytes
+
+
 class NoProcessError(Exception):
     """There is no process that could try something; the message says why."""
 
