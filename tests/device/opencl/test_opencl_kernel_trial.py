@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +29,16 @@ from partita_opencl.drivers import trial_process, verdicts
 from partita_opencl.emitters.operator_table import TABLE
 from partita_opencl.launches.work_sizes import Form
 from partita_opencl.properties import Precision
-from partita_opencl.trials import kernel_checks, kernel_trial, own_device, standing_processes
+from partita_opencl.runtime import device_model
+from partita_opencl.trials import (
+    kernel_checks,
+    kernel_trial,
+    matrix_unit_checks,
+    own_device,
+    standing_processes,
+)
 from partita_opencl.trials.kernel_trial import Fitness, Mode
+from partita_opencl.trials.matrix_unit_checks import Units
 
 from .broken_drivers import ABORT, broken_pocl, hanging_include, needs_pocl_of_pypi
 from .comparison import check_single, compiled, core, floats, single
@@ -291,6 +302,52 @@ def test_many_trials_share_processes_that_are_opened_ahead(scripted, monkeypatch
     assert len(Scripted.runs) == len(families)
     lent = [standing_processes.lend(device) for _ in range(3)]  # those of the trials
     assert {process for process, _ in Scripted.runs} <= set(lent)
+
+
+def test_batches_of_trials_at_the_same_time_have_the_processes_of_one(scripted, monkeypatch):
+    families = "lrn", "argument", "softmax", "pooling"
+    device = scripted(**dict.fromkeys(families, ""))
+    parts = matrix_unit_checks.parts(Units.MATRIX, device.limits)
+    Scripted.script[Units.MATRIX] = [""] * parts
+    monkeypatch.setattr(standing_processes, "best_count", lambda device, trials: 3)
+    working, most, lock = set(), [], threading.Lock()
+    answers = Scripted.answers
+
+    def counted(process):
+        is_trial = process.family is not None
+        if is_trial:
+            with lock:
+                working.add(process)
+                most.append(len(working))
+            time.sleep(0.01)
+        found = list(answers(process))
+        with lock:
+            working.discard(process)
+        return iter(found)
+
+    monkeypatch.setattr(Scripted, "answers", counted)
+    with ThreadPoolExecutor(1) as pool:
+        units = pool.submit(kernel_trial.objections, device, [Units.MATRIX])
+        found = kernel_trial.fitness(device, REGISTERS, families)
+    assert found == dict.fromkeys(families, Fitness())
+    assert units.result() == {Units.MATRIX: ""}
+    assert len(Scripted.runs) == len(families) + parts
+    assert max(most) <= 3
+    assert len({process for process, _ in Scripted.runs}) <= 3
+
+
+def test_units_are_tried_beside_families(monkeypatch):
+    both = threading.Barrier(2, timeout=60)
+
+    def answered(*_):
+        both.wait()
+        return {}
+
+    monkeypatch.setattr(device_model, "objections", answered)
+    monkeypatch.setattr(device_model, "refusals", answered)
+    model, feeds = single("Relu", [floats(2, 3)])
+    result = compiled(model, INFERENCE_PRECISION_HINT="f16")(feeds)[0]
+    np.testing.assert_allclose(result, np.maximum(next(iter(feeds.values())), 0), atol=1e-3)
 
 
 def test_processes_opened_ahead_that_cannot_start_are_told_to_who_asks(scripted, monkeypatch):

@@ -6,6 +6,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -97,14 +98,17 @@ class OpenClModel(DeviceModel):
         self.tuning = replace(tuning, device=self.target.identity, bfloat=bfloat, triples=triples)
         self.objection = ""
         halves = half or own_halves
-        if halves or triples:
-            self.tuning, self.objection = _tried(self.tuning, self.target)
+        self._mode = mode_of(self.target, properties, graph)
+        trials = DeviceTrials(self.target, properties)
+        with ThreadPoolExecutor(1) as pool:  # trials of units beside those of families
+            tried = pool.submit(_tried, self.tuning, self.target) if halves or triples else None
+            reasons = refusals(graph, trials)
+        if tried is not None:
+            self.tuning, self.objection = tried.result()
         if not halves or properties.PERF_COUNT:
             # Of a kernel that computes many operations, no clock tells how long each takes.
             self.tuning = replace(self.tuning, resident_groups=0)
         self._merger = Merger() if half and self.tuning.matrix_units else None
-        self._mode = mode_of(self.target, properties, graph)
-        reasons = refusals(graph, DeviceTrials(self.target, properties))
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
         self._refines = halves and self.tuning.matrix_units

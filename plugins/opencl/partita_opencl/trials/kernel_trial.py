@@ -26,7 +26,7 @@ from partita.lowering import Graph
 from partita.progress import progress
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import trial_seconds, verdicts
-from partita_opencl.drivers.trial_process import Answer, Json
+from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.properties import OpenClProperties, Precision, Tiling
@@ -255,10 +255,16 @@ def _tried(device: Device, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
     A process in which something failed tries nothing else: it may have died of it, and PoCL
     answers wrongly after a failed build.
     """
-    try:
-        process = standing_processes.lend(device)
-    except NoProcessError as error:
-        return Verdict(str(error)), False
+    with standing_processes.seat(device):
+        try:
+            process = standing_processes.lend(device)
+        except NoProcessError as error:
+            return Verdict(str(error)), False
+        return _asked(device, process, mode, task)
+
+
+def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
+    """What a process says that was lent, which is given back or closed."""
     told = [task.family, task.form, task.part]
     process.ask({"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
     for answer in process.answers():

@@ -26,6 +26,9 @@ SECONDS = 120.0
 
 _idle: list[tuple[int, str, TrialProcess]] = []
 """Each with the process that it was started by, and the device's id."""
+_seated: Counter[tuple[int, str]] = Counter()
+"""How many try something now, by the process that asks and the device's id."""
+
 _opening: Counter[tuple[int, str]] = Counter()
 """How many are on their way, by the process that starts them and the device's id."""
 _changed = threading.Condition()
@@ -68,6 +71,25 @@ def best_count(device: Device, trials: int) -> int:
     return max(1, min(max(2, trials // _OF_PROCESS), usable_processors(), room, _MOST))
 
 
+@contextlib.contextmanager
+def seat(device: Device) -> Iterator[None]:
+    """Waits until one more process may try something, and counts it while the block runs.
+
+    Batches of trials that are made at the same time have as many processes as one has.
+    """
+    key, most = (os.getpid(), device.id), best_count(device, _MOST)
+    with _changed:
+        while _seated[key] >= most:
+            _changed.wait()
+        _seated[key] += 1
+    try:
+        yield
+    finally:
+        with _changed:
+            _seated[key] -= 1
+            _changed.notify_all()
+
+
 def lend(device: Device) -> TrialProcess:
     """A process that waits for requests: one that was given back or opened ahead, or a new one.
 
@@ -85,10 +107,10 @@ def lend(device: Device) -> TrialProcess:
 
 
 def open_ahead(device: Device, count: int) -> None:
-    """Begins to open so many processes, unless some are there already."""
+    """Begins to open so many processes, unless some are there or at work."""
     key = os.getpid(), device.id
     with _changed:
-        if _opening[key] or any((pid, name) == key for pid, name, _ in _idle):
+        if _opening[key] or _seated[key] or any((pid, name) == key for pid, name, _ in _idle):
             return
         _opening[key] = count
     left = itertools.repeat(None, count)
