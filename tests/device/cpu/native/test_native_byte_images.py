@@ -18,6 +18,7 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels, byte_window_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.kernels.int8.byte_tiles import TILE, TOGETHER
 from partita_cpu.kernels.int8.convolution_lines import (
     THREAD_BYTES,
     convolve_lines,
@@ -25,7 +26,6 @@ from partita_cpu.kernels.int8.convolution_lines import (
     runs_first,
 )
 from partita_cpu.kernels.int8.convolution_windows import gather_windows
-from partita_cpu.kernels.int8.product import TILE, TOGETHER
 from partita_cpu.kernels.linalg.register_tiles import byte_panels
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes

@@ -8,7 +8,8 @@ import pytest
 from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
-from partita_cpu.kernels.int8.product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, FEW, TOGETHER, Kind, multiply_bytes
+from partita_cpu.kernels.int8.product import row_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.nhwc.transpose import transpose_planes
 

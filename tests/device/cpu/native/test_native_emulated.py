@@ -14,7 +14,7 @@ import pytest
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
 from partita_cpu.jit import isa
-from partita_cpu.kernels.int8.product import CHUNK, TOGETHER, Kind, multiply_bytes
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, TOGETHER, Kind, multiply_bytes
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.llvm.levels import AMX, AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
 from partita_cpu.machine_model import MachineModel

@@ -38,15 +38,8 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.product import (
-    CHUNK,
-    TILE,
-    TOGETHER,
-    Kind,
-    Result,
-    block_steps,
-    fetched_ahead,
-)
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, fetched_ahead
+from partita_cpu.kernels.int8.product import Result, block_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 from partita_cpu.llvm.tiles.dot_int8 import most_rows

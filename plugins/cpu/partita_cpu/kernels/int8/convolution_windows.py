@@ -13,9 +13,9 @@ from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_lines import emit_lines, runs_first, takes_lines
 from partita_cpu.kernels.int8.product import (
-    Kind,
     Result,
     emit_packed_product,
     emit_rows,

@@ -7,11 +7,10 @@ rows and 64 columns is finished while it is in the cache: as int32, scaled to fl
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,44 +19,30 @@ from partita.lowering.transformed_weights import Form
 from partita.system.processors import usable_processors
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import (
-    CONFIG,
-    CONFIGURE,
-    DOTS,
-    FLOATS,
-    LEVELS,
-    MOST_DOTS,
-    RELEASE,
     byte_exec_type,
     byte_kernels,
 )
-from partita_cpu.jit.intrinsics.address_call import (
-    address,
-    call_bytes,
-    call_dots,
-    call_finish_bytes,
-    call_plain,
+from partita_cpu.kernels.int8.byte_tiles import (
+    CHUNK,
+    FEW,
+    SHIFT,
+    TILE,
+    TOGETHER,
+    Kind,
+    SumScaling,
+    ZeroPoints,
+    multiply_bytes,
+    pack_rows,
 )
-from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
     PANEL,
     QUAD,
-    ROWS,
     byte_panels,
-    multiply_byte_row,
-    multiply_byte_rows,
 )
 from partita_cpu.llvm.levels import PORTABLE, Level
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 from partita_cpu.machine_model import MachineModel
-from partita_cpu.scalar.math import round_even
 
-SHIFT = 128
-"""The distance between the ranges of int8 and uint8."""
-CHUNK = 32
-"""Rows of a tile."""
-FEW = 4
-"""So many rows or fewer are quicker without tiles of AMX."""
 MORE_STEPS = 1
 """So many more steps than there must be are quicker than to copy rows."""
 WEIGHTS_SHARE = 1 / 2
@@ -66,19 +51,6 @@ WEIGHTS_SHARE = 1 / 2
 With a cache of 48 KB these are six steps of AMX. With five to seven a product takes 6.5 to 8 ns,
 with nine 10, with 36 12.
 """
-TOGETHER = 8
-"""Tiles whose sums are put aside between such blocks, at most."""
-FETCHES = 8
-"""Calls of kernels in vectors that fetch a panel ahead: each as much as `dot_int8` says."""
-TILE = CHUNK * PANEL
-
-
-class Kind(enum.IntEnum):
-    """What sums become."""
-
-    SUMS = 0  # int32, as they are
-    FLOATS = 1  # sum * (scale * factor) + bias, in float32
-    LEVELS = 2  # round((sum + bias) * (scale * factor)) + zero, saturated
 
 
 @dataclass(frozen=True)
@@ -100,324 +72,6 @@ class Result:
     factors: Operand
     bias: Operand
     zero: Operand
-
-
-(
-    TERMS,
-    COLUMNS,
-    QUADS,
-    ROW_SHIFT,
-    COLUMN_SHIFT,
-    KIND,
-    LOW,
-    HIGH,
-    STEPS,
-    PLAIN,
-    BLOCK,
-) = range(11)
-"""What the table of `multiply_bytes` holds; PLAIN: weights have no zero points, the input has one
-for all rows, and there is a factor for every column; BLOCK: steps whose weights stay in the
-first-level cache."""
-
-
-@loop
-def pack_rows(
-    x: Any,
-    packed: Any,
-    totals: Any,
-    terms: int,
-    width: int,
-    shift: int,
-    counted: int,
-    tid: int,
-    nt: int,
-) -> None:
-    """Rows as uint8, filled up with zeros to the width, and their sums if they are `counted`."""
-    rows = totals.size
-    flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        source = x[row * terms : (row + 1) * terms]
-        target = packed[row * width : (row + 1) * width]
-        for i in range(terms):
-            target[i] = np.uint8(source[i]) ^ flipped
-        for i in range(terms, width):
-            target[i] = 0
-        if counted:
-            total = np.int32(0)
-            for i in range(terms):
-                total = np.int32(total + np.int32(target[i]))
-            totals[row] = total
-
-
-class ZeroPoints(NamedTuple):
-    """What takes the zero points of both sides off sums.
-
-    Attributes:
-        row_totals: Sum of each row.
-        column_totals: Sum of each column.
-        row_zeros: Zero point of all rows, or of each.
-        column_zeros: Zero point of all columns, or of each.
-    """
-
-    row_totals: KernelArray
-    column_totals: KernelArray
-    row_zeros: KernelArray
-    column_zeros: KernelArray
-
-
-class SumScaling(NamedTuple):
-    """By what sums become a result; see `Result`.
-
-    Attributes:
-        scale: One factor.
-        factors: One, or one per column.
-        bias: One per column.
-        zero: One.
-    """
-
-    scale: KernelArray
-    factors: KernelArray
-    bias: KernelArray
-    zero: KernelArray
-
-
-@loop
-def multiply_bytes(
-    packed: Any,
-    panels: Any,
-    zeros: ZeroPoints,
-    scaling: SumScaling,
-    y: Any,
-    scratch: Any,
-    kernels: Any,
-    p: Any,
-    tid: int,
-    nt: int,
-) -> None:
-    """``y = finished(sum((a - za) * (b - zb)))``, from ``sum(a * b)``.
-
-    Args:
-        packed: Rows of uint8, as many as fill tiles where kernels are native.
-        panels: Weights by panels, int8.
-        zeros: Zero points of both sides.
-        scaling: What sums become.
-        y: The result, (rows, columns).
-        scratch: int32; `TOGETHER` tiles for each thread.
-        kernels: `tile_kernels.byte_kernels`.
-        p: The table.
-        tid: This thread.
-        nt: All threads.
-    """
-    rows, quads = zeros.row_totals.size, p[QUADS]
-    threads = min(nt, scratch.size // (TOGETHER * TILE))
-    if tid >= threads:
-        return
-    first_chunk, chunks, begin, end = _tasks_of(rows, p, tid, threads)
-    if begin == end:
-        return
-    native, width = kernels[1] != 0, quads * QUAD
-    there = packed.size // width if width else rows
-    end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
-    tiles = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
-    step = width // p[STEPS]
-    # Weights are taken in blocks of terms that stay in the cache from tile to tile.
-    blocks = -(-p[STEPS] // p[BLOCK]) if native else 1
-    if native:
-        call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
-    start, stop = begin, begin
-    for turn in range(blocks * (end - begin)):
-        if turn == blocks * (stop - begin):
-            start = stop
-            stop = min(end, start + TOGETHER, (start // chunks + 1) * chunks)
-        block, number = divmod(turn - blocks * (start - begin), stop - start)
-        task = start + number
-        row, panel = (first_chunk + task % chunks) * CHUNK, task // chunks
-        count = min(CHUNK, rows - row)
-        at = panel * quads * PANEL * QUAD
-        first = row
-        tile = tiles[number * TILE : (number + 1) * TILE]
-        if native and count > FEW:
-            whole = 1 if count * 2 <= CHUNK else 2
-            # Tiles are read as a whole: the last one may begin before the one before it ends.
-            first = max(min(row, there - whole * CHUNK // 2), 0)
-            done = p[STEPS] * block // blocks
-            steps = p[STEPS] * (block + 1) // blocks - done
-            place = address(packed) + first * width + done * step
-            weights = address(panels) + at + done * step * PANEL
-            sizes = (steps, step, address(tile), block)
-            call_bytes(kernels[whole], (place, width, weights, *sizes))
-        elif block == 0:
-            following = at + quads * QUAD * PANEL if (task // chunks + 1) * chunks < end else at
-            fetched = task % chunks * -(-CHUNK // max(kernels[MOST_DOTS], 1))
-            places = at, following, fetched
-            _fill_tile(packed, panels, tile, kernels, row, count, quads, places)
-        if block < blocks - 1:
-            continue
-        sums = tile[(row - first) * PANEL :]
-        if p[PLAIN] and end_kernel and p[KIND] != _SUMS:
-            target = address(y) + y.itemsize * (row * p[COLUMNS] + panel * PANEL)
-            to = target, y.itemsize * p[COLUMNS]
-            _finish_natively(end_kernel, sums, zeros, scaling, to, p, count, panel * PANEL)
-        else:
-            _finish_tile(sums, zeros, scaling, y, p, row, count, panel * PANEL)
-    if native:
-        call_plain(kernels[RELEASE], (0,))
-
-
-@loop(inline=True)
-def _tasks_of(rows: int, p: Any, tid: int, threads: int) -> Any:
-    """A thread's first tile down, how many there are, and its first and last tile of all."""
-    columns, width = p[COLUMNS], p[QUADS] * QUAD
-    chunks, panels = (rows + CHUNK - 1) // CHUNK, (columns + PANEL - 1) // PANEL
-    # Threads share rows where these are more than the weights, so that what they computed before
-    # is in their caches; else columns.
-    if rows * (width + columns) > width * columns and chunks >= 2 * threads:
-        first = chunks * tid // threads
-        count = chunks * (tid + 1) // threads - first
-        return first, count, 0, count * panels
-    tasks = chunks * panels
-    return 0, chunks, tasks * tid // threads, tasks * (tid + 1) // threads
-
-
-@loop(inline=True)
-def _finish_natively(
-    kernel: int,
-    sums: Any,
-    zeros: ZeroPoints,
-    scaling: SumScaling,
-    to: Any,
-    p: Any,
-    count: int,
-    column: int,
-) -> None:
-    """Finishes rows of sums by a kernel; `to`: address, and bytes from row to row."""
-    level = np.int64(scaling.zero[0])
-    call_finish_bytes(
-        kernel,
-        (
-            address(sums),
-            count,
-            min(PANEL, p[COLUMNS] - column),
-            address(zeros.column_totals) + 4 * column,
-            np.int64(zeros.row_zeros[0]) + p[ROW_SHIFT],
-            address(scaling.bias) + 4 * column,
-            address(scaling.factors) + 4 * column,
-            scaling.scale[0],
-            to[0],
-            to[1],
-            np.float32(p[LOW] - level),
-            np.float32(p[HIGH] - level),
-            level,
-        ),
-    )
-
-
-@loop(inline=True)
-def fetched_ahead(weights: int, following: int, call: int, size: int) -> Any:
-    """What a kernel fetches while it computes, in the numbered call with the same weights.
-
-    Args:
-        weights: Address of the panel that is multiplied by.
-        following: That of the next one.
-        call: How many calls there were before.
-        size: Bytes of a panel.
-    """
-    return following + call * (size // FETCHES) if call < FETCHES else weights
-
-
-@loop
-def _fill_tile(
-    packed: Any,
-    panels: Any,
-    tile: Any,
-    kernels: Any,
-    row: int,
-    count: int,
-    quads: int,
-    places: Any,
-) -> None:
-    """The sums of some rows and one panel, without tiles of AMX.
-
-    `places`: where this panel and the next one begin, and how many pieces were computed before.
-    """
-    step, done = quads * QUAD, 0
-    most = kernels[MOST_DOTS]
-    at, following, fetched = places
-    if most:
-        pieces = -(-count // most)
-        weights, ahead = address(panels) + at, address(panels) + following
-        for piece in range(pieces):
-            done = count * piece // pieces
-            rows = count * (piece + 1) // pieces - done
-            place, sums = address(packed) + (row + done) * step, address(tile) + 4 * done * PANEL
-            to = sums, fetched_ahead(weights, ahead, fetched + piece, step * PANEL)
-            call_dots(kernels[DOTS + rows], (place, step, 1, 0, weights, quads, *to))
-        return
-    for i in range(count * PANEL):
-        tile[i] = 0
-    while done < count:
-        first = (row + done) * step
-        if done + ROWS <= count:
-            multiply_byte_rows(packed, first, step, panels, at, tile, done * PANEL, PANEL, quads)
-            done += ROWS
-        else:
-            multiply_byte_row(packed, first, 0, panels, at, tile, done * PANEL, 0, quads)
-            done += 1
-
-
-@loop
-def _finish_tile(
-    tile: Any,
-    points: ZeroPoints,
-    scaling: SumScaling,
-    y: Any,
-    p: Any,
-    first_row: int,
-    count: int,
-    column: int,
-) -> None:
-    """Takes the zero points off, and writes what the sums become."""
-    row_totals, column_totals, row_zeros, column_zeros = points
-    scale, factors, bias, zero = scaling
-    exist = min(PANEL, p[COLUMNS] - column)
-    totals = column_totals[column : column + exist]
-    one_zero, one_factor = column_zeros.size == 1, factors.size == 1
-    zeros = column_zeros[:1] if one_zero else column_zeros[column : column + exist]
-    scales = factors[:1] if one_factor else factors[column : column + exist]
-    terms, shift = bias[column : column + exist], np.int32(p[COLUMN_SHIFT])
-    low, high, level = np.float32(p[LOW]), np.float32(p[HIGH]), np.float32(zero[0])
-    for r in range(count):
-        row = first_row + r
-        sums = tile[r * PANEL : r * PANEL + exist]
-        begin = row * p[COLUMNS] + column
-        target = y[begin : begin + exist]
-        of_row = np.int32(row_zeros[row if row_zeros.size > 1 else 0] + p[ROW_SHIFT])
-        # What a column's zero point is multiplied by.
-        rest = np.int32(p[TERMS] * of_row - row_totals[row])
-        if one_zero:
-            offset = np.int32(np.int32(zeros[0] + shift) * rest)
-            for i in range(sums.size):
-                sums[i] = np.int32(sums[i] - np.int32(of_row * totals[i]) + offset)
-        else:
-            for i in range(sums.size):
-                offset = np.int32(np.int32(zeros[i] + shift) * rest)
-                sums[i] = np.int32(sums[i] - np.int32(of_row * totals[i]) + offset)
-        if p[KIND] == _SUMS:
-            for i in range(sums.size):
-                target[i] = sums[i]
-        elif p[KIND] == _FLOATS:
-            for i in range(sums.size):
-                factor = scale[0] * (scales[0] if one_factor else scales[i])
-                target[i] = np.float32(sums[i]) * factor + terms[i]
-        else:
-            for i in range(sums.size):
-                factor = scale[0] * (scales[0] if one_factor else scales[i])
-                value = round_even(np.float32(np.int32(sums[i] + terms[i])) * factor) + level
-                value = low if value < low else value
-                target[i] = np.int32(high if value > high else value)
-
-
-_SUMS, _FLOATS, _LEVELS = int(Kind.SUMS), int(Kind.FLOATS), int(Kind.LEVELS)
 
 
 def signed(weights: Array) -> Array:

@@ -23,8 +23,9 @@ from partita_cpu.kernels.conv.convolution import conv
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
-from partita_cpu.kernels.int8.product import Kind, Result, as_is, emit_byte_product, emit_rows
+from partita_cpu.kernels.int8.product import Result, as_is, emit_byte_product, emit_rows
 from partita_cpu.kernels.int8.quantization import (
     Extents,
     Levels,

@@ -9,7 +9,8 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.int8.product import SHIFT, emit_byte_product, level_of, signed
+from partita_cpu.kernels.int8.byte_tiles import SHIFT
+from partita_cpu.kernels.int8.product import emit_byte_product, level_of, signed
 from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
