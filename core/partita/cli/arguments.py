@@ -46,6 +46,13 @@ class Parser(argparse.ArgumentParser):
             message += f"; did you mean '{near}'?" if near else ""
         super().error(message)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses; a command tells of what it does not know by its own usage, not the program's."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and " " in self.prog:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
 
 def add_command(
     commands: Commands, name: str, run: Any, summary: str, examples: Sequence[str]

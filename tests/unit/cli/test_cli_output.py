@@ -9,7 +9,9 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
 
+from partita.cli.main import main
 from partita.cli.output import Output, PrintableFormatter, format_table, megabytes, plain
 
 
@@ -94,3 +96,13 @@ def test_progress_draws_on_a_terminal(capsys, monkeypatch):
 
 def test_sizes_for_people():
     assert [megabytes(n) for n in (None, 0, 10**6, 5 * 10**9)] == ["", "0.0 MB", "1.0 MB", "5.0 GB"]
+
+
+@pytest.mark.parametrize("argv", [["run", "m.onnx", "--nope"], ["zoo", "list", "extra"]])
+def test_what_a_command_does_not_know_is_told_with_its_own_usage(argv, capsys):
+    with pytest.raises(SystemExit):
+        main(argv)
+    told = capsys.readouterr().err
+    name = " ".join(["partita", *(["zoo", "list"] if argv[0] == "zoo" else ["run"])])
+    assert told.startswith(f"usage: {name} ")
+    assert told.splitlines()[-1] == f"{name}: error: unrecognized arguments: {argv[-1]}"
