@@ -107,7 +107,7 @@ def read_model(
         else:
             # What others may write to is copied.
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
-            origin = "what was given"
+            origin = "the given data"
         if _is_gguf(data):
             return ready(_decoder(data, weights, decoder, origin), origin)
         if decoder is not None:

@@ -114,7 +114,7 @@ def test_files_that_are_not_there(tmp_path):
 def test_files_that_are_no_models(tmp_path, data, said):
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
-    for source, origin in ((data, "what was given"), (path, f"'{path}'")):
+    for source, origin in ((data, "the given data"), (path, f"'{path}'")):
         refused(source, said)
         refused(source, origin)
 

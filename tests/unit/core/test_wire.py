@@ -99,7 +99,7 @@ def test_damage_is_left_to_the_parser(where):
 def test_weights_of_the_wrong_size():
     whole = model(weights())
     whole.graph.initializer[0].dims[0] += 1
-    with pytest.raises(ModelFormatError, match="'w' of the bytes has 1200000 bytes; its"):
+    with pytest.raises(ModelFormatError, match="'w' of the given data has 1200000 bytes; its"):
         read_model(whole.SerializeToString())
 
 
