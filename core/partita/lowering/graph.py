@@ -123,6 +123,7 @@ class Node:
         outputs: Iterable[Value | None] | None = None,
         attrs: Mapping[str, Any] | None = None,
         origins: tuple[str, ...] | None = None,
+        domain: str | None = None,
     ) -> Node:
         """A node of the same operator, name and version.
 
@@ -131,13 +132,14 @@ class Node:
             outputs: What it writes; ``None``: what this one does.
             attrs: Attributes that it has besides this one's, or with other values.
             origins: What it computes; ``None``: what this one does.
+            domain: That of the operator; ``None``: this one's.
         """
         return Node(
             self.op_type,
             self.inputs if inputs is None else inputs,
             self.outputs if outputs is None else outputs,
             {**self.attrs, **(attrs or {})},
-            domain=self.domain,
+            domain=self.domain if domain is None else domain,
             version=self.version,
             name=self.name,
             origins=self.origins if origins is None else origins,

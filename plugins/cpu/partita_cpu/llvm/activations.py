@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from partita.lowering import ActivationCode
-from partita_cpu.llvm.epilogue import VECTORS, store_half
+from partita_cpu.llvm.epilogue import VECTORS, load_half, store_half
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
@@ -102,6 +102,47 @@ def narrow_rows(name: str, code: ActivationCode) -> Function:
 
     tile_row = str(4 * lanes * VECTORS)
     return _of_rows(f, code, lanes, [("%x", tile_row), ("%y", "%ldy")], read, write)
+
+
+RUN_PARAMETERS = "ptr %x, i64 %n, ptr %y"
+"""x: the first of n bfloat16. y: where results go."""
+
+
+def activate_halves(name: str, code: ActivationCode) -> Function:
+    """Applies an activation to a run of bfloat16.
+
+    Args:
+        name: Its symbol.
+        code: One of `KERNELS`.
+    """
+    lanes, together = 16, VECTORS * _TOGETHER
+    f = Function(name, RUN_PARAMETERS)
+    formulas = Formulas(f, lanes)
+
+    def vectors(count: int, mask: str | None = None) -> _Body:
+        def body(_: str, places: list[str]) -> list[str]:
+            x, y = places
+            found = [load_half(f, lanes, f.at(x, 2 * lanes * i), mask) for i in range(count)]
+            for i, value in enumerate(formulas.activated(code, found)):
+                store_half(f, lanes, value, f.at(y, 2 * lanes * i), mask)
+            return [f.at(place, 2 * lanes * count) for place in places]
+
+        return body
+
+    left = f.let(f"urem i64 %n, {lanes}")
+    mask = column_masks(f, left, lanes, 1)[0]
+    many = f.let(f"udiv i64 %n, {together * lanes}")
+    others = f.let(f"udiv i64 {f.let(f'urem i64 %n, {together * lanes}')}, {lanes}")
+    some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
+    places = ["%x", "%y"]
+    for rounds, body in (
+        (many, vectors(together)),
+        (others, vectors(1)),
+        (some, vectors(1, mask)),
+    ):
+        places = f.loop(rounds, [("ptr", place) for place in places], body)
+    f.do("ret void")
+    return f
 
 
 def _of_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked
+from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked, normalization
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
 from partita_cpu.llvm.copies.transpose_block import transpose
@@ -100,7 +100,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _window_functions(level)
     if part == "_activated_halves":
         kinds = activations.KERNELS if level.keeps_bfloat16 else {}
-        return [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]
+        made = [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]
+        made += [activations.activate_halves(f"{n}_halves", code) for code, n in kinds.items()]
+        return [*made, normalization.normalize_rows("normalize_rows")] if made else []
     if part:
         half, across = part.startswith("_depthwise_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
@@ -256,7 +258,7 @@ def text(level: Level, part: str = "") -> str:
             parts += [masked.declarations(16), bf16_split.declarations(16)]
             parts.append(fma.declarations(16))
     if level.keeps_bfloat16:
-        parts.append(bf16_split.half_declarations())
+        parts += [bf16_split.half_declarations(), normalization.DECLARATIONS]
     if level.tiles:
         parts += [amx.declarations(), amx_int8.DECLARATIONS]
     return "\n".join(parts)

@@ -1,40 +1,53 @@
-"""Which images stay in 16 bits between steps, where products are computed in 16 bits.
+"""Which images and rows stay in 16 bits between steps, where products are computed in 16 bits.
 
 Works on graphs with channels last. An image is kept so if who makes it can and all who read it can:
 a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums,
-pooled means). Attribute ``half`` of its node says so.
+pooled means). Attribute ``half`` of its node says so. Likewise rows that only products of matrices
+read, by vectors; what reads or makes them so gets domain `ROWS`. Residual sums of rows stay in
+float32.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
+import numpy as np
+
 from partita.lowering import Graph, Node, Value
-from partita.lowering.nhwc.conversion import DOMAIN
+from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import bounds_of, split_gate
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.kernels.linalg.rounded_rows import ROWS
 from partita_cpu.kernels.nhwc.placement import SLICES
 
 _CONV, _TRANSPOSED = f"{DOMAIN}::Conv", f"{DOMAIN}::ConvTranspose"
+_OF_ROWS = frozenset(
+    f"{domain}{name}"
+    for domain in ("", "partita::")
+    for name in ("MatMul", "LayerNormalization", "Gelu")
+)
 _OF_SLICES = frozenset(f"{SLICES}::{name}" for name in ("Conv", "SummedConv"))
 _ADD = f"{DOMAIN}::Add"
 _SAME = frozenset(
     f"{DOMAIN}::{name}"
     for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels", "Gate", "Resize")
 ) | frozenset(f"{SLICES}::{name}" for name in ("MaxPool", "AveragePool", "Join"))
+_VIEWS = frozenset({"Identity", "Reshape", "Transpose"})
 _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
 
-def keep_halves(graph: Graph, choice: Choice) -> None:
+def keep_halves(graph: Graph, shapes: Shapes, choice: Choice) -> None:
     """Marks the nodes whose results are kept in bfloat16 or float16.
 
     In float16 only products know them; AVX2 and NEON have no masks for 16-bit numbers.
     """
     if choice.arithmetic is Arithmetic.BF16 and choice.level.keeps_bfloat16:
         partial = functools.partial
-        _Halves(graph, partial(_can_write, choice), partial(_can_read, choice)).run()
+        rows = _Rows(shapes, choice)
+        _Halves(graph, partial(_can_write, choice, rows), partial(_can_read, choice, rows)).run()
     elif choice.arithmetic is Arithmetic.F16 and choice.level.masks_halves:
         _Halves(graph, _writes_float16, _reads_float16).run()
 
@@ -67,15 +80,80 @@ class _Halves:
                 if (one in self._half) != (other in self._half):
                     self._half -= {one, other}
             changed = len(self._half) < before
-        self._graph.nodes = [
-            node.like(attrs={"half": True}) if node.result in self._half else node
-            for node in self._graph.nodes
-        ]
+        self._graph.nodes = [self._marked(node) for node in self._graph.nodes]
+
+    def _marked(self, node: Node) -> Node:
+        attrs = {"half": True} if node.result in self._half else {}
+        if node.kind in _OF_ROWS and (attrs or self._half.intersection(node.reads())):
+            return node.like(attrs=attrs, domain=ROWS)
+        return node.like(attrs=attrs) if attrs else node
 
 
-def _can_write(choice: Choice, node: Node) -> bool:
+class _Rows:
+    """Which operators of rows have forms that read or write bfloat16.
+
+    Args:
+        shapes: Of all values that nodes compute.
+        choice: How native kernels compute.
+    """
+
+    def __init__(self, shapes: Shapes, choice: Choice) -> None:
+        self._shapes = shapes
+        self._choice = choice
+
+    def can_write(self, node: Node) -> bool:
+        """Whether the result may be in bfloat16."""
+        if node.op_type == "Gelu":
+            return True
+        if node.op_type == "LayerNormalization":
+            return self._is_plain_norm(node)
+        return self._is_product(node) and node.input(3) is None
+
+    def can_read(self, node: Node, position: int) -> bool:
+        """Whether an input may be."""
+        if node.op_type == "Gelu":
+            return True
+        return node.op_type == "MatMul" and position == 0 and self._is_product(node)
+
+    def _is_product(self, node: Node) -> bool:
+        """Whether a product is one by a constant matrix that `ROWS` has."""
+        x, w, bias, residual = (node.input(n) for n in range(4))
+        if x is None or w is None or w.const is None or x.const is not None:
+            return False
+        if w.const.ndim != 2 or w.const.dtype != np.float32 or x.dtype != np.float32:
+            return False
+        shape, (depth, columns) = self._shapes.get(x), w.const.shape
+        if shape is None or len(shape) < 2 or shape[-1] != depth or not math.prod(shape):
+            return False
+        if any(v is not None and v.dtype != np.float32 for v in (bias, residual)):
+            return False
+        if bias is not None and (bias.const is None or bias.const.size != columns):
+            return False
+        if residual is not None and self._shapes.get(residual) != (*shape[:-1], columns):
+            return False
+        return bool(columns) and not self._choice.rounds_to_infinity(w.const)
+
+    def _is_plain_norm(self, node: Node) -> bool:
+        """Whether a normalization of floats yields rows alone, of as many elements as factors."""
+        x, scale, bias = (node.input(n) for n in range(3))
+        if x is None or scale is None or any(output is not None for output in node.outputs[1:]):
+            return False
+        shape, axis = self._shapes.get(x), int(node.attrs.get("axis", -1))
+        if shape is None or x.dtype != np.float32 or not math.prod(shape):
+            return False
+        row = shape[axis:]
+        given = [value for value in (scale, bias) if value is not None]
+        return all(v.dtype == np.float32 and self._shape_of(v) == row for v in given)
+
+    def _shape_of(self, value: Value) -> tuple[int, ...] | None:
+        return self._shapes.get(value) if value.const is None else value.const.shape
+
+
+def _can_write(choice: Choice, rows: _Rows, node: Node) -> bool:
     if node.kind == _ADD or _moves(node):
         return True
+    if node.kind in _OF_ROWS:
+        return not choice.level.tiles and rows.can_write(node)
     if node.kind in _SAME or _is_concat(node):
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
@@ -90,7 +168,9 @@ def _can_write(choice: Choice, node: Node) -> bool:
     return _is_narrow_product(choice, node) and (not act.code or node.input(3) is None)
 
 
-def _can_read(choice: Choice, node: Node, position: int) -> bool:
+def _can_read(choice: Choice, rows: _Rows, node: Node, position: int) -> bool:
+    if node.kind in _OF_ROWS:
+        return not choice.level.tiles and rows.can_read(node, position)
     if node.kind in _SAME or node.kind in _MEANS or _moves(node):
         return position == 0
     if node.kind == _ADD or _is_concat(node):
@@ -121,7 +201,12 @@ def _reads_float16(node: Node, position: int) -> bool:
 def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
     output = node.result
     convolves = node.kind == _CONV or node.kind in _OF_SLICES
-    if node.kind in _SAME or _moves(node) or (convolves and _is_depthwise(node)):
+    if (
+        node.kind in _SAME
+        or _moves(node)
+        or node.op_type == "Gelu"
+        or (convolves and _is_depthwise(node))
+    ):
         return [(node.inputs[0], output)]
     if node.kind == _ADD or _is_concat(node):
         return [(value, output) for value in node.inputs]
@@ -132,7 +217,7 @@ def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
 
 def _moves(node: Node) -> bool:
     """Whether it takes elements of its input, of any type."""
-    return node.kind == "Slice"
+    return node.kind == "Slice" or node.kind in _VIEWS
 
 
 def _is_concat(node: Node) -> bool:

@@ -241,7 +241,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             channels_last(graph, shapes)
             scale_on_the_way(graph)
             scale_gates(graph)
-            keep_halves(graph, choice)
+            keep_halves(graph, shapes, choice)
             write_in_place(graph)
             join_separable(graph)
             join_bottlenecks(graph)

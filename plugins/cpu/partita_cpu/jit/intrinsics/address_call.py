@@ -63,6 +63,9 @@ call_activate = calling(*[_I64] * 4)
 call_activate_narrow = calling(*[_I64] * 6)
 """Finishes rows of a tile so that they end in bfloat16; see `activations.NARROW_PARAMETERS`."""
 
+call_normalize = calling(*[_I64] * 6, "float64")
+"""Normalizes rows so that they end in bfloat16; see `normalization.PARAMETERS`."""
+
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `bf16_split.PARAMETERS`. Returns an int64."""
 

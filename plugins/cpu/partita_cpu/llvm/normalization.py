@@ -1,0 +1,161 @@
+"""Layer normalization of rows of float32 that ends in bfloat16, for AVX-512."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from partita_cpu.llvm.epilogue import store_half
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import column_masks, masked_load
+
+PARAMETERS = "i64 %rows, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, double %epsilon"
+"""rows: how many, of n floats each, one behind another from x on, as results are from y on. scale,
+bias: n floats each. epsilon: what is added to variances."""
+
+LANES = 16
+
+TOGETHER = 4
+"""Vectors that are added up side by side: a sum waits for the one before."""
+
+_FLOATS = f"<{LANES} x float>"
+_REDUCE = f"@llvm.vector.reduce.fadd.v{LANES}f32"
+
+
+def normalize_rows(name: str) -> Function:
+    """Rows to mean 0 and variance 1, times scale, plus bias, rounded once.
+
+    Moments are taken about the mean as float32 has it, and what that misses is taken off too; see
+    `kernels.normalization.norms.normalize_rows`.
+    """
+    f = Function(name, PARAMETERS)
+    share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")
+    pitch, short_pitch = f.let("shl i64 %n, 2"), f.let("shl i64 %n, 1")
+    vectors = _Vectors(f)
+
+    def row(_: str, places: list[str]) -> list[str]:
+        x, y = places
+        total = vectors.sums(x, 1, lambda value: [value])[0]
+        center = f.let(
+            f"fptrunc double {f.let(f'fmul double {_wide(f, total)}, {share}')} to float"
+        )
+        about = f.splat(LANES, "float", center)
+
+        def moments(value: str) -> list[str]:
+            off = f.let(f"fsub {_FLOATS} {value}, {about}")
+            return [off, f.let(f"fmul {_FLOATS} {off}, {off}")]
+
+        part, square = vectors.sums(x, 2, moments)
+        rest = f.let(f"fmul double {_wide(f, part)}, {share}")
+        mean_square = f.let(f"fmul double {_wide(f, square)}, {share}")
+        variance = f.let(f"fsub double {mean_square}, {f.let(f'fmul double {rest}, {rest}')}")
+        below = f.let(f"fcmp olt double {variance}, 0.0")
+        variance = f.let(f"select i1 {below}, double 0.0, double {variance}")
+        root = f.let(
+            f"call double @llvm.sqrt.f64(double {f.let(f'fadd double {variance}, %epsilon')})"
+        )
+        inverse = f.let(f"fptrunc double {f.let(f'fdiv double 1.0, {root}')} to float")
+        missing = f.let(f"fptrunc double {rest} to float")
+        factor, lost = (f.splat(LANES, "float", one) for one in (inverse, missing))
+
+        def write(at: str, mask: str | None) -> None:
+            scale, bias = (_load(f, f.at(each, at), mask) for each in ("%scale", "%bias"))
+            value = f.let(f"fsub {_FLOATS} {_load(f, f.at(x, at), mask)}, {about}")
+            value = f.let(f"fsub {_FLOATS} {value}, {lost}")
+            value = f.let(f"fmul {_FLOATS} {value}, {factor}")
+            fma = f"call {_FLOATS} @llvm.fma.v{LANES}f32"
+            operands = f"{_FLOATS} {value}, {_FLOATS} {scale}, {_FLOATS} {bias}"
+            value = f.let(f"{fma}({operands})")
+            store_half(f, LANES, value, f.at(y, f.let(f"lshr i64 {at}, 1")), mask)
+
+        vectors.each(write)
+        return [f.at(x, pitch), f.at(y, short_pitch)]
+
+    f.loop("%rows", [("ptr", "%x"), ("ptr", "%y")], row)
+    f.do("ret void")
+    return f
+
+
+class _Vectors:
+    """Walks over a row of `%n` floats: many vectors together, those left, and a part of one."""
+
+    def __init__(self, f: Function) -> None:
+        self._f = f
+        self._many = f.let(f"udiv i64 %n, {TOGETHER * LANES}")
+        left = f.let(f"urem i64 %n, {TOGETHER * LANES}")
+        self._others = f.let(f"udiv i64 {left}, {LANES}")
+        left = f.let(f"urem i64 %n, {LANES}")
+        self._some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
+        self._mask = column_masks(f, left, LANES, 1)[0]
+
+    def sums(self, x: str, count: int, terms: Callable[[str], Sequence[str]]) -> list[str]:
+        """So many sums over a row of what a vector's terms are."""
+        f = self._f
+        zeros = [(_FLOATS, "zeroinitializer")] * count
+
+        def added(totals: Sequence[str], values: Sequence[str]) -> list[str]:
+            pairs = zip(totals, values, strict=True)
+            return [f.let(f"fadd {_FLOATS} {a}, {b}") for a, b in pairs]
+
+        def together(_: str, carried: list[str]) -> list[str]:
+            found: list[str] = []
+            for i in range(TOGETHER):
+                value = _load(f, f.at(carried[0], 4 * LANES * i), None)
+                totals = carried[1 + i * count : 1 + (i + 1) * count]
+                found += added(totals, terms(value))
+            return [f.at(carried[0], 4 * LANES * TOGETHER), *found]
+
+        place, *totals = f.loop(self._many, [("ptr", x), *zeros * TOGETHER], together)
+        parts = [totals[i * count : (i + 1) * count] for i in range(TOGETHER)]
+        sums = added(added(parts[0], parts[1]), added(parts[2], parts[3]))
+
+        def one(_: str, carried: list[str]) -> list[str]:
+            value = _load(f, carried[0], None)
+            return [f.at(carried[0], 4 * LANES), *added(carried[1:], terms(value))]
+
+        def end(_: str, carried: list[str]) -> list[str]:
+            mask = f"<{LANES} x i1> {self._mask}"
+            values = [
+                f.let(f"select {mask}, {_FLOATS} {term}, {_FLOATS} zeroinitializer")
+                for term in terms(_load(f, carried[0], self._mask))
+            ]
+            return [carried[0], *added(carried[1:], values)]
+
+        for rounds, body in ((self._others, one), (self._some, end)):
+            carried = [("ptr", place), *((_FLOATS, total) for total in sums)]
+            place, *sums = f.loop(rounds, carried, body)
+        return [
+            f.let(f"call reassoc float {_REDUCE}(float 0.0, {_FLOATS} {total})") for total in sums
+        ]
+
+    def each(self, write: Callable[[str, str | None], None]) -> None:
+        """Calls what writes a vector, with its place in bytes from the first float, and a mask."""
+        f = self._f
+
+        def together(_: str, carried: list[str]) -> list[str]:
+            for i in range(TOGETHER):
+                write(f.let(f"add i64 {carried[0]}, {4 * LANES * i}"), None)
+            return [f.let(f"add i64 {carried[0]}, {4 * LANES * TOGETHER}")]
+
+        def one(_: str, carried: list[str]) -> list[str]:
+            write(carried[0], None)
+            return [f.let(f"add i64 {carried[0]}, {4 * LANES}")]
+
+        def end(_: str, carried: list[str]) -> list[str]:
+            write(carried[0], self._mask)
+            return carried
+
+        place = "0"
+        for rounds, body in ((self._many, together), (self._others, one), (self._some, end)):
+            place = f.loop(rounds, [("i64", place)], body)[0]
+
+
+def _wide(f: Function, x: str) -> str:
+    return f.let(f"fpext float {x} to double")
+
+
+def _load(f: Function, pointer: str, mask: str | None) -> str:
+    return masked_load(f, LANES, pointer, mask)
+
+
+DECLARATIONS = "declare double @llvm.sqrt.f64(double)\n"
+"""What the kernel calls, beyond those of `masked`, `epilogue`, `tiles.fma` and `tiles.attend`."""
