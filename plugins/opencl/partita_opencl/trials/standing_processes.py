@@ -50,8 +50,7 @@ _PROCESS_BYTES = 2**31
 
 def has_room(device: Device, nbytes: int) -> bool:
     """Whether so many bytes of a device leave as much as processes take that try something."""
-    count = best_count(device, _MOST)
-    return nbytes + count * _PROCESS_BYTES <= device.limits.memory_bytes
+    return nbytes + _most(device) * _PROCESS_BYTES <= device.limits.memory_bytes
 
 
 class NoProcessError(Exception):
@@ -59,25 +58,31 @@ class NoProcessError(Exception):
 
 
 def best_count(device: Device, trials: int) -> int:
-    """How many processes should share trials.
+    """How many processes should share trials."""
+    if trials <= _FEW:
+        return 1
+    wanted = trials if device.limits.is_cpu else max(2, trials // _OF_PROCESS)
+    return min(wanted, _most(device))
+
+
+def _most(device: Device) -> int:
+    """How many processes may try something at the same time.
 
     Drivers of processors compile with several threads themselves.
     """
-    if trials <= _FEW:
-        return 1
     if device.limits.is_cpu:
         return min(2, usable_processors())
     room = device.limits.memory_bytes // _PROCESS_BYTES
-    return max(1, min(max(2, trials // _OF_PROCESS), usable_processors(), room, _MOST))
+    return max(1, min(usable_processors(), room, _MOST))
 
 
 @contextlib.contextmanager
 def seat(device: Device) -> Iterator[None]:
     """Waits until one more process may try something, and counts it while the block runs.
 
-    Batches of trials that are made at the same time have as many processes as one has.
+    Batches of trials that are made at the same time have as many processes as one may have.
     """
-    key, most = (os.getpid(), device.id), best_count(device, _MOST)
+    key, most = (os.getpid(), device.id), _most(device)
     with _changed:
         while _seated[key] >= most:
             _changed.wait()
@@ -107,12 +112,15 @@ def lend(device: Device) -> TrialProcess:
 
 
 def open_ahead(device: Device, count: int) -> None:
-    """Begins to open so many processes, unless some are there or at work."""
+    """Begins to open processes, until so many are there or at work."""
     key = os.getpid(), device.id
     with _changed:
-        if _opening[key] or _seated[key] or any((pid, name) == key for pid, name, _ in _idle):
+        idle = sum((pid, name) == key for pid, name, _ in _idle)
+        # Of those at work some may wait for what is being opened.
+        count -= max(_seated[key], _opening[key] + idle)
+        if count <= 0:
             return
-        _opening[key] = count
+        _opening[key] += count
     left = itertools.repeat(None, count)
     for _ in range(min(count, _OPENED_AT_ONCE)):
         threading.Thread(target=_open_for_later, args=(device, key, left), daemon=True).start()
