@@ -122,16 +122,16 @@ def _converts(found: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
 
 
 def _holds_numbers(array: Array, wanted: np.dtype[Any]) -> bool:
-    """Whether an array's elements are numbers; numpy takes texts, times and records for such.
+    """Whether an array's elements are numbers or texts of some; numpy takes times and records, too.
 
     Complex ones are none where their imaginary parts would be dropped.
     """
     found = array.dtype
     if found.hasobject:
-        return all(isinstance(element, (Number, np.generic)) for element in array.flat)
+        return all(isinstance(element, (Number, np.generic, str)) for element in array.flat)
     if found.kind == "c":
         return wanted.kind == "c"
-    return found.kind in "biuf" or not issubclass(found.type, (np.character, np.void, *_TIMES))
+    return found.kind in "biuf" or not issubclass(found.type, (np.void, *_TIMES))
 
 
 def _matching_dtype(port: Port, array: Array) -> Array:

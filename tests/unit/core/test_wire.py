@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -116,7 +117,8 @@ def test_pages_that_were_given_back_are_read_again(tmp_path):
 
 
 def resident(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
     return int(done.stdout)
 
 
@@ -149,6 +151,19 @@ def test_sympy_comes_whole_to_threads_that_ask_at_once():
         "assert len(found) == 8"
     )
     assert resident(COMES.format(asks=code)) == 1
+
+
+def test_no_thread_sees_a_part_of_sympy(tmp_path, monkeypatch):
+    (tmp_path / "sympy").mkdir()
+    stub = "import time\nearly = 1\ntime.sleep(0.5)\nlate = 2\n"
+    (tmp_path / "sympy" / "__init__.py").write_text(stub)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    code = (
+        "import sympy, time; first = threading.Thread(target=lambda: sympy.late); first.start(); "
+        "wait = lambda: 'early' in vars(sympy) or time.sleep(0.001) or wait(); wait(); "
+        "assert sympy.early == 1; assert vars(sympy)['late'] == 2; first.join()"
+    )
+    assert resident(COMES.format(asks=code)) == 0
 
 
 def test_constants_become_initializers():

@@ -16,8 +16,8 @@ _SELDOM_NEEDED = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
 
 _lock = threading.Lock()
 _executing = threading.RLock()
-_begun: set[str] = set()
-"""Modules that are being executed, which ask themselves for what they do not have yet."""
+_begun: dict[str, int] = {}
+"""The thread of each module that is being executed, which asks itself for what it lacks so far."""
 
 
 def import_onnx_ir() -> None:
@@ -72,8 +72,15 @@ class _WaitingModule(ModuleType):
     `importlib.util.LazyLoader`: `inspect` and test tools ask that of all modules that there are.
     """
 
+    def __getattribute__(self, name: str) -> Any:
+        # Other threads wait until the module is whole, also for what it has by now.
+        if _begun and name[:2] != "__" and threading.get_ident() not in _begun.values():
+            with _executing:
+                pass
+        return ModuleType.__getattribute__(self, name)  # of another class by now, perhaps
+
     def __getattr__(self, name: str) -> Any:
-        with _executing:  # other threads wait until the module is whole
+        with _executing:
             if self.__class__ is _WaitingModule and self.__name__ not in _begun:
                 _execute(self)
                 return getattr(self, name)
@@ -87,9 +94,9 @@ def _execute(module: ModuleType) -> None:
         raise ImportError(f"module {module.__name__} has lost its loader; leave __spec__ as it is")
     if spec.submodule_search_locations is not None:
         module.__path__ = spec.submodule_search_locations
-    _begun.add(module.__name__)
+    _begun[module.__name__] = threading.get_ident()
     try:
         spec.loader.exec_module(module)
         module.__class__ = ModuleType
     finally:
-        _begun.remove(module.__name__)
+        del _begun[module.__name__]

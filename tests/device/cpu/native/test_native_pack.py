@@ -48,7 +48,8 @@ def expected(cut, w):
     """The same from weights (outputs, channels of a group, down, across)."""
     groups = cut.images.groups
     outputs, channels, down, across = w.shape
-    runs = w.reshape(groups, outputs // groups, channels, down, across).transpose(0, 3, 4, 2, 1)
+    taps = (4, 3) if cut.in_place else (3, 4)  # columns of taps, or rows
+    runs = w.reshape(groups, outputs // groups, channels, down, across).transpose(0, *taps, 2, 1)
     runs = runs.reshape(groups, cut.taps, cut.run, outputs // groups)
     whole = np.zeros((groups, cut.taps, cut.padded, cut.blocks * cut.columns))
     whole[:, :, : cut.run, : outputs // groups] = runs
