@@ -1,4 +1,4 @@
-"""Whether CUDA's driver can launch for a device: a part of the OpenCL driver's trial.
+"""Whether CUDA's driver can launch for a device; see :mod:`partita_opencl.drivers.cuda_trial`.
 
 It allocates, large and small, lets OpenCL and CUDA read what the other wrote, launches a
 graph of two kernels twice, with other arguments the second time, and frees all of it.
