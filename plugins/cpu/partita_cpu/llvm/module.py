@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from partita_cpu.llvm import activations, epilogue, epilogue_int8, masked, normalization
+from partita_cpu.llvm import (
+    activations,
+    eight_rows,
+    epilogue,
+    epilogue_int8,
+    masked,
+    normalization,
+)
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
 from partita_cpu.llvm.copies.transpose_block import transpose
@@ -54,6 +61,7 @@ PARTS = (
     *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
     "_pairs",
     "_activated_halves",
+    "_normalized",
     "_f16",
     "_blocks",
     "_quads",
@@ -103,6 +111,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         made = [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]
         made += [activations.activate_halves(f"{n}_halves", code) for code, n in kinds.items()]
         return [*made, normalization.normalize_rows("normalize_rows")] if made else []
+    if part == "_normalized":
+        return _normalizations() if level.lanes == eight_rows.LANES else []
     if part:
         half, across = part.startswith("_depthwise_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
@@ -128,6 +138,12 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if level.dots_bfloat16:
         made += _bfloat16_functions(level)
     return made
+
+
+def _normalizations() -> list[Function]:
+    """Of eight short rows of float32 at a time."""
+    names = {"normalize_eights": True, "scale_eights": False}
+    return [normalization.normalize_eights(name, mean) for name, mean in names.items()]
 
 
 def groups_part(within: int, half: bool) -> str:
@@ -257,8 +273,10 @@ def text(level: Level, part: str = "") -> str:
         if lanes != 16:
             parts += [masked.declarations(16), bf16_split.declarations(16)]
             parts.append(fma.declarations(16))
+    if level.lanes == eight_rows.LANES:
+        parts.append(normalization.DECLARATIONS)
     if level.keeps_bfloat16:
-        parts += [bf16_split.half_declarations(), normalization.DECLARATIONS]
+        parts.append(bf16_split.half_declarations())
     if level.tiles:
         parts += [amx.declarations(), amx_int8.DECLARATIONS]
     return "\n".join(parts)

@@ -1,18 +1,24 @@
-"""Layer normalization of rows of float32 that ends in bfloat16, for AVX-512."""
+"""Normalization of rows of float32 that ends in bfloat16 or float32, for AVX-512."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from partita_cpu.llvm import eight_rows
+from partita_cpu.llvm.eight_rows import EIGHT, LANES, EightRows
 from partita_cpu.llvm.epilogue import store_half
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.masked import column_masks, masked_load
+from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
 PARAMETERS = "i64 %rows, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, double %epsilon"
 """rows: how many, of n floats each, one behind another from x on, as results are from y on. scale,
 bias: n floats each. epsilon: what is added to variances."""
 
-LANES = 16
+EIGHTS_PARAMETERS = (
+    "i64 %eights, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, ptr %means, ptr %inverses, "
+    "double %epsilon"
+)
+"""The same of so many times eight rows; means, inverses: where statistics of rows go, floats."""
 
 TOGETHER = 4
 """Vectors that are added up side by side: a sum waits for the one before."""
@@ -30,7 +36,16 @@ def normalize_rows(name: str) -> Function:
     f = Function(name, PARAMETERS)
     share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")
     pitch, short_pitch = f.let("shl i64 %n, 2"), f.let("shl i64 %n, 1")
-    vectors = _Vectors(f)
+    vectors, together = _Vectors(f), EightRows(f, share, centered=True)
+
+    def eight(_: str, places: list[str]) -> list[str]:
+        rows, ends = _starts(f, places[0], pitch), _starts(f, places[1], short_pitch)
+
+        def write(row: int, at: str, value: str, mask: str | None) -> None:
+            store_half(f, LANES, value, f.at(ends[row], f.let(f"lshr i64 {at}, 1")), mask)
+
+        together.normalize(rows[:EIGHT], write)
+        return [rows[EIGHT], ends[EIGHT]]
 
     def row(_: str, places: list[str]) -> list[str]:
         x, y = places
@@ -70,9 +85,49 @@ def normalize_rows(name: str) -> Function:
         vectors.each(write)
         return [f.at(x, pitch), f.at(y, short_pitch)]
 
-    f.loop("%rows", [("ptr", "%x"), ("ptr", "%y")], row)
+    short = f.let(f"icmp sle i64 %n, {eight_rows.LONGEST}")
+    eights = f.let(f"select i1 {short}, i64 {f.let(f'udiv i64 %rows, {EIGHT}')}, i64 0")
+    places = f.loop(eights, [("ptr", "%x"), ("ptr", "%y")], eight)
+    left = f.let(f"sub i64 %rows, {f.let(f'mul i64 {eights}, {EIGHT}')}")
+    f.loop(left, [("ptr", place) for place in places], row)
     f.do("ret void")
     return f
+
+
+def normalize_eights(name: str, centered: bool) -> Function:
+    """The same of short rows in float32, which yields means, or 0, and inverse deviations too.
+
+    Args:
+        name: Its symbol.
+        centered: Whether rows are brought to mean 0; else they are divided by the root of their
+            square mean.
+    """
+    f = Function(name, EIGHTS_PARAMETERS)
+    share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")
+    pitch = f.let("shl i64 %n, 2")
+    together = EightRows(f, share, centered)
+
+    def eight(_: str, places: list[str]) -> list[str]:
+        rows, ends = (_starts(f, place, pitch) for place in places[:2])
+
+        def write(row: int, at: str, value: str, mask: str | None) -> None:
+            masked_store(f, LANES, value, f.at(ends[row], at), mask)
+
+        for place, value in zip(places[2:], together.normalize(rows[:EIGHT], write), strict=True):
+            f.do(f"store <{EIGHT} x float> {value}, ptr {place}, align 4")
+        return [rows[EIGHT], ends[EIGHT], *(f.at(place, 4 * EIGHT) for place in places[2:])]
+
+    f.loop("%eights", [("ptr", name) for name in ("%x", "%y", "%means", "%inverses")], eight)
+    f.do("ret void")
+    return f
+
+
+def _starts(f: Function, first: str, pitch: str) -> list[str]:
+    """Where eight rows start, and the one behind them."""
+    starts = [first]
+    for _ in range(EIGHT):
+        starts.append(f.at(starts[-1], pitch))
+    return starts
 
 
 class _Vectors:
@@ -157,5 +212,5 @@ def _load(f: Function, pointer: str, mask: str | None) -> str:
     return masked_load(f, LANES, pointer, mask)
 
 
-DECLARATIONS = "declare double @llvm.sqrt.f64(double)\n"
-"""What the kernel calls, beyond those of `masked`, `epilogue`, `tiles.fma` and `tiles.attend`."""
+DECLARATIONS = "declare double @llvm.sqrt.f64(double)\n" + eight_rows.DECLARATIONS
+"""What the kernels call, beyond those of `masked`, `epilogue`, `tiles.fma` and `tiles.attend`."""

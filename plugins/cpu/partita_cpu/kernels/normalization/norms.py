@@ -10,6 +10,9 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.jit.intrinsics.address_call import address, call_normalize_eights
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
@@ -18,6 +21,7 @@ from partita_cpu.kernels.half import FLOAT32, float32_of, narrow, through_float3
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
 from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
+from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
 from partita_cpu.scalar.math import add_in_any_order, like, muladd
 
 
@@ -125,6 +129,67 @@ def _normalize_row(
         y[np.uint64(first + i)] = muladd(value, scale[np.uint64(i)], bias[np.uint64(i)])
 
 
+class RowSizes(NamedTuple):
+    """Rows, elements of one, and whether each is brought to mean 0."""
+
+    outer: int
+    n: int
+    centered: int
+
+
+@loop
+def normalize_short_rows(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    sizes: RowSizes,
+    kernel: int,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """`normalize_rows` of short rows of float32, eight at a time.
+
+    Args:
+        x: Rows; flat.
+        scale: A factor for each element of a row.
+        bias: A term for each.
+        results: What is written.
+        sizes: Of rows.
+        kernel: Address of one of `llvm.normalization.normalize_eights`.
+        epsilon: What is added to variances.
+        tid: This thread.
+        nt: All threads; they share eights.
+    """
+    outer, n, centered = sizes
+    eights = outer // EIGHT
+    first, stop = eights * tid // nt, eights * (tid + 1) // nt
+    row = EIGHT * first
+    at = 4 * n * row
+    y, means, inverses = results
+    source, target = address(x) + at, address(y) + at
+    terms = address(scale), address(bias)
+    told = address(means) + 4 * row, address(inverses) + 4 * row
+    call_normalize_eights(
+        kernel,
+        (stop - first, n, source, terms[0], terms[1], target, told[0], told[1], epsilon),
+    )
+    if tid == nt - 1:
+        share = 1 / np.float64(n)
+        for o in range(EIGHT * eights, outer):
+            _normalize_row(x, scale, bias, results, o, n, share, epsilon, centered)
+
+
+def _eights_kernel(b: Builder, x: Operand, outer: int, n: int, centered: bool) -> int:
+    """Address of a kernel for eight such rows at a time, 0 where there is none."""
+    choice = native_choice(b.options)
+    if x.dtype != FLOAT32 or choice is None or outer < EIGHT or n > LONGEST:
+        return 0
+    name = "normalize_eights" if centered else "scale_eights"
+    return addresses(choice.level, "_normalized").get(name, 0)
+
+
 class GroupSizes(NamedTuple):
     """Images, groups of each, planes of a group, elements of a plane."""
 
@@ -204,17 +269,12 @@ def _emit_rows(
     fits = scale.size == n and (bias is None or bias.size == n)
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
-    b.call(
-        normalize_rows,
-        b.flat(x),
-        factors,
-        terms,
-        Normalized(b.flat(y), b.flat(means), b.flat(inverses)),
-        outer,
-        n,
-        float(epsilon),
-        int(centered),
-    )
+    given = b.flat(x), factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
+    if eights := _eights_kernel(b, x, outer, n, centered):
+        sizes = RowSizes(outer, n, int(centered))
+        b.call(normalize_short_rows, *given, sizes, eights, float(epsilon))
+    else:
+        b.call(normalize_rows, *given, outer, n, float(epsilon), int(centered))
     if not fits:
         for function, operand in ((_multiply, scale), (_add, bias)):
             if operand is not None:

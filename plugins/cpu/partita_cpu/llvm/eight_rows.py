@@ -1,0 +1,199 @@
+"""Rows of float32 that are normalized eight at a time, for AVX-512.
+
+Of one short row, sums of lanes and the root take longer than all else, and wait for one another.
+Those of eight rows are made side by side, each row's in a lane of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import column_masks, masked_load
+
+LANES = 16
+
+EIGHT = 8
+"""Rows at a time: so many have their sums, sums of squares and means in registers."""
+
+LONGEST = 1024
+"""Floats of rows that are taken so: eight lie in the first-level cache, and sums are short."""
+
+_FLOATS, _SHORT = f"<{LANES} x float>", f"<{EIGHT} x float>"
+_DOUBLES = f"<{EIGHT} x double>"
+
+Write = Callable[[int, str, str, str | None], None]
+"""Takes a row's number, a place in it in bytes from the first float, a vector, and its mask."""
+
+
+class EightRows:
+    """Eight rows of `%n` floats each, and `%epsilon` that is added to their variances.
+
+    Args:
+        f: The function that they are normalized in.
+        share: The double 1 / n.
+        centered: Whether the mean is taken off.
+    """
+
+    def __init__(self, f: Function, share: str, centered: bool) -> None:
+        self._f = f
+        self._share = f.splat(EIGHT, "double", share)
+        self._epsilon = f.splat(EIGHT, "double", "%epsilon")
+        self._ones = f.splat(EIGHT, "double", "1.0")
+        self._centered = centered
+        self._whole = f.let(f"udiv i64 %n, {LANES}")
+        left = f.let(f"urem i64 %n, {LANES}")
+        self._some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
+        self._mask = column_masks(f, left, LANES, 1)[0]
+
+    def normalize(self, rows: Sequence[str], write: Write) -> tuple[str, str]:
+        """Rows to mean 0, if they are centered, and square mean 1, times scale, plus bias.
+
+        Moments are taken about the mean as float32 has it, and what that misses is taken off too;
+        see `kernels.normalization.norms.normalize_rows`.
+
+        Args:
+            rows: Where they start.
+            write: Called for each vector of results.
+
+        Returns:
+            Means, or 0, and inverse deviations: eight floats each.
+        """
+        f = self._f
+        if not self._centered:
+            (square,) = self._sums(rows, lambda _, x: [(x, x)])
+            inverse = self._inverse(self._mean(square))
+            self._each(rows, write, inverse, [])
+            return "zeroinitializer", inverse
+        (total,) = self._sums(rows, lambda _, x: [(x, "")])
+        center = self._narrow(self._mean(total))
+        abouts = self._spread(center)
+
+        def moments(row: int, x: str) -> list[tuple[str, str]]:
+            off = f.let(f"fsub {_FLOATS} {x}, {abouts[row]}")
+            return [(off, ""), (off, off)]
+
+        part, square = self._sums(rows, moments)
+        rest = self._mean(part)
+        lost = f.let(f"fmul {_DOUBLES} {rest}, {rest}")
+        variance = f.let(f"fsub {_DOUBLES} {self._mean(square)}, {lost}")
+        below = f.let(f"fcmp olt {_DOUBLES} {variance}, zeroinitializer")
+        mask = f"<{EIGHT} x i1> {below}"
+        zero = f"{_DOUBLES} zeroinitializer"
+        inverse = self._inverse(f.let(f"select {mask}, {zero}, {_DOUBLES} {variance}"))
+        self._each(rows, write, inverse, [abouts, self._spread(self._narrow(rest))])
+        mean = f.let(f"fadd {_DOUBLES} {self._wide(center)}, {rest}")
+        return self._narrow(mean), inverse
+
+    def _sums(
+        self, rows: Sequence[str], terms: Callable[[int, str], Sequence[tuple[str, str]]]
+    ) -> list[str]:
+        """Sums over each row of products, or of what has no second factor; eight floats each."""
+        f, count = self._f, len(terms(0, "zeroinitializer"))
+
+        def added(at: str, totals: list[str], mask: str | None) -> list[str]:
+            found = []
+            for row, start in enumerate(rows):
+                x = masked_load(f, LANES, f.at(start, at), mask)
+                for k, (value, other) in enumerate(terms(row, x)):
+                    value = self._kept(value, mask)
+                    total = totals[row * count + k]
+                    plain = "" if other else f.let(f"fadd {_FLOATS} {total}, {value}")
+                    found.append(plain or self._fma(value, other, total))
+            return found
+
+        totals = self._columns(["zeroinitializer"] * count * EIGHT, added)
+        return [self._across(totals[k::count]) for k in range(count)]
+
+    def _fma(self, a: str, b: str, c: str) -> str:
+        operands = f"{_FLOATS} {a}, {_FLOATS} {b}, {_FLOATS} {c}"
+        return self._f.let(f"call {_FLOATS} @llvm.fma.v{LANES}f32({operands})")
+
+    def _kept(self, x: str, mask: str | None) -> str:
+        """Lanes of the mask, 0 in others."""
+        if mask is None:
+            return x
+        zero = f"{_FLOATS} zeroinitializer"
+        return self._f.let(f"select <{LANES} x i1> {mask}, {_FLOATS} {x}, {zero}")
+
+    def _columns(
+        self, totals: Sequence[str], body: Callable[[str, list[str], str | None], list[str]]
+    ) -> list[str]:
+        """Calls for each vector of columns, with its place in bytes, sums so far, and a mask."""
+        f, carried = self._f, [("i64", "0"), *((_FLOATS, total) for total in totals)]
+        for rounds, mask in ((self._whole, None), (self._some, self._mask)):
+
+            def column(_: str, values: list[str], mask: str | None = mask) -> list[str]:
+                found = body(values[0], values[1:], mask)
+                return [f.let(f"add i64 {values[0]}, {4 * LANES}"), *found]
+
+            found = f.loop(rounds, carried, column)
+            carried = [(kind, value) for (kind, _), value in zip(carried, found, strict=True)]
+        return [value for _, value in carried[1:]]
+
+    def _across(self, vectors: list[str]) -> str:
+        """The sum of the lanes of each of eight vectors: halves of two make one, thrice."""
+        run = LANES
+        while len(vectors) > 1:
+            half = run // 2
+            low = [first + i for first in range(0, 2 * LANES, run) for i in range(half)]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [self._halves(a, b, low, half) for a, b in pairs]
+            run = half
+        return self._halves(vectors[0], "poison", list(range(0, LANES, 2)), 1)
+
+    def _halves(self, a: str, b: str, low: list[int], half: int) -> str:
+        f = self._f
+        parts = []
+        for places in (low, [place + half for place in low]):
+            mask = ", ".join(f"i32 {place}" for place in places)
+            kind = f"<{len(low)} x i32> <{mask}>"
+            parts.append(f.let(f"shufflevector {_FLOATS} {a}, {_FLOATS} {b}, {kind}"))
+        return f.let(f"fadd <{len(low)} x float> {parts[0]}, {parts[1]}")
+
+    def _each(
+        self, rows: Sequence[str], write: Write, inverse: str, off: Sequence[Sequence[str]]
+    ) -> None:
+        """Takes off what is to be, multiplies, and writes."""
+        f, factors = self._f, self._spread(inverse)
+
+        def column(at: str, totals: list[str], mask: str | None) -> list[str]:
+            scale, bias = (
+                masked_load(f, LANES, f.at(each, at), mask) for each in ("%scale", "%bias")
+            )
+            for row, start in enumerate(rows):
+                x = masked_load(f, LANES, f.at(start, at), mask)
+                for term in off:
+                    x = f.let(f"fsub {_FLOATS} {x}, {term[row]}")
+                x = f.let(f"fmul {_FLOATS} {x}, {factors[row]}")
+                write(row, at, self._fma(x, scale, bias), mask)
+            return totals
+
+        self._columns([], column)
+
+    def _spread(self, x: str) -> list[str]:
+        """For each row a vector of its number."""
+        made = []
+        for row in range(EIGHT):
+            kind = f"<{LANES} x i32> <{', '.join([f'i32 {row}'] * LANES)}>"
+            made.append(self._f.let(f"shufflevector {_SHORT} {x}, {_SHORT} poison, {kind}"))
+        return made
+
+    def _inverse(self, variance: str) -> str:
+        f = self._f
+        above = f.let(f"fadd {_DOUBLES} {variance}, {self._epsilon}")
+        root = f.let(f"call {_DOUBLES} @llvm.sqrt.v{EIGHT}f64({_DOUBLES} {above})")
+        return self._narrow(f.let(f"fdiv {_DOUBLES} {self._ones}, {root}"))
+
+    def _mean(self, total: str) -> str:
+        return self._f.let(f"fmul {_DOUBLES} {self._wide(total)}, {self._share}")
+
+    def _wide(self, x: str) -> str:
+        return self._f.let(f"fpext {_SHORT} {x} to {_DOUBLES}")
+
+    def _narrow(self, x: str) -> str:
+        return self._f.let(f"fptrunc {_DOUBLES} {x} to {_SHORT}")
+
+
+DECLARATIONS = f"declare {_DOUBLES} @llvm.sqrt.v{EIGHT}f64({_DOUBLES})\n"
+"""What it calls, beyond what `masked` and `tiles.fma` declare."""

@@ -1,0 +1,87 @@
+"""Short rows of float32 that are normalized eight at a time: kernels, and whole operators."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
+
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.llvm.eight_rows import EIGHT, LANES, LONGEST
+
+from .conftest import Guarded
+from .test_native_halves import level_of_model  # noqa: F401
+from .test_native_layout import Net, check
+from .test_native_passes import steps_of
+
+LEVELS = [level for level in available() if level.lanes == LANES]
+EPSILON = 1e-5
+SUFFICIENT = 2e-6
+"""Of float32 beside float64, for elements of a few units."""
+
+
+def normalized(guarded, level, x, scale, bias, name):
+    """Results, what was taken off rows, and their factors."""
+    rows, n = x.shape
+    y = guarded.array(np.full((rows, n), np.nan, np.float32))
+    means, inverses = (guarded.array(np.full(rows, np.nan, np.float32)) for _ in range(2))
+    arrays = [guarded.array(array) for array in (x, scale, bias)]
+    places = [array.ctypes.data for array in (*arrays, y, means, inverses)]
+    kernel = addresses(level, "_normalized")[name]
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8, ctypes.c_double)(kernel)
+    call(rows // EIGHT, n, *places, EPSILON)
+    return y, means, inverses
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("centered", [True, False])
+@examples(40)
+@given(eights=st.integers(0, 3), n=st.integers(1, LONGEST), mean=st.sampled_from([0, 3, -1e4]))
+def test_eight_rows(level, centered, eights, n, mean):
+    rng = np.random.default_rng(n)
+    guarded = Guarded()
+    deviations = rng.uniform(0.5, 4, (EIGHT * eights, 1))
+    x = (rng.standard_normal((EIGHT * eights, n)) * deviations + mean).astype(np.float32)
+    scale, bias = rng.standard_normal((2, n)).astype(np.float32)
+    name = "normalize_eights" if centered else "scale_eights"
+    y, means, inverses = normalized(guarded, level, x, scale, bias, name)
+    wide = x.astype(np.float64)
+    taken = wide.mean(-1, keepdims=True) * centered
+    inverse = 1 / np.sqrt(((wide - taken) ** 2).mean(-1, keepdims=True) + EPSILON)
+    wanted = (wide - taken) * inverse * scale + bias
+    np.testing.assert_allclose(y, wanted, rtol=SUFFICIENT, atol=SUFFICIENT)
+    np.testing.assert_allclose(means, taken[:, 0], rtol=SUFFICIENT, atol=SUFFICIENT)
+    np.testing.assert_allclose(inverses, inverse[:, 0], rtol=SUFFICIENT)
+    guarded.release()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["normalize_eights", "scale_eights"])
+def test_rows_that_are_not_finite(level, name, guarded):
+    """What a row has of NaN makes all of it NaN, and no other row; so does infinity with means."""
+    x = np.ones((EIGHT, 20), np.float32)
+    x[0, 3], x[2, 17] = np.nan, np.inf
+    scale, bias = np.ones(20, np.float32), np.full(20, 0.5, np.float32)
+    y = normalized(guarded, level, x, scale, bias, name)[0]
+    assert np.isnan(y[0]).all()
+    assert np.isnan(y[2, 17])
+    assert np.isnan(y[2]).all() == (name == "normalize_eights")
+    others = 0.5 if name == "normalize_eights" else 0.5 + 1 / np.sqrt(1 + EPSILON)
+    np.testing.assert_allclose(np.delete(y, [0, 2], 0), others, rtol=SUFFICIENT)
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
+@pytest.mark.parametrize(("rows", "n"), [(7, 32), (8, 32), (37, 33), (16, LONGEST + 1)])
+def test_operators_of_short_rows(level_of_model, operator, rows, n):  # noqa: F811
+    """Rows that are fewer than eight, or long, are normalized one at a time."""
+    net = Net(1, rows, n)
+    y = net.add(operator, "x", net.const(n))
+    check(net, y)
+    wide = "avx512" in level_of_model or level_of_model == "amx"
+    together = wide and rows >= EIGHT and n <= LONGEST
+    assert ("normalize_short_rows" in steps_of(net, y)) == together
