@@ -26,7 +26,7 @@ def fold_constants(
 
     Works on the graph in place, bodies included, which read what is constant among their states.
     Nodes that the target has no emitter for stay, and so do those whose results would be more than
-    may be made; what is left of that is for programs.
+    may be made, or take more operations than may be; what is left of that is for programs.
 
     Args:
         graph: Changed.
@@ -39,7 +39,7 @@ def fold_constants(
     release_states(graph)
     allowance = target.allowance(graph)
     _fold_nodes(graph, target, allowance, stays)
-    target.fold_bytes = allowance.left
+    target.fold_bytes, target.fold_operations = allowance.left, allowance.operations
 
 
 def _fold_nodes(
@@ -57,7 +57,9 @@ def _fold_nodes(
         if any(value is not None and value.const is None for value in node.inputs):
             kept.append(node)
         elif node.kind == "If":
-            queue.extend(reversed(_taken(node)))
+            branch, names = _taken(node)
+            kept.extend(branch.nodes)  # folded above, as far as that goes
+            queue.extend(reversed(names))
         elif (stays is not None and stays(node)) or not _fold(node, target, allowance):
             kept.append(node)
     graph.nodes = kept
@@ -76,8 +78,8 @@ def taken_branch(node: Node, condition: Array | None) -> Graph:
     return branch
 
 
-def _taken(node: Node) -> list[Node]:
-    """The nodes of the branch that an If on a constant takes, and names for their outputs."""
+def _taken(node: Node) -> tuple[Graph, list[Node]]:
+    """The branch that an If on a constant takes, and names in the outer graph for its outputs."""
     source = node.inputs[0] if node.inputs else None
     branch = taken_branch(node, None if source is None else source.const)
     names = [
@@ -85,7 +87,7 @@ def _taken(node: Node) -> list[Node]:
         for source, target in zip(branch.outputs, node.outputs, strict=False)
         if target is not None
     ]
-    return [*branch.nodes, *names]
+    return branch, names
 
 
 def _fold(node: Node, target: Target, allowance: FoldAllowance) -> bool:
@@ -135,13 +137,14 @@ def computed_now(
         target: Which folds it itself, or whose emitter does.
 
     Returns:
-        Operands; ``None`` if they would be more than may be made, and nothing was begun.
+        Operands; ``None`` if they would be more than may be made or take too many operations, and
+        nothing was begun.
 
     Raises:
         CompileError: It cannot be computed.
     """
     left = builder.allowance.left
-    if not builder.allowance.covers(node, operands):
+    if not builder.allowance.begin(node, operands):
         return None
     builder.begin(node, True)
     try:

@@ -200,10 +200,12 @@ class Specializer:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
             except MustFoldAll as signal:
                 if self._folds_all:
+                    allowed = self.allowance()
                     raise CompileError(
                         f"{signal.__cause__} What the model computes of its constants would be "
-                        f"more than {self.allowance().left / 2**30:.1f} GiB, which compiling does "
-                        "not make; store the results in the model, or check the shapes."
+                        f"more than {allowed.operations:.2g} operations or "
+                        f"{allowed.left / 2**30:.1f} GiB, which compiling does not make; store the "
+                        "results in the model, or check the shapes."
                     ) from signal
                 self._folds_all = True
 

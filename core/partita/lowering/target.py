@@ -13,6 +13,7 @@ from partita.lowering.shapes.fold_allowance import (
     MUST_FOLD_FACTOR,
     FoldAllowance,
     allowed_bytes,
+    allowed_operations,
 )
 from partita.lowering.transformed_weights import Prepacked
 
@@ -64,6 +65,9 @@ class Target:
             compiled first, see :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
         must_fold_bytes: What a program may fold where a node cannot do with what the run computes;
             a model that needs more is refused. ``None``: by the same weights.
+        fold_operations: As ``fold_bytes``, how many operations folding may take, see
+            :func:`~partita.lowering.shapes.fold_allowance.allowed_operations`.
+        must_fold_operations: As ``must_fold_bytes``, how many a program may take.
         arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
             :attr:`Program.offsets` is empty.
     """
@@ -81,6 +85,8 @@ class Target:
     settle: Callable[[], None] | None = None
     fold_bytes: float | None = None
     must_fold_bytes: float | None = None
+    fold_operations: float | None = None
+    must_fold_operations: float | None = None
     arena: bool = True
     expect: Callable[[Builder, Node, Sequence[Operand | None], Sequence[Shape]], Emitted] | None = (
         None
@@ -97,4 +103,12 @@ class Target:
             self.must_fold_bytes = MUST_FOLD_FACTOR * allowed_bytes(graph)
         if self.fold_bytes is None:
             self.fold_bytes = allowed_bytes(graph)
-        return FoldAllowance(self.must_fold_bytes if widely else self.fold_bytes)
+        if self.must_fold_operations is None:
+            self.must_fold_operations = MUST_FOLD_FACTOR * allowed_operations(graph)
+        if self.fold_operations is None:
+            self.fold_operations = allowed_operations(graph)
+        return FoldAllowance(
+            self.must_fold_bytes if widely else self.fold_bytes,
+            self.must_fold_operations if widely else self.fold_operations,
+            interpreted=self.fold is not None,
+        )

@@ -1,8 +1,9 @@
-"""How much constant folding may make; what would be more is computed by each run instead.
+"""How much constant folding may make and do; what would be more is left to each run instead.
 
 Folding pays for what a model stores: weights that are converted, scaled or moved, tables of masks
 and positions. A model of a few hundred bytes can also ask for a tensor of gigabytes by its shape
-alone, which compiling must not take the time and the memory for.
+alone, which compiling must not take the time and the memory for; and one of a few megabytes for a
+convolution of minutes, whose result is small.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Operand
+from partita.lowering.shapes.fold_work import operations
 from partita.lowering.shapes.result_shapes import predicted
 from partita.model.model import is_static
 
@@ -23,8 +25,14 @@ architecture, make theirs by ConstantOfShape, and those of VGG-19 are 575 MB."""
 BYTES_PER_WEIGHT_BYTE = 16
 """What may be made of each byte of weights: a number that is cast, shifted, scaled and turned."""
 
+FLOOR_OPERATIONS = 1 << 33
+"""What any model may have computed: as many multiplications as a product of 2048x2048 matrices."""
+
+OPERATIONS_PER_WEIGHT_BYTE = 64
+"""What may be computed for each byte of weights: products of thin matrices are added to some."""
+
 MUST_FOLD_FACTOR = 4
-"""How many times as much a program may make that cannot do without."""
+"""How many times as much a program may make and compute that cannot do without."""
 
 
 class TooMuchToFold(Exception):  # noqa: N818 - a signal to who folds, not an error
@@ -32,17 +40,27 @@ class TooMuchToFold(Exception):  # noqa: N818 - a signal to who folds, not an er
 
 
 class FoldAllowance:
-    """The bytes that folding may make, counted down as they are made.
+    """The bytes that folding may make and the operations it may take, counted down.
 
     Args:
-        left: So many; infinitely many if nothing is given.
+        left: So many bytes; infinitely many if nothing is given.
+        operations: So many operations, as :mod:`~partita.lowering.shapes.fold_work` estimates them.
+        interpreted: Whether ONNX's reference evaluator computes, which takes longer.
 
     Attributes:
-        left: How many are left.
+        left: How many bytes are left.
+        operations: How many operations are left.
     """
 
-    def __init__(self, left: float = math.inf) -> None:
+    def __init__(
+        self,
+        left: float = math.inf,
+        operations: float = math.inf,
+        interpreted: bool = False,
+    ) -> None:
         self.left = left
+        self.operations = operations
+        self._interpreted = interpreted
 
     def take(self, nbytes: int) -> None:
         """Counts what is about to be made.
@@ -54,20 +72,39 @@ class FoldAllowance:
             raise TooMuchToFold
         self.left -= nbytes
 
-    def covers(self, node: Node, operands: Sequence[Operand | None]) -> bool:
-        """Whether the results of a node may be made, as far as their sizes are told before."""
+    def begin(self, node: Node, operands: Sequence[Operand | None]) -> bool:
+        """Counts the operations of a node that is about to be computed; its bytes count when made.
+
+        Returns:
+            Whether it may be computed, as far as sizes of results are told before; if not, nothing
+            is counted.
+        """
         try:
             found = predicted(node, operands)
-            sizes = _declared(node) if found is None else [one.nbytes for one in found]
         except CompileError:
             return True  # it does not fit, as its emitter will say
-        return sum(sizes) <= self.left
+        sizes = _declared(node) if found is None else [(one.size, one.nbytes) for one in found]
+        elements = sum(size for size, _ in sizes)
+        work = operations(node, operands, elements, self._interpreted)
+        if sum(nbytes for _, nbytes in sizes) > self.left or work > self.operations:
+            return False
+        self.operations -= work
+        return True
 
 
 def allowed_bytes(graph: Graph) -> int:
     """What folding may make for a graph, by the weights that it and its bodies read."""
+    return FLOOR_BYTES + BYTES_PER_WEIGHT_BYTE * _weight_bytes(graph)
+
+
+def allowed_operations(graph: Graph) -> int:
+    """What folding may compute for a graph, by the weights that it and its bodies read."""
+    return FLOOR_OPERATIONS + OPERATIONS_PER_WEIGHT_BYTE * _weight_bytes(graph)
+
+
+def _weight_bytes(graph: Graph) -> int:
     arrays = {id(v.const): v.const for v in _read(graph) if v.const is not None}
-    return FLOOR_BYTES + BYTES_PER_WEIGHT_BYTE * sum(a.nbytes for a in arrays.values())
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _read(graph: Graph) -> Iterator[Value]:
@@ -77,10 +114,10 @@ def _read(graph: Graph) -> Iterator[Value]:
             yield from _read(body)
 
 
-def _declared(node: Node) -> list[int]:
-    """Bytes of the results whose shapes the model tells."""
+def _declared(node: Node) -> list[tuple[int, int]]:
+    """Elements and bytes of the results whose shapes the model tells."""
     return [
-        math.prod(value.shape) * value.dtype.itemsize
+        (math.prod(value.shape), math.prod(value.shape) * value.dtype.itemsize)
         for value in node.outputs
         if value is not None and value.dtype is not None and is_static(value.shape)
     ]
