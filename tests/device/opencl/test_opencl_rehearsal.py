@@ -216,7 +216,7 @@ def test_launches_are_made_beside_what_the_host_does_where_the_device_has_room(s
     launches, device = steps(), alone
     begun = threading.Event()
     asked = scripted(lambda _: "" if begun.wait(60) else "the block has not begun")
-    with rehearsal.beside(device, launches, 0):
+    with rehearsal.beside(device, launches, lambda: 0):
         begun.set()
     assert [[len(request) for request in each] for each in asked] == [[3]]
 
@@ -224,7 +224,15 @@ def test_launches_are_made_beside_what_the_host_does_where_the_device_has_room(s
 def test_launches_are_made_before_what_would_fill_the_device(scripted, alone):
     launches, device = steps(), alone
     asked = scripted(lambda _: "")
-    with rehearsal.beside(device, launches, device.limits.memory_bytes):
+    with rehearsal.beside(device, launches, lambda: device.limits.memory_bytes):
+        assert [[len(request) for request in each] for each in asked] == [[3]]
+
+
+def test_launches_that_were_made_ask_for_no_room(scripted, alone):
+    launches, device = steps(), alone
+    asked = scripted(lambda _: "")
+    rehearsal.require(device, launches)
+    with rehearsal.beside(device, launches, lambda: pytest.fail("asked what they take")):
         assert [[len(request) for request in each] for each in asked] == [[3]]
 
 
@@ -234,7 +242,7 @@ def test_launches_that_fail_beside_something_are_told(scripted, alone, nbytes):
     scripted(lambda _: "dies")
     with (
         pytest.raises(rehearsal.LaunchError, match="SIGSEGV"),
-        rehearsal.beside(device, launches, nbytes),
+        rehearsal.beside(device, launches, lambda: nbytes),
     ):
         pass
 
@@ -242,7 +250,7 @@ def test_launches_that_fail_beside_something_are_told(scripted, alone, nbytes):
 def test_what_fails_beside_launches_is_told(scripted, alone):
     launches, device = steps(), alone
     scripted(lambda _: "")
-    with pytest.raises(ValueError, match="no room"), rehearsal.beside(device, launches, 0):
+    with pytest.raises(ValueError, match="no room"), rehearsal.beside(device, launches, lambda: 0):
         raise ValueError("no room")
 
 

@@ -160,7 +160,7 @@ class Plan:
                 "smaller inputs, or another device for this part."
             )
         self.constants = Constants(device, weights)
-        with rehearsal.beside(device, self.steps, self._most_bytes()):
+        with rehearsal.beside(device, self.steps, self._most_bytes):
             self._upload()
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
         self.needs_device = any(arg is STALL for step in self.steps for arg in step.args)

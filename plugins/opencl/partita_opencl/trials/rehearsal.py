@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -76,9 +76,11 @@ def require(device: Device, steps: Sequence[Step]) -> None:
     Raises:
         LaunchError: Some fail, or no process can be started to make them.
     """
-    if driver_trial.has_adopted():
-        return  # this process is itself one that tries
-    digests = [_digest(step) for step in steps]
+    if not driver_trial.has_adopted():  # else this process is itself one that tries
+        _require(device, steps, [_digest(step) for step in steps])
+
+
+def _require(device: Device, steps: Sequence[Step], digests: Sequence[str]) -> None:
     found = stage_of(device.id).verdicts(device, dict(zip(digests, steps, strict=True)))
     failures = []
     for digest, step in zip(digests, steps, strict=True):
@@ -91,23 +93,30 @@ def require(device: Device, steps: Sequence[Step]) -> None:
 
 
 @contextlib.contextmanager
-def beside(device: Device, steps: Sequence[Step], nbytes: int) -> Iterator[None]:
+def beside(device: Device, steps: Sequence[Step], nbytes: Callable[[], int]) -> Iterator[None]:
     """Has launches made, as :func:`require`, while the block runs; before it without the room.
+
+    Those that were all made before are asked for nothing else, as those of a new shape are.
 
     Args:
         device: The device.
         steps: The launches with their arguments.
-        nbytes: What of the device's memory the block may take; it makes no launch.
+        nbytes: Tells what of the device's memory the block may take; it makes no launch.
 
     Raises:
         LaunchError: Some fail, or no process can be started to make them.
     """
-    if not standing_processes.has_room(device, nbytes):
-        require(device, steps)
+    if driver_trial.has_adopted():
+        yield
+        return
+    digests = [_digest(step) for step in steps]
+    is_known = stage_of(device.id).has_all(digests)
+    if is_known or not standing_processes.has_room(device, nbytes()):
+        _require(device, steps, digests)
         yield
         return
     with ThreadPoolExecutor(1) as pool:
-        rehearsed = pool.submit(require, device, steps)
+        rehearsed = pool.submit(_require, device, steps, digests)
         yield
         rehearsed.result()
 
@@ -132,6 +141,10 @@ class _Stage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, Verdict] = {}
+
+    def has_all(self, digests: Iterable[str]) -> bool:
+        """Whether there is a verdict on each launch."""
+        return all(digest in self._known for digest in digests)
 
     def verdicts(self, device: Device, steps: Mapping[str, Step]) -> Mapping[str, Verdict]:
         """The verdict on each launch; those without one are made now."""
