@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import os
 import threading
 from collections import Counter
@@ -40,10 +39,6 @@ _OF_PROCESS = 3
 """Trials of a graphics card for which another process is opened: that takes as long as three."""
 
 _MOST = 16
-_OPENED_AT_ONCE = 3
-"""NVIDIA's driver opens a card for one process at a time: of 16 that ask together, an H100 is there
-for all after 2.2 s; one after another the first of them may begin after 0.2."""
-
 _PROCESS_BYTES = 2**31
 """What a process that opens a graphics card takes of its memory, at most."""
 
@@ -121,31 +116,25 @@ def open_ahead(device: Device, count: int) -> None:
         if count <= 0:
             return
         _opening[key] += count
-    left = itertools.repeat(None, count)
-    for _ in range(min(count, _OPENED_AT_ONCE)):
-        threading.Thread(target=_open_for_later, args=(device, key, left), daemon=True).start()
+    for _ in range(count):
+        threading.Thread(target=_open_for_later, args=(device, key), daemon=True).start()
 
 
-def _open_for_later(device: Device, key: tuple[int, str], left: Iterator[None]) -> None:
-    """Opens processes as long as some are left to be opened; other threads take of them, too."""
-    for _ in left:
-        process = None
-        try:
-            with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks
-                process = open_process(device)
-        finally:
-            with _changed:
-                is_wanted = key in _opening
-                if is_wanted:
-                    _opening[key] = max(0, _opening[key] - 1)
-                    if process is not None:
-                        _idle.append((*key, process))
-                        process = None
-                _changed.notify_all()
-        if process is not None:
-            process.close()
-        if not is_wanted:
-            return
+def _open_for_later(device: Device, key: tuple[int, str]) -> None:
+    process = None
+    try:
+        with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks for it
+            process = open_process(device)
+    finally:
+        with _changed:
+            if key in _opening:
+                _opening[key] = max(0, _opening[key] - 1)
+                if process is not None:
+                    _idle.append((*key, process))
+                    process = None
+            _changed.notify_all()
+    if process is not None:
+        process.close()
 
 
 def open_process(device: Device) -> TrialProcess:
