@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,42 @@ class Source(NamedTuple):
                 rows = one.T if self.flipped else one
                 yield rows[self.first : self.first + (count - 1) * self.step + 1 : self.step]
             read(whole)
+
+
+class FoundPart(NamedTuple):
+    """One product of the experts of a ``partita::Mixture``.
+
+    Attributes:
+        terms: Of a sum.
+        columns: Of the product.
+        size: Terms of a block; of no meaning without bits.
+        bits: Of a weight; 0 for floats.
+        weights: Where they are.
+        scales: Where scales of blocks are; nowhere without bits.
+        zeros: Where zero points of blocks are; ``None`` for none.
+    """
+
+    terms: int
+    columns: int
+    size: int
+    bits: int
+    weights: Source
+    scales: Source
+    zeros: Source | None
+
+
+def found_parts(node: Node, weights: Sequence[Operand | None]) -> list[FoundPart]:
+    """Gate, factor and result of a ``partita::Mixture``, by what follows its first three inputs."""
+    parts, count = [], node.attrs["experts"]
+    for number, (terms, columns, size, bits) in enumerate(node.attrs["parts"]):
+        own = weights[3 * count * number : 3 * count * (number + 1)]
+        w, scales, zeros = (
+            tuple(operand for operand in own[kind::3] if operand is not None) for kind in range(3)
+        )
+        points = Source(zeros, False) if zeros else None
+        sources = Source(w, False, flipped=not bits), Source(scales, False), points
+        parts.append(FoundPart(terms, columns, size, bits, *sources))
+    return parts
 
 
 class GateColumns(NamedTuple):

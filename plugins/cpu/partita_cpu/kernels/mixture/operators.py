@@ -10,9 +10,11 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.shapes.mixture_inputs import (
+    FoundPart,
     GateColumns,
     Source,
     block_of,
+    found_parts,
     given_weights,
     refused,
     refused_mixture,
@@ -137,20 +139,14 @@ def found_mixture(
     b: Builder, node: Node, x: Operand, chosen: Operand, shares: Operand, *weights: Operand | None
 ) -> Operand:
     """Experts that :mod:`partita.lowering.fusion.mixture` has found, each with its own weights."""
-    parts, count = [], node.attrs["experts"]
-    for number, (terms, columns, size, bits) in enumerate(node.attrs["parts"]):
-        own = weights[3 * count * number : 3 * count * (number + 1)]
-        w, scales, zeros = (
-            tuple(operand for operand in own[kind::3] if operand is not None) for kind in range(3)
-        )
-        if not bits:
-            plain = PlainWeights(terms, columns, count, Source(w, False, flipped=True))
-            parts.append(Part(plain))
-            continue
-        points = Source(zeros, False) if zeros else None
-        sizes = BlockSizes(terms, columns, size, bits)
-        blocks = BlockWeights(sizes, count, Source(w, False), Source(scales, False), points)
-        parts.append(Part(blocks))
-    gate, up, down = parts
+    count = node.attrs["experts"]
+    gate, up, down = (_found(part, count) for part in found_parts(node, weights))
     found = routes(b, chosen, shares, count)
     return mixture(b, x, found, Experts(gate, up, down, "silu"))
+
+
+def _found(part: FoundPart, experts: int) -> Part:
+    if not part.bits:
+        return Part(PlainWeights(part.terms, part.columns, experts, part.weights))
+    sizes = BlockSizes(part.terms, part.columns, part.size, part.bits)
+    return Part(BlockWeights(sizes, experts, part.weights, part.scales, part.zeros))

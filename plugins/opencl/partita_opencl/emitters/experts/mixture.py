@@ -12,9 +12,11 @@ from partita.contract.query import Reason
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Node, Operand
 from partita.lowering.kernel_table import INT64
 from partita.lowering.shapes.mixture_inputs import (
+    FoundPart,
     GateColumns,
     Source,
     block_of,
+    found_parts,
     given_weights,
     refused,
     refused_mixture,
@@ -102,26 +104,22 @@ def found_mixture(
     k: Kit, node: Node, x: Operand, chosen: Operand, shares: Operand, *weights: Operand | None
 ) -> Operand:
     """Experts that :mod:`partita.lowering.fusion.mixture` has found, each with its own weights."""
-    parts, count = [], node.attrs["experts"]
-    for number, (terms, columns, size, bits) in enumerate(node.attrs["parts"]):
-        own = weights[3 * count * number : 3 * count * (number + 1)]
-        w, scales, zeros = (
-            tuple(operand for operand in own[kind::3] if operand is not None) for kind in range(3)
-        )
-        if not bits:
-            form = BlockForm.of_floats(columns, terms, x.dtype.itemsize)
-            parts.append(Matrices(form, Source(w, False, flipped=True)))
-            continue
-        points = Source(zeros, False) if zeros else None
-        form = BlockForm(columns, terms, bits, size)
-        parts.append(Matrices(form, Source(w, False), Source(scales, False), points))
-    gate, up, down = parts
+    gate, up, down = (_matrices(part, x.dtype.itemsize) for part in found_parts(node, weights))
     y = k.empty((*x.shape[:-1], down.form.columns), x.dtype)
     if y.size:
-        found = routes(k, chosen, convert_to(k, shares, x), count)
+        found = routes(k, chosen, convert_to(k, shares, x), node.attrs["experts"])
         silu = Gate(Activation(ActivationCode.SILU))
         _mixture(k, x, found, _Experts(gate, up, down, silu), y)
     return y
+
+
+def _matrices(part: FoundPart, item_bytes: int) -> Matrices:
+    """The matrices of a product; floats take so many bytes."""
+    if not part.bits:
+        form = BlockForm.of_floats(part.columns, part.terms, item_bytes)
+        return Matrices(form, part.weights)
+    form = BlockForm(part.columns, part.terms, part.bits, part.size)
+    return Matrices(form, part.weights, part.scales, part.zeros)
 
 
 def convert_to(k: Kit, x: Operand, like: Operand) -> Operand:

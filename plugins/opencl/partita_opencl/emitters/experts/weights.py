@@ -79,9 +79,10 @@ def on_device(
     data = pack.made("numbers", [part.w for part in parts], _flat, form.column_bytes, raw)
     single = np.dtype(np.float32)
     by_column = parts[0].scales is not None and _by_column(parts[0].scales)
-    spread = lambda rows: np.broadcast_to(  # noqa: E731
-        _flat(rows), (len(rows), form.blocks)
-    )
+
+    def spread(rows: Array) -> Array:
+        return np.broadcast_to(_flat(rows), (len(rows), form.blocks))
+
     scales = pack.made("scales", [part.scales for part in parts], spread, form.blocks, single)
     zeros = None
     if parts[0].zeros is not None:
