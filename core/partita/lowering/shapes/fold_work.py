@@ -126,7 +126,7 @@ def _convolution(node: Node, operands: Any, results: int) -> float:
 def _pixels(node: Node, operands: Any, results: int) -> float:
     """The elements of a convolution's result."""
     if node.op_type == "ConvTranspose":
-        return float(operands[0].size * math.prod(operands[1].shape[1:]))
+        return _transposed_convolution(node, operands, results)
     x, w = operands[0].shape, operands[3 if node.op_type == "QLinearConv" else 1].shape
     return float(x[0] * w[0] * math.prod(resolve(node, x[2:], w[2:]).out_shape))
 

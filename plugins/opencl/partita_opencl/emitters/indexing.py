@@ -45,25 +45,8 @@ def gather(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
 def gather_elements(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
     """Elements along an axis by index; other dimensions go side by side."""
     axis = axis_of(node, x.ndim)
-    if x.shape[:axis] != indices.shape[:axis] or x.shape[axis + 1 :] != indices.shape[axis + 1 :]:
-        x = _cut(k, x, indices, axis)
     y = k.empty(indices.shape, x.dtype)
-    k.launch(
-        "gather.cl",
-        "gather_elements",
-        k.tuning.flat(y.size),
-        x,
-        indices,
-        y,
-        FAULT,
-        i64(y.size),
-        i64(x.shape[axis]),
-        i64(math.prod(x.shape[axis + 1 :])),
-        i64(indices.shape[axis]),
-        i32(len(k.builder.ops)),
-        T=raw_ctype(x.dtype),
-        I=ctype_of(indices.dtype),
-    )
+    _by_index(k, "gather_elements", _reached(k, x, indices, axis), indices, y, x.shape[axis], axis)
     return y
 
 
@@ -85,38 +68,45 @@ def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: 
         updates = convert(k, updates, x.dtype)  # of halves, constants of one element are not
     y = k.empty(x.shape, x.dtype)
     copy_box(k, x, y, x.shape, row_major(x.shape), row_major(x.shape))
-    target = y
-    if x.shape[:axis] != indices.shape[:axis] or x.shape[axis + 1 :] != indices.shape[axis + 1 :]:
-        target = _cut(k, x, indices, axis)
-    k.launch(
-        "gather.cl",
-        "scatter_elements",
-        k.tuning.flat(indices.size),
-        updates,
-        indices,
-        target,
-        FAULT,
-        i64(indices.size),
-        i64(x.shape[axis]),
-        i64(math.prod(indices.shape[axis + 1 :])),
-        i64(indices.shape[axis]),
-        i32(len(k.builder.ops)),
-        T=raw_ctype(x.dtype),
-        I=ctype_of(indices.dtype),
-    )
+    target = _reached(k, y, indices, axis)
+    _by_index(k, "scatter_elements", updates, indices, target, x.shape[axis], axis)
     if target is not y:
         steps = row_major(target.shape)
         copy_box(k, target, y, target.shape, steps, row_major(y.shape))
     return y
 
 
-def _cut(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
-    """The part of x that indices of a smaller shape can reach."""
+def _reached(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
+    """What indices can reach of x: all of it, or less of the dimensions beside the axis."""
+    if x.shape[:axis] == indices.shape[:axis] and x.shape[axis + 1 :] == indices.shape[axis + 1 :]:
+        return x
     shape = list(indices.shape)
     shape[axis] = x.shape[axis]
     y = k.empty(shape, x.dtype)
     copy_box(k, x, y, shape, row_major(x.shape), row_major(shape))
     return y
+
+
+def _by_index(
+    k: Kit, kernel: str, x: Operand, indices: Operand, y: Operand, size: int, axis: int
+) -> None:
+    """Records a kernel that moves an element for each index; size: of the axis that it counts."""
+    k.launch(
+        "gather.cl",
+        kernel,
+        k.tuning.flat(indices.size),
+        x,
+        indices,
+        y,
+        FAULT,
+        i64(indices.size),
+        i64(size),
+        i64(math.prod(indices.shape[axis + 1 :])),
+        i64(indices.shape[axis]),
+        i32(len(k.builder.ops)),
+        T=raw_ctype(x.dtype),
+        I=ctype_of(indices.dtype),
+    )
 
 
 def _mode(node: Node) -> Reason | None:
