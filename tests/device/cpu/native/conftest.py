@@ -69,6 +69,13 @@ def native_kernels(monkeypatch):
     monkeypatch.delenv(isa.VARIABLE, raising=False)
 
 
+@pytest.fixture(params=[level.name for level in isa.available()[1:]])
+def level_of_model(request, monkeypatch):
+    """The level of the models that are compiled."""
+    monkeypatch.setenv(isa.VARIABLE, request.param)
+    return request.param
+
+
 def pytest_make_parametrize_id(val):
     """Tests are named by levels and arithmetics."""
     return str(val) if isinstance(val, Level) else val.name if isinstance(val, Arithmetic) else None

@@ -15,7 +15,6 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, LONGEST
 
 from .conftest import Guarded
-from .test_native_halves import level_of_model  # noqa: F401
 from .test_native_layout import Net, check
 from .test_native_passes import steps_of
 
@@ -77,7 +76,7 @@ def test_rows_that_are_not_finite(level, name, guarded):
 
 @pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
 @pytest.mark.parametrize(("rows", "n"), [(7, 32), (8, 32), (37, 33), (16, LONGEST + 1)])
-def test_operators_of_short_rows(level_of_model, operator, rows, n):  # noqa: F811
+def test_operators_of_short_rows(level_of_model, operator, rows, n):
     """Rows that are fewer than eight, or long, are normalized one at a time."""
     net = Net(1, rows, n)
     y = net.add(operator, "x", net.const(n))

@@ -28,7 +28,7 @@ from partita_cpu.nhwc.between import Summand, add_images, gate_images, take_pixe
 from partita_cpu.nhwc.window import ChannelSlice
 
 from .conftest import Guarded, own_share_left
-from .test_native_layout import LEVELS, Net, check, compiled
+from .test_native_layout import Net, check, compiled
 from .test_native_passes import steps_of
 from .test_native_storage import KINDS, NARROW, SENTINEL, loaded, stored
 from .test_native_tiles import ACTIVATIONS, convolve
@@ -44,12 +44,6 @@ besides = st.tuples(*[st.sampled_from([0, 1, 20])] * 6)
 @pytest.fixture(params=MODES, ids=["accuracy", "bf16"])
 def mode(request):
     return {"config": request.param[0], "tolerance": request.param[1]}
-
-
-@pytest.fixture(params=LEVELS)
-def level_of_model(request, monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
-    return request.param
 
 
 def require(found, first, wanted, half):

@@ -15,7 +15,7 @@ from partita_cpu.llvm.activations import KERNELS
 from partita_cpu.llvm.levels import EVERY
 
 from .conftest import Guarded
-from .test_native_halves import BF16, INF, ROUNDING, level_of_model  # noqa: F401
+from .test_native_halves import BF16, INF, ROUNDING
 from .test_native_layout import Net, check
 from .test_native_passes import steps_of
 from .test_native_storage import NARROW, SENTINEL, loaded, stored
@@ -107,7 +107,7 @@ def keeps(level):
 
 
 @pytest.mark.parametrize("rows", [1, 15, 70])
-def test_a_block_of_a_transformer(level_of_model, rows):  # noqa: F811
+def test_a_block_of_a_transformer(level_of_model, rows):
     """What only products read is in bfloat16; sums that go on are not."""
     net = Rows(1, rows, 48)
     y = net.product(net.gelu(net.product(net.norm("x", 48), 48, 96)), 96, 48)
@@ -120,7 +120,7 @@ def test_a_block_of_a_transformer(level_of_model, rows):  # noqa: F811
     assert of_floats.isdisjoint(found) == keeps(level_of_model)
 
 
-def test_rows_that_others_read_too(level_of_model):  # noqa: F811
+def test_rows_that_others_read_too(level_of_model):
     """A sum, an output, a product of two matrices that are both computed: these take float32."""
     net = Rows(1, 20, 48)
     normal = net.norm("x", 48)
@@ -132,7 +132,7 @@ def test_rows_that_others_read_too(level_of_model):  # noqa: F811
     assert "normalize_halves" not in steps_of(net, z, shown, **BF16)
 
 
-def test_rows_that_become_images(level_of_model):  # noqa: F811
+def test_rows_that_become_images(level_of_model):
     """As SegFormer has them: a depthwise convolution and its Gelu between two products."""
     net = Rows(1, 42, 32)
     wide = net.product(net.norm("x", 32), 32, 64)
@@ -146,7 +146,7 @@ def test_rows_that_become_images(level_of_model):  # noqa: F811
 
 
 @pytest.mark.parametrize(("odd", "axis"), [(47, -1), (48, 1), (48, 2)])
-def test_unusual_rows(level_of_model, odd, axis):  # noqa: F811
+def test_unusual_rows(level_of_model, odd, axis):
     """Of an odd number of elements; normalized over two axes, or over one that is counted."""
     net = Rows(2, 6, odd)
     shape = (6, odd) if axis == 1 else (odd,)
@@ -154,7 +154,7 @@ def test_unusual_rows(level_of_model, odd, axis):  # noqa: F811
     check(net, net.product(normal, odd, 33), config=BF16, tolerance=TOLERANCE)
 
 
-def test_weights_that_are_infinite_in_bfloat16(level_of_model):  # noqa: F811
+def test_weights_that_are_infinite_in_bfloat16(level_of_model):
     """They are multiplied in float32, by rows in float32."""
     net = Rows(1, 20, 32)
     w = np.full((32, 16), 1e-3, np.float32)
