@@ -59,11 +59,6 @@ def _one(value: float) -> Callable[[Sequence[int]], Constants]:
     return lambda shape: (np.array(value, np.float32),)
 
 
-def _before_the_last(shape: Sequence[int], more: int) -> Constants:
-    """Widths of padding at the begin of the last axis."""
-    return (_whole(*[0] * (len(shape) - 1), more, *[0] * len(shape)),)
-
-
 _FAR = np.iinfo(np.int64).max
 STEPS: Mapping[str, Step] = {
     "every other": Step("Slice", {}, lambda s: (_whole(0), _whole(_FAR), _whole(0), _whole(2))),
