@@ -1,6 +1,7 @@
 """The command line on this machine's own devices: results, JSON, exit codes, one-line errors."""
 
 import dataclasses
+import io
 import json
 import pkgutil
 import signal
@@ -257,6 +258,28 @@ def test_run_writes_outputs_whatever_their_names(ok, model, tmp_path):
     ok("run", model, "-d", "REFERENCE", "-o", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as outputs:
         assert outputs.files == ["a/file:0"]
+
+
+def test_run_writes_outputs_to_stdout_and_shows_the_rest_on_stderr(
+    model, tmp_path, monkeypatch, capfdbinary
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", str(model), "-d", "REFERENCE", "-i", "1", "-o", "-"]) == 0
+    out, err = capfdbinary.readouterr()
+    weights = np.arange(12, dtype=np.float32).reshape(2, 6) - 5
+    with np.load(io.BytesIO(out)) as outputs:
+        np.testing.assert_array_equal(outputs["y"], np.maximum(weights.sum(0, keepdims=True), 0))
+    assert b"float32  [1, 6]" in err
+    assert not (tmp_path / "-").exists()
+
+
+def test_run_writes_no_archive_to_a_terminal_or_into_json(failing, model, monkeypatch):
+    command = ("run", model, "-d", "REFERENCE", "-o", "-")
+    assert "-o - and --json both write to stdout" in failing(*command, "--json")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert "stdout is a terminal; redirect it" in failing(*command)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert "writes to stdout, which is closed" in failing(*command)
 
 
 # --------------------------------------------------------------------------------- benchmark

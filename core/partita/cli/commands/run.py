@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 import time
 import zipfile
 from collections.abc import Mapping
@@ -32,6 +34,8 @@ from partita.zoo.decoding import top
 
 Array = np.ndarray[Any, Any]
 
+STDOUT = Path("-")
+
 
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
@@ -44,6 +48,7 @@ def add_parser(commands: Commands) -> None:
             "partita run model.onnx -d HETERO:GPU,CPU --explain",
             "partita run model.onnx -d CPU --input cat.jpg --shape 1x3x224x224",
             "partita run model.onnx -d CPU -i ids=ids.npy -i mask=1 -o out.npz",
+            "partita run model.onnx -d CPU -o - | python postprocess.py",
             "partita run zoo:magika -d CPU --compare REFERENCE",
             "partita run zoo:ppocr-rec -d CPU --input line.png",
         ],
@@ -56,7 +61,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="say where every operation ran, and why"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.npz", help="write the outputs")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE.npz",
+        help="write the outputs; '-' writes them to stdout, and what is shown to stderr",
+    )
     parser.add_argument(
         "--compare",
         metavar="DEVICE",
@@ -68,6 +79,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Infers and prints."""
+    if args.output == STDOUT:
+        _check_stdout(args.json)
     core = Core()
     device = device_of(args, core)
     if args.compare:
@@ -88,7 +101,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
         other, _ = workload.compile_for(core, work.model, args.compare, {}, out)
         expected = workload.infer(other.create_infer_request(), work.feeds)
         differences = compare(outputs, expected, args.rtol, args.atol)
-    if args.output:
+    to_stdout = args.output == STDOUT
+    if to_stdout:
+        _write(sys.stdout.buffer, outputs)
+    elif args.output:
         save(args.output, outputs)
     result = {
         "model": args.model,
@@ -100,13 +116,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "expected_answer": (work.sample.expected or None) if work.sample else None,
         "compared_with": args.compare,
         "differences": differences,
-        "written": args.output,
+        "written": None if to_stdout else args.output,
         "explanation": compiled.explain() if args.explain else None,
     }
     if args.json:
         out.json(result)
     else:
-        _print(result, out)
+        with contextlib.redirect_stdout(sys.stderr if to_stdout else sys.stdout):
+            _print(result, out)
     wrong = [f"'{difference['output']}'" for difference in differences if not difference["ok"]]
     if wrong:
         raise PartitaError(
@@ -166,6 +183,23 @@ def save(path: Path, outputs: Mapping[str, Array]) -> None:
             if path.is_file():
                 path.unlink()
             raise
+
+
+def _check_stdout(as_json: bool) -> None:
+    """Refuses to write an archive to a stdout that is closed, a terminal, or taken by JSON.
+
+    Raises:
+        PartitaError: It is.
+    """
+    if as_json:
+        raise PartitaError("-o - and --json both write to stdout; name a file with -o FILE.npz.")
+    if not hasattr(sys.stdout, "buffer"):
+        raise PartitaError("-o - writes to stdout, which is closed; name a file with -o FILE.npz.")
+    if sys.stdout.isatty():
+        raise PartitaError(
+            "-o - writes a binary archive (.npz), and stdout is a terminal; redirect it, or name "
+            "a file with -o FILE.npz."
+        )
 
 
 def _write(file: BinaryIO, outputs: Mapping[str, Array]) -> None:
