@@ -10,7 +10,7 @@ import pytest
 
 import partita
 from partita.errors import InputError
-from partita.runtime import input_binding
+from partita.runtime.binding import input_binding
 
 from .test_hetero_layouts import two_processors
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
+from partita.runtime.binding.input_binding import Inputs
 from partita.runtime.infer_request import (
     AsyncRun,
     InferRequest,
     check_callback,
     request_threads,
 )
-from partita.runtime.input_binding import Inputs
 from partita.system.own_process import OfOneProcess
 
 if TYPE_CHECKING:

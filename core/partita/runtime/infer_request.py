@@ -30,10 +30,10 @@ from partita.errors import (
 )
 from partita.model.model import Port, find_port
 from partita.model.variables import Variable
+from partita.runtime.binding.input_binding import Inputs, RequestInputs
+from partita.runtime.binding.input_conversion import zeros_for
+from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.infer_result import InferResult
-from partita.runtime.input_binding import Inputs, RequestInputs
-from partita.runtime.input_conversion import zeros_for
-from partita.runtime.output_binding import RequestOutputs
 from partita.runtime.state_memory import StateMemory
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file

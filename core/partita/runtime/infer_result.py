@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from partita.model.model import Port
-from partita.runtime.input_conversion import Array
+from partita.runtime.binding.input_conversion import Array
 from partita.tensors.tensor import HOST, Tensor
 
 

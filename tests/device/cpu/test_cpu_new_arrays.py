@@ -8,7 +8,7 @@ import pytest
 
 import partita
 from partita.errors import InferError, InputError
-from partita.runtime import input_binding
+from partita.runtime.binding import input_binding
 
 
 @pytest.fixture(params=["small", "large"], autouse=True)

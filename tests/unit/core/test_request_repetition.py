@@ -17,7 +17,8 @@ from partita.errors import (
     InputError,
     PluginError,
 )
-from partita.runtime import infer_request, input_binding
+from partita.runtime import infer_request
+from partita.runtime.binding import input_binding
 
 
 class Bound(partita.BoundCall):

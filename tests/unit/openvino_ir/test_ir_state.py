@@ -26,7 +26,7 @@ from partita.errors import (
 from partita.frontends.reader import read_model
 from partita.model.model import Port
 from partita.model.variables import METADATA_KEY, Variable
-from partita.runtime.input_binding import STAGED_BYTES
+from partita.runtime.binding.input_binding import STAGED_BYTES
 from partita.runtime.variable_state import RequestState
 
 ONES = np.ones((1, 3), np.float32)

@@ -24,7 +24,7 @@ from partita.cli.arguments import (
 from partita.cli.output import Output, plain
 from partita.contract.profiling import DeviceSpan
 from partita.errors import ReportError
-from partita.runtime.input_conversion import to_tensor
+from partita.runtime.binding.input_conversion import to_tensor
 from partita.system.written_file import writing
 from partita.trace import chrome_trace
 

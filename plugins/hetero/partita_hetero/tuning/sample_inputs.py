@@ -11,7 +11,7 @@ from partita.bisection.repro import read_data
 from partita.errors import InputError
 from partita.model.model import Model
 from partita.model.synthetic_inputs import made_up_inputs
-from partita.runtime.input_conversion import to_tensor
+from partita.runtime.binding.input_conversion import to_tensor
 from partita.storage.model_cache import files_content
 from partita.tensors.tensor import Tensor
 

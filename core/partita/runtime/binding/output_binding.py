@@ -10,8 +10,8 @@ import numpy as np
 from partita.errors import DeviceMemoryError, InferError, InputError, PluginError
 from partita.model.expected_shapes import DueShapes
 from partita.model.model import Port
+from partita.runtime.binding.input_conversion import Array, check, is_plain
 from partita.runtime.infer_result import InferResult
-from partita.runtime.input_conversion import Array, check, is_plain
 from partita.runtime.result_check import ResultCheck
 from partita.runtime.state_buffers import Carrier, owner_of
 from partita.runtime.state_memory import StateMemory

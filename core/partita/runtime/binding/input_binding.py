@@ -10,8 +10,8 @@ import numpy as np
 
 from partita.errors import InputError, PluginError
 from partita.model.port import Port, PortNode
-from partita.runtime.input_conversion import Array, check, to_tensor
-from partita.runtime.parked_calls import BoundCalls, ParkedCalls
+from partita.runtime.binding.input_conversion import Array, check, to_tensor
+from partita.runtime.binding.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import LoopedState, owner_of
 from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState

@@ -1,0 +1,1 @@
+"""Inputs and outputs of a request: converted, checked, and bound to the memory of its calls."""
