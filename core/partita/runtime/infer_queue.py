@@ -12,13 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
+from partita.runtime.async_run import AsyncRun, check_callback, request_threads
 from partita.runtime.binding.input_binding import Inputs
-from partita.runtime.infer_request import (
-    AsyncRun,
-    InferRequest,
-    check_callback,
-    request_threads,
-)
+from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import OfOneProcess
 
 if TYPE_CHECKING:

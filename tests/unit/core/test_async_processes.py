@@ -111,7 +111,7 @@ print("leaving")
 def test_requests_can_start_while_the_interpreter_ends_and_not_after():
     script = """
 import atexit
-from partita.runtime.infer_request import request_threads
+from partita.runtime.async_run import request_threads
 request = compiled.create_infer_request()
 request.start_async(x)
 request.wait()

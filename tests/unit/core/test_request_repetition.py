@@ -17,7 +17,7 @@ from partita.errors import (
     InputError,
     PluginError,
 )
-from partita.runtime import infer_request
+from partita.runtime import async_run
 from partita.runtime.binding import input_binding
 
 
@@ -198,7 +198,7 @@ def test_arrays_may_change_once_an_asynchronous_run_has_started(
     request, bound = made
     waiting = []
     monkeypatch.setattr(
-        infer_request.request_threads, "submit", lambda task, *args: waiting.append((task, args))
+        async_run.request_threads, "submit", lambda task, *args: waiting.append((task, args))
     )
     x = ones()
     for value in range(1, 8):
@@ -242,7 +242,7 @@ def test_what_a_cancelled_run_would_have_read_is_forgotten(made, monkeypatch, st
     monkeypatch.setattr(Bound, "moves", True, raising=False)
     waiting = []
     monkeypatch.setattr(
-        infer_request.request_threads, "submit", lambda task, *args: waiting.append((task, args))
+        async_run.request_threads, "submit", lambda task, *args: waiting.append((task, args))
     )
 
     def start(value, cancelled=False):

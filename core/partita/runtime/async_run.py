@@ -1,0 +1,61 @@
+"""Asynchronous runs: the threads that make them, their end, and the callbacks behind them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from partita.errors import InferError
+from partita.system.task_threads import TaskThreads
+
+request_threads = TaskThreads("partita-infer", 64)
+
+
+Ended = Callable[[BaseException | None], None]
+"""Called at the end of an asynchronous run, with what it raised, if anything."""
+
+
+class AsyncRun:
+    """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
+
+    __slots__ = ("_going", "calling_back", "cancelled", "failure")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.calling_back = 0
+        self.failure: BaseException | None = None
+        self._going = threading.Lock()
+        self._going.acquire()
+
+    def has_ended(self) -> bool:
+        """Whether it is over, its callback included."""
+        return not self._going.locked()
+
+    def end(self, failure: BaseException | None) -> None:
+        """Says that it is over."""
+        self.failure = failure
+        self._going.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Waits for the end, at most so long if a time is given; whether it has come.
+
+        Raises:
+            InferError: What the run or its callback raised.
+        """
+        if not self._going.acquire(timeout=seconds):
+            return False
+        self._going.release()
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+
+def check_callback(callback: Any) -> None:
+    """Refuses what is no callback when it is set, rather than behind the first run.
+
+    Raises:
+        InferError: It cannot be called.
+    """
+    if callback is not None and not callable(callback):
+        raise InferError(f"A callback is called after a run; found {callback!r}, which cannot be.")

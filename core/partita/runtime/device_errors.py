@@ -1,0 +1,49 @@
+"""What a device raises in a request, as an error that names the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from partita.errors import (
+    CompileError,
+    DeviceMemoryError,
+    InferError,
+    PartitaError,
+    in_words,
+    message_of,
+)
+
+if TYPE_CHECKING:
+    from partita.runtime.binding.input_binding import RequestInputs
+    from partita.runtime.compiled_facts import CompiledFacts
+
+
+def raise_naming_device(
+    error: BaseException, compiled: CompiledFacts, inputs: RequestInputs
+) -> NoReturn:
+    """Raises what a device raised: Partita's errors as they are, others as one with its name.
+
+    Args:
+        error: What the device raised.
+        compiled: The request's model.
+        inputs: The request's inputs, whose sizes a compile error is explained by.
+
+    Raises:
+        InferError: Always, or another error of Partita's that the device raised.
+        DeviceMemoryError: The device has no memory left.
+    """
+    if isinstance(error, CompileError):  # of a program for what this request holds
+        raise InferError(
+            f"Device '{compiled.device}' cannot compute these inputs: "
+            f"{in_words(error)}{inputs.unequal_sizes()}"
+        ) from error
+    if isinstance(error, PartitaError) and message_of(error) is not None:
+        raise error
+    if isinstance(error, MemoryError):
+        reason = in_words(error).removeprefix("MemoryError: ")
+        raise DeviceMemoryError(
+            f"Device '{compiled.device}' has no room to run: {reason}"
+        ) from error
+    raise InferError(
+        f"Device '{compiled.device}' failed on model '{compiled.model.name}': {in_words(error)}"
+    ) from error

@@ -1,0 +1,307 @@
+"""A request between its runs: the tensors and the state that an application sets and reads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from partita.contract.device_model import DeviceModel, new_runner
+from partita.contract.runner import Runner
+from partita.errors import (
+    PLUGIN_FAILURES,
+    DeviceMemoryError,
+    InferError,
+    InputError,
+    RequestBusyError,
+)
+from partita.model.model import Port, find_port
+from partita.model.variables import Variable
+from partita.runtime.binding.input_binding import Inputs, RequestInputs
+from partita.runtime.binding.input_conversion import zeros_for
+from partita.runtime.binding.output_binding import RequestOutputs
+from partita.runtime.compiled_facts import CompiledFacts
+from partita.runtime.device_errors import raise_naming_device
+from partita.runtime.infer_result import InferResult
+from partita.runtime.state_memory import StateMemory
+from partita.runtime.variable_state import RequestState, VariableState
+from partita.storage import state_file
+from partita.system.own_process import OfOneProcess
+from partita.tensors.tensor import Tensor
+
+
+class RequestTensors(OfOneProcess):
+    """The tensors of a request, and the state that it keeps from run to run.
+
+    Arguments and attributes are those of :class:`~partita.InferRequest`, which adds the runs.
+    """
+
+    def __init__(
+        self, compiled: CompiledFacts, share_state_with: RequestTensors | None = None
+    ) -> None:
+        self.compiled_model = compiled
+        self.model_inputs = compiled.inputs
+        self.model_outputs = compiled.outputs
+        other = share_state_with
+        if other is not None and other.compiled_model is not compiled:
+            raise InputError(f"A request of {other.compiled_model!r} has none of {compiled!r}.")
+        self._place: DeviceModel = (
+            compiled.device_model.for_request() if other is None else other._place
+        )
+        self._memory: StateMemory = (
+            StateMemory(compiled, self._place) if other is None else other._memory
+        )
+        self._inputs = RequestInputs(compiled, self._memory, self._place)
+        self.runner = self._new_runner()
+        self._outputs = RequestOutputs(compiled, self._memory)
+        self._has_results: bool | None = None  # none yet: there was no run
+        self._may_leave = False  # whether the last results are of no bound call
+        # Requests that share state run one after another.
+        self._busy: threading.Lock = threading.Lock() if other is None else other._busy
+        self._state = self._begin(compiled.model.variables)
+        self._by_turns = self._state is not None and bool(self._state.by_turns)
+        if other is not None and self._by_turns:
+            raise InferError(
+                f"State of {compiled!r} cannot be shared: its device does not update it in place."
+            )
+
+    # --------------------------------------------------------------------- tensors
+
+    def set_tensor(self, key: int | str | Port, tensor: Any) -> None:
+        """Sets one input (or, by name or port, output); see :meth:`set_output_tensor`."""
+        if isinstance(key, Port) and not key.is_input:
+            self.set_output_tensor(key.name, tensor)
+        elif isinstance(key, str) and key not in self._inputs:
+            self.set_output_tensor(key, tensor)
+        else:
+            self.set_input_tensor(key, tensor)
+
+    def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets several tensors, as :meth:`set_tensor` does one."""
+        for key, tensor in tensors.items():
+            self.set_tensor(key, tensor)
+
+    def set_input_tensors(self, *tensors: Any) -> None:
+        """Sets several inputs, all or none: ``({index, name or port: tensor})``.
+
+        Or one input to a batch that is joined of tensors, along their first axis:
+        ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model of one input.
+        """
+        if len(tensors) not in (1, 2):
+            found = f"{len(tensors)} arguments"
+            raise InputError(f"Give a dict, or an index and tensors; found {found}.")
+        given = tensors[0] if len(tensors) == 1 else {tensors[0]: tensors[1]}
+        if not isinstance(given, Mapping):
+            given = {0: given}
+        joined = {
+            key: np.concatenate([np.asarray(one) for one in parts])
+            if isinstance(parts, (list, tuple))
+            else parts
+            for key, parts in given.items()
+        }
+        with self._idle():
+            self._bind(joined, copy=False)
+
+    def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets where several outputs go: index, name or port to tensor."""
+        for key, tensor in tensors.items():
+            self.set_output_tensor(key, tensor)
+
+    def set_input_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
+
+        It is kept until it is replaced, and not copied if it is contiguous. An output of this
+        request's last run may be set (state that is carried on): it is not copied either where the
+        device leaves it its memory, as CPU does, and from the second time on if the output's shape
+        follows from the inputs' symbols.
+
+        Raises:
+            InputError: No such input, or a wrong dtype or shape.
+            RequestBusyError: The request is running.
+        """
+        given = key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor])
+        with self._idle():
+            self._bind(given, copy=False)
+
+    def set_output_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets where one output goes from now on: ``(index, tensor)``, or ``(tensor)``.
+
+        Args:
+            key_and_tensor: The output (may be left out if there is one), and a host tensor or
+                array that can be written.
+
+        Raises:
+            InputError: A wrong dtype or shape, or memory that cannot be written.
+            RequestBusyError: The request is running.
+        """
+        *key, target = key_and_tensor
+        port = find_port(self.model_outputs, key[0] if key else None, repr(self.compiled_model))
+        with self._idle():
+            self._outputs.set(port, target)
+            self._inputs.forget_arrays()
+
+    def get_tensor(self, key: int | str | Port) -> Tensor:
+        """The tensor of an input (as set) or, by name or port, output (of the last run)."""
+        is_output = isinstance(key, Port) and not key.is_input
+        is_output |= isinstance(key, str) and key not in self._inputs
+        return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
+
+    def get_input_tensor(self, key: int | str | Port | None = None) -> Tensor:
+        """The tensor of an input; where none was set, one of zeros, to be filled.
+
+        The key may be left out if there is one input.
+        Dimensions without a size are 0 in it; give it another shape before it is filled.
+        """
+        port = find_port(self.model_inputs, key, repr(self.compiled_model))
+        self._inputs.settle()
+        tensor = self._memory.tensors.get(port.index, self._inputs.tensors[port.index])
+        if tensor is None:
+            if port.shape is None or port.dtype is None:
+                raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
+            tensor = self._inputs.tensors[port.index] = zeros_for(port)
+        return tensor
+
+    def get_output_tensor(self, key: int | str | Port | None = None) -> Tensor:
+        """The tensor of an output of the last run; the next run overwrites it.
+
+        The key may be left out if there is one output.
+        Before the first run it is one of zeros, if the shape is known; runs then write to it.
+        """
+        port = find_port(self.model_outputs, key, repr(self.compiled_model))
+        if self._has_results:
+            return self._outputs.results[port.index]
+        fixed = port.is_static and port.dtype is not None
+        if self._has_results is False or not fixed or port.index in self._memory.outputs:
+            raise InferError(f"Output '{port.name}' is not there: no run of the request has ended.")
+        target = self._outputs.target(port)
+        if target is None:
+            target = zeros_for(port)
+            self.set_output_tensor(port, target)
+        return target
+
+    @property
+    def input_tensors(self) -> list[Tensor]:
+        """All input tensors in order."""
+        return [self.get_input_tensor(port) for port in self.model_inputs]
+
+    @property
+    def output_tensors(self) -> list[Tensor]:
+        """All output tensors of the last run in order."""
+        return [self.get_output_tensor(port) for port in self.model_outputs]
+
+    @property
+    def results(self) -> InferResult:
+        """The outputs of the last run, not copied: the next run overwrites them."""
+        if not self._has_results:
+            raise InferError("The results are not there: no run of the request has ended.")
+        return self._outputs.collect(copy=False)
+
+    # ----------------------------------------------------------------------- state
+
+    def query_state(self) -> list[VariableState]:
+        """The variables that the model keeps from run to run, each to be read, set and reset.
+
+        Those of an OpenVINO IR, and the pairs of an input and an output that a model's metadata
+        names (:mod:`partita.model.variables`). Other state of ONNX models is the application's:
+        see :meth:`set_input_tensor`.
+        """
+        return [] if self._state is None else self._state.all()
+
+    def reset_state(self) -> None:
+        """Lets all variables begin anew with the next run.
+
+        Raises:
+            RequestBusyError: The request is running.
+        """
+        for variable in self.query_state():
+            variable.reset()
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Writes all variables to a file, which :meth:`load_state` reads (safetensors).
+
+        Raises:
+            BlobError: The file cannot be written.
+            RequestBusyError: The request is running.
+        """
+        with self._idle():
+            state_file.save(path, () if self._state is None else self._state.tensors())
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Sets all variables to what :meth:`save_state` wrote, of this model or one like it.
+
+        Nothing is changed if the file does not fit.
+
+        Raises:
+            BlobError: The file cannot be read, is damaged, or of other variables.
+            RequestBusyError: The request is running.
+        """
+        with self._idle():
+            ports = () if self._state is None else self._state.ports()
+            state_file.load(path, ports, self._put)
+
+    # -------------------------------------------------------------------- internals
+
+    def _acquire(self) -> None:
+        if not self._busy.acquire(False):  # by name it takes longer
+            raise RequestBusyError(
+                "The request is running; wait() for it, or use another request for this call."
+            )
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Keeps the request from running meanwhile."""
+        self._acquire()
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _new_runner(self) -> Runner:
+        """The device's half of this request."""
+        try:
+            return new_runner(self._place)
+        except PLUGIN_FAILURES as error:  # a device may raise anything
+            raise_naming_device(error, self.compiled_model, self._inputs)
+
+    def _bind(self, inputs: Inputs, copy: bool) -> None:
+        """Sets inputs: all that are given, or none if one of them is wrong."""
+        if self._state is not None and isinstance(inputs, Mapping):
+            inputs = self._state.completed(inputs)
+        if copy or not self._inputs.take(inputs, at_once=False):
+            try:
+                self._inputs.bind(inputs, copy, self._own)
+            except MemoryError as error:
+                raise DeviceMemoryError(
+                    f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
+                ) from error
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """An input as it may be kept; see :meth:`RequestOutputs.own`."""
+        return self._outputs.own(tensor, self._leave_results)
+
+    def _leave_results(self) -> bool:
+        """Has the runner give up the last results; not where calls are bound to write to them."""
+        return self._may_leave and self.runner.leave_results()
+
+    def _put(self, port: Port, tensor: Tensor) -> None:
+        self._inputs.bind({port.name: tensor}, True, self._own)
+
+    def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
+        """The model's variables at their beginning."""
+        if not variables:
+            return None
+        state = RequestState(
+            variables,
+            self.model_inputs,
+            self.model_outputs,
+            lambda tensors, copy: self._inputs.bind(tensors, copy, self._own),
+            self.get_input_tensor,
+            self._memory,
+            self._idle,
+        )
+        self._inputs.hand_on(*state.handed_on())
+        return state
