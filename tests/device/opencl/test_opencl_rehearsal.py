@@ -155,15 +155,18 @@ class Scripted:
             yield {"ready": True}
             return
         whats = [self.script(launch) for launch in self.request["launches"]]
-        if self.request["side_by_side"] and any(whats):
+        if self.request["side_by_side"] and any(what != "lasts" for what in whats if what):
             if "dies" not in whats:
                 yield {"again": True}
             return
-        for what in whats:
+        for launch, what in zip(self.request["launches"], whats, strict=True):
+            if what == "lasts" and not launch.get("to_its_end"):
+                yield {"unfinished": True}
+                return
             if what == "dies":
                 self.fault = "the process that tried it ended by SIGSEGV"
                 return
-            yield {"fault": what, "lasts": True}
+            yield {"fault": what.removeprefix("lasts"), "lasts": True}
 
     def close(self):
         self.asked.append("closed")
@@ -285,6 +288,64 @@ def test_what_fails_side_by_side_is_found_one_by_one(scripted, alone, how):
     processes = [a for a in asked if a != "closed"]
     # All at once, one by one until it fails, and what was left: each by a process of its own.
     assert [[len(request) for request in each] for each in processes] == [[3], [3], [1]]
+
+
+@pytest.mark.parametrize("long", [0, 1, 2])
+def test_a_launch_that_runs_for_long_is_made_with_few_groups(scripted, alone, long):
+    launches, device = steps(), alone
+    told = [rehearsed_launch.told(launch) for launch in launches]
+    made = []
+
+    def script(launch):
+        made.append(launch["sizes"])
+        return "lasts" if launch["args"] == told[long]["args"] else ""
+
+    asked = scripted(script)
+    rehearsal.require(device, launches)
+    closed = asked.index("closed")
+    assert closed == 1  # it computes still
+    assert [len(one) for one in asked[2]] == [3 - long]
+    assert made[3] == rehearsed_launch.cut(told[long])["sizes"]
+
+
+def test_a_launch_that_never_ends_fails(scripted, alone):
+    launches, device = steps(), alone
+
+    def script(launch):
+        return "dies" if launch.get("to_its_end") else "lasts"
+
+    asked = scripted(script)
+    with pytest.raises(rehearsal.LaunchError, match="SIGSEGV"):
+        rehearsal.require(device, launches)
+    assert sum(one != "closed" for one in asked) == 2 * len(launches)
+
+
+def test_few_groups_are_one_where_a_kernel_does_not_ask_how_many_there_are():
+    chain = rehearsed_launch.told(steps()[0])
+    chain["sizes"] = (512, 6, 4), (64, 2, 1)  # it goes on by as many rows and planes
+    assert rehearsed_launch.cut(chain)["sizes"] == [[64, 6, 4], (64, 2, 1)]
+    softmax = next(t for t in map(rehearsed_launch.told, steps()) if "softmax" in t["kernel"])
+    softmax["sizes"] = (512, 6, 4), (64, 2, 1)
+    assert rehearsed_launch.cut(softmax)["sizes"] == [[64, 2, 1], (64, 2, 1)]
+
+
+def pool(side, taps):
+    node = helper.make_node("AveragePool", ["x"], ["y"], "pool", kernel_shape=[taps, taps])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, (1, 1, side, side))],
+        [helper.make_empty_tensor_value_info("y")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_a_model_that_runs_for_minutes_is_compiled_without_running_for_them(monkeypatch):
+    compiled(pool(4, 2))  # lets the family be tried
+    monkeypatch.setattr(rehearsal.verdicts, "read", lambda *_: None)
+    monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
+    rehearsal.forget()
+    compiled(pool(6000, 1000))
 
 
 def test_what_ends_a_process_by_chance_is_not_kept(scripted, monkeypatch):

@@ -205,18 +205,19 @@ def _made(
     """Verdicts on some of the launches, in their order, by one process.
 
     Programs are built side by side first. If that fails, launches are made one by one, and by
-    another process after each that fails: PoCL answers wrongly after a failed build.
+    another process after each that fails: PoCL answers wrongly after a failed build. So they are
+    after one that runs for long, which nothing but the end of its process ends.
     """
-    done, side_by_side = 0, True
-    while done < len(share):
+    left, side_by_side = [launches[index] for index in share], True
+    while left:
         try:
             process = standing_processes.lend(device)
         except NoProcessError as error:
-            yield from [(Verdict(str(error)), False)] * (len(share) - done)
+            yield from [(Verdict(str(error)), False)] * len(left)
             return
-        answers = _ask(process, [launches[index] for index in share[done:]], side_by_side)
-        done += len(answers)
-        if done == len(share) and not answers[-1]["fault"]:
+        answers = _ask(process, left, side_by_side)
+        del left[: len(answers)]
+        if not left and not answers[-1]["fault"]:
             standing_processes.take_back(device, process)
         else:
             process.close()
@@ -224,13 +225,19 @@ def _made(
         side_by_side = False
 
 
-def _ask(process: TrialProcess, launches: Sequence[Json], side_by_side: bool) -> list[Json]:
-    """What the process answers on launches, in their order; one that fails is the last."""
+def _ask(process: TrialProcess, launches: list[Json], side_by_side: bool) -> list[Json]:
+    """What the process answers on launches, in their order; one that fails is the last.
+
+    There is no answer on one that runs for long: it is cut down among the launches.
+    """
     process.ask({"launches": launches, "side_by_side": side_by_side})
     found: list[Json] = []
     for answer in process.answers():
         if "fault" in answer:
             found.append(answer)
+        if "unfinished" in answer:
+            launches[len(found)] = rehearsed_launch.cut(launches[len(found)])
+            return found
         if "again" in answer or answer.get("fault") or len(found) == len(launches):
             return found
     process.close()

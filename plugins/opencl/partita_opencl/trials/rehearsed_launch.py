@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +31,12 @@ _TABLE_BYTES = 1 << 16
 
 _NUMBER_BYTES = 4
 """Size of a counter, and of a number in which kernels leave that something failed."""
+
+_RUN_SECONDS = 2.0
+"""How long a launch of all its groups may run; to build its code is not counted."""
+
+_LONGEST_PAUSE = 0.02
+"""Seconds between two looks at a kernel that runs."""
 
 
 # ------------------------------------------------------------------------- a launch as JSON
@@ -63,6 +71,21 @@ def told(step: Step) -> Json:
     }
 
 
+def cut(launch: Json) -> Json:
+    """The launch with few groups, which is made to its end: one that ran too long with all of them.
+
+    There is one group along each dimension, but all of them where the kernel asks how many there
+    are: it shares its work among them, or lets them wait for one another.
+    """
+    source = _key(launch["program"]).source()
+    whole, group = launch["sizes"]
+    few = [
+        items if re.search(rf"get_(global_size|num_groups)\({dimension}\)", source) else one
+        for dimension, (items, one) in enumerate(zip(whole, group, strict=True))
+    ]
+    return {**launch, "sizes": [few, group], "to_its_end": True}
+
+
 def _buffer(owner: Any) -> Json:
     """What a buffer holds: so many zeros, unless kernels read from it what to do."""
     if isinstance(owner, Operand):
@@ -95,7 +118,10 @@ def _program(key: ProgramKey) -> Json:
 
 
 def perform(device: Device, launches: Sequence[Json], side_by_side: bool, answer: Answer) -> None:
-    """Makes launches; tells of each why it failed, or that after a failure it is not known."""
+    """Makes launches; tells of each why it failed, or that after a failure it is not known.
+
+    The last one may be unfinished: then this process must be ended, and no driver failed.
+    """
     if side_by_side:
         programs = [key for launch in launches for key in _programs(launch)]
         with ThreadPoolExecutor(usable_processors()) as pool:
@@ -106,7 +132,10 @@ def perform(device: Device, launches: Sequence[Json], side_by_side: bool, answer
                 answer({"again": True})
                 return
     for launch in launches:
-        answer(make_launch(device, launch))
+        made = make_launch(device, launch)
+        answer(made)
+        if "unfinished" in made:
+            return
 
 
 def _programs(launch: Json) -> list[ProgramKey]:
@@ -120,11 +149,19 @@ def _key(program: Json) -> ProgramKey:
 
 
 def make_launch(device: Device, launch: Json) -> Json:
-    """Makes one launch: why it failed, and whether it would do so another time."""
+    """Makes one launch: why it failed, and whether it would do so another time.
+
+    One that runs for long is not waited for, and told as unfinished: what a driver dies of has been
+    built by then and runs, and the size of a model must not decide how long compiling takes. To be
+    told from one that never ends, it is to be made once more, as :func:`cut` has it.
+    """
     import pyopencl as cl
 
     try:
-        _enqueue(device, launch)
+        event = _enqueue(device, launch)
+        if not launch.get("to_its_end") and _runs_long(event):
+            return {"unfinished": True}
+        device.transfers.finish()
     except (DeviceMemoryError, cl.MemoryError):
         return {"fault": "", "lasts": False}  # built at least; its user needs the memory once
     except (CompileError, cl.Error) as error:
@@ -132,7 +169,23 @@ def make_launch(device: Device, launch: Json) -> Json:
     return {"fault": "", "lasts": True}
 
 
-def _enqueue(device: Device, launch: Json) -> None:
+def _runs_long(event: Any) -> bool:
+    """Waits for a kernel, unless it runs for longer than it may."""
+    import pyopencl as cl
+
+    began, pause = None, _LONGEST_PAUSE / 256
+    while (status := event.command_execution_status) > cl.command_execution_status.COMPLETE:
+        if status == cl.command_execution_status.RUNNING:
+            began = began or time.monotonic()
+            if time.monotonic() - began > _RUN_SECONDS:
+                return True
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return False
+
+
+def _enqueue(device: Device, launch: Json) -> Any:
+    """The event of a kernel that has been given to the driver."""
     import pyopencl as cl
 
     programs = device.programs.get(_programs(launch))
@@ -151,8 +204,9 @@ def _enqueue(device: Device, launch: Json) -> None:
         else:
             place = arg["buffer"]
             kernel.set_arg(position, None if place is None else buffers[place])
-    cl.enqueue_nd_range_kernel(queue, kernel, *map(tuple, launch["sizes"]))
-    queue.finish()
+    event = cl.enqueue_nd_range_kernel(queue, kernel, *map(tuple, launch["sizes"]))
+    queue.flush()
+    return event
 
 
 def _filled(device: Device, buffer: Json) -> Any:
