@@ -299,6 +299,7 @@ class Builder:
         work: int | None = None,
         exec_type: str = "numba",
         cleared: Operand | None = None,
+        over: tuple[Operand, Operand] | None = None,
     ) -> None:
         """Records ``fn(*args, tid, nt)``: share ``tid`` of ``nt`` of the work.
 
@@ -312,10 +313,14 @@ class Builder:
                 whether threads are worth it.
             exec_type: What profiles say computes it.
             cleared: The argument that is zero when shares begin, if there are several.
+            over: A result and an argument in whose memory it may be made; see :class:`Step`.
         """
         flat = flattened(args)
         self._record(fn, flat, True, work, exec_type)
-        if cleared is not None and not self._folding:
+        if self._folding:
+            return
+        self.steps[-1].over = over
+        if cleared is not None:
             self.steps[-1].cleared = next(n for n, arg in enumerate(flat) if arg is cleared)
 
     def call_numpy(

@@ -208,6 +208,8 @@ class Step:
             returned arrays are for. Empty for all others.
         cleared: Which of the arguments has to be zero when shares begin, several of them at least:
             where threads note what they have taken. -1: none.
+        over: A result and an argument in whose memory it may be made, if that is not needed later:
+            no element is read once the one in its place is written. The memory plan reads it.
     """
 
     fn: Callable[..., Any]
@@ -217,6 +219,7 @@ class Step:
     work: int = 0
     results: tuple[Operand, ...] = ()
     cleared: int = -1
+    over: tuple[Operand, Operand] | None = None
 
 
 class ProgramMaker(Protocol):

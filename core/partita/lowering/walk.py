@@ -32,7 +32,7 @@ from partita.lowering.shapes.result_shapes import predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import holds_sizes
+from partita.lowering.shapes.symbolic_size import holds_sizes, same_number
 from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.lowering.target import Target
 from partita.model.model import is_static
@@ -586,7 +586,36 @@ def _place(
                 life[2] = len(steps) if arg.root in kept else number
     for operand in made:
         lives.pop(operand, None)
+    over = _joined(steps, lives)
     operands = list(lives)
     intervals = [(size, first, last) for size, first, last in lives.values()]
-    offsets, total = plan_for_sizes(intervals)
-    return dict(zip(operands, offsets, strict=True)), total
+    places, total = plan_for_sizes(intervals)
+    offsets = dict(zip(operands, places, strict=True))
+    for operand, before in over.items():
+        offsets[operand] = offsets[before]
+    return offsets, total
+
+
+def _joined(steps: Sequence[Step], lives: dict[Operand, list[int]]) -> dict[Operand, Operand]:
+    """Buffers that are made in the memory of others (:attr:`Step.over`), and those others.
+
+    Args:
+        steps: The program's.
+        lives: Bytes, first and last step of each buffer. Of those that share memory the first one
+            is left, with the life of all.
+    """
+    joined: dict[Operand, Operand] = {}
+    for number, step in enumerate(steps):
+        if step.over is None:
+            continue
+        made, read = (operand.root for operand in step.over)
+        place = joined.get(read, read)
+        if made is read or made not in lives or place not in lives:
+            continue
+        (size, first, last), (room, _, end) = lives[made], lives[place]
+        uses = sum(isinstance(arg, Operand) and arg.root is read for arg in step.args)
+        if first == end == number and uses == 1 and same_number(size) == same_number(room):
+            joined[made] = place
+            lives[place][2] = last
+            del lives[made]
+    return joined

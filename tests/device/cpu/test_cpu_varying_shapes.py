@@ -347,3 +347,33 @@ def test_sizes_that_the_run_tells_do_not_make_what_depends_on_them_again():
     mask = np.ones(50, bool)
     program = compiled.device_model.specializer.program_for([mask, x])
     assert len(program.rest.specializer.programs) == 51
+
+
+def test_sums_are_made_where_their_residuals_lie_whatever_the_sizes():
+    grown = Builder(3)
+
+    def linear(x):
+        return grown.add("Relu", grown.add("MatMul", x, grown.floats(WIDTH, WIDTH)))
+
+    x = linear("r")
+    for _ in range(3):
+        x = grown.add("Add", grown.add("MatMul", linear(x), grown.floats(WIDTH, WIDTH)), x)
+    y = linear(x)
+    given = helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", "length", WIDTH])
+    made = helper.make_tensor_value_info(y, TensorProto.FLOAT, None)
+    graph = helper.make_graph(grown.nodes, "sums", [given], [made], grown.weights)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    core = partita.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU")
+    request = compiled.create_infer_request()
+    for length in (5, 300, 1, 64, 5):
+        feeds = {"r": grown.rng.standard_normal((2, length, WIDTH)).astype(np.float32)}
+        wanted = onnxruntime_results(model, feeds)[0]
+        np.testing.assert_allclose(request.infer(feeds)[0], wanted, rtol=1e-4, atol=1e-4)
+    found = recorded(compiled)
+    assert bool(found) == isa().native
+    for program in found:
+        # What is multiplied next, and what is added: sums need no third place.
+        rows = {place for x, place in program.offsets.items() if x.shape[-1:] == (WIDTH,)}
+        assert isa().tiles or len(rows) == 2

@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import re
 import sys
 import weakref
 from pathlib import Path
@@ -51,6 +52,12 @@ def binary(fn):
     return Emit(emit)
 
 
+def sum_over_the_first(b, node, x, z):
+    y = b.empty(x.shape, x.dtype)
+    b.call(lambda x, z, y, tid=0, nt=1: np.add(x, z, out=y), x, z, y, over=(y, x))
+    return y
+
+
 def reshape(b, node, x, shape):
     dims = b.value(shape).tolist()
     known = int(np.prod([d for d in dims if d != -1]))
@@ -86,6 +93,7 @@ EMITTERS = {
     "Neg": unary(np.negative),
     "Add": binary(np.add),
     "Mul": binary(np.multiply),
+    "Sum": Emit(sum_over_the_first),
     "Equal": Emit(equal),
     "Shape": Emit(lambda b, node, x: b.constant(np.array(x.shape, np.int64))),
     "Reshape": Emit(reshape),
@@ -337,6 +345,29 @@ def test_an_intermediate_that_is_still_read_is_not_overwritten():
     x = floats(64)
     np.testing.assert_array_equal(run(maker, x)[0], np.zeros(64))
     assert maker.program_for([x]).arena_bytes == 3 * 256
+
+
+@pytest.mark.parametrize(
+    ("nodes", "buffers"),
+    [
+        ("a = Relu(x)  b = Neg(a)  c = Sum(a, b)  d = Neg(c)  e = Sum(c, d)  y = Neg(e)", 2),
+        ("a = Relu(x)  b = Neg(a)  c = Sum(a, b)  y = Mul(c, a)", 3),  # a is needed later
+        ("a = Relu(x)  c = Sum(a, a)  y = Neg(c)", 2),  # the same elements are both terms
+        ("c = Sum(x, x)  y = Neg(c)", 1),  # an input
+        ("a = Relu(x)  b = Neg(a)  y = Sum(a, b)", 2),  # an output
+        ("a = Relu(x)  b = Neg(a)  c = Sum(b, a)  d = Sum(a, c)  y = Neg(d)", 2),
+    ],
+)
+def test_results_are_made_in_the_memory_of_what_dies(nodes, buffers):
+    maker = specializer(f"g (float[64] x) => (float[64] y) {{ {nodes} }}")
+    x = floats(64)
+    names = {"x": x}
+    ops = {"Relu": lambda v: np.maximum(v, 0), "Neg": np.negative}
+    ops |= {"Sum": np.add, "Mul": np.multiply}
+    for name, op, inputs in re.findall(r"(\w) = (\w+)\(([^)]*)\)", nodes):
+        names[name] = ops[op](*(names[n] for n in inputs.split(", ")))
+    np.testing.assert_array_equal(run(maker, x)[0], names["y"])
+    assert maker.program_for([x]).arena_bytes == buffers * 256
 
 
 def test_inputs_take_no_room_among_intermediates():

@@ -240,6 +240,8 @@ def emit_product(
         return
     product = product_of(b, choice, cut, op, y)
     offset = product.arrays.bias
+    # Tiles of matrix units may begin before the one ahead of them ends, and compute rows again.
+    again = on_tiles(cut.level, cut.arithmetic)
     b.call(
         multiply_tiles,
         b.flat(x),
@@ -250,6 +252,7 @@ def emit_product(
         work=product.work,
         exec_type=product.exec_type,
         cleared=product.context.claims,
+        over=None if again or op.residual is None else (y, op.residual),
     )
 
 

@@ -284,6 +284,36 @@ def test_halves_are_used_where_there_is_arithmetic_for_them(level):
     assert numpy_helper.to_array(net.weights[0]).dtype == np.float32
 
 
+@pytest.mark.parametrize("block", ["convolution", "product"])
+def test_sums_are_made_where_their_residuals_lie(level, block):
+    """Twice, one upon the other. Matrix units may compute rows again, and have places apart."""
+    net = Net(1, 16, 9, 11)
+
+    def linear(x, channels, outputs):
+        if block == "convolution":
+            return net.conv(x, channels, outputs, 1)
+        return net.add("MatMul", x, net.const(channels, outputs))
+
+    x = "x" if block == "convolution" else net.add("Transpose", "x", perm=[0, 2, 3, 1])
+    x = net.add("Relu", linear(x, 16, 40))
+    for _ in range(2):
+        y = net.add("Relu", linear(x, 40, 24))
+        x = net.add("Relu", net.add("Add", linear(y, 24, 40), x))
+    y = linear(x, 40, 8)
+    strict = {"EXECUTION_MODE_HINT": "ACCURACY"}
+    check(net, y, config=strict)
+    device = compiled(net.model(y), **strict)
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    program = device.device_model.specializer.program(specs, None)
+    places = [
+        [program.offsets[operand.root] for operand in step.over]
+        for step in program.steps
+        if step.over is not None
+    ]
+    assert all(made == read for made, read in places)
+    assert EVERY[level].tiles or len(places) == 2
+
+
 def test_a_picture_s_convolution_before_others_in_a_concat(mode):
     net = Net(1, 3, 32, 32)
     one, two = net.conv("x", 3, 8), net.conv("x", 3, 16)

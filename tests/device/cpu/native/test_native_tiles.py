@@ -20,7 +20,7 @@ from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_fields import FLAT
-from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, on_tiles, tile_kernels
 from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
@@ -45,12 +45,19 @@ def run(
     gate=0,
     in_kernel=True,
     claims=None,
+    over=False,
 ):
-    """The result; each thread computes its own share, or what it finds in `claims`."""
+    """The result; each thread computes its own share, or what it finds in `claims`.
+
+    It is written over the residual if `over` says so, but by matrix units.
+    """
     images = cut.images
     activation = ActivationCode(code if in_kernel else 0)
     kernels = tile_kernels(level, cut.arithmetic, activation=activation, within=images.within)
     y = guarded.array(np.full((images.results * images.pixels, images.outputs), 7, np.float32))
+    added = y if residual is None else guarded.array(residual)
+    if over and not on_tiles(level, cut.arithmetic):
+        y = added
     packed = pack(cut, w)
     scales = [np.zeros(1, np.float32)] * 2
     scratch = np.zeros(threads * cut.thread_bytes, np.uint8)
@@ -61,7 +68,7 @@ def run(
             ProductArrays(
                 guarded.array(packed),
                 guarded.array(pack_bias(cut, bias)),
-                (y if residual is None else guarded.array(residual)).reshape(-1),
+                added.reshape(-1),
                 y.reshape(-1),
             ),
             InputScaling(*scales),
@@ -226,14 +233,17 @@ GROUPS_OF_HALF_A_STEP = Images(1, 3, 24, 32, 62, 2, (3, 1), (1, 1), (1, 1), (2, 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @examples(60)
-@example(images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1, caches=CACHES["sapphire rapids"])
+@example(
+    images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1, caches=CACHES["sapphire rapids"], over=False
+)
 @given(
     images=convolutions(),
     seed=st.integers(0, 99),
     threads=st.integers(1, 3),
     caches=st.sampled_from([*CACHES.values()]),
+    over=st.booleans(),
 )
-def test_convolutions(level, arithmetic, images, seed, threads, caches):
+def test_convolutions(level, arithmetic, images, seed, threads, caches, over):
     rng = np.random.default_rng(seed)
     guarded = Guarded()
     pixels = images.batch * images.height * images.width
@@ -243,7 +253,7 @@ def test_convolutions(level, arithmetic, images, seed, threads, caches):
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
     cut = plan(images, MachineModel(level, 2, caches), arithmetic, threads)
-    y = run(guarded, cut, level, x, w, bias, residual, low=-1.5, threads=threads)
+    y = run(guarded, cut, level, x, w, bias, residual, low=-1.5, threads=threads, over=over)
     whole = convolve(images, x, w)
     wanted = np.maximum(whole + bias + residual, -1.5)
     rounding = 5e-7 * max(np.abs(bias).max(), np.abs(residual).max())
@@ -415,7 +425,7 @@ def test_slices_of_the_result_together(level, results, step, stride, outside, ca
     storage = Storage(x_first=-front * pixels * 5)
     cut = plan(both, MachineModel(level, 2, caches), Arithmetic.F32, 2, storage)
     assert cut.source is Source.HALO
-    y = run(guarded, cut, level, x, w, bias, residual)
+    y = run(guarded, cut, level, x, w, bias, residual, over=results % 2 == 1)
     parts = np.zeros((slices, pixels, 5), np.float32)
     parts[front : front + there] = x.reshape(there, pixels, 5)
     expected = np.concatenate(
@@ -466,7 +476,8 @@ def test_activation_after_the_residual(level, arithmetic, code, in_kernel, with_
         residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
         cut = plan(images, MachineModel(level), arithmetic, 2)
         added = residual if with_residual else None
-        y = run(guarded, cut, level, x, w, bias, added, code=code, in_kernel=in_kernel)
+        given = {"code": code, "in_kernel": in_kernel, "over": images is row}
+        y = run(guarded, cut, level, x, w, bias, added, **given)
         sums = convolve(images, x, w) + bias + (residual if with_residual else 0)
         size = usual_size(images, x, w)
         wanted = ACTIVATIONS[code](sums)
@@ -503,7 +514,7 @@ def test_a_gate_after_the_residual(level, arithmetic, with_residual, gate, guard
         bias = rng.standard_normal(37).astype(np.float32)
         residual = rng.standard_normal((rows, 37)).astype(np.float32) if with_residual else None
         cut = plan(Images.matrix(rows, 8, 37), MachineModel(level), arithmetic, 2)
-        y = run(guarded, cut, level, x, w, bias, residual, gate=gate)
+        y = run(guarded, cut, level, x, w, bias, residual, gate=gate, over=rows % 2 == 0)
         whole = x.astype(np.float64) @ w + bias + (0 if residual is None else residual)
         check(y, gated(whole, gate), arithmetic)
 
