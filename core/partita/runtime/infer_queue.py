@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
 from partita.runtime.async_run import AsyncRun, check_callback, request_threads
-from partita.runtime.binding.input_binding import Inputs
+from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import OfOneProcess
 

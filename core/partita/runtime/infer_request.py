@@ -16,7 +16,7 @@ from partita.errors import (
     InferError,
 )
 from partita.runtime.async_run import AsyncRun, Ended, check_callback, request_threads
-from partita.runtime.binding.input_binding import Inputs
+from partita.runtime.binding.input_names import Inputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult

@@ -21,8 +21,9 @@ from partita.errors import (
 )
 from partita.model.model import Port, find_port
 from partita.model.variables import Variable
-from partita.runtime.binding.input_binding import Inputs, RequestInputs
+from partita.runtime.binding.input_binding import RequestInputs
 from partita.runtime.binding.input_conversion import zeros_for
+from partita.runtime.binding.input_names import Inputs
 from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device

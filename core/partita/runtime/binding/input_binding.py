@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import InputError, PluginError
-from partita.model.port import Port, PortNode
+from partita.errors import InputError
 from partita.runtime.binding.input_conversion import Array, check, to_tensor
+from partita.runtime.binding.input_copies import InputCopies, host_array
+from partita.runtime.binding.input_names import InputNames, Inputs
+from partita.runtime.binding.input_setters import (
+    InputSetter,
+    no_setter,
+    setter_by_copy,
+    setter_in_place,
+)
 from partita.runtime.binding.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import LoopedState, owner_of
 from partita.runtime.state_memory import StateMemory
@@ -31,12 +38,6 @@ STAGED_BYTES = 1 << 14
 
 To copy so little takes less time than to find out whether an array lies where it did.
 """
-
-InputSetter = Callable[[Array], bool]
-"""Lets bound calls read an array, if it is like the one before; whether they do."""
-
-Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
-"""Tensors by name, index or port; a list in order; one tensor; or none (those set before)."""
 
 
 class RequestInputs:
@@ -72,11 +73,7 @@ class RequestInputs:
         self._version = memory.version
         self._ports = compiled.inputs
         self._given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
-        self._indices = {alias: p.index for p in compiled.inputs for alias in p.aliases}
-        self._indices.update((port.name, port.index) for port in compiled.inputs)
-        variables = compiled.model.variables
-        handed_on = {name for one in variables for name in (one.read, one.begun)}
-        self._asked = sum(port.name not in handed_on for port in compiled.inputs)
+        self._names = InputNames(compiled)
         self.tensors: list[Tensor | None] = [memory.tensors.get(p.index) for p in compiled.inputs]
         self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
         self.again: BoundCall | None = None
@@ -87,8 +84,7 @@ class RequestInputs:
         self._written: Mapping[int, object] = {}  # who owns the memory that they write, by id
         # By input what it was given as: an array that is read as it is, or a tensor.
         self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
-        self._copies: dict[int, Array] = {}  # by input the copy of what was given last
-        self._spare: dict[int, Array] = {}  # memory of the copy before
+        self._copies = InputCopies(place)
         self._taken = False  # whether arrays among the sources are newer than the tensors
         self._brought = False  # whether bound calls read all sources already
         self._runs, self._patience = 0, _PATIENCE
@@ -111,7 +107,7 @@ class RequestInputs:
         self._handed_on, self._flags = outputs, frozenset(flags)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._indices
+        return name in self._names.indices
 
     def complete(self) -> Sequence[Tensor]:
         """What the runner is to read.
@@ -275,7 +271,7 @@ class RequestInputs:
         brought = [
             result
             if index in state or result.memory == HOST
-            else HostTensor(self._host_array(result.shape, result.dtype))
+            else HostTensor(host_array(self._place, result.shape, result.dtype))
             for index, result in enumerate(results)
         ]
         loop = self._looped(brought)
@@ -322,11 +318,11 @@ class RequestInputs:
         for index, (tensor, state) in enumerate(zip(tensors, self._states, strict=True)):
             if index in self._memory.tensors:
                 bound.append(tensor)
-                setters.append(_no_setter)
+                setters.append(no_setter)
                 continue
             if tensor.nbytes > STAGED_BYTES or tensor.dtype.hasobject:
                 bound.append(tensor)
-                setters.append(_setter_in_place(state))  # type: ignore[arg-type]  # all have one
+                setters.append(setter_in_place(state))  # type: ignore[arg-type]  # all have one
                 continue
             staged = before.get(index)
             if staged is None:
@@ -334,7 +330,7 @@ class RequestInputs:
             staged.numpy()[...] = tensor.numpy()
             bound.append(staged)
             written = {} if index in self._handed_on else self._written
-            setters.append(_setter_by_copy(staged.numpy(), written))
+            setters.append(setter_by_copy(staged.numpy(), written))
         return bound, setters
 
     def start_anew(self) -> None:
@@ -386,13 +382,13 @@ class RequestInputs:
         """
         if self.again is None or type(inputs) is not dict:
             return False
-        setters, indices, sources = self._setters, self._indices, self._sources.copy()
+        setters, indices, sources = self._setters, self._names.indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
             if index is None or type(data) is not np.ndarray or index in self._loop.written:
                 return False
             if copy:
-                data = self._copied(index, data)
+                data = self._copies.refill(index, data)
             if data is None or not setters[index](data):
                 return False
             sources[index] = data
@@ -401,14 +397,6 @@ class RequestInputs:
         due = self._outside if self._goes_on() else self._given
         self._brought = at_once and len(inputs) == len(due)
         return True
-
-    def _copied(self, index: int, data: Array) -> Array | None:
-        """An array's elements in the memory of the copy before it, if they fit there."""
-        copy = self._copies.get(index)
-        if copy is None or data.dtype != copy.dtype or data.shape != copy.shape:
-            return None
-        copy[...] = data
-        return copy
 
     def bind(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong.
@@ -424,21 +412,7 @@ class RequestInputs:
         self.settle()
         self._brought = False
         ports = self._ports
-        pairs: Iterable[tuple[int, Any]]
-        if isinstance(inputs, Mapping):
-            pairs = [(self._index(key), data) for key, data in inputs.items()]
-        elif self._asked == 1 and _is_one_list(inputs):
-            pairs = ((0, inputs),)
-        elif isinstance(inputs, (list, tuple)) and len(inputs) <= len(ports):
-            pairs = enumerate(inputs)
-        elif self._asked == 1 and not isinstance(inputs, (list, tuple)):
-            pairs = ((0, inputs),)
-        else:
-            given = f"{len(inputs)} were" if isinstance(inputs, (list, tuple)) else "one was"
-            raise InputError(
-                f"{self._compiled!r} takes {self._asked} inputs ({self._expected()}); {given} "
-                "given. Give a dict of name to array."
-            )
+        pairs = self._names.pairs(inputs)
         tensors, sources = self.tensors.copy(), self._sources.copy()
         state: dict[int, Tensor] = {}
         changed = False
@@ -450,10 +424,10 @@ class RequestInputs:
             same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
-            room = functools.partial(self._room, index)
+            room = functools.partial(self._copies.room, index)
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
-            self._keep_copy(index, tensor, copy and is_array)
+            self._copies.note(index, tensor, copy and is_array)
             self._is_looped &= index not in self._loop.written
             changed = True
         if changed:
@@ -463,38 +437,6 @@ class RequestInputs:
                 self._go_on_with_other_shapes()
         for index, tensor in state.items():
             self._memory.put(index, tensor)
-
-    def _keep_copy(self, index: int, tensor: Tensor, is_copy: bool) -> None:
-        """Notes which memory the next array of an input may be copied to."""
-        before = self._copies.pop(index, None)
-        if is_copy and isinstance(tensor, HostTensor):
-            self._copies[index] = tensor.numpy()
-            if before is not None and before is not tensor.numpy():
-                self._spare[index] = before
-
-    def _room(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory for a copy of an input, quick to copy to the device; the last copy stays as it is.
-
-        Such memory takes long to get.
-        """
-        spare = self._spare.pop(index, None)
-        if spare is not None and spare.shape == shape and spare.dtype == dtype:
-            return spare
-        if dtype.hasobject:
-            return np.empty(shape, dtype)
-        return self._host_array(shape, dtype)
-
-    def _host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array of the device's for copies to and from it, looked at before it is used."""
-        found = self._place.host_array(shape, dtype)
-        is_array = isinstance(found, np.ndarray) and found.flags.carray
-        if not is_array or (found.shape, found.dtype) != (shape, dtype):
-            what = f"{found.dtype}{list(found.shape)}" if is_array else repr(type(found))
-            raise PluginError(
-                f"Device '{self._place.device}' gave {what} as a host array; {dtype}{list(shape)}, "
-                "contiguous and writable, is due. Tell the author of its plugin."
-            )
-        return found
 
     def settle(self) -> None:
         """Makes tensors of the arrays that came without being made ones.
@@ -508,69 +450,6 @@ class RequestInputs:
                 if type(source) is not np.ndarray or before is None or before.numpy() is source:
                     continue
                 self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
-
-    def _index(self, key: Any) -> int:
-        if isinstance(key, (Port, PortNode)):
-            key = key.name
-        if isinstance(key, str):
-            index = self._indices.get(key)
-            if index is not None:
-                return index
-        elif isinstance(key, (int, np.integer)) and -len(self.tensors) <= key < len(self.tensors):
-            return int(key)
-        hint = self._compiled.model.constant_hint(key)
-        raise InputError(
-            f"{self._compiled!r} has no input {key!r}; it takes {self._expected()}.{hint}"
-        )
-
-    def _expected(self) -> str:
-        ports = self._ports
-        return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
-
-
-def _is_one_list(inputs: Any) -> bool:
-    """Whether a list holds elements, or rows of elements: numbers or texts, and no arrays."""
-    if not isinstance(inputs, list) or not inputs:
-        return False
-    rows = inputs if all(isinstance(row, list) for row in inputs) else [inputs]
-    return all(isinstance(x, (int, float, str, bytes, np.generic)) for row in rows for x in row)
-
-
-def _setter_by_copy(staged: Array, written: Mapping[int, object]) -> InputSetter:
-    """Copies elements to where bound calls read them.
-
-    Not those of an array that a run would copy first, or that the calls write to: it would hold
-    other elements after them.
-    """
-    dtype, shape = staged.dtype, staged.shape
-
-    def bring(array: Array) -> bool:
-        owner = array.base
-        if (
-            array.dtype is dtype
-            and array.shape == shape
-            and array.flags.carray
-            and id(array if owner is None else owner) not in written
-        ):
-            staged[...] = array
-            return True
-        return False
-
-    return bring
-
-
-def _setter_in_place(state: ArrayState) -> InputSetter:
-    """Changes nothing: bound calls read the one array that they were made for."""
-
-    def bring(array: Array) -> bool:
-        return array is state.array and state.holds()
-
-    return bring
-
-
-def _no_setter(array: Array) -> bool:
-    """Leaves an array to :meth:`RequestInputs.bind`, which copies it to the state."""
-    return False
 
 
 def _is_like(new: Tensor | None, old: Tensor | None) -> bool:
