@@ -198,7 +198,7 @@ def test_what_is_said_of_a_driver_names_file_reason_and_cure():
     tried = Tried(driver, Verdict("it hangs", file=Path("/cache/v.json")))
     assert tried.explanation == (
         "the driver of '/etc/OpenCL/vendors/bad.icd' is not loaded: it hangs. Update or remove it; "
-        "to try it again, delete '/cache/v.json'. README lists drivers by machine."
+        "to try it again, delete '/cache/v.json'. docs/opencl-drivers.md lists drivers by machine."
     )
 
 

@@ -69,7 +69,7 @@ class Tried:
         again = f"; to try it again, delete '{self.verdict.file}'" if self.verdict.file else ""
         return (
             f"the driver of '{self.driver.origin}' is not loaded: {self.verdict.reason}. Update or "
-            f"remove it{again}. README lists drivers by machine."
+            f"remove it{again}. docs/opencl-drivers.md lists drivers by machine."
         )
 
 
