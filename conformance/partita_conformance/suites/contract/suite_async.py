@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,9 +15,11 @@ import partita
 from partita.errors import InferCancelledError, RequestBusyError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import Array, Sample
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import require
 from partita_conformance.suites.feeding import host_tensors
+from partita_conformance.suites.resources.meeting import on_a_thread
 
 
 @check("async", values=True)
@@ -188,6 +190,63 @@ def cancelling_nothing_does_nothing(bench: Bench) -> None:
         compare(results, expected, f"{sample.name} after a cancelled runner had no run")
 
 
+class _Beside:
+    """A request that is run over and over on a thread of its own, until it is told to leave.
+
+    Where processors are busy, runs that begin together end one by one, and nothing happens beside
+    them; one who runs on and on is in the midst of a run most of the time.
+
+    Args:
+        request: What is run.
+        sample: Its model.
+        feeds: Its inputs.
+        due: The outputs for them.
+
+    Attributes:
+        now: The number of the run that is going on; ``None`` between two.
+    """
+
+    def __init__(
+        self,
+        request: partita.InferRequest,
+        sample: Sample,
+        feeds: dict[str, Array],
+        due: Sequence[Array],
+    ) -> None:
+        self._request, self._feeds, self._due = request, feeds, due
+        self._what = f"{sample.name} beside a cancelled one"
+        self._leaves = threading.Event()
+        self.now: int | None = None
+        self._ended = on_a_thread(self._run)
+
+    def _run(self) -> None:
+        right: Sequence[Array] | None = None
+        number = 0
+        try:
+            while not self._leaves.is_set():
+                self.now = number = number + 1
+                have = self._request.infer(self._feeds).to_tuple()
+                self.now = None
+                if right is None or not all(map(np.array_equal, have, right)):
+                    compare(have, self._due, self._what)  # takes longer than a run
+                    right = have
+        finally:
+            self._leaves.set()
+
+    def has_left(self) -> bool:
+        """Whether no more runs begin: one failed, or it was told to leave."""
+        return self._leaves.is_set()
+
+    def leave(self) -> None:
+        """Lets no more runs begin, and waits for the last one.
+
+        Raises:
+            Exception: What a run raised.
+        """
+        self._leaves.set()
+        self._ended()
+
+
 @check("async", values=True)
 @_threads_take_turns()
 def cancelling_one_ends_no_other(bench: Bench) -> None:
@@ -195,7 +254,7 @@ def cancelling_one_ends_no_other(bench: Bench) -> None:
     sample = bench.sample("large")
     compiled = bench.compile(sample.proto)
     cancelled = compiled.create_infer_request()
-    others = [compiled.create_infer_request() for _ in range(3)]
+    requests = [compiled.create_infer_request() for _ in range(3)]
     feeds = sample.feeds()
     expected = bench.expected(sample.proto, feeds)
     lasts = np.inf
@@ -203,23 +262,36 @@ def cancelling_one_ends_no_other(bench: Bench) -> None:
         began = time.perf_counter()
         cancelled.infer(feeds)
         lasts = min(lasts, time.perf_counter() - began)
-    for moment in range(_MOMENTS):
-        for request in (*others, cancelled):
-            request.start_async(feeds)
-        if moment % 2:
-            time.sleep(lasts * moment / 8)  # four run at once, so that each takes longer
-            cancelled.cancel()
-        else:
-            while not all(request.wait_for(0) for request in others):
-                if _has_ended(cancelled):
-                    cancelled.start_async(feeds)
-                time.sleep(lasts / 8)  # its run may not have begun yet
-                cancelled.cancel()
-        for request in others:
-            request.wait()
-            compare(request.results.to_tuple(), expected, f"{sample.name} beside a cancelled one")
-        with contextlib.suppress(InferCancelledError):
-            cancelled.wait()
+    others = [_Beside(request, sample, feeds, expected) for request in requests]
+    met: set[tuple[int, int | None]] = set()  # runs of others, by who and number
+    for moment in range(_ATTEMPTS * _MOMENTS):
+        if len(met) >= len(others) * _MOMENTS or any(other.has_left() for other in others):
+            break
+        if _has_ended(cancelled):
+            cancelled.start_async(feeds)
+        if moment % 2:  # its run may not have begun yet; four at once take longer
+            time.sleep(lasts * (moment % 16) / 4)
+        before = [other.now for other in others]
+        cancelled.cancel()
+        going_on = {(n, other.now) for n, other in enumerate(others)} & {*enumerate(before)}
+        if _was_stopped(cancelled):
+            met |= {(n, run) for n, run in going_on if run is not None}
+    for other in others:
+        other.leave()
+    with contextlib.suppress(InferCancelledError):
+        cancelled.wait()
+
+
+_ATTEMPTS = 16
+"""So many times as many cancels as are wanted are tried, where they meet no run of another."""
+
+
+def _was_stopped(request: partita.InferRequest) -> bool:
+    """Whether a run was going on when the request was cancelled, so that the device was asked."""
+    try:
+        return not request.wait_for(0)
+    except InferCancelledError:
+        return True
 
 
 def _has_ended(request: partita.InferRequest) -> bool:
