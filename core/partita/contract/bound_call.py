@@ -1,4 +1,4 @@
-"""Bound calls: runs whose tensors stay what they are."""
+"""Bound calls: runs whose tensors stay at the same addresses."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 
 class BoundCall(abc.ABC):
-    """A run whose tensors stay the same, so that there is nothing to look at before it starts."""
+    """A run bound to its tensors: nothing has to be checked or looked up before it starts."""
 
     @abc.abstractmethod
     def __call__(self) -> None:
-        """(required) Computes the outputs anew from what the inputs hold now.
+        """(required) Computes the outputs from the present elements of the inputs.
 
         Raises:
-            BoundCallEndedError: An output now has another shape; the caller is to run instead.
+            BoundCallEndedError: An output now has another shape; the caller must use ``run``.
             InferError: The device could not compute them.
         """
 
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
-        """(optional) Reads other inputs of the same shapes from now on (defaults to: cannot).
+        """(optional) Binds the call to other inputs of the same shapes (defaults to ``False``).
 
         Args:
-            inputs: One tensor per input port; some may be those that it reads already.
+            inputs: One tensor per input port; some may be those that it is bound to already.
 
         Returns:
-            Whether it does; if not, it still reads those that it was made for.
+            Whether it is bound to them now; if not, it stays bound to the former ones.
         """
         return False

@@ -1,4 +1,4 @@
-"""Call queues: bound calls of many requests, made one after another without Python between."""
+"""Call queues: bound calls of many requests, run one after another without Python in between."""
 
 from __future__ import annotations
 
@@ -10,74 +10,74 @@ if TYPE_CHECKING:
 
 
 class CallQueue(abc.ABC):
-    """Bound calls that wait for threads, and those that have ended, by the numbers of requests.
+    """Bound calls that wait for a thread, and calls that have ended, by the index of their request.
 
-    The threads are the framework's: they come to :meth:`serve` when :meth:`lacks_thread` says so,
-    and the thread that starts requests to :meth:`help` when it has nothing else to do. What has
-    ended is told to whoever asks for it next.
+    The framework owns the threads. It sends one to :meth:`serve` when :meth:`lacks_thread` is true,
+    and lets the thread that starts requests call :meth:`help` while it would wait. Each end is
+    reported once, by :meth:`next_ended`.
 
     Attributes:
-        requests: How many requests there are to be.
+        requests: The number of requests that share the queue.
     """
 
     requests: int
 
     @abc.abstractmethod
     def submit(self, request: int, call: BoundCall) -> bool:
-        """(required) Lets a call wait for a thread; ``False`` if it can only be made by Python.
+        """(required) Enqueues a call; ``False`` if it can only be made from Python.
 
         Args:
-            request: Whose call it is; one that has no other call here.
-            call: What the device's own runner has bound.
+            request: The index of the request, which has no other call in the queue.
+            call: A call that the device's own runner has bound.
         """
 
     @abc.abstractmethod
     def lacks_thread(self) -> bool:
-        """(required) Whether one more thread is to come to :meth:`serve`, and is then expected.
+        """(required) Whether one more thread is needed in :meth:`serve`; if so, it counts as sent.
 
-        That is so if a call waits for one, or ends are untold and no thread makes calls. Asked by
-        one thread at a time, who sends it.
+        One is needed if a call waits for a thread, or ends are unreported and no thread runs calls.
+        Called by one thread at a time, which then sends the thread.
         """
 
     @abc.abstractmethod
     def is_idle(self) -> bool:
-        """(required) Whether all calls have ended and were told of."""
+        """(required) Whether all calls have ended and all ends were reported."""
 
     @abc.abstractmethod
     def serve(self) -> None:
-        """(required) Makes calls until none has come for a while, or somebody is to be told."""
+        """(required) Runs calls until none has come for a while, or an end is to be reported."""
 
     @abc.abstractmethod
     def help(self) -> None:
-        """(required) Makes a call, if one waits, or looks for a while until one has ended."""
+        """(required) Runs a waiting call, or polls for a while until one has ended."""
 
     @abc.abstractmethod
     def expect(self) -> None:
-        """(required) Says that a thread is going to sleep until it is told of the next end."""
+        """(required) Says that a thread is about to sleep until the next end is reported."""
 
     @abc.abstractmethod
     def expect_no_more(self) -> None:
-        """(required) Says that it sleeps no more."""
+        """(required) Says that the thread no longer sleeps."""
 
     @abc.abstractmethod
     def next_ended(self) -> int | None:
-        """(required) The request whose call has ended and was not told of; ``None`` if none has.
+        """(required) A request whose call has ended unreported; ``None`` if there is none.
 
-        Asked by one thread at a time.
+        Called by one thread at a time.
         """
 
     @abc.abstractmethod
     def has_ended(self) -> bool:
-        """(required) Whether :meth:`next_ended` would tell of one."""
+        """(required) Whether :meth:`next_ended` would return a request."""
 
     @abc.abstractmethod
     def result(self, request: int) -> float:
-        """(required) Seconds that the call of a request took, which has ended.
+        """(required) The duration in seconds of a request's call, which has ended.
 
         Raises:
-            InferError: The device could not compute it.
+            InferError: The call failed.
         """
 
     @abc.abstractmethod
     def begin_anew(self) -> None:
-        """(required) Forgets threads and calls, as a child process has to."""
+        """(required) Forgets threads and calls; called in a child process after a fork."""

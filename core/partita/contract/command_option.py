@@ -1,4 +1,4 @@
-"""What a plugin adds to commands that compile a model: options of its own."""
+"""Options that a plugin adds to commands that compile a model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """An option that sets a property of one device, in a shorter way than ``--property`` does.
+    """An option that sets a property of one device; shorter to write than ``--property``.
 
     Attributes:
-        flag: As it is written, e.g. ``"--pin"``.
-        device: The device that has the property, as the plugin names it.
-        property: The property's name.
-        metavar: What stands for the value in the help.
-        help: What it does, in a sentence without a full stop.
+        flag: The option, e.g. ``"--pin"``.
+        device: Name of the device that has the property.
+        property: Name of the property.
+        metavar: Placeholder for the value in the help.
+        help: What the option does, in a sentence without a full stop.
         repeatable: Whether it may be given several times; the property then gets a list.
-        parse: Makes the property's value of the text; a ``ValueError`` says what is wrong with it.
+        parse: Converts the text to the property's value; its ``ValueError`` is shown to the user.
     """
 
     flag: str

@@ -1,4 +1,4 @@
-"""What a plugin that is made of other devices sees of the core."""
+"""The interface of Core for plugins that are made of other devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CoreAPI(Protocol):
-    """What a plugin that is made of other devices (HETERO) sees of the core."""
+    """The interface of Core for plugins that are made of other devices, as HETERO is."""
 
     @property
     def available_devices(self) -> list[str]:
@@ -24,7 +24,7 @@ class CoreAPI(Protocol):
 
     @property
     def reference_device(self) -> str:
-        """The device that others are compared with where none is named for that."""
+        """The device that others are compared with by default."""
 
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, existence checked."""
@@ -32,7 +32,7 @@ class CoreAPI(Protocol):
     def query_model(
         self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
     ) -> QueryResult:
-        """Asks one device which operations it takes."""
+        """Which operations of a model one device supports, and why not the others."""
 
     def compile_model(
         self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
@@ -46,10 +46,10 @@ class CoreAPI(Protocol):
         config: Mapping[str, Any] | None,
         state: Mapping[str, Any],
     ) -> DeviceModel:
-        """Compiles a model for one device by the state of an earlier compile."""
+        """Compiles a model for one device, using the state of an earlier compile."""
 
     def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
-        """What compiled models of one device depend on besides the model."""
+        """A cache key for everything but the model that a device's compiled models depend on."""
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes one device."""
@@ -57,16 +57,16 @@ class CoreAPI(Protocol):
     def fingerprint(
         self, device: str, config: Mapping[str, Any] | None = None
     ) -> Mapping[str, str]:
-        """What decides how fast a device is: equal answers mean that times can be shared."""
+        """What a device's speed depends on: where it is equal, measured times can be shared."""
 
     def can_share(self, device: str, memory: str) -> bool:
-        """Whether a device reads tensors of a memory in place."""
+        """Whether a device reads tensors in a memory in place."""
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
-        """Brings a tensor into a device's memory."""
+        """Copies a tensor to a device's memory."""
 
     def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
+        """``nbytes`` of host memory that are fast for a device to copy; ``None`` if all are."""
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""

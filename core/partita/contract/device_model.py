@@ -1,4 +1,4 @@
-"""Device models: what a plugin makes of a model."""
+"""Device models: a plugin's half of a compiled model."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Array = np.ndarray[Any, Any]
 
 
 class DeviceModel(abc.ABC):
-    """What a plugin makes of a model: the author's half of a compiled model.
+    """A model compiled by a plugin: the author's half of a compiled model.
 
-    Required is :meth:`create_runner`; each other method has the default that its docstring tells.
-    Applications get a :class:`~partita.CompiledModel`, which Core puts around it.
+    Only :meth:`create_runner` is required; the docstrings of the others say what they default to.
+    Applications get a :class:`~partita.CompiledModel`, with which Core wraps it.
 
     Args:
         model: What was compiled; its ports become those of the device model.
@@ -48,28 +48,28 @@ class DeviceModel(abc.ABC):
 
     @abc.abstractmethod
     def create_runner(self) -> Runner:
-        """(required) Makes the private state of one request. Called from several threads."""
+        """(required) Creates the private state of one request. Called from several threads."""
 
     def for_request(self) -> DeviceModel:
-        """(optional) The model as a new request has it for all its life (defaults to itself).
+        """(optional) The replica of the model that a new request uses (defaults to itself).
 
-        For models that are in several places, of which a request stays at one: its runner, and
-        memory for what it keeps from run to run, are asked of the result. Requests that share state
-        share the result.
+        For models that are compiled for several devices. The request stays with the result for its
+        whole life: its runner and the memory of its state come from there. Requests that share
+        state share the result.
         """
         return self
 
     def create_call_queue(self, requests: int) -> CallQueue | None:
-        """(optional) What makes bound calls of many requests beside Python (defaults to none).
+        """(optional) A queue that runs bound calls of many requests without Python (default: none).
 
         Args:
-            requests: How many requests share it; 0 for as many as it takes.
+            requests: How many requests share it; 0 lets the device choose.
         """
         return None
 
     @property
     def execution_devices(self) -> list[str]:
-        """(optional) The devices that take part (defaults to the one)."""
+        """(optional) The devices that compute parts of the model (defaults to this device)."""
         return [self.device]
 
     @property
@@ -79,50 +79,50 @@ class DeviceModel(abc.ABC):
 
     @property
     def scratch_bytes(self) -> int:
-        """(optional) Host memory that bound calls can borrow while they run (defaults to none).
+        """(optional) Bytes of temporary host memory that bound calls need (defaults to 0).
 
-        Submodels that run one after another then work in the same memory.
+        Submodels that run one after another are given the same memory.
         """
         return 0
 
     def takes_memory(self, memory: str) -> bool:
-        """(optional) Whether requests take input tensors of a memory as they are.
+        """(optional) Whether runners accept input tensors in a memory (defaults to host memory).
 
-        Tensors of other memories are brought to the host first (defaults to the host alone). A
-        runner that takes tensors of its own memory must bear that one of its own outputs comes in.
+        Tensors in other memories are copied to the host first. A runner that accepts tensors of its
+        own memory may be given one of its own outputs as an input.
         """
         return memory == HOST
 
     def in_place_outputs(self) -> Mapping[int, int]:
-        """(optional) Outputs that runs can write over an input (defaults to none).
+        """(optional) Outputs that runs can update in place, over an input (defaults to none).
 
-        By the index of the output that of the input, whose port has the same dtype, and a shape
-        that no dimension tells from the output's. A runner that is given *one tensor* for both, of
-        the shape that the output has in this run, updates it: it moves no element that stays as it
-        is, and writes none outside of the tensor. It may be given that tensor again and again, or
-        two tensors, of which it then leaves the input as it is.
+        Maps the index of an output to the index of an input whose port has the same dtype and a
+        compatible shape. A runner that is given *one tensor* for both, of the output's shape in
+        this run, updates it in place: unchanged elements stay where they are, and nothing outside
+        of the tensor is written. It may be given that tensor repeatedly, or two different tensors,
+        and must then leave the input unchanged.
 
-        What is written follows from the other inputs alone, as the rows that an operator puts at
-        given places of a cache do: a run that fails on the way can be made once more.
+        The elements written must depend on the other inputs alone, as those of rows that an
+        operator writes to given positions of a cache: a run that failed can then be repeated.
 
-        Requests ask for it where the model keeps variables
-        (:class:`partita.model.variables.Variable`), and have one tensor for each of them then.
+        Requests use it for the variables of a model (:class:`partita.model.variables.Variable`),
+        with one tensor for each of them.
         """
         return {}
 
     def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
-        """(optional) A tensor of zeros in memory in which a port costs least (defaults to host).
+        """(optional) A tensor of zeros in the memory that suits a port best (defaults to the host).
 
-        Asked for the inputs that :meth:`in_place_outputs` names. Runners take such a tensor as that
-        input and, at the same time, as the output; :meth:`partita.Tensor.copy_from` and
+        Called for the inputs that :meth:`in_place_outputs` names. Runners must accept the tensor as
+        that input and as the output at the same time; :meth:`partita.Tensor.copy_from` and
         :meth:`partita.Tensor.clear` write to it.
 
         Args:
-            port: The input.
-            shape: One that the port allows.
+            port: The input port.
+            shape: A shape that the port allows.
 
         Raises:
-            DeviceMemoryError: There is no room.
+            DeviceMemoryError: There is not enough memory.
         """
         try:
             return host_zeros(shape, port.dtype or np.dtype(np.float32))
@@ -130,28 +130,28 @@ class DeviceModel(abc.ABC):
             raise DeviceMemoryError(f"The host has no room for '{port.name}': {error}") from error
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """(optional) A host array that is quick to copy to and from the device (defaults to any).
+        """(optional) A host array that is fast to copy to and from the device (defaults to any).
 
-        Requests ask for one for each output that runners leave in another memory, and for inputs
-        that they copy. Its elements mean nothing.
+        Used for outputs that runners leave in device memory, and for inputs that requests copy.
+        Its content is arbitrary. Page-locked memory is the usual choice of devices with their own.
         """
         return np.empty(shape, dtype)
 
     def layouts(self) -> Mapping[Port, Sequence[MemoryLayout]]:
-        """(optional) Other layouts that ports could have at less cost (defaults to none).
+        """(optional) Layouts that ports could have at less cost (defaults to none).
 
-        A device that computes with channels last, or in a narrower type than its ports have, names
-        here what it would take and give without converting, best first. Asked by HETERO, which lets
-        two submodels exchange a tensor in a layout that both name.
+        A device that computes with channels last, or in a narrower type than its ports have, lists
+        the layouts that it can read or write without conversion, best first. HETERO lets two
+        submodels exchange a tensor in a layout that both list.
         """
         return {}
 
     def with_layouts(self, layouts: Mapping[Port, MemoryLayout]) -> DeviceModel:
-        """(optional) The same model with ports in layouts out of those that :meth:`layouts` names.
+        """(optional) The same model with some ports in layouts that :meth:`layouts` lists.
 
-        Its runners take and return tensors whose ``layout`` is the one given here for their port
-        (outputs that they are handed have it as well), and plain ones for all other ports. Shapes
-        and dtypes of ports stay as they are.
+        Its runners read and return tensors whose ``layout`` is the one given here for their port,
+        and plain tensors for all other ports; so are the output tensors passed to them. Shapes and
+        dtypes of ports do not change.
         """
         raise NotImplementedError(f"{type(self).__name__} names layouts and takes none.")
 
@@ -164,29 +164,29 @@ class DeviceModel(abc.ABC):
         return Explanation.single_device(self.model, self.device)
 
     def export_state(self) -> Mapping[str, Array]:
-        """(optional) Arrays that took long to compute, by name (defaults to none).
+        """(optional) Arrays that are expensive to compute, by name (defaults to none).
 
-        They are stored with the model when it is exported or cached, and handed to
+        They are stored with the model when it is exported or cached, and passed to
         :meth:`partita.DevicePlugin.restore_model`.
         """
         return {}
 
     def piece_properties(self) -> dict[str, Any]:
-        """(optional) Properties that let a piece of this model compute as it does in the whole.
+        """(optional) Properties with which a part of this model computes as it does in the whole.
 
-        The piece's operations carry their devices as affinities (defaults to the model's own).
+        The part's operations have their devices as affinities (defaults to the model's properties).
         """
         return self.exported_properties()
 
     def exported_properties(self) -> dict[str, Any]:
-        """The properties that belong to the model wherever it is imported."""
+        """The properties that are exported with the model: all that were set but CACHE_DIR."""
         return self.properties.model_dump(mode="json", exclude_unset=True, exclude={"CACHE_DIR"})
 
     def export_model(self) -> bytes | None:
-        """(optional) What :meth:`DevicePlugin.import_model` takes, for plugins that override that.
+        """(optional) The bytes that an overridden :meth:`DevicePlugin.import_model` reads.
 
-        Defaults to ``None``: the model, its properties and :meth:`export_state` are packed by Core,
-        with what code, device and driver they are from.
+        Defaults to ``None``: Core packs the model, its properties and :meth:`export_state`, with
+        the identity of code, device and driver.
 
         Raises:
             BlobError: The model is too large for one protobuf (2 GiB).

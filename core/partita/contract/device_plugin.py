@@ -25,14 +25,14 @@ API_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What a device is, for ``partita devices`` and for those who choose devices.
+    """A description of a device, for ``partita devices`` and for code that chooses devices.
 
     Attributes:
         device: Name with id, e.g. ``"OPENCL.0"``.
-        full_name: What a person calls it, e.g. ``"NVIDIA H200"``.
-        kind: ``"cpu"``, ``"gpu"``, ``"accelerator"``, ``"reference"`` (right rather than fast) or
+        full_name: The product's name, e.g. ``"NVIDIA H200"``.
+        kind: ``"cpu"``, ``"gpu"``, ``"accelerator"``, ``"reference"`` (exact rather than fast) or
             ``"virtual"`` (made of other devices).
-        memory: Id of the memory its tensors lie in; ``"host"`` if they are ordinary arrays.
+        memory: Id of the memory that holds its tensors; ``"host"`` if they are ordinary arrays.
         memory_bytes: Size of that memory, or ``None`` where it has no limit of its own.
         driver: Driver or library with version.
         details: More facts to show, in order.
@@ -49,13 +49,13 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class DecoderRequest:
-    """How large the requests of a decoder will be; ``None`` for what is not known.
+    """The sizes of a decoder's requests in tokens; ``None`` for a size that is not known.
 
     Attributes:
-        context: Tokens that its cache must hold.
-        prompt: Tokens of a prompt.
-        new: Tokens generated after it.
-        chunk: Tokens of a prompt that one run reads at most.
+        context: Capacity of the cache.
+        prompt: Length of a prompt.
+        new: How many are generated after it.
+        chunk: How many of a prompt one run reads at most.
     """
 
     context: int | None = None
@@ -65,12 +65,12 @@ class DecoderRequest:
 
 
 class DevicePlugin(abc.ABC):
-    """One kind of device: says what it takes and compiles it.
+    """One kind of device: says which operations it supports, and compiles models of them.
 
-    Required are the name and the three abstract methods; each other method has the default that
-    its docstring tells. Methods are called from several threads at once. An instance is made once
-    per :class:`~partita.core.Core` and device name, when plugins are discovered: keep ``__init__``
-    cheap and import drivers only in the methods.
+    Only the name and the three abstract methods are required; the docstrings of the others say what
+    they default to. Methods are called from several threads at once. One instance is created per
+    :class:`~partita.core.Core` and device name, when plugins are discovered: keep ``__init__``
+    cheap, and import drivers only in the methods.
     """
 
     device_name: ClassVar[str]
@@ -81,10 +81,9 @@ class DevicePlugin(abc.ABC):
     properties_type: ClassVar[type[DeviceProperties]]
     """The pydantic model of this device's properties.
 
-    Pydantic takes longer to import than all of ``import partita``. What
-    :func:`~partita.properties.deferred.deferred_properties` returns stands for a class that is
-    imported when
-    a property is first looked at.
+    Importing pydantic takes longer than ``import partita``: with
+    :func:`~partita.properties.deferred.deferred_properties` the class is imported only when a
+    property is first used.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -92,20 +91,19 @@ class DevicePlugin(abc.ABC):
     the n-th device whose ``DeviceInfo.kind`` is ``"gpu"`` (defaults to none)."""
 
     is_default: ClassVar[bool] = False
-    """(optional) Whether applications that name no device get this one (defaults to no)."""
+    """(optional) Whether it is the device of applications that name none (defaults to no)."""
 
     splits_models: ClassVar[bool] = False
-    """(optional) Whether it takes a list of devices and gives each a part of the model, so that
-    what one of them does not take, another one can (defaults to no)."""
+    """(optional) Whether it splits models over a list of devices, so that an operation which one of
+    them does not support runs on another (defaults to no)."""
 
     leaves_models_alone: ClassVar[bool] = False
-    """(optional) Whether compiled models never change the model that they are made of, and can be
-    made of one that others use too (defaults to no: where a plugin of plugins compiles, each gets a
-    copy, which takes as long as a fifth of a compile)."""
+    """(optional) Whether neither compiling nor compiled models modify the model that is passed, and
+    others may use it too (defaults to no: a device made of others then passes a copy to each of
+    them, which takes as long as a fifth of a compile)."""
 
     is_reference: ClassVar[bool] = False
-    """(optional) Whether other devices are compared with this one where no device is named for that
-    (defaults to no)."""
+    """(optional) Whether other devices are compared with this one by default (defaults to no)."""
 
     @abc.abstractmethod
     def device_info(self, device_id: str) -> DeviceInfo:
@@ -113,22 +111,22 @@ class DevicePlugin(abc.ABC):
 
     @abc.abstractmethod
     def query_model(self, model: Model, properties: DeviceProperties) -> QueryResult:
-        """(required) Says which operations of ``model`` this device takes, and why not the others.
+        """(required) Says which operations of ``model`` are supported, and why the others are not.
 
-        The answer must be truthful: what is claimed must compile, alone and together. Affinities
-        in the model are ignored. Every operation is either supported or has a reason.
+        Operations that are reported as supported must compile, alone and together. Affinities in
+        the model are ignored. Every operation is either supported or has a reason.
         """
 
     @abc.abstractmethod
     def compile_model(self, model: Model, properties: DeviceProperties) -> DeviceModel:
-        """(required) Compiles a model all of whose operations this device takes.
+        """(required) Compiles a model all of whose operations this device supports.
 
         Raises:
             CompileError: The model cannot be compiled; HETERO then tries the next device.
         """
 
     def device_ids(self) -> Sequence[str]:
-        """(optional) Ids of the devices there are, in stable order (defaults to one without id).
+        """(optional) Ids of the devices present, in stable order (defaults to one without an id).
 
         Raises:
             DeviceUnavailableError: No device can be used; the message says why and what to do.
@@ -136,14 +134,14 @@ class DevicePlugin(abc.ABC):
         return ("",)
 
     def unavailable_devices(self) -> Mapping[str, str]:
-        """(optional) What cannot be used beside :meth:`device_ids`, and why (defaults to nothing).
+        """(optional) Devices or drivers that were found but cannot be used (defaults to none).
 
-        By name, as of a driver, with the reason and what to do. Asked after :meth:`device_ids`.
+        Maps a name to the reason and what to do. Called after :meth:`device_ids`.
         """
         return {}
 
     def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> DeviceModel:
-        """(optional) Restores what ``DeviceModel.export_model`` wrote, if that is overridden.
+        """(optional) Restores a model from the bytes of an overridden ``DeviceModel.export_model``.
 
         By default Core reads the blob and calls :meth:`restore_model`. ``blob`` may be a file of
         ``CACHE_DIR``, mapped into memory.
@@ -155,25 +153,25 @@ class DevicePlugin(abc.ABC):
     def restore_model(
         self, model: Model, properties: DeviceProperties, state: Mapping[str, Any]
     ) -> DeviceModel:
-        """(optional) Compiles a model faster by what it knows already (defaults to compiling).
+        """(optional) Compiles a model using an earlier compile's state (defaults to compiling).
 
-        ``state`` is what :meth:`DeviceModel.export_state` returned when a plugin of the same
-        :meth:`identity` had compiled the same model; read-only, perhaps a mapped file. Empty if
-        anything of it is another one.
+        ``state`` is what :meth:`DeviceModel.export_state` returned when a plugin with the same
+        :meth:`identity` had compiled the same model. Its arrays are read-only, and may be parts of
+        a mapped file. It is empty if the model or the identity differ.
         """
         return self.compile_model(model, properties)
 
     def for_decoder(
         self, request: DecoderRequest, properties: DeviceProperties
     ) -> Mapping[str, Any]:
-        """(optional) Properties to compile a decoder with for such requests (defaults to none).
+        """(optional) Properties with which to compile a decoder for such requests (default: none).
 
-        Those that ``properties`` have set are the application's, and stay as they are.
+        Properties that are set in ``properties`` were set by the application and take precedence.
         """
         return {}
 
     def identity(self, properties: DeviceProperties) -> str:
-        """(optional) What compiled models depend on besides the model, as a key for caches.
+        """(optional) A cache key for everything but the model that a compiled model depends on.
 
         Defaults to the plugin's code, the device's name and driver, and the properties.
         """
@@ -183,23 +181,23 @@ class DevicePlugin(abc.ABC):
         return identity_of(package, [self.device_name, info.full_name, info.driver, settings])
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
-        """(optional) Whether runners read tensors of this memory in place (defaults to host)."""
+        """(optional) Whether runners read tensors in a memory in place (defaults to the host's)."""
         return memory == HOST
 
     def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
-        """(optional) Brings a tensor into this device's memory (defaults to the host).
+        """(optional) Copies a tensor to this device's memory (defaults to host memory).
 
-        Called for tensors whose memory the device cannot share. The result is a tensor that the
-        device's runners take; it stays valid until the caller drops it.
+        Called for tensors in memory that the device cannot share. The device's runners must accept
+        the result; it stays valid until the caller drops it.
         """
         from partita.tensors.tensor import HostTensor
 
         return HostTensor(tensor.numpy())
 
     def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
-        """(optional) Host memory that is quick to copy from and to (defaults to ``None``: any is).
+        """(optional) Host memory that is fast to copy from and to (defaults to ``None``: any is).
 
-        HETERO allocates a request's intermediate host tensors in it. The result is an array of
-        ``nbytes`` bytes (``uint8``) that stays valid as long as it is referred to.
+        HETERO allocates a request's intermediate host tensors in it. The result is a ``uint8``
+        array of ``nbytes`` elements that stays valid as long as it is referenced.
         """
         return None

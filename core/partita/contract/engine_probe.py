@@ -1,4 +1,4 @@
-"""For plugins that wrap an engine: asks it about each operation, which it meets on its own."""
+"""For plugins that wrap an engine: asks the engine about each operation as a model of its own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from partita.errors import CompileError
 if TYPE_CHECKING:
     from partita.model.model import Model, Op
 
-MOST_ELEMENTS = 4096
+_MOST_ANSWERS = 4096
 
 
 class Probe:
-    """Answers queries by letting an engine load models that hold one operation each.
+    """Answers queries by letting an engine load models of one operation each.
 
-    Answers are remembered (the last 4096), as models repeat their operations. Thread-safe.
+    The last 4096 answers are cached, because models repeat their operations. Thread-safe.
 
     Args:
-        load: Makes the engine load a serialized model; raises ``CompileError`` if it cannot.
-        types: Value types that the engine takes, as ONNX IR prints them, e.g. ``"FLOAT"``.
-        wrong: Operators that the engine loads, and computes otherwise than ONNX has it.
+        load: Lets the engine load a serialized model; raises ``CompileError`` if it cannot.
+        types: Element types that the engine supports, as ONNX IR prints them, e.g. ``"FLOAT"``.
+        wrong: Operators that the engine loads, but computes differently from ONNX.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Probe:
         self._lock = threading.Lock()
 
     def query(self, model: Model, device: str) -> QueryResult:
-        """What ``DevicePlugin.query_model`` returns; costs one load per new operation."""
+        """The result for ``DevicePlugin.query_model``; costs one load per new operation."""
         return QueryResult.of(device, {op.name: self._refusal(model, op) for op in model.ops})
 
     def _refusal(self, model: Model, op: Op) -> Reason | None:
@@ -69,7 +69,7 @@ class Probe:
             reason = Reason(ReasonCode.UNSUPPORTED_OP, str(error)[:200])
         with self._lock:
             self._answers[key] = reason
-            while len(self._answers) > MOST_ELEMENTS:
+            while len(self._answers) > _MOST_ANSWERS:
                 self._answers.popitem(last=False)
         return reason
 

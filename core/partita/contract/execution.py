@@ -1,4 +1,4 @@
-"""What a request did in its last run, as data: for reports, and for tests of how things are run."""
+"""How a request executed its last run, as data: for reports, and for tests of the execution."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class MemoryRange:
-    """Host memory that a step works in.
+    """A range of host memory that a step uses.
 
     Attributes:
-        address: Of its first byte.
-        nbytes: Its size.
+        address: The address of its first byte.
+        nbytes: Its size in bytes.
     """
 
     address: int
@@ -24,11 +24,11 @@ class ExecutedStep:
     """One step of a run.
 
     Attributes:
-        name: What it computes or moves.
-        how: What executes it: a kernel, ``run`` or ``bound call`` of a part, ``upload`` or
-            ``download``.
-        options: What the kernel was compiled with.
-        writes: Host memory that holds its results and that later runs write again.
+        name: The operation that it computes, or the tensor that it moves.
+        how: What executes it: the name of a kernel, ``run`` or ``bound call`` of a submodel,
+            ``upload`` or ``download``.
+        options: The options that the kernel was compiled with.
+        writes: Host memory that holds its results and that later runs overwrite.
     """
 
     name: str
@@ -39,12 +39,12 @@ class ExecutedStep:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a runner works since its last run.
+    """How a runner executed its last run, and executes further ones.
 
     Attributes:
-        steps: In the order of the plan.
-        shared: Host memory that the device works in as it lies, without copies.
-        parts: How the runners of submodels work, by the submodel's number.
+        steps: Its steps, in the order of the plan.
+        shared: Host memory that the device uses in place, without copies.
+        parts: The same of the runners of submodels, by the submodel's number.
     """
 
     steps: tuple[ExecutedStep, ...] = ()
@@ -52,9 +52,10 @@ class Execution:
     parts: Mapping[int, Execution] = field(default_factory=dict)
 
     def rows(self, part: int | None = None) -> Iterator[tuple[int | None, str, str]]:
-        """Of every step, of submodels too: the submodel's number, what it does, what executes it.
+        """Submodel's number, name and ``how`` of every step, those of submodels included.
 
-        Steps of the request as a whole, which are runs and transfers, have ``None`` and come first.
+        Steps of the request as a whole, which are runs and transfers, come first; their number is
+        ``None``.
         """
         for step in self.steps:
             yield part, step.name, step.how

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpPlacement:
-    """One operation.
+    """The placement of one operation.
 
     Attributes:
-        name: The operation.
+        name: The operation's name.
         op_type: Its operator.
-        device: Where it runs; ``"-"`` if it needs no place of its own.
-        subgraph: Number of the submodel that holds it, from 1; ``None`` if it needs no place of its
-            own (constant, or unused).
-        reason: Why it is there.
-        refused: Device to its reason, for those asked before this one that did not take it.
-        own_us: What it takes there, with what is always computed along, where that is known.
-        alternative: The next best device that takes it, where that is known.
-        extra_us: What the whole run would take longer with it there, where that is known.
-        change: What would change its place.
-        also: Other devices that run it, each for some of the requests, where the model has
-            replicas.
+        device: The device that runs it; ``"-"`` if it runs nowhere (constant, or unused).
+        subgraph: Number of the submodel that holds it, from 1; ``None`` if it runs nowhere.
+        reason: Why it is placed there.
+        refused: Device to reason, for the preferred devices that do not support it.
+        own_us: Its measured time there in microseconds, with the operations that are always fused
+            with it; ``None`` if it was not measured.
+        alternative: The next best device that supports it; empty if that is not known.
+        extra_us: How much longer the whole run would take with it on the alternative, in
+            microseconds; ``None`` if that is not known.
+        change: What would change its placement.
+        also: Other devices that run it for some of the requests, where the model has replicas.
     """
 
     name: str
@@ -49,12 +49,12 @@ class OpPlacement:
 
     @property
     def where(self) -> str:
-        """Its device, or which of its devices, in words."""
+        """Its device, or its devices joined by "or"."""
         return " or ".join((self.device, *self.also))
 
     @property
     def elsewhere(self) -> str:
-        """The next best device and what it would cost, in words."""
+        """The next best device and its extra cost, as text."""
         if self.extra_us is None:
             return self.alternative
         if abs(self.extra_us) >= 10_000:
@@ -80,7 +80,7 @@ class Boundary:
         how: ``"shared"`` (no copy), ``"upload"``, ``"download"``, or ``"host"`` (both).
         nbytes: Size, or ``None`` while the shape is not known.
         layout: The layout that both sides have agreed on; empty for C order of the tensor's type.
-        casts: Changes of the elements' type on the way, in order, with the device that makes them.
+        casts: Conversions of the element type on the way, in order, with the device that does them.
     """
 
     value: str
@@ -101,12 +101,12 @@ class Candidate:
             ``"replicas on GPU.0, GPU.1"``: the model on each, for requests that stay there.
         ops: Device to the number of operations it runs.
         submodels: How many submodels it has.
-        foreseen_us: What the cost model said before it was run, in microseconds; ``None`` if not
+        foreseen_us: The cost model's prediction before it was run, in microseconds; ``None`` if not
             all costs were known then.
-        predicted_us: What it said once each submodel had been timed.
-        measured_us: Median of real runs, in turns with the other candidates.
+        predicted_us: The prediction after each submodel had been timed, in microseconds.
+        measured_us: Median of real runs in turns with the other candidates, in microseconds.
         failure: Why it was not run, or could not be.
-        spread_us: Half of these runs took a time within so much of the median: the noise.
+        spread_us: Median absolute deviation of these runs, in microseconds.
     """
 
     name: str
@@ -133,13 +133,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class DecoderRates:
-    """How fast a decoder is predicted to be, in tokens a second.
+    """The predicted speed of a decoder, in tokens per second.
 
     Attributes:
-        prefill: Of prompts.
-        decode: Of generated tokens while the cache is full.
-        decode_at_start: The same while it is empty.
-        context: Tokens of a full cache.
+        prefill: Speed of reading prompts.
+        decode: Speed of generating tokens while the cache is full.
+        decode_at_start: Speed of generating tokens while the cache is empty.
+        context: Capacity of the cache in tokens.
     """
 
     prefill: float
@@ -148,9 +148,9 @@ class DecoderRates:
     context: int
 
     def decode_behind(self, tokens: float) -> float:
-        """Of generated tokens behind so many others.
+        """Speed of generating tokens, in tokens per second, when the cache holds ``tokens``.
 
-        A token takes as much longer as it reads more of the cache.
+        The time of a token grows linearly with the part of the cache that it reads.
         """
         share = min(1.0, tokens / max(1, self.context - 1))
         return 1 / ((1 - share) / self.decode_at_start + share / self.decode)
@@ -158,19 +158,18 @@ class DecoderRates:
 
 @dataclass(frozen=True)
 class Decision:
-    """How measurements decided the placement.
+    """How the placement was chosen by measurement.
 
     Attributes:
-        objective: What was minimized: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
+        objective: What was minimized: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``. Times are
             of one request, for ``"THROUGHPUT"`` the time between results.
         chosen: Name of the candidate that was kept.
-        candidates: All that were considered.
-        gap: How far the plan's predicted time can at most be above the least that any placement
-            has by the table of costs from which it was made, as a share of it; ``None`` without a
-            plan. Costs that runs correct later make another table.
-        from_database: Whether everything was known from earlier compiles, so that nothing was run.
+        candidates: All candidates that were considered.
+        gap: Upper bound on how far the plan's predicted time is above the optimum for the table of
+            costs it was made from, as a fraction of that time; ``None`` without a plan.
+        from_database: Whether all times were known from earlier compiles, so that nothing was run.
         notes: What could not be measured or decided, and why.
-        rates: Of a decoder that was placed by them: how fast it will be.
+        rates: The predicted speed, for a decoder that was placed by it.
     """
 
     objective: str
@@ -183,10 +182,11 @@ class Decision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """What ``dataclasses.asdict`` made of one.
+        """The inverse of ``dataclasses.asdict``.
 
         Raises:
-            KeyError: It was something else; or a ``TypeError``.
+            KeyError: A field is missing.
+            TypeError: There are unknown fields, or fields of other types.
         """
         candidates = [Candidate(**one) for one in data["candidates"]]
         rates = data.get("rates")
@@ -194,14 +194,14 @@ class Decision:
         return cls(**{**data, **known})
 
     def __getitem__(self, name: str) -> Candidate:
-        """The candidate of a name."""
+        """The candidate with a name."""
         for candidate in self.candidates:
             if candidate.name == name:
                 return candidate
         raise KeyError(name)
 
     def lines(self) -> list[str]:
-        """For people, a candidate a line."""
+        """The decision as text, with one line per candidate."""
         source = "times of an earlier compile" if self.from_database else "measured now"
         gap = (
             ""

@@ -1,4 +1,4 @@
-"""What compiled models depend on besides the model: code, device, driver and properties."""
+"""Cache keys for what compiled models depend on besides the model: code, device, properties."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _CODE = frozenset({".py", ".cl", ".ll", ".so", ".pyd"})
 
 
 def identity_of(package: str, facts: Sequence[object]) -> str:
-    """The key of what a package's code makes where these facts hold.
+    """A key that changes with a package's code or any of these facts.
 
     Args:
-        package: Import name of the package whose source counts.
-        facts: What JSON can hold.
+        package: Import name of the package.
+        facts: Values that JSON can represent.
     """
     return json.dumps([package, code_stamp(package), *facts], sort_keys=True)
 
 
 @functools.cache
 def code_stamp(module: str) -> str:
-    """Changes when a file of a package changes, so that no version number has to be kept right."""
+    """A hash that changes when a file of a package does; replaces a version kept by hand."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return ""
@@ -39,5 +39,5 @@ def code_stamp(module: str) -> str:
 
 
 def stamp(identity: str) -> str:
-    """An identity in few letters, with the framework's code."""
+    """A hash of an identity and the framework's own code."""
     return hashlib.sha256(f"{code_stamp('partita')} {identity}".encode()).hexdigest()

@@ -12,7 +12,7 @@ from partita.printable import printable
 
 
 class Status(enum.StrEnum):
-    """What became of an operation in the last run."""
+    """Whether an operation was executed in the last run."""
 
     EXECUTED = "EXECUTED"
     OPTIMIZED_OUT = "OPTIMIZED_OUT"
@@ -32,9 +32,9 @@ class ProfilingInfo:
         exec_type: The kernel that ran, e.g. ``"openblas"``; empty if none did.
         status: Whether it was executed.
         real_time_us: Time from start to end in microseconds.
-        cpu_time_us: Of that, time on the host's processor, in microseconds.
-        covers: Names of other operations that the same kernels computed: their time is in this
-            record, and not in their own.
+        cpu_time_us: The part of it spent on the host's processor, in microseconds.
+        covers: Names of other operations that the same kernels computed; their time is in this
+            record and not in their own.
     """
 
     Status: ClassVar[type[_Status]] = _Status
@@ -57,7 +57,7 @@ class ProfilingInfo:
 
     @property
     def cpu_time(self) -> timedelta:
-        """Of that, time on the host's processor (OpenVINO's spelling)."""
+        """The part of it spent on the host's processor (OpenVINO's spelling)."""
         return timedelta(microseconds=self.cpu_time_us)
 
 
@@ -66,10 +66,10 @@ class DeviceSpan:
     """A part of the last run, and when a device was busy with it.
 
     Attributes:
-        device: The device whose time it took.
-        name: Of the submodel or of the tensor that moved.
-        start_s: When it began, by ``time.perf_counter()`` of this process.
-        end_s: When it ended.
+        device: The device that was busy.
+        name: Name of the submodel, or of the tensor that was moved.
+        start_s: Start in seconds, by ``time.perf_counter()`` of this process.
+        end_s: End in seconds, by the same clock.
         kind: ``"compute"`` or ``"transfer"``.
     """
 
@@ -81,7 +81,7 @@ class DeviceSpan:
 
 
 def format_counters(infos: Iterable[ProfilingInfo]) -> str:
-    """The counters as text: a line per operation and the total, in microseconds.
+    """The counters as text: one line per operation and one for the total, in microseconds.
 
     The form is that of the performance counters on OpenVINO's page on heterogeneous execution.
     """

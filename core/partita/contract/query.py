@@ -1,4 +1,4 @@
-"""What a device answers when it is asked which operations of a model it takes."""
+"""The answer of a device to the question which operations of a model it supports."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["QueryResult", "Reason", "ReasonCode"]
 
 
 class QueryResult(dict[str, str]):
-    """Which operations a device takes, and why not the others.
+    """Which operations a device supports, and why not the others.
 
-    A dict from operation name to the device that takes it, as OpenVINO's ``query_model`` returns
-    it; operations that no device takes are absent. It may be edited and written back as affinities.
+    A dict from operation name to the device that supports it, as OpenVINO's ``query_model`` returns
+    it; unsupported operations are absent. It may be edited and written back as affinities.
 
     Attributes:
         device: The device that answered, e.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``.
-        reasons: Operation name to the reason, for every operation that is not taken. Devices that
-            choose among others (HETERO) may give reasons for taken operations too.
+        reasons: Operation name to the reason, for every unsupported operation. Devices that choose
+            among others (HETERO) may give reasons for supported operations too.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class QueryResult(dict[str, str]):
 
     @classmethod
     def of(cls, device: str, reasons: Mapping[str, Reason | None]) -> QueryResult:
-        """Builds a result from one verdict per operation: ``None`` means that it is taken."""
+        """Builds a result from one verdict per operation: ``None`` means that it is supported."""
         return cls(
             device,
             {name: device for name, reason in reasons.items() if reason is None},
@@ -46,10 +46,10 @@ class QueryResult(dict[str, str]):
         )
 
     def require_all(self, model: Model) -> None:
-        """What plugins call before they compile.
+        """Checks that all operations of a model are supported; plugins call it before they compile.
 
         Raises:
-            UnsupportedOpError: An operation is not taken; lists the first ones with their reasons.
+            UnsupportedOpError: Some are not; lists the first ones with their reasons.
         """
         missing = [op for op in model.ops if op.name not in self]
         if missing:
@@ -64,7 +64,7 @@ class QueryResult(dict[str, str]):
             ).with_lines(advice(op for op in missing if self._lacks_operator(op.name)))
 
     def _lacks_operator(self, name: str) -> bool:
-        """Whether an operation is refused because of its operator."""
+        """Whether an operation is unsupported because of its operator."""
         reason = self.reasons.get(name)
         return reason is not None and reason.code is ReasonCode.UNSUPPORTED_OP
 

@@ -1,4 +1,4 @@
-"""Runners: what a device keeps for one request, and how it computes."""
+"""Runners: the state of one request on a device, and how it computes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Runner(abc.ABC):
-    """One request's private state on a device: its buffers and what it binds to them.
+    """One request's private state on a device: its buffers, and the calls bound to them.
 
     ``run`` is never called concurrently on one runner; runners of one compiled model do run
-    concurrently. A runner frees what it holds in :meth:`close` or when it is collected.
+    concurrently. A runner frees its resources in :meth:`close` or when it is garbage-collected.
     """
 
     @abc.abstractmethod
@@ -32,13 +32,13 @@ class Runner(abc.ABC):
 
         Args:
             inputs: One tensor per input port, in order, of the port's dtype and a shape it allows:
-                C-contiguous host tensors, or tensors of a memory that the plugin can share.
-                They may be read-only, must not be written, nor read after the call.
-            outputs: Where given and not ``None``, a tensor of the right shape and dtype that the
-                runner should write to and return; it may decline and return its own.
+                C-contiguous host tensors, or tensors in a memory that the plugin can share.
+                They may be read-only, and must not be written, or read after the call.
+            outputs: By output port a tensor of the right shape and dtype that the runner should
+                write to and return, or ``None``; it may decline and return a tensor of its own.
 
         Returns:
-            One tensor per output port. Those that the runner owns are valid until its next run.
+            One tensor per output port. Tensors that the runner owns are valid until its next run.
 
         Raises:
             InferError: The device could not compute them.
@@ -50,30 +50,30 @@ class Runner(abc.ABC):
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None = None,
     ) -> BoundCall | None:
-        """(optional) Runs on these tensors, again and again (defaults to ``None``: only by run).
+        """(optional) Binds a run to these tensors (defaults to ``None``: :meth:`run` is called).
 
-        HETERO asks for it where a submodel reads and writes tensors that it has planned, and
-        requests where tensors of the same shapes come again: elements change and memory does not.
-        Each call must write to exactly these outputs. It is never called beside :meth:`run`,
-        but may be in turns with it. Inputs hold the elements of the run before, so that a call can
-        be made for those that decide a shape; it must look at each call whether they are the same.
+        Requests ask for it once tensors of the same shapes have come several times, and HETERO for
+        submodels whose tensors lie in planned memory: elements change from call to call, addresses
+        do not. Each call must write to exactly these outputs. Calls and :meth:`run` may alternate,
+        but never overlap. When this is called, inputs hold the elements of the last run: a call may
+        be specialized for elements that decide a shape, but must then check them each time.
 
         Args:
             inputs: One tensor per input port.
             outputs: One tensor per output port.
-            scratch: If given, at least ``DeviceModel.scratch_bytes`` bytes that calls may use
-                while they run, for what they do not keep; others use them between calls.
+            scratch: If given, at least ``DeviceModel.scratch_bytes`` bytes of temporary memory.
+                Its content is lost between calls, because other submodels use it too.
         """
         return None
 
     def leave_results(self) -> bool:
-        """(optional) Gives up what the last run returned (defaults to ``False``: keeps it).
+        """(optional) Gives up ownership of the last run's results (defaults to ``False``).
 
-        Asked for where results of a run become inputs of the next one, and nobody knows what shapes
-        that will return: they need not be copied then.
+        Called where results become inputs of the next run, whose output shapes are not known: the
+        results need not be copied if the runner leaves them.
 
         Returns:
-            Whether no later run writes to those tensors. They stay valid as long as they are used.
+            Whether no later run writes to those tensors, which then stay valid while they are used.
         """
         return False
 
@@ -84,8 +84,8 @@ class Runner(abc.ABC):
     def device_spans(self) -> Sequence[DeviceSpan]:
         """(optional) When devices were busy with parts of the last run (defaults to none).
 
-        For devices made of others, and those that compute in another process or on another machine;
-        if PERF_COUNT is set. For all others a run is one part.
+        For devices that are made of others, or compute in another process or on another machine.
+        Only recorded if PERF_COUNT is set. On other devices the whole run counts as one part.
         """
         return ()
 
@@ -104,7 +104,7 @@ class Runner(abc.ABC):
 
 
 def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """For bound calls that do not fit: runs, and copies what comes out to the bound outputs.
+    """Runs where a bound call cannot be used, and copies the results to the bound outputs.
 
     Raises:
         BoundCallEndedError: An output has another shape than the tensor that it is bound to.
