@@ -14,7 +14,8 @@ from partita.errors import CompileError
 if TYPE_CHECKING:
     from partita.model.model import Model, Op
 
-_MOST_ANSWERS = 4096
+MOST_ANSWERS = 4096
+"""Answers that a probe keeps; those not asked for the longest are dropped."""
 
 
 class Probe:
@@ -69,7 +70,7 @@ class Probe:
             reason = Reason(ReasonCode.UNSUPPORTED_OP, str(error)[:200])
         with self._lock:
             self._answers[key] = reason
-            while len(self._answers) > _MOST_ANSWERS:
+            while len(self._answers) > MOST_ANSWERS:
                 self._answers.popitem(last=False)
         return reason
 

@@ -1,4 +1,4 @@
-"""Asynchronous runs: the threads that make them, their end, and the callbacks behind them."""
+"""Asynchronous runs: their threads, their end, and the callbacks that follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ended = Callable[[BaseException | None], None]
 
 
 class AsyncRun:
-    """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
+    """One asynchronous run: whether it was cancelled, which thread calls back, and its end."""
 
     __slots__ = ("_going", "calling_back", "cancelled", "failure")
 
@@ -29,19 +29,19 @@ class AsyncRun:
         self._going.acquire()
 
     def has_ended(self) -> bool:
-        """Whether it is over, its callback included."""
+        """Whether the run and its callback have ended."""
         return not self._going.locked()
 
     def end(self, failure: BaseException | None) -> None:
-        """Says that it is over."""
+        """Marks the run as ended."""
         self.failure = failure
         self._going.release()
 
     def wait(self, seconds: float = -1) -> bool:
-        """Waits for the end, at most so long if a time is given; whether it has come.
+        """Waits for the end, at most ``seconds`` unless negative; returns whether it has ended.
 
         Raises:
-            InferError: What the run or its callback raised.
+            InferError: The error of the run or of its callback.
         """
         if not self._going.acquire(timeout=seconds):
             return False
@@ -52,7 +52,7 @@ class AsyncRun:
 
 
 def check_callback(callback: Any) -> None:
-    """Refuses what is no callback when it is set, rather than behind the first run.
+    """Checks a callback when it is set, rather than after the first run.
 
     Raises:
         InferError: It cannot be called.

@@ -115,7 +115,7 @@ class AsyncInferQueue(OfOneProcess):
                 request_threads.submit(self._serve)
             if submitted:
                 return
-        request_threads.submit(request._work, run, self._ends[index])
+        request_threads.submit(request._run_async, run, self._ends[index])
 
     def _serve(self) -> None:
         """Makes calls that were handed over, on a thread of its own."""

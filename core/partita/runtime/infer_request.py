@@ -32,19 +32,19 @@ _CANCEL_AGAIN_S = 0.1
 class InferRequest(RequestTensors):
     """One inference at a time on a compiled model, with buffers of its own.
 
-    Make it with :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per
+    Created by :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per
     thread, or an :class:`AsyncInferQueue`.
 
     Args:
         compiled: The model.
-        share_state_with: Another request of it, whose state this one has as well.
+        share_state_with: Another request of the model, with which this one shares its state.
 
     Raises:
-        InputError: That is a request of another model.
+        InputError: ``share_state_with`` is a request of another model.
         InferError: The device does not update the model's state in place.
 
     Attributes:
-        runner: The device's half of the request, for tools that look into it; not to be run.
+        runner: The device's half of the request, for tools that inspect it; not to be run.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class InferRequest(RequestTensors):
 
         Args:
             inputs: Arrays (anything with ``__array__``), lists or tensors, by name, index or port,
-                or in order. Contiguous arrays of the right type are read in place.
-            share_inputs: Accepted for OpenVINO's sake; inputs are only read while this call runs.
+                or in order. Contiguous arrays of the port's dtype are read in place.
+            share_inputs: Accepted for OpenVINO's sake; inputs are only read during this call.
             share_outputs: Return views of the request's buffers, which its next run overwrites,
                 instead of copies.
-            decode_strings: Return texts as they are; as UTF-8 if not.
+            decode_strings: Return strings as ``str``, not as UTF-8 encoded ``bytes``.
 
         Raises:
             InputError: A wrong name, dtype or shape, or a missing input; says what is expected.
@@ -85,10 +85,10 @@ class InferRequest(RequestTensors):
         try:
             if self._async is not None and self._async.has_ended():
                 self._async = None  # wait() is about the last run
-            if inputs is not None and not self._inputs.take(inputs, True):
+            if inputs is not None and not self._inputs.try_set(inputs, True):
                 self._bind(inputs, copy=False)
-            if not self._repeat():
-                self._compute()
+            if not self._run_bound():
+                self._run()
             result = self._outputs.collect(not share_outputs)
             return result if decode_strings else result.encoded()
         finally:
@@ -99,13 +99,13 @@ class InferRequest(RequestTensors):
     def start_async(
         self, inputs: Inputs = None, userdata: Any = None, share_inputs: bool = False
     ) -> None:
-        """Starts to compute the outputs on another thread; :meth:`wait` ends it.
+        """Starts to compute the outputs on another thread; :meth:`wait` waits for the end.
 
         Args:
             inputs: As for :meth:`infer`.
-            userdata: Handed to the callback.
-            share_inputs: Read the arrays in place (they must not change until the end) instead of
-                copying them first.
+            userdata: Passed to the callback.
+            share_inputs: Read the arrays in place instead of copying them first; they must not
+                change until the run has ended.
 
         Raises:
             InputError: As for :meth:`infer`.
@@ -117,7 +117,7 @@ class InferRequest(RequestTensors):
                 self._callback(self._userdata)
 
         def start(run: AsyncRun) -> None:
-            request_threads.submit(self._work, run, ended)
+            request_threads.submit(self._run_async, run, ended)
 
         self._launch(inputs, userdata, share_inputs, start)
 
@@ -127,7 +127,7 @@ class InferRequest(RequestTensors):
         Returns at once if there is none, or if :meth:`infer` has run since.
 
         Raises:
-            InferError: What the run or the callback raised, or it is the callback that waits.
+            InferError: The error of the run or of the callback, or the callback itself waits.
             InferCancelledError: The run was cancelled.
         """
         run = self._async
@@ -156,8 +156,8 @@ class InferRequest(RequestTensors):
     def cancel(self) -> None:
         """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``.
 
-        HETERO stops before the next submodel, device CPU before the next iteration of a Loop or
-        Scan; what a device cannot stop, runs to its end.
+        HETERO stops before the next submodel, and device CPU before the next iteration of a Loop or
+        Scan. A device that cannot stop finishes the run.
         """
         run = self._async
         if run is not None and not run.has_ended():
@@ -165,13 +165,13 @@ class InferRequest(RequestTensors):
             self.runner.cancel()
 
     def set_callback(self, callback: Callable[[Any], None] | None, userdata: Any = None) -> None:
-        """Sets what is called as ``callback(userdata)`` after each asynchronous run.
+        """Sets a function that is called as ``callback(userdata)`` after each asynchronous run.
 
-        It runs on the thread that computed, after the request is free again, also if the run
-        failed or was cancelled; what it raises, :meth:`wait` raises.
+        It is called on the thread that computed, once the request is free, also if the run failed
+        or was cancelled. :meth:`wait` raises its exceptions.
 
         Raises:
-            InferError: It cannot be called.
+            InferError: The callback cannot be called.
         """
         check_callback(callback)
         self._callback = callback
@@ -179,7 +179,7 @@ class InferRequest(RequestTensors):
 
     @property
     def userdata(self) -> Any:
-        """What was handed to ``start_async`` or ``set_callback``."""
+        """The user data given to ``start_async`` or ``set_callback``."""
         return self._userdata
 
     # ---------------------------------------------------------- about the last run
@@ -201,7 +201,7 @@ class InferRequest(RequestTensors):
     def device_spans(self) -> Sequence[DeviceSpan]:
         """When which device was busy with which part of the last run.
 
-        Devices made of others tell, if PERF_COUNT is set; for others a run is one part.
+        Recorded by devices that are made of others, if PERF_COUNT is set; empty for all others.
         """
         return self.runner.device_spans()
 
@@ -215,36 +215,36 @@ class InferRequest(RequestTensors):
 
     # -------------------------------------------------------------------- internals
 
-    def _repeat(self) -> bool:
-        """Makes the bound calls, if there are some that read the present inputs; whether it did."""
+    def _run_bound(self) -> bool:
+        """Makes the bound call, if there is one for the present inputs; whether it did."""
         inputs = self._inputs
-        if inputs.again is None:
+        if inputs.bound_call is None:
             return False
-        again = inputs.bound_calls(self._outputs.still_there())
-        if again is None:
+        call = inputs.ready_call(self._outputs.targets_unchanged())
+        if call is None:
             return False
-        self._has_results = self._may_leave = False
+        self._has_results = self._may_leave_results = False
         start = time.perf_counter()
         try:
-            again()
+            call()
         except BoundCallEndedError:
-            inputs.take_back()
-            inputs.start_anew()
+            inputs.restore_state()
+            inputs.unbind()
             return False
         except PLUGIN_FAILURES as error:  # a device may raise anything
-            inputs.take_back()
+            inputs.restore_state()
             raise_naming_device(error, self.compiled_model, self._inputs)
         self._latency_s = time.perf_counter() - start
         self._outputs.results = inputs.results
         self._has_results = True
         return True
 
-    def _compute(self, run: AsyncRun | None = None) -> None:
+    def _run(self, run: AsyncRun | None = None) -> None:
         inputs, outputs = self._inputs, self._outputs
-        if self._state is not None and self._by_turns:
-            self._state.take_sizes(inputs.shapes())
-        tensors = inputs.complete()
-        self._has_results = self._may_leave = False
+        if self._state is not None and self._is_double_buffered:
+            self._state.set_sizes(inputs.shapes())
+        tensors = inputs.tensors_for_run()
+        self._has_results = self._may_leave_results = False
         start = time.perf_counter()
         if run is None or not run.cancelled:
             targets = outputs.targets(tensors)
@@ -252,22 +252,22 @@ class InferRequest(RequestTensors):
                 results = self.runner.run(tensors, targets)
             except PLUGIN_FAILURES as error:  # a device may raise anything
                 raise_naming_device(error, self.compiled_model, self._inputs)
-            written = outputs.take(results, tensors)
+            written = outputs.deliver(results, tensors)
         if run is not None:
             self._check(run)
         self._latency_s = time.perf_counter() - start
         self._has_results = True
-        if self._state is not None and self._by_turns:
+        if self._state is not None and self._is_double_buffered:
             self._state.advance(outputs.results)
-        inputs.repeat_from_now_on(self.runner, written, outputs.results)
-        self._may_leave = inputs.again is None
+        inputs.bind_if_repeated(self.runner, written, outputs.results)
+        self._may_leave_results = inputs.bound_call is None
 
     def _check(self, run: AsyncRun) -> None:
-        """Raises if a run was cancelled; the next one tells the runner that it may go on."""
+        """Raises if a run was cancelled, and drops what is bound to its inputs."""
         if run.cancelled:
             self._has_results = False
-            self._inputs.take_back()
-            self._inputs.start_anew()
+            self._inputs.restore_state()
+            self._inputs.unbind()
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
 
     def _launch(
@@ -277,11 +277,11 @@ class InferRequest(RequestTensors):
         share_inputs: bool,
         start: Callable[[AsyncRun], None],
     ) -> None:
-        """Takes the inputs and starts a run; takes it back if that fails."""
+        """Sets the inputs and starts a run; leaves the request free if that fails."""
         self._acquire()
         before = self._async
         try:
-            if inputs is not None and not self._inputs.take(inputs, True, not share_inputs):
+            if inputs is not None and not self._inputs.try_set(inputs, True, not share_inputs):
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
@@ -292,42 +292,42 @@ class InferRequest(RequestTensors):
             self._busy.release()
             raise
 
-    def _work(self, run: AsyncRun, ended: Ended) -> None:
+    def _run_async(self, run: AsyncRun, ended: Ended) -> None:
         failure: BaseException | None = None
         try:
-            if run.cancelled or not self._repeat():
-                self._compute(run)
+            if run.cancelled or not self._run_bound():
+                self._run(run)
             self._check(run)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = error
         self._finish(run, failure, ended)
 
     def _submit(self, calls: CallQueue, number: int) -> bool:
-        """Hands the bound calls over, if there are some that read the present inputs."""
+        """Submits the bound call, if there is one for the present inputs; whether it did."""
         inputs = self._inputs
-        if inputs.again is None:
+        if inputs.bound_call is None:
             return False
-        again = inputs.bound_calls(self._outputs.still_there())
-        if again is None or not calls.submit(number, again):
+        call = inputs.ready_call(self._outputs.targets_unchanged())
+        if call is None or not calls.submit(number, call):
             return False
         self._outputs.results = inputs.results
-        self._has_results = self._may_leave = False
+        self._has_results = self._may_leave_results = False
         return True
 
     def _end_submitted(self, calls: CallQueue, number: int, run: AsyncRun, ended: Ended) -> None:
-        """Ends a run whose bound calls were handed over."""
+        """Ends a run whose bound call was submitted."""
         failure: BaseException | None = None
         try:
             self._latency_s = calls.result(number)
             self._has_results = True
             self._check(run)
         except PLUGIN_FAILURES as error:  # wait() raises it, whatever it is
-            self._inputs.take_back()
+            self._inputs.restore_state()
             failure = error
         self._finish(run, failure, ended)
 
     def _finish(self, run: AsyncRun, failure: BaseException | None, ended: Ended) -> None:
-        """Sets the request free, calls back, and says that the run is over."""
+        """Frees the request, calls back, and marks the run as ended."""
         self._busy.release()
         run.calling_back = threading.get_ident()
         try:

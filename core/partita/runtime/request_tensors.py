@@ -1,4 +1,4 @@
-"""A request between its runs: the tensors and the state that an application sets and reads."""
+"""The tensors and the state of a request, which an application sets and reads between runs."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class RequestTensors(OfOneProcess):
         self._inputs = RequestInputs(compiled, self._memory, self._place)
         self.runner = self._new_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
-        self._has_results: bool | None = None  # none yet: there was no run
-        self._may_leave = False  # whether the last results are of no bound call
+        self._has_results: bool | None = None  # None before the first run
+        self._may_leave_results = False  # whether the last results are of no bound call
         # Requests that share state run one after another.
         self._busy: threading.Lock = threading.Lock() if other is None else other._busy
-        self._state = self._begin(compiled.model.variables)
-        self._by_turns = self._state is not None and bool(self._state.by_turns)
-        if other is not None and self._by_turns:
+        self._state = self._initial_state(compiled.model.variables)
+        self._is_double_buffered = self._state is not None and bool(self._state.double_buffered)
+        if other is not None and self._is_double_buffered:
             raise InferError(
                 f"State of {compiled!r} cannot be shared: its device does not update it in place."
             )
@@ -89,8 +89,8 @@ class RequestTensors(OfOneProcess):
     def set_input_tensors(self, *tensors: Any) -> None:
         """Sets several inputs, all or none: ``({index, name or port: tensor})``.
 
-        Or one input to a batch that is joined of tensors, along their first axis:
-        ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model of one input.
+        Or sets one input to a batch of tensors, which are concatenated along their first axis:
+        ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model with one input.
         """
         if len(tensors) not in (1, 2):
             found = f"{len(tensors)} arguments"
@@ -108,17 +108,17 @@ class RequestTensors(OfOneProcess):
             self._bind(joined, copy=False)
 
     def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
-        """Sets where several outputs go: index, name or port to tensor."""
+        """Sets the tensors for several outputs, as :meth:`set_output_tensor` does for one."""
         for key, tensor in tensors.items():
             self.set_output_tensor(key, tensor)
 
     def set_input_tensor(self, *key_and_tensor: Any) -> None:
-        """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
+        """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model with one input.
 
         It is kept until it is replaced, and not copied if it is contiguous. An output of this
-        request's last run may be set (state that is carried on): it is not copied either where the
-        device leaves it its memory, as CPU does, and from the second time on if the output's shape
-        follows from the inputs' symbols.
+        request's last run may be set, as applications do that keep state. It is not copied where
+        the device gives the memory up, as CPU does, nor from the second time on if the output's
+        shape follows from the inputs' symbols.
 
         Raises:
             InputError: No such input, or a wrong dtype or shape.
@@ -129,11 +129,11 @@ class RequestTensors(OfOneProcess):
             self._bind(given, copy=False)
 
     def set_output_tensor(self, *key_and_tensor: Any) -> None:
-        """Sets where one output goes from now on: ``(index, tensor)``, or ``(tensor)``.
+        """Sets the tensor that runs write an output to: ``(index, tensor)``, or ``(tensor)``.
 
         Args:
-            key_and_tensor: The output (may be left out if there is one), and a host tensor or
-                array that can be written.
+            key_and_tensor: The output (may be omitted if there is only one), and a writable host
+                tensor or array.
 
         Raises:
             InputError: A wrong dtype or shape, or memory that cannot be written.
@@ -152,13 +152,13 @@ class RequestTensors(OfOneProcess):
         return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
 
     def get_input_tensor(self, key: int | str | Port | None = None) -> Tensor:
-        """The tensor of an input; where none was set, one of zeros, to be filled.
+        """The tensor of an input; where none was set, a new one of zeros, to be filled.
 
-        The key may be left out if there is one input.
-        Dimensions without a size are 0 in it; give it another shape before it is filled.
+        The key may be omitted if there is only one input. Dimensions without a fixed size are 0 in
+        a new tensor: set its shape before you fill it.
         """
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
-        self._inputs.settle()
+        self._inputs.refresh_tensors()
         tensor = self._memory.tensors.get(port.index, self._inputs.tensors[port.index])
         if tensor is None:
             if port.shape is None or port.dtype is None:
@@ -169,8 +169,8 @@ class RequestTensors(OfOneProcess):
     def get_output_tensor(self, key: int | str | Port | None = None) -> Tensor:
         """The tensor of an output of the last run; the next run overwrites it.
 
-        The key may be left out if there is one output.
-        Before the first run it is one of zeros, if the shape is known; runs then write to it.
+        The key may be omitted if there is only one output. Before the first run the result is a new
+        tensor of zeros, if the shape is known, and runs write to it.
         """
         port = find_port(self.model_outputs, key, repr(self.compiled_model))
         if self._has_results:
@@ -204,16 +204,16 @@ class RequestTensors(OfOneProcess):
     # ----------------------------------------------------------------------- state
 
     def query_state(self) -> list[VariableState]:
-        """The variables that the model keeps from run to run, each to be read, set and reset.
+        """The variables that the model keeps from run to run, to read, set and reset.
 
-        Those of an OpenVINO IR, and the pairs of an input and an output that a model's metadata
-        names (:mod:`partita.model.variables`). Other state of ONNX models is the application's:
-        see :meth:`set_input_tensor`.
+        These are the variables of an OpenVINO IR, and the pairs of an input and an output that a
+        model's metadata lists (:mod:`partita.model.variables`). Other state of ONNX models is up to
+        the application: see :meth:`set_input_tensor`.
         """
         return [] if self._state is None else self._state.all()
 
     def reset_state(self) -> None:
-        """Lets all variables begin anew with the next run.
+        """Resets all variables to their initial values.
 
         Raises:
             RequestBusyError: The request is running.
@@ -232,12 +232,12 @@ class RequestTensors(OfOneProcess):
             state_file.save(path, () if self._state is None else self._state.tensors())
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
-        """Sets all variables to what :meth:`save_state` wrote, of this model or one like it.
+        """Sets all variables from a file that :meth:`save_state` wrote for the same variables.
 
         Nothing is changed if the file does not fit.
 
         Raises:
-            BlobError: The file cannot be read, is damaged, or of other variables.
+            BlobError: The file cannot be read, is damaged, or holds other variables.
             RequestBusyError: The request is running.
         """
         with self._idle():
@@ -254,7 +254,7 @@ class RequestTensors(OfOneProcess):
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
-        """Keeps the request from running meanwhile."""
+        """A context in which the request cannot run."""
         self._acquire()
         try:
             yield
@@ -272,37 +272,37 @@ class RequestTensors(OfOneProcess):
         """Sets inputs: all that are given, or none if one of them is wrong."""
         if self._state is not None and isinstance(inputs, Mapping):
             inputs = self._state.completed(inputs)
-        if copy or not self._inputs.take(inputs, at_once=False):
+        if copy or not self._inputs.try_set(inputs, at_once=False):
             try:
-                self._inputs.bind(inputs, copy, self._own)
+                self._inputs.set(inputs, copy, self._own)
             except MemoryError as error:
                 raise DeviceMemoryError(
                     f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
                 ) from error
 
     def _own(self, tensor: Tensor) -> Tensor:
-        """An input as it may be kept; see :meth:`RequestOutputs.own`."""
-        return self._outputs.own(tensor, self._leave_results)
+        """An input that may be kept; see :meth:`RequestOutputs.keepable`."""
+        return self._outputs.keepable(tensor, self._leave_results)
 
     def _leave_results(self) -> bool:
-        """Has the runner give up the last results; not where calls are bound to write to them."""
-        return self._may_leave and self.runner.leave_results()
+        """Asks the runner to give up the last results, unless a call is bound to write to them."""
+        return self._may_leave_results and self.runner.leave_results()
 
     def _put(self, port: Port, tensor: Tensor) -> None:
-        self._inputs.bind({port.name: tensor}, True, self._own)
+        self._inputs.set({port.name: tensor}, True, self._own)
 
-    def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
-        """The model's variables at their beginning."""
+    def _initial_state(self, variables: Sequence[Variable]) -> RequestState | None:
+        """The model's variables with their initial values."""
         if not variables:
             return None
         state = RequestState(
             variables,
             self.model_inputs,
             self.model_outputs,
-            lambda tensors, copy: self._inputs.bind(tensors, copy, self._own),
+            lambda tensors, copy: self._inputs.set(tensors, copy, self._own),
             self.get_input_tensor,
             self._memory,
             self._idle,
         )
-        self._inputs.hand_on(*state.handed_on())
+        self._inputs.set_feedback(*state.feedback())
         return state

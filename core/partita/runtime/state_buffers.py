@@ -1,4 +1,4 @@
-"""State that goes from an output of one run to an input of the next: two buffers, by turns."""
+"""Feedback from an output of one run to an input of the next, with double buffering."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ALIGNMENT = 64
 """Bytes; each state begins a cache line of its own."""
 
 
-class Carrier:
-    """Lends an output that is fed back a buffer of the request's own, never the one being read.
+class FeedbackBuffers:
+    """Two buffers for each output that is fed back: one is read while the other is written.
 
-    The first time that an application feeds an output back, its elements are copied, since the
-    runner would overwrite them. From then on the runner is given one of two buffers to write to,
-    and the other one is what it reads. Buffers are lent only where the shape is known before the
-    run: from the port, or from the sizes of symbols in the inputs' shapes.
+    The first time that an application feeds an output back, its elements are copied, because the
+    runner would overwrite them. From then on the runner writes to one of two buffers and reads the
+    other. This needs the shape before the run: from the port, or from the sizes of symbols in the
+    inputs' shapes.
 
     Args:
         inputs: The input ports.
@@ -38,7 +38,7 @@ class Carrier:
         self._buffers: dict[int, list[HostTensor]] = {}
 
     def add(self, output: int) -> None:
-        """Lends this output buffers from the next run on."""
+        """Uses buffers for this output from the next run on."""
         port = self._outputs[output]
         if port.dtype is not None and not port.dtype.hasobject and port.shape is not None:
             self._buffers.setdefault(output, [])
@@ -50,11 +50,11 @@ class Carrier:
     def targets(
         self, tensors: Sequence[Tensor], given: Sequence[Tensor | None] | None
     ) -> Sequence[Tensor | None] | None:
-        """What the runner is to write to.
+        """The tensors for the runner to write.
 
         Args:
-            tensors: The inputs of the coming run.
-            given: What the application wants written; comes first.
+            tensors: The inputs of the next run.
+            given: The tensors that the application has set, which take precedence.
         """
         if not self._buffers:
             return given
@@ -67,7 +67,7 @@ class Carrier:
         return targets
 
     def _free(self, output: int, shape: tuple[int, ...], read: Sequence[Any]) -> HostTensor:
-        """A buffer that no input lies in."""
+        """A buffer that no input uses."""
         buffers = [buffer for buffer in self._buffers[output] if buffer.shape == shape]
         for buffer in buffers:
             if not any(buffer.numpy() is memory for memory in read):
@@ -77,7 +77,7 @@ class Carrier:
         return fresh
 
     def _shape(self, output: int, tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
-        """The shape that an output will have, or ``None`` if only the run will tell."""
+        """The shape that an output will have, or ``None`` if it is not known before the run."""
         sizes: dict[str, int] = {}
         for symbol, index, axis in self._symbols:
             size = tensors[index].shape[axis]
@@ -88,16 +88,16 @@ class Carrier:
         return None if None in known else tuple(known)  # type: ignore[arg-type]  # none is None
 
 
-class LoopedState:
-    """State that bound calls hand on: what they write lies together, and so does what they read.
+class BoundFeedback:
+    """State that bound calls feed back: one block that they write, and one that they read.
 
     Args:
-        states: By input the state as it is, in host memory.
-        flags: Inputs that are true as long as the state is handed on.
+        states: By input the present state, in host memory.
+        flags: Inputs that are true while the state is fed back.
 
     Attributes:
-        written: By input where bound calls write what the next one reads; and the flags.
-        read: By input the memory that bound calls read.
+        written: By input the tensor that bound calls write for the next one; and the flags.
+        read: By input the tensor that bound calls read.
     """
 
     def __init__(self, states: Mapping[int, Tensor], flags: Iterable[int]) -> None:
@@ -116,7 +116,7 @@ class LoopedState:
             place += size
 
     def advance(self) -> None:
-        """Lets the next call read what the last one wrote."""
+        """Copies what the last call wrote to where the next one reads it."""
         self._read[:] = self._written
 
 

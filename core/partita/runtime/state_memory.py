@@ -77,7 +77,7 @@ class StateMemory:
         self.unsized.discard(index)
         return moves
 
-    def take_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
+    def set_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
         """Gives variables the sizes that other inputs have for their symbols, as the batch.
 
         Args:

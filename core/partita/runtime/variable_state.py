@@ -1,4 +1,4 @@
-"""The variables of one request: what they are, and how a run hands them to the next one."""
+"""The variables of one request, and how one run passes them to the next."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class VariableState:
 
     @property
     def state(self) -> Tensor:
-        """What the next run reads; zeros where the run is to compute the beginning itself.
+        """The value that the next run reads; zeros where that run computes the initial value.
 
-        A copy on the host, since runs write over it, perhaps on a device. Set to a
-        tensor or an array, of which a copy is kept, it raises ``InputError`` if type or shape do
-        not fit. Both raise ``RequestBusyError`` while the request runs.
+        Reading returns a copy on the host. Setting copies a tensor or an array, and raises
+        ``InputError`` if its type or shape do not fit. Both raise ``RequestBusyError`` while the
+        request runs.
         """
         with self._state.idle():
             return self._state.get(self._variable)
@@ -49,7 +49,7 @@ class VariableState:
             self._state.set(self._variable, value)
 
     def reset(self) -> None:
-        """Lets the next run begin anew.
+        """Resets the variable to its initial value.
 
         Raises:
             RequestBusyError: The request is running.
@@ -75,7 +75,7 @@ class RequestState:
 
     Attributes:
         variables: The model's.
-        by_turns: Those that a run reads in one tensor and writes to another.
+        double_buffered: The variables that a run reads in one tensor and writes to another.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class RequestState:
         self._bind = bind
         self._tensor = tensor
         self._memory = memory
-        self.by_turns = [one for one in variables if not self._is_in_place(one)]
+        self.double_buffered = [one for one in variables if not self._is_in_place(one)]
         self._flags = {variable.read: variable.begun for variable in variables if variable.begun}
-        for variable in self.by_turns:
+        for variable in self.double_buffered:
             self.reset(variable)
 
     def all(self) -> list[VariableState]:
@@ -120,18 +120,18 @@ class RequestState:
         return [(port, self._tensor(port.index)) for port in self.ports()]
 
     def get(self, variable: Variable) -> Tensor:
-        """A copy on the host of what a variable is: runs write over it."""
+        """A copy of a variable's value on the host."""
         tensor = self.tensor(variable)
         array = tensor.numpy()
         return HostTensor(array.copy() if tensor.memory == HOST else array)
 
     def set(self, variable: Variable, value: Any) -> None:
-        """Gives a variable another value, of which a copy is kept."""
+        """Sets a variable to a copy of a value."""
         given = value.numpy() if isinstance(value, Tensor) else value
         self._bind(self.completed({variable.read: given}), True)
 
     def reset(self, variable: Variable) -> None:
-        """Gives a variable its beginning."""
+        """Sets a variable to its initial value."""
         port = self._ports[variable.read]
         if self._is_in_place(variable):
             self._memory.clear(port.index)
@@ -142,7 +142,7 @@ class RequestState:
         self._bind(fresh, False)
 
     def _zeros(self, variable: Variable, sizes: Mapping[str, int]) -> HostTensor:
-        """What a variable begins with; sizes that nobody tells are 0."""
+        """A variable's initial value; unknown sizes are 0."""
         port = self._ports[variable.read]
         dims = port.shape or ()
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 0) for dim in dims]
@@ -153,13 +153,13 @@ class RequestState:
                 f"Variable '{variable.name}' ({port.describe()}) has no room: {error}"
             ) from error
 
-    def take_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
-        """Gives variables that are at their beginning the sizes that other inputs have, by symbol.
+    def set_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
+        """Gives variables with their initial value the sizes of the other inputs' symbols.
 
         Args:
-            shapes: By input its shape in the coming run.
+            shapes: By input its shape in the next run.
         """
-        places = {self._ports[one.read].index: one for one in self.by_turns if not one.begun}
+        places = {self._ports[one.read].index: one for one in self.double_buffered if not one.begun}
         empty = {index: one for index, one in places.items() if 0 in shapes.get(index, ())}
         if not empty:
             return
@@ -171,7 +171,7 @@ class RequestState:
                 self._bind({variable.read: fresh}, False)
 
     def completed(self, inputs: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Inputs by name; a variable among them counts as begun unless they say otherwise."""
+        """Inputs by name; a variable among them counts as initialized unless they say otherwise."""
         begun = {
             flag: HostTensor(np.array(True))
             for name, flag in self._flags.items()
@@ -179,14 +179,14 @@ class RequestState:
         }
         return {**inputs, **begun} if begun else inputs
 
-    def handed_on(self) -> tuple[dict[int, int], list[int]]:
-        """By turns: the input of each variable to its output, and the inputs that say it began."""
-        pairs = {self._ports[v.read].index: self._places[v.written] for v in self.by_turns}
-        return pairs, [self._ports[v.begun].index for v in self.by_turns if v.begun]
+    def feedback(self) -> tuple[dict[int, int], list[int]]:
+        """Double-buffered variables: input to output, and inputs that say whether it is set."""
+        pairs = {self._ports[v.read].index: self._places[v.written] for v in self.double_buffered}
+        return pairs, [self._ports[v.begun].index for v in self.double_buffered if v.begun]
 
     def advance(self, results: Sequence[Tensor]) -> None:
-        """Hands what a run has written to the next one."""
-        handed = {one.read: results[self._places[one.written]] for one in self.by_turns}
+        """Makes the values that a run has written the inputs of the next one."""
+        handed = {one.read: results[self._places[one.written]] for one in self.double_buffered}
         self._bind(self.completed(handed), False)
 
     def _is_in_place(self, variable: Variable) -> bool:

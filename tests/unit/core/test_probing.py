@@ -79,7 +79,7 @@ def test_each_operation_is_loaded_alone_and_once():
 
 
 def test_only_so_many_answers_are_remembered(monkeypatch):
-    monkeypatch.setattr("partita.contract.engine_probe.MOST_ELEMENTS", 1)
+    monkeypatch.setattr("partita.contract.engine_probe.MOST_ANSWERS", 1)
     engine = Engine()
     model = partita.Core().read_model(parser.parse_model(MODEL))
     probe = Probe(engine.load, {"FLOAT", "BOOL"})

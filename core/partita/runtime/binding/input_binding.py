@@ -1,4 +1,4 @@
-"""What a request reads: tensors, and how calls that are bound for them read the next ones."""
+"""The inputs of a request, and the call that is bound once tensors alike come repeatedly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partita.runtime.binding.input_setters import (
     setter_in_place,
 )
 from partita.runtime.binding.parked_calls import BoundCalls, ParkedCalls
-from partita.runtime.state_buffers import LoopedState, owner_of
+from partita.runtime.state_buffers import BoundFeedback, owner_of
 from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -30,40 +30,39 @@ if TYPE_CHECKING:
     from partita.contract.runner import Runner
     from partita.runtime.compiled_facts import CompiledFacts
 
-_PATIENCE = 2
-"""Runs on the same tensors before a request has calls for them bound."""
+_RUNS_BEFORE_BINDING = 2
+"""Runs on tensors of the same shapes before a request binds a call to them."""
 
 STAGED_BYTES = 1 << 14
-"""Inputs up to this size are copied to where bound calls read them, larger ones read in place.
+"""Bytes; inputs up to this size are copied to where bound calls read them, larger ones are not.
 
-To copy so little takes less time than to find out whether an array lies where it did.
+Copying so little takes less time than checking whether an array is at the same address.
 """
 
 
 class RequestInputs:
-    """The inputs of one request, and the calls that are bound for them.
+    """The inputs of one request, and the call that is bound to them.
 
-    Bound calls read small inputs from memory of this object, to which the elements of the
-    application's arrays are copied before each call, and large ones in place. While calls are
-    bound, an array like the one before it is noted as it is; :meth:`settle` makes a tensor of it
-    when one is asked for.
+    A bound call reads small inputs from staging memory, to which the application's arrays are
+    copied before each call, and large ones in place. While a call is bound, an array with the shape
+    and dtype of the one before it is only noted; :meth:`refresh_tensors` wraps it as a tensor when
+    one is needed.
 
-    Before each run it is looked whether an application has changed an array in place. Runners are
-    handed views of their own, and another one if so.
+    Each run checks whether the application has resized or moved an array in place. Runners get
+    views of their own, and new ones if so.
 
-    Inputs that are state in a memory of their own are none of the application's: they stay the
-    same tensors from run to run, and no call looks at them. One that is given all the same is
-    copied there.
+    Inputs that are state updated in place do not belong to the application: they are the same
+    tensors in every run, and are not checked. A value that the application sets is copied there.
 
     Args:
         compiled: The request's model.
         memory: The state that runs update in place.
-        place: The model where the request is.
+        place: The replica of the model that the request uses.
 
     Attributes:
-        tensors: One per input, ``None`` where none was set; of the last arrays after `settle`.
-        again: Calls with everything bound, once the same tensors have come some times.
-        results: What these calls leave behind.
+        tensors: One per input, ``None`` where none was set; current after `refresh_tensors`.
+        bound_call: The call that is bound to these inputs; ``None`` before enough runs alike.
+        results: The tensors that it writes.
     """
 
     def __init__(self, compiled: CompiledFacts, memory: StateMemory, place: DeviceModel) -> None:
@@ -76,62 +75,62 @@ class RequestInputs:
         self._names = InputNames(compiled)
         self.tensors: list[Tensor | None] = [memory.tensors.get(p.index) for p in compiled.inputs]
         self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
-        self.again: BoundCall | None = None
+        self.bound_call: BoundCall | None = None
         self.results: Sequence[Tensor] = ()
         self._parked = ParkedCalls()
         self._setters: Sequence[InputSetter] = ()
-        self._bound: Sequence[Tensor] = ()  # what the bound calls read
-        self._written: Mapping[int, object] = {}  # who owns the memory that they write, by id
-        # By input what it was given as: an array that is read as it is, or a tensor.
+        self._bound: Sequence[Tensor] = ()  # the tensors that the bound call reads
+        self._written: Mapping[int, object] = {}  # by id the owners of the memory that it writes
+        # By input what the application gave: an array that is read in place, or a tensor.
         self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
         self._copies = InputCopies(place)
-        self._taken = False  # whether arrays among the sources are newer than the tensors
-        self._brought = False  # whether bound calls read all sources already
-        self._runs, self._patience = 0, _PATIENCE
-        self._handed_on: Mapping[int, int] = {}  # state by turns: input to the output before it
-        self._flags: frozenset[int] = frozenset()  # inputs that say that there is state
-        self._loop = LoopedState({}, ())  # what bound calls find these inputs in
-        self._outside = self._given  # the other ones
-        self._is_looped = True  # whether these inputs are to be found there
-        self._in_step = False  # whether the last call found them there, too
+        self._has_newer_arrays = False  # whether sources are newer than the tensors
+        self._is_current = False  # whether the bound call reads all sources already
+        self._runs, self._runs_before_binding = 0, _RUNS_BEFORE_BINDING
+        self._feedback: Mapping[int, int] = {}  # input to the output of the run before
+        self._flags: frozenset[int] = frozenset()  # inputs that say whether there is state
+        self._bound_feedback = BoundFeedback({}, ())  # the memory of these with a bound call
+        self._from_application = self._given  # the other inputs
+        self._is_fed_back = True  # whether the state is in that memory
+        self._fed_back_last = False  # whether it was, too, for the last call
 
-    def hand_on(self, outputs: Mapping[int, int], flags: Iterable[int]) -> None:
-        """Names state of which a run reads what the run before it wrote, in another tensor.
+    def set_feedback(self, outputs: Mapping[int, int], flags: Iterable[int]) -> None:
+        """Sets which outputs of a run are inputs of the next one, in other tensors.
 
-        Calls that are bound hand it on themselves, if it is small: what they read is a copy.
+        Bound calls feed them back without the request, if they are small: what they read is a copy.
 
         Args:
             outputs: By input the output that the next run reads there.
             flags: Inputs that are true from the second run on.
         """
-        self._handed_on, self._flags = outputs, frozenset(flags)
+        self._feedback, self._flags = outputs, frozenset(flags)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names.indices
 
-    def complete(self) -> Sequence[Tensor]:
-        """What the runner is to read.
+    def tensors_for_run(self) -> Sequence[Tensor]:
+        """The tensors for the runner to read.
 
         Raises:
-            InputError: An input was not set, or its array does not fit any more.
+            InputError: An input was not set, or its array no longer fits the port.
         """
-        self.settle()
+        self.refresh_tensors()
         if self._memory.unsized:
-            self._memory.take_sizes(self.shapes())
+            self._memory.set_sizes(self.shapes())
         for index, tensor in self._memory.tensors.items():
             self.tensors[index] = tensor
         return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
 
     def shapes(self) -> dict[int, tuple[int, ...]]:
-        """By input the shape that was given, of those that are no state in a memory of its own."""
-        self.settle()
+        """By input its shape, of all but the state that is updated in place."""
+        self.refresh_tensors()
         given = ((index, self.tensors[index]) for index in self._given)
         return {index: tensor.shape for index, tensor in given if tensor is not None}
 
     def unequal_sizes(self) -> str:
-        """A sentence on inputs that name one size and have different ones; empty if none do.
+        """A sentence about inputs whose sizes of one symbol differ; empty if there are none.
 
-        Models may do so, and most compute: it is said only where one does not.
+        Most such models can be computed: the sentence explains one that cannot.
         """
         first: dict[str, tuple[str, int]] = {}
         for index, sizes in self.shapes().items():
@@ -146,7 +145,7 @@ class RequestInputs:
         return ""
 
     def _view(self, index: int, tensor: Tensor | None) -> Tensor:
-        """A tensor as runners are to see it: the same object only as long as it is the same."""
+        """The view of a tensor for runners: the same object until its array changes in place."""
         if tensor is not None and index in self._memory.tensors:
             return tensor
         state = self._states[index]
@@ -167,132 +166,132 @@ class RequestInputs:
             taken = to_tensor(self._ports[index], source, copy=False)
             state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
             self.tensors[index] = self._sources[index] = taken
-            self.start_anew()
+            self.unbind()
         return state.view
 
-    def bound_calls(self, outputs_hold: bool) -> BoundCall | None:
-        """Calls with everything bound, if there are any and all arrays are what they were.
+    def ready_call(self, outputs_hold: bool) -> BoundCall | None:
+        """The bound call, made to read the present inputs; ``None`` if there is none that can.
 
         Args:
-            outputs_hold: Whether the arrays that results go to are.
+            outputs_hold: Whether the arrays for the results are unchanged.
         """
-        again = self.again
-        if again is None:
+        call = self.bound_call
+        if call is None:
             return None
-        brought, self._brought = self._brought, False
+        current, self._is_current = self._is_current, False
         outputs_hold = outputs_hold and self._version == self._memory.version
-        if brought and self._goes_on():
-            self._loop.advance()
-        if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
-            self._in_step = self._is_looped
-            if not self._is_looped:
-                self._find_in_loop()
-            return again
-        self.start_anew()
+        if current and self._feeds_back():
+            self._bound_feedback.advance()
+        if outputs_hold and (current or self._set_sources() or self._rebind(call)):
+            self._fed_back_last = self._is_fed_back
+            if not self._is_fed_back:
+                self._read_feedback()
+            return call
+        self.unbind()
         return None
 
-    def _goes_on(self) -> bool:
-        """Whether bound calls find state where the last one left it."""
-        return self._is_looped and self._in_step
+    def _feeds_back(self) -> bool:
+        """Whether the bound call finds the state where its last call left it."""
+        return self._is_fed_back and self._fed_back_last
 
-    def _bring_sources(self) -> bool:
-        """Lets the bound calls read the present elements; ``False`` if they cannot by setters."""
+    def _set_sources(self) -> bool:
+        """Sets the present elements for the bound call; ``False`` if a setter cannot."""
         setters, sources = self._setters, self._sources
-        goes_on = self._goes_on()
-        for index in self._outside if goes_on else self._given:
+        feeds_back = self._feeds_back()
+        for index in self._from_application if feeds_back else self._given:
             bring, source = setters[index], sources[index]
             if not bring(source if type(source) is np.ndarray else source.numpy()):  # type: ignore[union-attr]  # all are set
                 return False
-        if goes_on:
-            self._loop.advance()
+        if feeds_back:
+            self._bound_feedback.advance()
         return True
 
-    def _rebind(self, again: BoundCall) -> bool:
-        """Lets the bound calls read large arrays where they are now; whether they can."""
-        tensors = self.complete()
-        if self.again is not again or not all(map(_is_like, tensors, self._bound)):
+    def _rebind(self, call: BoundCall) -> bool:
+        """Rebinds the call to large arrays at their present addresses; whether it could be."""
+        tensors = self.tensors_for_run()
+        if self.bound_call is not call or not all(map(_is_like, tensors, self._bound)):
             return False
-        given = [tensors[i].numpy() for i in self._given if i not in self._handed_on]
+        given = [tensors[i].numpy() for i in self._given if i not in self._feedback]
         if any(id(owner_of(array)) in self._written for array in given):
             return False
         bound, setters = self._to_bind(tensors, dict(enumerate(self._bound)))
-        if not again.rebind(bound):
+        if not call.rebind(bound):
             return False
         self._bound, self._setters = bound, setters
         return True
 
-    def _find_in_loop(self) -> None:
-        """Finds state where bound calls write it, instead of where it was set for one of them."""
-        self.settle()
-        for index, tensor in self._loop.written.items():
+    def _read_feedback(self) -> None:
+        """Takes the state from where bound calls write it, not from where it was set last."""
+        self.refresh_tensors()
+        for index, tensor in self._bound_feedback.written.items():
             self.tensors[index] = self._sources[index] = tensor
-        self._is_looped = True
+        self._is_fed_back = True
 
-    def take_back(self) -> None:
-        """Leaves state as it was before the last bound call, which has failed."""
-        if self.again is None or not self._loop.written:
+    def restore_state(self) -> None:
+        """Restores the state from before the last bound call, which has failed."""
+        if self.bound_call is None or not self._bound_feedback.written:
             return
-        self.settle()
-        for index in self._loop.written:
+        self.refresh_tensors()
+        for index in self._bound_feedback.written:
             before = HostTensor(self._bound[index].numpy().copy())
             self.tensors[index] = self._sources[index] = before
-        self._is_looped = False
+        self._is_fed_back = False
 
-    def _looped(self, results: Sequence[Tensor]) -> LoopedState | None:
-        """What bound calls find state in from now on; ``None`` if they cannot hand it on.
+    def _new_feedback(self, results: Sequence[Tensor]) -> BoundFeedback | None:
+        """Memory for state that bound calls feed back; ``None`` if they cannot.
 
         Args:
-            results: What they would write to.
+            results: The tensors that they would write.
         """
         found: dict[int, Tensor] = {}
-        for index, output in self._handed_on.items():
+        for index, output in self._feedback.items():
             tensor, result = self.tensors[index], results[output]
             if tensor is None or tensor.memory != HOST or result.memory != HOST:
                 return None
             if tensor.nbytes > STAGED_BYTES or tensor.numpy() is not result.numpy():
                 return None
             found[index] = tensor
-        return LoopedState(found, self._flags)
+        return BoundFeedback(found, self._flags)
 
-    def repeat_from_now_on(
+    def bind_if_repeated(
         self, runner: Runner, results: Sequence[Tensor], delivered: Sequence[Tensor]
     ) -> None:
-        """Asks for calls with everything bound, once tensors alike have come some times.
+        """Counts a run, and binds a call once enough of them had tensors of the same shapes.
 
         Args:
-            runner: Binds them.
-            results: What they are to write to.
-            delivered: What the application is to find the results in.
+            runner: The runner that binds the call.
+            results: The tensors for the call to write.
+            delivered: The tensors in which the application gets the results.
         """
         self._runs += 1
-        if self._runs != self._patience:
+        if self._runs != self._runs_before_binding:
             return
         state = self._memory.outputs
-        brought = [
+        bound_results = [
             result
             if index in state or result.memory == HOST
             else HostTensor(host_array(self._place, result.shape, result.dtype))
             for index, result in enumerate(results)
         ]
-        loop = self._looped(brought)
-        if loop is None:
+        feedback = self._new_feedback(bound_results)
+        if feedback is None:
             return
-        for index, output in self._handed_on.items():
-            brought[output] = loop.written[index]
+        for index, output in self._feedback.items():
+            bound_results[output] = feedback.written[index]
         # Calls copy results of a device's own memory to the host.
-        shown = zip(brought, results, delivered, strict=True)
+        shown = zip(bound_results, results, delivered, strict=True)
         delivered = [new if tensor is old else tensor for new, old, tensor in shown]
-        results = brought
+        results = bound_results
         written = [result for index, result in enumerate(results) if index not in state]
-        tensors = self.complete()
+        tensors = self.tensors_for_run()
         given = [tensors[index] for index in self._given]
         if not all(isinstance(x, HostTensor) for x in given):
             return
         owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
-        bound, setters = self._to_bind(tensors, loop.read)
-        self.again = runner.bind(bound, results)
-        if self.again is not None:
+        bound, setters = self._to_bind(tensors, feedback.read)
+        self.bound_call = runner.bind(bound, results)
+        if self.bound_call is not None:
             self._bound, self._setters = bound, setters
             self._version = self._memory.version
             self.results = delivered
@@ -300,18 +299,20 @@ class RequestInputs:
                 tensor if source is None else source
                 for source, tensor in zip(self._sources, self.tensors, strict=True)
             ]
-            self._loop, self._in_step = loop, False
-            self._outside = [index for index in self._given if index not in loop.written]
-            self._find_in_loop()
+            self._bound_feedback, self._fed_back_last = feedback, False
+            self._from_application = [
+                index for index in self._given if index not in feedback.written
+            ]
+            self._read_feedback()
 
     def _to_bind(
         self, tensors: Sequence[Tensor], before: Mapping[int, Tensor]
     ) -> tuple[list[Tensor], list[InputSetter]]:
-        """What calls are to read for these tensors, and how others come there.
+        """The tensors for a call to read, and how the elements of further ones are set there.
 
         Args:
             tensors: The tensors of a run, in host memory.
-            before: By input what calls are bound to already; memory for small inputs is used again.
+            before: By input the tensor that a call is bound to already; staging memory is reused.
         """
         bound: list[Tensor] = []
         setters: list[InputSetter] = []
@@ -329,63 +330,67 @@ class RequestInputs:
                 staged = HostTensor(np.empty_like(tensor.numpy()))
             staged.numpy()[...] = tensor.numpy()
             bound.append(staged)
-            written = {} if index in self._handed_on else self._written
+            written = {} if index in self._feedback else self._written
             setters.append(setter_by_copy(staged.numpy(), written))
         return bound, setters
 
-    def start_anew(self) -> None:
-        """Tensors of other shapes have come; what alternates is to be bound less and less often."""
-        self.settle()
-        self._brought = False
-        if self.again is not None:
-            self._patience *= 2
-        self.again, self._bound, self._setters, self._runs = None, (), (), 0
+    def unbind(self) -> None:
+        """Drops the bound call; each time, twice as many runs are needed before the next one."""
+        self.refresh_tensors()
+        self._is_current = False
+        if self.bound_call is not None:
+            self._runs_before_binding *= 2
+        self.bound_call, self._bound, self._setters, self._runs = None, (), (), 0
 
-    def _go_on_with_other_shapes(self) -> None:
-        """Tensors of other shapes were set: calls that were bound for these before go on.
+    def _switch_shapes(self) -> None:
+        """Changes to tensors of other shapes, and to the call that was bound to such before.
 
-        Those of a request with state wait until their shapes come again, if what they read is
-        copied for them; they are few, and a prompt between tokens must not cost the tokens theirs.
+        A request with state keeps the former call until its shapes come back, if all its inputs are
+        staged: a prompt between tokens must not cost the tokens their bound call.
         """
-        in_place = self._memory.tensors and not self._handed_on
-        if self.again is not None and in_place and not self._reads_in_place():
+        in_place = self._memory.tensors and not self._feedback
+        if self.bound_call is not None and in_place and not self._reads_in_place():
             calls = BoundCalls(
-                *(self.again, self._bound, self._setters, self._written, self.results),
+                *(self.bound_call, self._bound, self._setters, self._written, self.results),
                 self._version,
             )
             self._parked.park(calls, self._given)
-            self.again = None
-        self.start_anew()
+            self.bound_call = None
+        self.unbind()
         found = self._parked.fetch(self.tensors, self._given)
         if found is not None and found.version == self._memory.version:
-            self.again, self._bound, self._setters = found.call, found.reads, found.setters
+            self.bound_call, self._bound, self._setters = found.call, found.reads, found.setters
             self._written, self.results = found.written, found.results
             self._version = found.version
 
     def _reads_in_place(self) -> bool:
-        """Whether bound calls read arrays of the application where they lie."""
+        """Whether the bound call reads arrays of the application in place."""
         return any(self._bound[index].nbytes > STAGED_BYTES for index in self._given)
 
     def forget_arrays(self) -> None:
-        """Takes the next arrays for new ones, whichever they are."""
-        self.start_anew()
+        """Forgets all bound calls and arrays, so that the next arrays are checked as new ones."""
+        self.unbind()
         self._parked.clear()
         self._sources = list(self.tensors)
 
-    def take(self, inputs: Inputs, at_once: bool, copy: bool = False) -> bool:
-        """Lets the bound calls read other arrays, if they are like those that they read now.
+    def try_set(self, inputs: Inputs, at_once: bool, copy: bool = False) -> bool:
+        """Sets inputs for the bound call, if they have the shapes and dtypes of the former ones.
 
         Args:
-            inputs: What was given.
-            at_once: Whether the calls are made next, before anybody can change the arrays.
-            copy: Copy the elements of arrays in any case, to where those of the last ones are.
+            inputs: The inputs as the application gave them.
+            at_once: Whether the call is made next, before anybody can change the arrays.
+            copy: Copy arrays in any case, over the copies of the former ones.
         """
-        if self.again is None or type(inputs) is not dict:
+        if self.bound_call is None or type(inputs) is not dict:
             return False
         setters, indices, sources = self._setters, self._names.indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
-            if index is None or type(data) is not np.ndarray or index in self._loop.written:
+            if (
+                index is None
+                or type(data) is not np.ndarray
+                or index in self._bound_feedback.written
+            ):
                 return False
             if copy:
                 data = self._copies.refill(index, data)
@@ -393,24 +398,24 @@ class RequestInputs:
                 return False
             sources[index] = data
         self._sources = sources
-        self._taken = True
-        due = self._outside if self._goes_on() else self._given
-        self._brought = at_once and len(inputs) == len(due)
+        self._has_newer_arrays = True
+        due = self._from_application if self._feeds_back() else self._given
+        self._is_current = at_once and len(inputs) == len(due)
         return True
 
-    def bind(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
+    def set(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong.
 
         Args:
-            inputs: What was given.
-            copy: Copy the elements of arrays in any case.
-            own: Makes of a tensor one that may be kept: itself, or a copy.
+            inputs: The inputs as the application gave them.
+            copy: Copy arrays in any case.
+            own: Returns the tensor that may be kept for one: itself, or a copy.
 
         Raises:
             InputError: A wrong name, dtype or shape.
         """
-        self.settle()
-        self._brought = False
+        self.refresh_tensors()
+        self._is_current = False
         ports = self._ports
         pairs = self._names.pairs(inputs)
         tensors, sources = self.tensors.copy(), self._sources.copy()
@@ -428,23 +433,23 @@ class RequestInputs:
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             self._copies.note(index, tensor, copy and is_array)
-            self._is_looped &= index not in self._loop.written
+            self._is_fed_back &= index not in self._bound_feedback.written
             changed = True
         if changed:
             alike = all(map(_is_like, tensors, self.tensors))
             self.tensors, self._sources = tensors, sources
             if not alike:
-                self._go_on_with_other_shapes()
+                self._switch_shapes()
         for index, tensor in state.items():
             self._memory.put(index, tensor)
 
-    def settle(self) -> None:
-        """Makes tensors of the arrays that came without being made ones.
+    def refresh_tensors(self) -> None:
+        """Wraps arrays as tensors that were only noted when they were set.
 
-        They were like those before them when they came; what they are now, a run will look at.
+        They fitted when they came; whether they still do, the next run checks.
         """
-        if self._taken:
-            self._taken = False
+        if self._has_newer_arrays:
+            self._has_newer_arrays = False
             for index, source in enumerate(self._sources):
                 before = self.tensors[index]
                 if type(source) is not np.ndarray or before is None or before.numpy() is source:

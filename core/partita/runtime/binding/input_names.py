@@ -35,8 +35,8 @@ class InputNames:
         self.indices = {alias: p.index for p in compiled.inputs for alias in p.aliases}
         self.indices.update((port.name, port.index) for port in compiled.inputs)
         variables = compiled.model.variables
-        handed_on = {name for one in variables for name in (one.read, one.begun)}
-        self._asked = sum(port.name not in handed_on for port in compiled.inputs)
+        feedback = {name for one in variables for name in (one.read, one.begun)}
+        self._asked = sum(port.name not in feedback for port in compiled.inputs)
 
     def pairs(self, inputs: Inputs) -> Iterable[tuple[int, Any]]:
         """Index and data of each input that is given.

@@ -1,4 +1,4 @@
-"""What a request writes: results, where the application wants them, and what is fed back."""
+"""The outputs of a request: results, the tensors that were set for them, and feedback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partita.model.model import Port
 from partita.runtime.binding.input_conversion import Array, check, is_plain
 from partita.runtime.infer_result import InferResult
 from partita.runtime.result_check import ResultCheck
-from partita.runtime.state_buffers import Carrier, owner_of
+from partita.runtime.state_buffers import FeedbackBuffers, owner_of
 from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -27,10 +27,10 @@ class RequestOutputs:
 
     Args:
         compiled: The request's model.
-        memory: The state that runs update in place; those outputs go there.
+        memory: The state that runs update in place, where these outputs are written.
 
     Attributes:
-        results: Of the last run, where the application wants them.
+        results: The results of the last run, in the tensors that the application has set.
     """
 
     def __init__(self, compiled: CompiledFacts, memory: StateMemory) -> None:
@@ -41,7 +41,7 @@ class RequestOutputs:
         self._own = [port.index for port in compiled.outputs if port.name not in state]
         self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))
         self._targets: list[ArrayState | None] | None = None
-        self._carrier: Carrier | None = None
+        self._feedback_buffers: FeedbackBuffers | None = None
         self.results: Sequence[Tensor] = ()
 
     def set(self, port: Port, target: Any) -> None:
@@ -65,15 +65,15 @@ class RequestOutputs:
         state = None if self._targets is None else self._targets[port.index]
         return None if state is None else state.tensor
 
-    def still_there(self) -> bool:
-        """Whether the arrays that results go to are what they were when they were set."""
+    def targets_unchanged(self) -> bool:
+        """Whether the arrays that were set for outputs have not been changed in place."""
         return self._targets is None or all(s is None or s.holds() for s in self._targets)
 
     def targets(self, tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
-        """What the runner is to write to, in a run on these inputs.
+        """The tensors for the runner to write, in a run on these inputs.
 
         Raises:
-            InputError: An array that was set as an output does not fit any more.
+            InputError: An array that was set as an output no longer fits the port.
         """
         states = self._targets
         given: list[Tensor | None] | None = None
@@ -82,11 +82,11 @@ class RequestOutputs:
                 if state is not None and not state.holds():
                     states[index] = _writable(self._ports[index], state.tensor)
             given = [
-                None if s is None or not self._can_go_to(index, s.array, tensors) else s.view
+                None if s is None or not self._can_write_to(index, s.array, tensors) else s.view
                 for index, s in enumerate(states)
             ]
-        if self._carrier is not None:
-            lent = self._carrier.targets(tensors, given)
+        if self._feedback_buffers is not None:
+            lent = self._feedback_buffers.targets(tensors, given)
             given = None if lent is None else list(lent)
         if not self._memory.outputs:
             return given
@@ -95,7 +95,7 @@ class RequestOutputs:
             targets[output] = self._memory.tensors[source]
         return targets
 
-    def _can_go_to(self, output: int, array: Array, tensors: Sequence[Tensor]) -> bool:
+    def _can_write_to(self, output: int, array: Array, tensors: Sequence[Tensor]) -> bool:
         """Whether a run on these inputs can write an output to an array of the application.
 
         Not where an input lies, but for the one that the device writes over.
@@ -114,18 +114,18 @@ class RequestOutputs:
                 return False
         return True
 
-    def take(self, results: Sequence[Tensor], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Takes what a run returned, and copies what the application wants elsewhere.
+    def deliver(self, results: Sequence[Tensor], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Checks the results of a run, and copies them to the tensors that the application set.
 
         Args:
-            results: What the runner returned.
-            inputs: What it was given.
+            results: The tensors that the runner returned.
+            inputs: The tensors that it read.
 
         Returns:
-            The tensors that calls of this run would write to, if they were bound.
+            The tensors that a call bound to this run would write.
 
         Raises:
-            PluginError: They are not what the outputs promise.
+            PluginError: A result does not fit its port, or the symbols in the ports' shapes.
         """
         if not self._check.is_plain(results):
             fault = self._check.fault(results, [tensor.shape for tensor in inputs])
@@ -157,7 +157,7 @@ class RequestOutputs:
         return written
 
     def _in_place(self, results: Sequence[Tensor]) -> list[Tensor]:
-        """Results with state where it belongs, also of a device that wrote it elsewhere."""
+        """Results with state in its own memory, also where a device wrote it elsewhere."""
         delivered = list(results)
         for output, source in self._memory.outputs.items():
             if delivered[output] is not self._memory.tensors[source]:
@@ -166,10 +166,10 @@ class RequestOutputs:
         return delivered
 
     def collect(self, copy: bool) -> InferResult:
-        """The results as arrays; variables as tensors.
+        """The results as arrays, and variables as tensors.
 
         Args:
-            copy: Copies of them, instead of what the next run overwrites.
+            copy: Return copies, not arrays that the next run overwrites.
 
         Raises:
             DeviceMemoryError: The host has no room for copies.
@@ -188,12 +188,12 @@ class RequestOutputs:
             ) from error
         return InferResult(self._ports, arrays)
 
-    def own(self, tensor: Tensor, leave: Callable[[], bool]) -> Tensor:
-        """An input, or a copy where the runner cannot read it in place or would overwrite it.
+    def keepable(self, tensor: Tensor, leave: Callable[[], bool]) -> Tensor:
+        """An input that may be kept: a copy where the runner cannot read it or would overwrite it.
 
         Args:
             tensor: The input.
-            leave: Has the runner give up the last results; whether it has.
+            leave: Asks the runner to give up the last results; returns whether it did.
         """
         if tensor.memory != HOST:
             takes = self._compiled.device_model.takes_memory(tensor.memory)
@@ -202,7 +202,7 @@ class RequestOutputs:
             return tensor
         array = tensor.numpy()
         owner = owner_of(array)
-        if self._carrier is not None and self._carrier.owns(owner):
+        if self._feedback_buffers is not None and self._feedback_buffers.owns(owner):
             return tensor
         if self._is_written_over(array):
             return tensor
@@ -213,7 +213,7 @@ class RequestOutputs:
         ]
         for index in within:  # several outputs may lie in one block of memory
             if np.may_share_memory(array, self.results[index].numpy()):
-                self._carry(index)
+                self._feed_back(index)
         return HostTensor(array.copy()) if within and not leave() else tensor
 
     def _is_written_over(self, array: Array) -> bool:
@@ -223,11 +223,11 @@ class RequestOutputs:
             for index, state in enumerate(self._targets)
         )
 
-    def _carry(self, output: int) -> None:
-        """Spares an output that is fed back the copy, from the next run on."""
-        if self._carrier is None:
-            self._carrier = Carrier(self._compiled.inputs, self._ports)
-        self._carrier.add(output)
+    def _feed_back(self, output: int) -> None:
+        """Has an output that is fed back written to buffers of its own from the next run on."""
+        if self._feedback_buffers is None:
+            self._feedback_buffers = FeedbackBuffers(self._compiled.inputs, self._ports)
+        self._feedback_buffers.add(output)
 
 
 def _writable(port: Port, target: Tensor | Array) -> ArrayState:
