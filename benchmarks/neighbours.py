@@ -6,9 +6,11 @@
 Models: those of `cpu_networks` (random weights; default resnet50). Engines: ORT, onnxruntime by the
 example plugin; ORT-SPINS, the same with threads that keep looking for work, as is its default; OV,
 OpenVINO by the example plugin. All compute float32 (Partita with EXECUTION_MODE_HINT=ACCURACY).
-Operations in their order are cut into 2 and 8 equal runs that alternate between the two; calls take
-turns in one process. Printed are medians in milliseconds, and each cut's over the mean of both
-alone: 1.0 if cutting costs nothing, as half of the operations run on each. With --processor they
+Operations in their order are cut into 2 and 8 equal runs that alternate between the two, with
+either of them first; calls take turns in one process. Printed are medians in milliseconds, and each
+cut's over the mean of both alone, with device CPU first, the other first, and their mean: that is
+1.0 if cutting costs nothing, as each operation runs once on each. (One way round alone also tells
+which engine is better at which half.) With --processor they
 are times of the processors, which on a busy machine are comparable where wall time is not; they
 tell what is computed and laid out, and not how long threads sleep for one another.
 """
@@ -16,7 +18,9 @@ tell what is computed and laid out, and not how long threads sleep for one anoth
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -65,7 +69,7 @@ def request_of(
 
 
 def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) -> dict[str, Any]:
-    """Milliseconds of both alone and of the cuts, of wall time or of the processors."""
+    """Milliseconds of both alone and of the cuts either way, of wall time or of the processors."""
     proto, feeds = BUILT[name]()
     core, other = core_with(engine)
     own = {"INFERENCE_NUM_THREADS": threads, "EXECUTION_MODE_HINT": "ACCURACY"}
@@ -78,17 +82,20 @@ def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) 
         calls[device], submodels[device] = request_of(
             core, core.read_model(proto), device, config, feeds
         )
-    for parts in PARTS:
+    config = {"DEVICE_PROPERTIES": configs, "STRICT": True}
+    for parts, order in itertools.product(PARTS, (("CPU", other), (other, "CPU"))):
         model = core.read_model(proto)
-        pin_alternately(model, parts, ("CPU", other))
-        config = {"DEVICE_PROPERTIES": configs, "STRICT": True}
-        label = f"{parts} parts"
+        pin_alternately(model, parts, order)
+        label = f"{parts} parts, {order[0]} first"
         calls[label], submodels[label] = request_of(
             core, model, f"HETERO:CPU,{other}", config, feeds
         )
     taken = take_turns(calls, rounds, time.process_time if processor else time.perf_counter)
     mean = (taken["CPU"] + taken[other]) / 2
-    ratios = {f"{parts} parts": taken[f"{parts} parts"] / mean for parts in PARTS}
+    ratios = {
+        f"{parts} parts": [taken[f"{parts} parts, {first} first"] / mean for first in configs]
+        for parts in PARTS
+    }
     return {
         "model": name,
         "engine": engine,
@@ -97,6 +104,7 @@ def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) 
         "ms": taken,
         "submodels": submodels,
         "over the mean of both alone": ratios,
+        "mean of both ways": {label: statistics.fmean(both) for label, both in ratios.items()},
     }
 
 
@@ -117,12 +125,12 @@ def main() -> None:
             print(json.dumps(found), flush=True)
             continue
         times = "  ".join(f"{label} {ms:.2f} ms" for label, ms in found["ms"].items())
-        ratios = found["over the mean of both alone"]
-        cuts = "  ".join(
-            f"{label} ({found['submodels'][label]} made) {ratio:.2f}"
-            for label, ratio in ratios.items()
-        )
-        print(f"{name:14} {arguments.engine:9} {times}   over the mean: {cuts}", flush=True)
+        made = "  ".join(f"{label} {count}" for label, count in found["submodels"].items())
+        print(f"{name} {arguments.engine}  {times}\n  submodels: {made}")
+        for label, ratios in found["over the mean of both alone"].items():
+            ways = " and ".join(f"{ratio:.3f}" for ratio in ratios)
+            ratio = found["mean of both ways"][label]
+            print(f"  {label} over the mean of both alone: {ways}, mean {ratio:.3f}", flush=True)
 
 
 if __name__ == "__main__":

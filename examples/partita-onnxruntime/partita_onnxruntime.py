@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from partita_onnxruntime_binding import bound_call
+from partita_onnxruntime_images import reorder_once
 from pydantic import Field
 
 import partita
@@ -18,9 +19,7 @@ TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64"
 class OrtProperties(partita.DeviceProperties):
     """Properties of device ORT."""
 
-    INFERENCE_NUM_THREADS: int = Field(
-        0, ge=0, description="Threads of one model; 0: as many as onnxruntime chooses."
-    )
+    INFERENCE_NUM_THREADS: int = Field(0, ge=0, description="Threads; 0: onnxruntime's choice.")
     ALLOW_SPINNING: bool = Field(
         False,
         description="Whether threads that wait keep their processors. Beside another device on "
@@ -66,7 +65,7 @@ class OrtModel(partita.DeviceModel):
 
     def __init__(self, model: partita.Model, properties: Any, device: str) -> None:
         super().__init__(model, properties, device)
-        self.session = load(model.to_onnx().SerializeToString(), properties)
+        self.session = load(reorder_once(model.to_onnx()).SerializeToString(), properties)
 
     def create_runner(self) -> partita.Runner:
         return OrtRunner(self)

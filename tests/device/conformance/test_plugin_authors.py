@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -10,7 +11,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from models import model_of, node, value, weight
 
 import partita
 from partita.cli.commands.new_plugin import write_plugin
@@ -159,8 +164,6 @@ def test_example_plugin_conforms(device, folder, module, plugin, monkeypatch):
 
 
 def test_examples_mix_with_other_devices(monkeypatch):
-    import numpy as np
-
     from partita_conformance.inputs.models import networks
 
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
@@ -174,3 +177,66 @@ def test_examples_mix_with_other_devices(monkeypatch):
     alone = core.compile_model(sample.proto, "REFERENCE")(sample.feeds())
     for have, want in zip(mixed.to_tuple(), alone.to_tuple(), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture
+def residual_sum():
+    """Two images that enter, and what the second half of a residual block makes of their sum."""
+    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
+    return model_of(
+        [
+            node("Add", ["a", "b"], "sum"),
+            node("Relu", ["sum"], "x"),
+            node("Conv", ["x", "w"], "c", pads=[1, 1, 1, 1]),
+            node("Add", ["c", "x"], "d"),
+            node("Relu", ["d"], "y"),
+        ],
+        [value(name, [1, 16, 9, 7]) for name in "ab"],
+        [value("y", [1, 16, 9, 7])],
+        [weight("w", weights)],
+    )
+
+
+def test_example_changes_the_order_of_an_image_once(monkeypatch, tmp_path, residual_sum):
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
+    has_blocks = platform.machine().lower() in {"x86_64", "amd64"}
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    plugin, loaded = __import__("partita_onnxruntime"), []
+    load = plugin.load
+    monkeypatch.setattr(plugin, "load", lambda given, how: loaded.append(given) or load(given, how))
+    core = partita.Core()
+    core.register_plugin(plugin.OrtPlugin())
+    rng = np.random.default_rng(1)
+    feeds = {name: rng.standard_normal((1, 16, 9, 7)).astype(np.float32) for name in "ab"}
+    feeds["a"].flat[:2] = np.inf, np.nan
+    have, want = (
+        core.compile_model(residual_sum, device)(feeds).to_tuple()[0]
+        for device in ("ORT", "REFERENCE")
+    )
+    np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+    types = [node.op_type for node in onnx.ModelProto.FromString(loaded[-1]).graph.node]
+    assert types == ["Add", "Relu", "AveragePool", "Conv", "Add", "Relu"]
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(loaded[-1], options, providers=["CPUExecutionProvider"])
+    ran = [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
+    if has_blocks:
+        assert ran.count("ReorderInput") == ran.count("ReorderOutput") == 1
+
+
+def test_example_leaves_images_alone_that_convolutions_only_read(monkeypatch, residual_sum):
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
+    module = __import__("partita_onnxruntime_images")
+    weights = np.ones((16, 16, 1, 1), np.float32)
+    straight = model_of(
+        [node("Conv", ["x", "w"], "c"), node("Relu", ["c"], "y")],
+        [value("x", [1, 16, 4, 4])],
+        ["y"],
+        [weight("w", weights)],
+    )
+    for model, machine in ((straight, "x86_64"), (residual_sum, "arm64")):
+        monkeypatch.setattr(module.platform, "machine", lambda machine=machine: machine)
+        given = model.SerializeToString()
+        changed = module.reorder_once(onnx.ModelProto.FromString(given))
+        assert [n.op_type for n in changed.graph.node] == [n.op_type for n in model.graph.node]
