@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -346,6 +347,37 @@ def test_a_model_that_runs_for_minutes_is_compiled_without_running_for_them(monk
     monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
     rehearsal.forget()
     compiled(pool(6000, 1000))
+
+
+def test_an_interrupt_ends_a_compile_and_what_it_began(monkeypatch):
+    """The interrupt comes while another process makes a launch of minutes."""
+    compiled(pool(4, 2))  # lets the family be tried
+    monkeypatch.setattr(rehearsal.verdicts, "read", lambda *_: None)
+    rehearsal.forget()
+    standing_processes.end_all()
+    before = {*threading.enumerate()}
+    lent = []
+    lend = standing_processes.lend
+
+    def lend_and_interrupt(device):
+        lent.append(lend(device))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return lent[-1]
+
+    monkeypatch.setattr(standing_processes, "lend", lend_and_interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled(pool(6000, 1000))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert [process.process.returncode for process in lent] == [-signal.SIGKILL]
+    for thread in {*threading.enumerate()} - before:
+        thread.join(10)
+        assert not thread.is_alive()
+    monkeypatch.setattr(standing_processes, "lend", lend)
+    monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
+    assert compiled(pool(4, 2))({"x": np.ones((1, 1, 4, 4), np.float32)})["y"].shape == (1, 1, 3, 3)
 
 
 def test_what_ends_a_process_by_chance_is_not_kept(scripted, monkeypatch):

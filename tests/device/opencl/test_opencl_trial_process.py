@@ -5,6 +5,7 @@ What is slow does not hang, and what no driver did is told apart.
 
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import time
 
 import pytest
 
+from partita.system import joint_work
 from partita_opencl.drivers import fork_server, trial_process
 from partita_opencl.drivers.silence import LONGEST, Silence
 from partita_opencl.drivers.trial_process import TrialProcess
@@ -96,6 +98,40 @@ def test_it_ends_with_the_one_that_started_it(looping, lasting):
     pid = int(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     while there(pid):
         time.sleep(0.1)
+
+
+@started_or_forked
+@pytest.mark.usefixtures("looping")
+def test_an_interrupt_of_who_waits_ends_it(lasting):
+    pids = queue.SimpleQueue()
+
+    def tries():
+        with TrialProcess("looping", {}, 600.0, lasting=lasting) as process:
+            for answer in process.answers():
+                pids.put(answer["pid"])
+
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        pool.submit(tries)
+        pid = pids.get(timeout=60)
+        raise KeyboardInterrupt
+    assert not there(pid)
+
+
+def test_an_interrupt_ends_the_wait_for_a_process_that_imports(module):
+    folder = module("slow_to_import", "import time\nopen('begun', 'w').close()\ntime.sleep(600)\n")
+
+    def tries():
+        TrialProcess("slow_to_import", {}, 600.0, lasting=True)
+
+    with contextlib.chdir(folder), pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with fork_server.ended_if_interrupted(), joint_work.workers(1) as pool:
+            waiting = pool.submit(tries)
+            while not (folder / "begun").exists():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+    assert isinstance(waiting.exception(), KeyboardInterrupt)
+    with contextlib.suppress(ChildProcessError):  # there is none, or only some that have ended
+        assert os.waitpid(-1, os.WNOHANG)[0] >= 0
 
 
 @started_or_forked

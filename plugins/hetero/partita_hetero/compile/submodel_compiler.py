@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import Model
+from partita.system import joint_work
 from partita.system.processors import usable_processors
 from partita_hetero.partition import submodels
 from partita_hetero.partition.op_graph import OpGraph
@@ -60,7 +60,7 @@ class SubmodelCompiler:
             errors = [compile_one(index) for index in range(len(waiting))]
         else:
             workers = min(len(waiting), usable_processors())
-            with ThreadPoolExecutor(workers, thread_name_prefix="partita-compile") as pool:
+            with joint_work.workers(workers, "partita-compile") as pool:
                 errors = list(pool.map(compile_one, range(len(waiting))))
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from partita.system import joint_work
 from partita_opencl.drivers import (
     cuda_trial,
     driver_view,
+    fork_server,
     processor_name,
     trial_seconds,
     verdicts,
@@ -105,7 +106,10 @@ def tried() -> tuple[Tried, ...]:
     if _adopted is not None:
         return _adopted
     drivers = installed()
-    with ThreadPoolExecutor(max(1, min(len(drivers), 4))) as pool:
+    with (
+        fork_server.ended_if_interrupted(),
+        joint_work.workers(max(1, min(len(drivers), 4))) as pool,
+    ):
         return tuple(pool.map(judge_driver, drivers))
 
 

@@ -16,12 +16,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NoReturn
+
+from partita.system import joint_work
 
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0
 """How often it looks whether the process that started it is still there, once it hears no more."""
+
+_HEARS_SECONDS = 0.1
+"""How often who waits for a process looks whether that was given up."""
 
 _HANDED = 4
 """Descriptors that a new process gets: its standard ones, and where its end is told."""
@@ -46,20 +51,23 @@ class Forked:
         self.stdout = stdout
         self.returncode: int | Any = None
         self._end = end
+        self._lock = threading.Lock()
 
     def poll(self) -> int | Any:
         """How it ended, if it has."""
-        if self.returncode is None and _with_news([self._end.fileno()], 0):
-            # Without a word, somebody has ended the server and all that it forked.
-            self.returncode = int(self._end.readline() or -signal.SIGKILL)
-            self._end.close()
-        return self.returncode
+        with self._lock:
+            if self.returncode is None and _with_news([self._end.fileno()], 0):
+                # Without a word, somebody has ended the server and all that it forked.
+                self.returncode = int(self._end.readline() or -signal.SIGKILL)
+                self._end.close()
+            return self.returncode
 
     def wait(self) -> int | Any:
         """How it ended, once it has."""
-        if self.returncode is None:
-            _with_news([self._end.fileno()], None)
-        return self.poll()
+        while (code := self.poll()) is None:
+            with contextlib.suppress(ValueError):  # another thread has closed it
+                _with_news([self._end.fileno()], 1.0)
+        return code
 
     def kill(self) -> None:
         """Ends it at once."""
@@ -90,6 +98,7 @@ class _Server:
 
     def __init__(self, code: str) -> None:
         self.made_by = _circumstances(code)
+        self._has_forked = False
         self._socket, other = socket.socketpair()
         self._lock = threading.Lock()
         with other:
@@ -122,14 +131,19 @@ class _Server:
             except OSError:
                 return None
             handed.close()
+            while not _with_news([end.fileno()], _HEARS_SECONDS):  # it imports what trials need
+                joint_work.check()
             pid = end.readline()
             if not pid:
                 return None
+            self._has_forked = True
             kept.pop_all()
             return Forked(int(pid), asks, answers, end)
 
     def close(self) -> threading.Thread:
         """Has it end with the last process that it forked; the thread ends when it has."""
+        if not self._has_forked:
+            self._process.kill()  # it may import for seconds what nobody needs
         self._socket.close()
         waits = threading.Thread(target=self._process.wait, daemon=True)
         waits.start()
@@ -179,11 +193,26 @@ def _current(code: str, *, anew: bool = False) -> _Server:
 @atexit.register
 def end() -> None:
     """Ends the server, once its processes have ended."""
+    ends = _begin_to_end()
+    if ends is not None:
+        ends.join()
+
+
+@contextlib.contextmanager
+def ended_if_interrupted() -> Iterator[None]:
+    """Ends the server if the block is interrupted, without waiting for its processes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _begin_to_end()
+        raise
+
+
+def _begin_to_end() -> threading.Thread | None:
     global _server
     with _lock:
-        if _server is not None and _server.made_by[0] == os.getpid():
-            _server.close().join()
-        _server = None
+        server, _server = _server, None
+        return server.close() if server and server.made_by[0] == os.getpid() else None
 
 
 def _circumstances(code: str) -> tuple[object, ...]:

@@ -14,7 +14,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from partita.errors import CompileError
 from partita.storage.cache_folder import cache_folder, prune, read_private, write_private
+from partita.system import joint_work
 from partita.system.processors import usable_processors
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 
@@ -108,7 +108,7 @@ class ProgramCache:
         with self._lock:
             missing = [key for key in wanted if key not in self.programs]
         if len(missing) > 1:
-            with ThreadPoolExecutor(min(len(missing), usable_processors())) as pool:
+            with joint_work.workers(min(len(missing), usable_processors())) as pool:
                 built = list(pool.map(self._make, missing))
         else:
             built = [self._make(key) for key in missing]

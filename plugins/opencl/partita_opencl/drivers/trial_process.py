@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
 
+from partita.system import joint_work
 from partita.system.processor_time import group_seconds
 from partita_opencl.drivers import fork_server
 from partita_opencl.drivers.fork_server import Forked
@@ -95,7 +96,7 @@ class TrialProcess:
                 stderr=self._errors,
                 start_new_session=os.name == "posix",
             )
-        except OSError:
+        except BaseException:
             self._errors.close()
             raise
         self.ask(request, last=not lasting)
@@ -118,15 +119,20 @@ class TrialProcess:
                 stream.close()
 
     def answers(self) -> Iterator[Json]:
-        """What it tells, as it tells it; ends when it has ended, or has been silent too long."""
+        """What it tells, as it tells it; ends when it has ended, or has been silent too long.
+
+        Raises:
+            KeyboardInterrupt: What it was asked for was given up; it is ended.
+        """
         stream = self.process.stdout
         if stream is None:
             raise ValueError("the process has no standard output")
         while True:
-            with self._watched():
+            with joint_work.ended_by(self._kill), self._watched():
                 line = stream.readline()
             if not line:
                 self.process.wait()
+                joint_work.check()
                 return
             try:
                 answer = json.loads(line)

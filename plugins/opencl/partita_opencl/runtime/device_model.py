@@ -6,7 +6,6 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +35,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
+from partita.system import joint_work
 from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
@@ -100,7 +100,7 @@ class OpenClModel(DeviceModel):
         halves = half or own_halves
         self._mode = mode_of(self.target, properties, graph)
         trials = DeviceTrials(self.target, properties)
-        with ThreadPoolExecutor(1) as pool:  # trials of units beside those of families
+        with joint_work.workers(1) as pool:  # trials of units beside those of families
             tried = pool.submit(_tried, self.tuning, self.target) if halves or triples else None
             reasons = refusals(graph, trials)
         if tried is not None:

@@ -14,7 +14,6 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,7 +209,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
     with (
         trial_seconds.logged(f"{len(missing)} trials of kernels, {count} at a time,"),
         progress("trying the OpenCL driver's kernels, once", len(missing)) as advance,
-        ThreadPoolExecutor(count) as pool,
+        standing_processes.crew(count) as pool,
     ):
         results = pool.map(tried, missing)
         for done, (task, (verdict, lasts)) in enumerate(zip(missing, results, strict=True), 1):
@@ -267,7 +266,12 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
     """What a process says that was lent, which is given back or closed."""
     told = [task.family, task.form, task.part]
     process.ask({"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
-    for answer in process.answers():
+    try:
+        answer = next(process.answers(), None)
+    except BaseException:
+        process.close()
+        raise
+    if answer is not None:
         fault = str(answer["fault"])
         if fault:
             process.close()

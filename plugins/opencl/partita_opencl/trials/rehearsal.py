@@ -14,12 +14,12 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from partita.errors import CompileError
 from partita.lowering import Step
 from partita.progress import progress
+from partita.system import joint_work
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, trial_seconds, verdicts
 from partita_opencl.drivers.program_cache import ProgramKey
@@ -115,7 +115,7 @@ def beside(device: Device, steps: Sequence[Step], nbytes: Callable[[], int]) -> 
         _require(device, steps, digests)
         yield
         return
-    with ThreadPoolExecutor(1) as pool:
+    with joint_work.workers(1) as pool:
         rehearsed = pool.submit(_require, device, steps, digests)
         yield
         rehearsed.result()
@@ -187,7 +187,7 @@ class _Stage:
         with (
             trial_seconds.logged(f"{len(launches)} launches made first, {count} processes,"),
             progress("trying the OpenCL driver with this model, once", len(launches)) as advance,
-            ThreadPoolExecutor(count) as pool,
+            standing_processes.crew(count) as pool,
         ):
 
             def make(share: list[int]) -> None:
@@ -215,7 +215,11 @@ def _made(
         except NoProcessError as error:
             yield from [(Verdict(str(error)), False)] * len(left)
             return
-        answers = _ask(process, left, side_by_side)
+        try:
+            answers = _ask(process, left, side_by_side)
+        except BaseException:
+            process.close()
+            raise
         del left[: len(answers)]
         if not left and not answers[-1]["fault"]:
             standing_processes.take_back(device, process)

@@ -13,10 +13,13 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+from partita.system import joint_work
+from partita.system.joint_work import JointWork
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
-from partita_opencl.drivers import driver_trial
+from partita_opencl.drivers import driver_trial, fork_server
 from partita_opencl.drivers.trial_process import WORKER, TrialProcess
 
 SECONDS = 120.0
@@ -31,6 +34,9 @@ _seated: Counter[tuple[int, str]] = Counter()
 _opening: Counter[tuple[int, str]] = Counter()
 """How many are on their way, by the process that starts them and the device's id."""
 _changed = threading.Condition()
+
+_ahead = JointWork()
+"""What threads do that open processes for later."""
 
 _FEW = 3
 """So few trials are made by one process: to start another one takes longer."""
@@ -72,15 +78,30 @@ def _most(device: Device) -> int:
 
 
 @contextlib.contextmanager
+def crew(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that have processes try something; an interrupt of the block ends all processes.
+
+    Those that threads try something with for somebody else are not ended.
+    """
+    try:
+        with fork_server.ended_if_interrupted(), joint_work.workers(count) as pool:
+            yield pool
+    except KeyboardInterrupt:
+        end_all()
+        raise
+
+
+@contextlib.contextmanager
 def seat(device: Device) -> Iterator[None]:
     """Waits until one more process may try something, and counts it while the block runs.
 
     Batches of trials that are made at the same time have as many processes as one may have.
     """
     key, most = (os.getpid(), device.id), _most(device)
-    with _changed:
+    with joint_work.ended_by(_wake_all), _changed:
         while _seated[key] >= most:
             _changed.wait()
+            joint_work.check()
         _seated[key] += 1
     try:
         yield
@@ -100,10 +121,19 @@ def lend(device: Device) -> TrialProcess:
     """
     while (process := _take(device)) is not None:
         process.ask({})  # so that it does not end meanwhile
-        for _ in process.answers():
+        if _has_answered(process):
             return process
         process.close()
     return open_process(device)
+
+
+def _has_answered(process: TrialProcess) -> bool:
+    """Waits for an answer; closes the process if that is given up."""
+    try:
+        return next(process.answers(), None) is not None
+    except BaseException:
+        process.close()
+        raise
 
 
 def open_ahead(device: Device, count: int) -> None:
@@ -117,13 +147,15 @@ def open_ahead(device: Device, count: int) -> None:
             return
         _opening[key] += count
     for _ in range(count):
-        threading.Thread(target=_open_for_later, args=(device, key), daemon=True).start()
+        threading.Thread(target=_open_for_later, args=(device, key, _ahead), daemon=True).start()
 
 
-def _open_for_later(device: Device, key: tuple[int, str]) -> None:
+def _open_for_later(device: Device, key: tuple[int, str], work: JointWork) -> None:
     process = None
+    work.join()
     try:
-        with contextlib.suppress(NoProcessError):  # whoever needs one is told when it asks for it
+        # Whoever needs one is told when it asks for it; what is given up, nobody waits for.
+        with contextlib.suppress(NoProcessError, KeyboardInterrupt):
             process = open_process(device)
     finally:
         with _changed:
@@ -148,7 +180,7 @@ def open_process(device: Device) -> TrialProcess:
         process = TrialProcess(WORKER, request, SECONDS, lasting=True)
     except OSError as error:
         raise NoProcessError(f"no process can be started to try it ({error})") from error
-    for _ in process.answers():
+    if _has_answered(process):
         return process
     process.close()
     fault = process.fault or "it ended early"
@@ -165,19 +197,29 @@ def take_back(device: Device, process: TrialProcess) -> None:
 @atexit.register
 def end_all() -> None:
     """Ends the processes that wait, and those that are on their way when they arrive."""
+    global _ahead
     with _changed:
         own = [process for pid, _, process in _idle if pid == os.getpid()]
         _idle.clear()
         _opening.clear()
+        ahead, _ahead = _ahead, JointWork()
+        _changed.notify_all()
+    ahead.give_up()
     for process in own:
         process.close()
+
+
+def _wake_all() -> None:
+    with _changed:
+        _changed.notify_all()
 
 
 def _take(device: Device) -> TrialProcess | None:
     """One that waits; waits for one that is on its way."""
     key = os.getpid(), device.id
-    with _changed:
+    with joint_work.ended_by(_wake_all), _changed:
         while True:
+            joint_work.check()
             for index, (pid, device_id, _) in enumerate(_idle):
                 if (pid, device_id) == key:
                     return _idle.pop(index)[2]

@@ -1,0 +1,135 @@
+"""Work that threads do for one thread, and that ends soon when that one is interrupted.
+
+A pool of ``concurrent.futures`` waits at its end for all that was handed to it, also when Ctrl-C
+has interrupted who waits. Here such work is given up: what has not begun never begins, and what
+waits for something, as for another process, is told by an action of its own to wait no longer. Its
+thread then raises :class:`KeyboardInterrupt`, so that nothing takes it for a failure. Work that a
+thread of other work asks for is given up with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+Action = Callable[[], object]
+"""Ends a wait in another thread; it waits for nothing itself, and raises nothing."""
+
+
+class JointWork:
+    """What some threads do together, and how each of them is told that it was given up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._actions: dict[int, Action] = {}
+        self._numbers = itertools.count()
+
+    def give_up(self) -> None:
+        """Has all threads of this work raise, as soon as they look or wait; may be called again."""
+        with self._lock:
+            self._is_given_up = True
+            actions = [*self._actions.values()]
+            self._actions.clear()
+        for action in actions:
+            action()
+
+    def join(self) -> None:
+        """Makes this thread one of those that do the work, to its end."""
+        _here.work = self
+
+    def check(self) -> None:
+        """Raises if the work was given up.
+
+        Raises:
+            KeyboardInterrupt: It was.
+        """
+        if self._is_given_up:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def ended_by(self, action: Action) -> Iterator[None]:
+        """As :func:`ended_by`, for this work."""
+        number = next(self._numbers)
+        with self._lock:
+            self.check()
+            self._actions[number] = action
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._actions.pop(number, None)
+
+
+class _Here(threading.local):
+    """The work that this thread does."""
+
+    work: JointWork | None = None
+
+
+_here = _Here()
+
+
+def check() -> None:
+    """Raises if the work that this thread does for another one was given up.
+
+    Raises:
+        KeyboardInterrupt: It was.
+    """
+    if _here.work is not None:
+        _here.work.check()
+
+
+@contextlib.contextmanager
+def ended_by(action: Action) -> Iterator[None]:
+    """Has an action called if the work of this thread is given up while the block runs.
+
+    Args:
+        action: Ends what the block waits for.
+
+    Raises:
+        KeyboardInterrupt: The work has been given up before. While the block runs and after it,
+            :func:`check` tells.
+    """
+    if _here.work is None:
+        yield
+        return
+    with _here.work.ended_by(action):
+        yield
+
+
+@contextlib.contextmanager
+def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
+    """Threads that work for this one until the block ends; what interrupts it, they give up.
+
+    Any other error waits for what was handed to them, as at the end of any pool.
+
+    Args:
+        count: How many threads.
+        name: Prefix of their names.
+    """
+    work = JointWork()
+    pool = ThreadPoolExecutor(count, name, initializer=work.join)
+
+    def give_up() -> None:
+        pool.shutdown(wait=False, cancel_futures=True)
+        work.give_up()
+
+    try:
+        with ended_by(give_up):
+            try:
+                yield pool
+            except Exception:
+                pool.shutdown()
+                check()
+                raise
+            pool.shutdown()
+    except Exception:
+        raise
+    except BaseException:
+        give_up()
+        pool.shutdown()
+        raise

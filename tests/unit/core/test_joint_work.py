@@ -1,0 +1,100 @@
+"""Threads that work for one thread end soon when that one is interrupted."""
+
+import threading
+
+import pytest
+
+from partita.system import joint_work
+from partita.system.joint_work import JointWork
+
+
+class Wait:
+    """Waits until it is told not to."""
+
+    def __init__(self):
+        self.begun, self.told = threading.Event(), threading.Event()
+
+    def __call__(self):
+        with joint_work.ended_by(self.told.set):
+            self.begun.set()
+            assert self.told.wait(60)
+            joint_work.check()
+
+
+def test_what_waits_is_told_and_what_has_not_begun_never_begins():
+    wait, later = Wait(), []
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        waiting = pool.submit(wait)
+        queued = pool.submit(later.append, 1)
+        assert wait.begun.wait(60)
+        raise KeyboardInterrupt
+    assert isinstance(waiting.exception(), KeyboardInterrupt)
+    assert queued.cancelled()
+    assert not later
+
+
+def test_an_error_waits_for_all_that_was_handed_over():
+    done = []
+    with pytest.raises(ValueError, match="wrong"), joint_work.workers(1) as pool:
+        for number in range(10):
+            pool.submit(done.append, number)
+        raise ValueError("wrong")
+    assert done == list(range(10))
+
+
+def test_work_within_work_is_given_up_with_it():
+    wait = Wait()
+
+    def within():
+        with joint_work.workers(2) as pool:
+            list(pool.map(lambda call: call(), [wait]))
+
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        outer = pool.submit(within)
+        assert wait.begun.wait(60)
+        raise KeyboardInterrupt
+    assert isinstance(outer.exception(), KeyboardInterrupt)
+
+
+def test_what_is_cancelled_within_work_that_was_given_up_is_no_error():
+    wait = Wait()
+
+    def within():
+        with joint_work.workers(1) as pool:
+            pool.submit(wait)
+            pool.submit(len, ()).result()
+
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        outer = pool.submit(within)
+        assert wait.begun.wait(60)
+        raise KeyboardInterrupt
+    assert isinstance(outer.exception(), KeyboardInterrupt)
+
+
+def test_an_interrupt_of_the_wait_at_the_end_gives_up_too(monkeypatch):
+    wait = Wait()
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        waiting = pool.submit(wait)
+        shutdown = pool.shutdown
+
+        def interrupted(*args, **kwargs):
+            monkeypatch.setattr(pool, "shutdown", shutdown)
+            assert wait.begun.wait(60)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pool, "shutdown", interrupted)
+    assert isinstance(waiting.exception(), KeyboardInterrupt)
+
+
+def test_work_that_was_given_up_begins_no_wait():
+    work = JointWork()
+    work.check()
+    work.give_up()
+    with pytest.raises(KeyboardInterrupt), work.ended_by(pytest.fail):
+        pytest.fail("it waits")
+
+
+def test_a_thread_that_works_for_nobody_is_never_told():
+    joint_work.check()
+    with joint_work.ended_by(pytest.fail):
+        pass
