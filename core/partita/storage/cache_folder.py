@@ -137,6 +137,25 @@ def write_private(path: Path, *parts: bytes | memoryview) -> None:
         raise
 
 
+def keep_private(path: Path, *parts: bytes | memoryview) -> bool:
+    """Writes a file as :func:`write_private`, without which the next process only takes longer.
+
+    The first time that files of a folder cannot be written, as on a full disk, a warning says why.
+
+    Returns:
+        Whether it was written.
+    """
+    try:
+        write_private(path, *parts)
+    except OSError as error:
+        _warn_once(
+            f"Nothing more is kept in '{path.parent}': {_reason(error)}. What is missing there, "
+            f"each process makes anew. Mend that, or set {CACHE_VARIABLE} to another folder."
+        )
+        return False
+    return True
+
+
 def prune(folder: Path, most: int) -> None:
     """Deletes the half of a folder's files that was used longest ago, if there are too many.
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from partita.storage.cache_folder import cache_folder, read_private, write_private
+from partita.storage.cache_folder import cache_folder, keep_private, read_private
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -65,8 +65,7 @@ def _classes() -> Callable[[Any, Path, Path], Any]:
             file = io.BytesIO()
             yield file
             data = file.getvalue()
-            with contextlib.suppress(OSError):  # a full disk: it is good for this process
-                write_private(Path(filepath), hashlib.sha256(data).digest(), data)
+            keep_private(Path(filepath), hashlib.sha256(data).digest(), data)
 
     class Results(caching.CompileResultCacheImpl):  # type: ignore[misc]
         """How results become pickles; numba's own would look for a folder."""

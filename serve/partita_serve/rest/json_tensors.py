@@ -27,8 +27,11 @@ def array_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any)
     try:
         if datatype == BYTES:
             return in_shape(name, _texts(name, data), shape)
-        if _holds_text(data):  # numpy would give each element the room of the longest text
+        kinds = _kinds(data)
+        if str in kinds:  # numpy would give each element the room of the longest text
             raise InvalidRequest(f"Input '{name}' is {datatype}; its data holds texts.")
+        if bool in kinds and dtype.kind != "b":  # numpy would make numbers of them beside numbers
+            raise InvalidRequest(f"Input '{name}' is {datatype}; its data holds truth values.")
         found = np.asarray(data)
         if dtype.kind in "iu" and found.dtype.kind == "f":
             found = _exact(np.asarray(data, object), found)
@@ -87,18 +90,21 @@ def _texts(name: str, data: list[Any]) -> Array:
     return flat
 
 
-def _holds_text(data: list[Any]) -> bool:
+def _kinds(data: list[Any]) -> set[type]:
+    """The types of the innermost elements, down to the first texts."""
     kinds = set(map(type, data))
     while list in kinds and str not in kinds:
         data = [one for part in data if type(part) is list for one in part]
         kinds = set(map(type, data))
-    return str in kinds
+    return kinds
 
 
 def _held(found: Array) -> str:
     if found.dtype.kind == "O":
         return "something else than numbers"
-    return {"f": "fractions", "b": "truth values"}.get(found.dtype.kind, "numbers")
+    if found.dtype.kind == "f":  # also what JSON's reader makes of 20 digits
+        return "numbers with a point or exponent, or of more than 64 bits"
+    return "numbers"
 
 
 def _kind(value: Any) -> str:

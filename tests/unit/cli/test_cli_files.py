@@ -48,6 +48,14 @@ def test_half_of_the_outputs_are_no_file(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_half_of_a_page_is_no_file(tmp_path):
+    page = tmp_path / "page.html"
+    with pytest.raises(OSError, match=r"No space left on device: .*page\.html"), writing(page):
+        page.write_text("<html>")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
 @full_disk
 def test_a_full_disk_is_told_with_the_file_of_a_report(tmp_path):
     (tmp_path / "conformance.json").symlink_to(FULL)

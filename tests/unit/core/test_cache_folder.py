@@ -1,5 +1,6 @@
 """The private cache folder: what others could have written is neither entered nor read."""
 
+import errno
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from partita.storage import cache_folder as module
 from partita.storage.cache_folder import (
     cache_folder,
     is_private,
+    keep_private,
     make_private,
     mark_used,
     open_private,
@@ -295,6 +297,37 @@ def test_files_that_another_process_deletes_meanwhile(tmp_path, monkeypatch):
         patch.setattr(type(tmp_path), "lstat", gone)
         prune(tmp_path, 2)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """The disk is full."""
+
+    def no_room(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.tempfile, "mkstemp", no_room)
+
+
+def test_a_full_disk_costs_time_alone_and_is_told_once(root, full, caplog):
+    folder = cache_folder("cpu")
+    assert not keep_private(folder / "one", b"content")
+    assert not keep_private(folder / "two", b"content")
+    (message,) = warned(caplog)
+    assert f"Nothing more is kept in '{folder}': No space left on device." in message
+    assert "PARTITA_CACHE_DIR" in message
+
+
+def test_machine_code_and_verdicts_that_cannot_be_kept_are_told(root, full, caplog):
+    from partita_cpu.jit import disk_cache
+    from partita_opencl.drivers import verdicts
+
+    disk_cache.write("name", "key", b"content")
+    verdict = verdicts.Verdict()
+    assert verdicts.write("a driver", (), verdict) is verdict
+    of_code, of_verdicts = warned(caplog)
+    assert f"in '{root}/cpu/" in of_code
+    assert f"in '{root}/opencl/verdicts'" in of_verdicts
 
 
 def test_folders_on_the_way_are_private_too(tmp_path):

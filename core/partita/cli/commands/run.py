@@ -176,13 +176,7 @@ def save(path: Path, outputs: Mapping[str, Array]) -> None:
         OSError: The file cannot be written; half of it is no file.
     """
     with writing(path), path.open("wb") as file:
-        try:
-            _write(file, outputs)
-            file.flush()
-        except OSError:
-            if path.is_file():
-                path.unlink()
-            raise
+        _write(file, outputs)
 
 
 def _check_stdout(as_json: bool) -> None:

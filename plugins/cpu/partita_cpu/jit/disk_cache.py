@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -13,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from partita.storage.cache_folder import cache_folder, is_private, read_private, write_private
+from partita.storage.cache_folder import cache_folder, is_private, keep_private, read_private
 from partita.system.processor_identity import processor_identity
 
 _DIGEST_BYTES = 32
@@ -36,15 +35,14 @@ def read(name: str, key: str) -> bytes | None:
 
 
 def write(name: str, key: str, data: bytes) -> None:
-    """Keeps something, if the folder can be written: else it is good for this process.
+    """Keeps something, if the folder can be written: else it is good for this process alone.
 
     A file is its content behind the content's SHA-256; processes that come at the same time never
     see half of one.
     """
     path = _path(file_name(name, key))
     if path is not None:
-        with contextlib.suppress(OSError):
-            write_private(path, hashlib.sha256(data).digest(), data)
+        keep_private(path, hashlib.sha256(data).digest(), data)
 
 
 def keeps() -> bool:

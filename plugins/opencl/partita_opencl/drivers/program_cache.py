@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import CompileError
-from partita.storage.cache_folder import cache_folder, prune, read_private, write_private
+from partita.storage.cache_folder import cache_folder, keep_private, prune, read_private
 from partita.system import joint_work
 from partita.system.processors import usable_processors
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
@@ -194,8 +194,8 @@ class ProgramCache:
 
         try:
             binary = program.get_info(cl.program_info.BINARIES)[0]
-            write_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary)
-            prune(path.parent, FILES)
+            if keep_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary):
+                prune(path.parent, FILES)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)
 

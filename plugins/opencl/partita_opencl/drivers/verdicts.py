@@ -16,10 +16,10 @@ from typing import Any
 
 from partita.storage.cache_folder import (
     cache_folder,
+    keep_private,
     mark_used,
     prune,
     read_private,
-    write_private,
 )
 
 _log = logging.getLogger(__name__)
@@ -93,12 +93,12 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
         "reason": verdict.reason,
         "facts": dict(verdict.facts),
     }
+    if not keep_private(path, json.dumps(content, indent=1).encode()):
+        return verdict
     try:
-        write_private(path, json.dumps(content, indent=1).encode())
         prune(path.parent, FILES)
     except OSError as error:
-        _log.info("The verdict on %s cannot be kept: %s", subject, error)
-        return verdict
+        _log.info("Verdicts cannot be deleted: %s", error)
     return Verdict(verdict.reason, verdict.facts, path)
 
 

@@ -102,6 +102,7 @@ def test_reverse_sequence(time_axis, shape):
 OUTSIDE = [
     ("Gather", [normal(1, 4, 5), np.array([0, 4])], "index 4 is out of range .* size 4"),
     ("Gather", [normal(1, 4, 5), np.array([-5])], "index -5 is out of range"),
+    ("Gather", [normal(1, 0, 5), np.array([0])], "size 0; there is none to take"),
     ("GatherElements", [normal(1, 2, 2), np.array([[0, 2]])], "index 2"),
     ("GatherND", [normal(1, 2, 3), np.array([[0, 3]])], "index 3 is out of range .* size 3"),
     ("ScatterND", [normal(1, 2, 3), np.array([[2]]), normal(2, 1, 3)], "index 2"),

@@ -157,9 +157,10 @@ def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> No
 
 
 def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
+    allowed = f"allowed are {-limit} to {limit - 1}" if limit else "there is none to take"
     return InferError(
         f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
-        f"allowed are {-limit} to {limit - 1}."
+        f"{allowed}."
     )
 
 
