@@ -57,6 +57,7 @@ from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
+from partita_cpu.passes.attention_in_place import attend_in_place
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.gated_activations import join_gates
@@ -237,6 +238,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
     def refine(graph: Graph, shapes: Shapes) -> None:
         fuse_residuals(graph, shapes, takes)
         if choice.native:
+            attend_in_place(graph, shapes, choice)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             scale_on_the_way(graph)

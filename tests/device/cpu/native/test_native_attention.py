@@ -9,7 +9,15 @@ from ml_dtypes import bfloat16
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm.levels import PORTABLE
-from partita_cpu.nhwc.attention import ROOM, attend_heads, attention_table
+from partita_cpu.nhwc.attention import attend_heads
+from partita_cpu.nhwc.attention_table import (
+    ROOM,
+    HeadSizes,
+    Lying,
+    Mask,
+    Scores,
+    attention_table,
+)
 
 from .test_native_layout import Net, check, compiled
 
@@ -29,6 +37,24 @@ def softmax(scores):
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+def run_attention(level, arithmetic, table, inputs, y, scores, threads=2):
+    """By all threads, one after another."""
+    scratch = np.full(threads * int(table[ROOM]), np.nan, np.float32)
+    for tid in range(threads):
+        attend_heads(
+            *(x.reshape(-1) for x in inputs),
+            y.reshape(-1),
+            scratch,
+            np.zeros(1, np.int64),
+            tile_kernels(level, arithmetic),
+            table,
+            scores.scale,
+            scores.least or 0.0,
+            tid,
+            threads,
+        )
 
 
 def strides(shape, last):
@@ -61,32 +87,16 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
         shape = [n if kept else 1 for n, kept in zip(full, masked, strict=True)]
         mask = rng.standard_normal(shape).astype(np.float32)
         mask[..., 0, 0] = -np.inf
+    count = HeadSizes(*sizes)
+    scores = Scores(0.25, [] if mask is None else [Mask.broadcast(mask, batches)], becomes_zero=1)
     table = attention_table(
-        level,
-        arithmetic,
-        sizes,
-        [strides(x.shape, last) for x in arrays],
-        None if mask is None else mask.shape,
-        True,
+        level, arithmetic, count, [Lying(x, strides(x.shape, last)) for x in arrays], scores
     )
-    threads = 2
-    scratch = np.full(threads * int(table[ROOM]), np.nan, np.float32)
     tensors = [guarded.array(x) for x in arrays]
     y = tensors[3]
     y[...] = 7
-    for tid in range(threads):
-        attend_heads(
-            *(x.reshape(-1) for x in tensors[:3]),
-            (tensors[0] if mask is None else guarded.array(mask)).reshape(-1),
-            y.reshape(-1),
-            scratch,
-            np.zeros(1, np.int64),
-            tile_kernels(level, arithmetic),
-            table,
-            0.25,
-            tid,
-            threads,
-        )
+    masks = [tensors[0] if mask is None else guarded.array(mask), tensors[0]]
+    run_attention(level, arithmetic, table, [*tensors[:3], *masks, tensors[0]], y, scores)
     wide_k, wide_v = (np.repeat(x.astype(np.float64), sharing, 1) for x in (k, v))
     scores = 0.25 * q @ wide_k.swapaxes(-1, -2) + (0 if mask is None else mask)
     wanted = np.nan_to_num(softmax(scores)) @ wide_v
@@ -94,6 +104,45 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
     # The softmax adds up to 1, so that rounding it moves results by half a unit of the values.
     off = 4e-6 + (2**-9 if arithmetic is Arithmetic.BF16 else 0)
     assert np.abs(found - wanted).max() <= off * np.abs(v).max()
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), COMPUTED)
+@pytest.mark.parametrize("cosine", [False, True])
+def test_windows_of_one_product(level, arithmetic, cosine, guarded):
+    """Two masks, one of all heads and one that some windows share; factors of heads; lengths."""
+    images, windows, heads, rows, size = 2, 3, 2, 33, 8
+    rng = np.random.default_rng(0)
+    product = rng.standard_normal((images * windows, rows, 3, heads, size)).astype(np.float32)
+    product[0, 3], product[4, 5] = 0, 1e-4
+    if arithmetic is Arithmetic.BF16:
+        product = product.astype(bfloat16).astype(np.float32)
+    of_heads = rng.standard_normal((heads, rows, rows)).astype(np.float32)
+    of_windows = np.where(rng.random((windows, rows, rows)) < 0.2, -100, 0).astype(np.float32)
+    factors = np.array([0.5, 7], np.float32)
+    row = heads * size
+    steps = (rows * 3 * row, 3 * row, size)
+    x = guarded.array(product)
+    y = guarded.array(np.full((images * windows, rows, row), 7, np.float32))
+    parts = [Lying(x, steps, start) for start in (0, row, 2 * row)]
+    parts.append(Lying(y, (rows * row, row, size)))
+    masks = [
+        Mask(of_heads, (0, 1, rows * rows, rows, 1)),
+        Mask(of_windows, (rows * rows, windows, 0, rows, 1)),
+    ]
+    least = 1e-2 if cosine else None
+    scores = Scores(1.5, masks, factors, least)
+    sizes = HeadSizes(images * windows, heads, 1, rows, rows, size, size)
+    table = attention_table(level, arithmetic, sizes, parts, scores)
+    terms = [guarded.array(m) for m in (of_heads, of_windows, factors)]
+    run_attention(level, arithmetic, table, [x, x, x, *terms], y, scores)
+    q, k, v = product.astype(np.float64).transpose(2, 0, 3, 1, 4)
+    if cosine:
+        q, k = (a / np.maximum(np.linalg.norm(a, axis=-1, keepdims=True), least) for a in (q, k))
+    wanted = 1.5 * factors[:, None, None] * (q @ k.swapaxes(-1, -2)) + of_heads
+    wanted += np.tile(of_windows, (images, 1, 1))[:, None]
+    wanted = (softmax(wanted) @ v).swapaxes(1, 2).reshape(y.shape)
+    off = 2e-5 + (2**-8 if arithmetic is Arithmetic.BF16 else 0)
+    assert np.abs(y - wanted).max() <= off * np.abs(product).max()
 
 
 def attention(net, scores, values):

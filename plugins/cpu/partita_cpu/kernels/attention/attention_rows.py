@@ -12,7 +12,8 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.nhwc.attention import emit_attention, mask_strides
+from partita_cpu.nhwc.attention import emit_attention
+from partita_cpu.nhwc.attention_table import HeadSizes, Lying, Mask, Scores, mask_strides
 from partita_cpu.scalar.math import copy_row, exp, like, tanh
 from partita_cpu.threads import openblas
 
@@ -272,10 +273,11 @@ def _emit_at_once(
         return False
     if mask is not None and broadcast(scores, mask.shape) != scores:
         return False
-    parts = [q, k, v, y]
-    sizes = (batch, q.count, q.count // k.count, q.length, k.length, q.size, v.size)
-    tensors, strides = [x.tensor for x in parts], [x.strides for x in parts]
-    return emit_attention(b, tensors, strides, sizes, mask, scale, masking.becomes_zero)
+    parts = [Lying(x.tensor, x.strides) for x in (q, k, v, y)]
+    shared = q.count // k.count
+    sizes = HeadSizes(batch, q.count, shared, q.length, k.length, q.size, v.size)
+    masks = [] if mask is None else [Mask.broadcast(mask, batch)]
+    return emit_attention(b, parts, sizes, Scores(scale, masks, becomes_zero=masking.becomes_zero))
 
 
 def _emit_softmax(
