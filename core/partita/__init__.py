@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from partita.core import Core, Version, compile_model, get_version
     from partita.errors import PartitaError
     from partita.extensions import CustomOperator, DiscreteTypeInfo, Extension, OpExtension
-    from partita.frontends.converting import convert_model
+    from partita.frontends.convert_model import convert_model
     from partita.frontends.gguf import DecoderOptions
-    from partita.frontends.saving import save_model, serialize
+    from partita.frontends.save_model import save_model, serialize
     from partita.model.model import Model, Op, Port
+    from partita.model.openvino_names import get_batch, set_batch
     from partita.model.port import Port as ConstOutput
     from partita.model.port import Port as Input
     from partita.model.port import Port as Output
-    from partita.model.surface import get_batch, set_batch
     from partita.opsets import (
         op,
         opset1,
@@ -89,7 +89,7 @@ _DEFERRED = {
     "compile_model": "partita.core",
     "CompiledModel": "partita.runtime.compiled_model",
     "ConstOutput": "partita.model.port:Port",
-    "convert_model": "partita.frontends.converting",
+    "convert_model": "partita.frontends.convert_model",
     "Coordinate": "partita.shapes.shape",
     "CoordinateDiff": "partita.shapes.shape",
     "Core": "partita.core",
@@ -106,7 +106,7 @@ _DEFERRED = {
     "Explanation": "partita.contract.explanation",
     "Extension": "partita.extensions",
     "format_counters": "partita.contract.profiling",
-    "get_batch": "partita.model.surface",
+    "get_batch": "partita.model.openvino_names",
     "get_version": "partita.core",
     "hookimpl": "partita.contract.hookspecs",
     "HostTensor": "partita.tensors.tensor",
@@ -135,9 +135,9 @@ _DEFERRED = {
     "ReasonCode": "partita.contract.query",
     "RTMap": "builtins:dict",
     "Runner": "partita.contract.runner",
-    "save_model": "partita.frontends.saving",
-    "serialize": "partita.frontends.saving",
-    "set_batch": "partita.model.surface",
+    "save_model": "partita.frontends.save_model",
+    "serialize": "partita.frontends.save_model",
+    "set_batch": "partita.model.openvino_names",
     "Shape": "partita.shapes.shape",
     "Strides": "partita.shapes.shape",
     "Symbol": "partita.shapes.dimension",

@@ -72,7 +72,7 @@ def read_data(folder: Path, model: Model, kind: str = "input") -> dict[str, Arra
 
 def shows(core: Core, path: Path, device: str, config: Config, rtol: float, atol: float) -> bool:
     """Whether the files, read again, are out of tolerance on a device."""
-    from partita.bisection.bench import ROUNDING
+    from partita.bisection.device_pair import ROUNDING
 
     model = core.read_model(path)
     folder = path.with_suffix("") / "test_data_set_0"

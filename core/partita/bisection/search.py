@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from partita.bisection import body, repro
-from partita.bisection.bench import Bench, RefusedError
+from partita.bisection import body_models, repro
+from partita.bisection.device_pair import Bench, RefusedError
 from partita.bisection.finding import Bisection, Finding, Kind, ValueDifference
 from partita.core import Core
 from partita.errors import CompileError, InferError
@@ -345,7 +345,7 @@ class _Search:
     ) -> tuple[Finding, _Piece]:
         """Looks into the body of If and Loop; keeps the operation where no body shows the fault."""
         bench = self.bench
-        for inner in body.runs(bench, piece.ops[0]):
+        for inner in body_models.runs(bench, piece.ops[0]):
             search = _Search(bench.of(inner.model, inner.feeds))
             result, deeper = search.run(progress)
             if result.finding is not None and deeper is not None:

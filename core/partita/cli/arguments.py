@@ -15,7 +15,7 @@ from partita.core import Core
 from partita.devices.registry import command_options
 from partita.errors import DeviceStringError
 from partita.properties import normalize
-from partita.spelling import nearest
+from partita.suggestions import nearest
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from partita.errors import (
     PropertyError,
     in_words,
 )
-from partita.spelling import guess
+from partita.suggestions import guess
 
 _log = logging.getLogger("partita")
 

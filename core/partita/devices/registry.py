@@ -32,7 +32,7 @@ from partita.errors import (
     raised_as,
 )
 from partita.properties.deferred import DeferredProperties
-from partita.spelling import guess
+from partita.suggestions import guess
 
 _log = logging.getLogger(__name__)
 

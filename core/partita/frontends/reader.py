@@ -28,8 +28,8 @@ from partita.frontends.onnx.zip_maps import without_zip_maps
 from partita.frontends.tflite import is_tflite
 from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
+from partita.model.openvino_names import note_on_model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
-from partita.model.surface import note_on_model
 from partita.printable import printable
 from partita.system.gc_pause import few_collections
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.constant_folding import computed_now, taken_branch
+from partita.lowering.emission_errors import blamed_on
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelError
 from partita.model.op import Op as Op
+from partita.model.openvino_names import ModelSurface
 from partita.model.port import Bounds, note_bounds
 from partita.model.port import Dim as Dim
 from partita.model.port import Port as Port
@@ -16,7 +17,6 @@ from partita.model.port import find_port as find_port
 from partita.model.port import is_static as is_static
 from partita.model.port import numpy_dtype as numpy_dtype
 from partita.model.port import value_shape as value_shape
-from partita.model.surface import ModelSurface
 from partita.model.value_uses import captures, values_read
 from partita.model.variables import Variable, from_metadata
 from partita.shapes.partial_shape import PartialShape
@@ -37,10 +37,10 @@ class Model(ModelSurface):
     operation set (:mod:`partita.opsets`).
 
     Args:
-        graph: The graph, an ``onnx_ir.Model``; or what ends it, one or several of
-            :class:`~partita.model.surface.GraphEnd`, where it is written with an operation set.
-        parameters: Then, what it begins with.
-        name: And its name.
+        graph: The graph, an ``onnx_ir.Model``; or the results of a graph that is written with an
+            operation set, one or several :class:`~partita.model.openvino_names.GraphEnd`.
+        parameters: The parameters of such a graph.
+        name: The name of such a graph.
 
     Attributes:
         ir: The ``onnx_ir.Model``. Editing its graph by hand is allowed; keep node names unique.

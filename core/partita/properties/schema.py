@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from partita.errors import PropertyError
 from partita.printable import shown
 from partita.properties.values import merge
-from partita.spelling import guess
+from partita.suggestions import guess
 
 
 def read_only(default: Any, description: str) -> Any:

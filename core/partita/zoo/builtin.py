@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.errors import ZooError
-from partita.spelling import guess
+from partita.suggestions import guess
 from partita.zoo import media, sound
 from partita.zoo.drawing import font
 from partita.zoo.sample import Answer, Array, Infer, Sample

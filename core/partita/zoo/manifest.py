@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from partita.errors import ZooError
-from partita.spelling import guess
+from partita.suggestions import guess
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelNotFoundError, ZooError
-from partita.spelling import guess, nearest
+from partita.suggestions import guess, nearest
 from partita.zoo import builtin
 from partita.zoo.sample import Sample
 from partita.zoo.store import Store

@@ -14,14 +14,14 @@ import pytest
 
 from partita import HostTensor
 from partita_opencl.cuda import shared_memory, trial
+from partita_opencl.cuda.cuda_device import CudaSide
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.replay import Kernel, Replay, grid
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
-from partita_opencl.cuda.side import CudaSide
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
-from partita_opencl.device.turns import Turns
+from partita_opencl.device.run_turns import Turns
 from partita_opencl.runtime import bound_plan
 from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.shared_kernels import SharedKernels

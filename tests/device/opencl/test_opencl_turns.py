@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from partita_opencl.device.device import find_device
-from partita_opencl.device.turns import Turns
+from partita_opencl.device.run_turns import Turns
 
 cl = pytest.importorskip("pyopencl")
 

@@ -16,8 +16,8 @@ from partita.frontends.openvino_ir.document import IRPort, Layer, Network, netwo
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
 from partita.frontends.value_names import TakenNames
+from partita.model.openvino_names import note_on_model
 from partita.model.port import note_names
-from partita.model.surface import note_on_model
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.system.modules import import_modules

@@ -325,7 +325,7 @@ def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[s
 def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
     """What is to be told of devices that slow each other down."""
     from partita_hetero.runtime.part_failure import PartFailedError
-    from partita_hetero.tuning.neighbours import slowdowns
+    from partita_hetero.tuning.interference import slowdowns
 
     compilation = placed.compilation
     inputs = [to_tensor(port, feeds[port.name], False) for port in placed.inputs]

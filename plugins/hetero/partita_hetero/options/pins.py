@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from partita.errors import PlanError
 from partita.frontends.torch.module_paths import MODULE_PATH, lies_in
-from partita.spelling import guess
+from partita.suggestions import guess
 
 Match = Literal["name", "re", "type", "path", "meta"]
 

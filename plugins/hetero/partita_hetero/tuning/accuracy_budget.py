@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import partita
-from partita.bisection.bench import Bench, RefusedError
+from partita.bisection.device_pair import Bench, RefusedError
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PartitaError
 from partita.model.compare import relative_error

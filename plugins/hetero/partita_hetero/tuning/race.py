@@ -22,7 +22,7 @@ from partita_hetero.planner.report.reasons import TaskReason, reasons
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 from partita_hetero.tuning.contestant import PLAN, Entry, best, decided
-from partita_hetero.tuning.neighbours import slowdowns
+from partita_hetero.tuning.interference import slowdowns
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.replication import (
     FREE,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from partita_opencl.cuda.cuda_device import PASSED, CudaSide
 from partita_opencl.cuda.cuda_driver import CudaError, cuda_of
 from partita_opencl.cuda.replay import Kernel, Replay, load
 from partita_opencl.cuda.shared_memory import EXTENSION, SharedMemory, address_of
-from partita_opencl.cuda.side import PASSED, CudaSide
 
 PLATFORM = "NVIDIA CUDA"
 """The name of the OpenCL platform whose devices may be CUDA's as well."""

@@ -11,7 +11,7 @@ from partita.errors import DeviceMemoryError, DeviceUnavailableError, InferError
 from partita_opencl.cuda.cuda_driver import CudaError
 
 if TYPE_CHECKING:
-    from partita_opencl.cuda.side import CudaSide
+    from partita_opencl.cuda.cuda_device import CudaSide
     from partita_opencl.device.limits import Limits
 
 _KEPT_FRACTION = 8

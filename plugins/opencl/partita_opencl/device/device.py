@@ -14,11 +14,11 @@ from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.tensors.tensor import HOST
 from partita_opencl.cuda import trial
-from partita_opencl.cuda.side import CudaSide, opened
+from partita_opencl.cuda.cuda_device import CudaSide, opened
 from partita_opencl.device.buffer_pool import BufferPool, raw
 from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
-from partita_opencl.device.turns import Turns
+from partita_opencl.device.run_turns import Turns
 from partita_opencl.drivers import cuda_trial, driver_trial, installed_drivers
 from partita_opencl.drivers.cuda_trial import OfCuda
 from partita_opencl.drivers.driver_trial import Tried

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from partita_opencl.cuda import trial
-from partita_opencl.cuda.side import PASSED
+from partita_opencl.cuda.cuda_device import PASSED
 from partita_opencl.drivers import trial_seconds, verdicts
 from partita_opencl.drivers.installed_drivers import Driver, platforms
 from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 from partita.lowering import Array
 from partita_opencl.cuda.argument_table import Argument
+from partita_opencl.cuda.cuda_device import CudaSide
 from partita_opencl.cuda.cuda_driver import Batch, Stream
 from partita_opencl.cuda.replay import Kernel, Replay, launch_once
 from partita_opencl.cuda.shared_memory import address_of
-from partita_opencl.cuda.side import CudaSide
 from partita_opencl.device.buffer_pool import raw
-from partita_opencl.device.turns import Turns
+from partita_opencl.device.run_turns import Turns
 from partita_opencl.runtime.launch_batch import KernelSequence
 from partita_opencl.runtime.shared_kernels import KernelArguments, SharedKernels
 

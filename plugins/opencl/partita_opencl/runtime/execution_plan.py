@@ -16,8 +16,8 @@ from partita.errors import DeviceMemoryError
 from partita.lowering import Array, Operand, Packed, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
 from partita.system.memory_map import give_back
+from partita_opencl.cuda.cuda_device import Loading
 from partita_opencl.cuda.cuda_driver import CudaError
-from partita_opencl.cuda.side import Loading
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch

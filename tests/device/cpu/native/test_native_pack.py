@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Storage, plan
+from partita_cpu.gemm.deferred_packing import WaitingWeights
 from partita_cpu.gemm.packing import pack
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
-from partita_cpu.gemm.waiting_weights import WaitingWeights
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX, NEON_BF16

@@ -9,7 +9,7 @@ from partita.errors import ModelError
 from partita.frontends.openvino_ir.weights import type_name
 from partita.frontends.openvino_ir.writer import operators
 from partita.frontends.openvino_ir.writer.document import Document, Output
-from partita.frontends.openvino_ir.writer.site import WRITERS, Site, dims_of
+from partita.frontends.openvino_ir.writer.writing_context import WRITERS, Site, dims_of
 from partita.system.modules import import_modules
 
 if TYPE_CHECKING:

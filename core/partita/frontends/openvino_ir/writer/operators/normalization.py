@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.frontends.openvino_ir.writer.document import Output
-from partita.frontends.openvino_ir.writer.site import Site, writes
+from partita.frontends.openvino_ir.writer.writing_context import Site, writes
 
 _REDUCTIONS = ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.frontends.openvino_ir.writer.document import Output
-from partita.frontends.openvino_ir.writer.site import Site, writes
+from partita.frontends.openvino_ir.writer.writing_context import Site, writes
 
 
 @writes("MatMul")

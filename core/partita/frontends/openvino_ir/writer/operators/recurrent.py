@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.frontends.openvino_ir.writer.document import Dims, Output
-from partita.frontends.openvino_ir.writer.site import Site, writes
+from partita.frontends.openvino_ir.writer.writing_context import Site, writes
 
 _GATES = (2, 0, 3, 1)
 """ONNX orders an LSTM's gates input, output, forget, cell; OpenVINO forget, input, cell, output."""

@@ -12,7 +12,7 @@ from partita.frontends.reader import read_model
 from partita.model.model import Model
 
 if TYPE_CHECKING:
-    from partita.bisection.bench import Bench
+    from partita.bisection.device_pair import Bench
 
 Array = np.ndarray[Any, Any]
 

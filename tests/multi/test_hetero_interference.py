@@ -13,7 +13,7 @@ from pydantic import Field
 from partita import HostTensor
 from partita.cli.main import main
 from partita.properties import DeviceProperties
-from partita_hetero.tuning import neighbours
+from partita_hetero.tuning import interference
 
 from .fakes import core_with
 from .paced import PacedDevice
@@ -93,7 +93,7 @@ def test_threads_that_sleep_are_nothing_to_tell(config):
 
 
 def test_a_process_that_is_never_quiet_tells_nothing(monkeypatch):
-    monkeypatch.setattr(neighbours.clock, "processor_seconds", TIME.seconds)
+    monkeypatch.setattr(interference.clock, "processor_seconds", TIME.seconds)
     assert notes(devices()) == []
 
 
@@ -143,7 +143,7 @@ def test_parts_at_the_same_time_that_share_processors_are_told_of(monkeypatch):
     monkeypatch.setattr(TIME, "run_parallel", crowded)
     model = compiled.device_model
     inputs = [HostTensor(np.ones((2, 3), np.float32))]
-    found = neighbours.slowdowns(model.compilation, model.assembly, inputs)
+    found = interference.slowdowns(model.compilation, model.assembly, inputs)
     told = [one.told(core) for one in found]
     assert {(one.device, one.neighbours) for one in found} == {("A", ("B",)), ("B", ("A",))}
     assert all("2.0 times slower beside" in text for text in told)
@@ -157,12 +157,12 @@ def test_plans_that_are_slow_are_run_once_each_way():
     core = core_with(*pair)
     model = core.compile_model(CHAIN, "HETERO:A,B", {"HETERO_PINS": "type:Sinh=B"}).device_model
     inputs = [HostTensor(np.ones((2, 3), np.float32))]
-    assert neighbours.slowdowns(model.compilation, model.assembly, inputs) == []
+    assert interference.slowdowns(model.compilation, model.assembly, inputs) == []
     assert [device.runs for device in pair] == [4, 2]  # A has the parts before and behind
 
 
 def test_it_may_be_its_own_threads_that_a_device_is_slowed_by():
-    spun = neighbours.Slowdown("B", ("A",), 0.006, 0.002, 2, "B", 0.05)
+    spun = interference.Slowdown("B", ("A",), 0.006, 0.002, 2, "B", 0.05)
     assert spun.told(core_with(*devices())).endswith(
         "Threads of B spin: 50.0 ms of processor time in a pause; set ALLOW_SPINNING=NO for B."
     )

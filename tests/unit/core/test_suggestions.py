@@ -6,7 +6,7 @@ import pytest
 
 import partita
 from partita.errors import DeviceNotFoundError
-from partita.spelling import guess, nearest
+from partita.suggestions import guess, nearest
 
 
 @pytest.mark.parametrize(
