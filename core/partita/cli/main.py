@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOBODY_READS = 1, 130, 141
 
+_LAST_SECONDS = 0.5
+"""What an interrupted command may take to end, once it has put away what it had."""
+
 _raised = 0  # interrupts that became exceptions
 
 _EPILOG = """\
@@ -87,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Python ends by the signal, not by our code, if the interrupt came inside of the last
             # text that was run; this one ends well.
             exec("")  # noqa: S102
+            _end_soon()
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         sys.stderr.write("partita: interrupted\n")
@@ -131,7 +135,10 @@ def _run(args: argparse.Namespace, out: Output) -> int:
     if signal.getsignal(signal.SIGINT) is not _end:
         code: int = args.run(args, out)
         return code
+    from partita.cli import unnoticed_interrupts
+
     signal.signal(signal.SIGINT, _raise)
+    unnoticed_interrupts.watch(lambda: _raised, lambda: _end(signal.SIGINT, None))
     code = args.run(args, out)
     signal.signal(signal.SIGINT, _end)
     return code
@@ -146,6 +153,15 @@ def _end(signum: int, frame: object) -> None:
     with contextlib.suppress(OSError):
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"partita: interrupted\n")
     os._exit(EXIT_INTERRUPTED)
+
+
+def _end_soon() -> None:
+    """Has Python wait at its end for no thread whose kernel computes for long."""
+    import threading
+
+    timer = threading.Timer(_LAST_SECONDS, os._exit, (EXIT_INTERRUPTED,))
+    timer.daemon = True
+    timer.start()
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:

@@ -13,10 +13,16 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+from weakref import WeakSet
 
 Action = Callable[[], object]
 """Ends a wait in another thread; it waits for nothing itself, and raises nothing."""
+
+
+_LAST_SECONDS = 1.0
+"""How long an interrupt waits for threads to give up."""
 
 
 class JointWork:
@@ -101,18 +107,36 @@ def ended_by(action: Action) -> Iterator[None]:
         yield
 
 
+class _Pool(ThreadPoolExecutor):
+    """A pool that knows what was handed to it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._futures: WeakSet[Future[Any]] = WeakSet()
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(*args, **kwargs)
+        self._futures.add(future)
+        return future
+
+    def begun(self) -> list[Future[Any]]:
+        """What was handed to it and not cancelled."""
+        return [future for future in self._futures if not future.cancelled()]
+
+
 @contextlib.contextmanager
 def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
     """Threads that work for this one until the block ends; what interrupts it, they give up.
 
-    Any other error waits for what was handed to them, as at the end of any pool.
+    Any other error waits for what was handed to them, as at the end of any pool. Threads that do
+    not come to give up within a second, as in a kernel of minutes, end behind the block.
 
     Args:
         count: How many threads.
         name: Prefix of their names.
     """
     work = JointWork()
-    pool = ThreadPoolExecutor(count, name, initializer=work.join)
+    pool = _Pool(count, name, initializer=work.join)
 
     def give_up() -> None:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -131,5 +155,6 @@ def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
         raise
     except BaseException:
         give_up()
-        pool.shutdown()
+        if not wait(pool.begun(), _LAST_SECONDS).not_done:
+            pool.shutdown()
         raise

@@ -83,6 +83,34 @@ sys.exit(entry.main())
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "run",
+    ["compute()", "threading.Thread(target=compute).start(); time.sleep(60)"],
+    ids=["main thread", "another thread"],
+)
+def test_an_interrupt_ends_a_command_that_computes_in_machine_code_for_minutes(run):
+    code = f"""
+import hashlib, os, signal, sys, threading, time, types
+from partita.cli import main as entry
+
+def compute():
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+def run(args, out):
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    {run}
+
+entry.build_parser = lambda: types.SimpleNamespace(
+    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
+)
+import partita.cli.completion
+partita.cli.completion.complete = lambda parser: None
+sys.exit(entry.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
+
+
 def test_an_interrupt_inside_of_text_that_is_run_keeps_the_exit_code():
     code = """
 import sys, types

@@ -98,3 +98,19 @@ def test_a_thread_that_works_for_nobody_is_never_told():
     joint_work.check()
     with joint_work.ended_by(pytest.fail):
         pass
+
+
+def test_an_interrupt_does_not_wait_for_a_thread_that_does_not_look():
+    begun, end = threading.Event(), threading.Event()
+
+    def computes():
+        begun.set()
+        assert end.wait(60)
+
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        computing = pool.submit(computes)
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+    assert computing.running()
+    end.set()
+    assert computing.result() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES
 from partita.model.model import Model
 from partita.model.synthetic_inputs import made_up_inputs
+from partita.system import joint_work
 from partita.tensors.tensor import HostTensor, Tensor
 
 clock: Callable[[], float] = time.perf_counter
@@ -63,7 +63,7 @@ def seconds_per_request(
     least: dict[str, float] = {}
     failed: dict[str, BaseException] = {}
     runners: dict[str, list[Runner]] = {}
-    with ThreadPoolExecutor(max(counts.values())) as pool:
+    with joint_work.workers(max(counts.values())) as pool:
         begin = clock()
         for round_number in range(ROUNDS + 1):
             for device, one in contenders.items():

@@ -1,0 +1,51 @@
+"""Ends a command at an interrupt that Python does not come to tell of, as in a kernel of minutes.
+
+Python tells of a signal between two of its own instructions. A thread that computes in machine code
+comes to none; but the system's part of Python's handler runs at once, and wakes another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+_SECONDS = 1.0
+"""How long a command may take to notice."""
+
+
+def watch(noticed: Callable[[], int], end: Callable[[], object]) -> None:
+    """Ends this process when it does not notice an interrupt; to be called by the main thread.
+
+    Args:
+        noticed: How many interrupts Python has told of.
+        end: Ends the process.
+    """
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(heard, told, noticed, end), daemon=True).start()
+
+
+def _watch(
+    heard: socket.socket,
+    told: socket.socket,  # stays open as long as somebody listens
+    noticed: Callable[[], int],
+    end: Callable[[], object],
+) -> None:
+    before = noticed()
+    while True:
+        if signal.SIGINT not in heard.recv(4096):
+            continue
+        time.sleep(_SECONDS)
+        if noticed() == before:
+            end()
+            return
+        heard.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # those that came meanwhile
+            heard.recv(4096)
+        heard.setblocking(True)
+        before = noticed()
