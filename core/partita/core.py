@@ -39,10 +39,10 @@ _FACTS = ("AVAILABLE_DEVICES", "FULL_DEVICE_NAME", "DEVICE_TYPE", "SUPPORTED_PRO
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What OpenVINO's samples print about a device.
+    """The name and version of a device, as OpenVINO's samples print them.
 
     Attributes:
-        description: What a person calls the device.
+        description: The device's full name.
         build_number: Its driver or library, with version.
     """
 
@@ -66,10 +66,11 @@ class Version:
 
 
 class Core:
-    """Finds device plugins, reads models, compiles them for devices.
+    """Finds device plugins, reads models and compiles them for devices.
 
-    Making one loads no driver and no model code; plugins do that when they are used. A Core may be
-    used from several threads; setting properties while another thread compiles is not ordered.
+    Creating one loads no driver and no model code; plugins do that when they are used. A Core may
+    be used from several threads. Whether a compile sees properties that another thread sets at the
+    same time is undefined.
 
     Example:
         >>> core = Core()
@@ -83,12 +84,12 @@ class Core:
 
     @property
     def device_api(self) -> PluginCore:
-        """The devices as plugins that are made of other devices see them."""
+        """The interface of this Core for devices that are made of others, and for tools."""
         return self._devices
 
     @property
     def _own(self) -> CoreProperties:
-        """Core's own properties; checked settings are imported with the first question for one."""
+        """Core's own properties; pydantic is imported when they are first used."""
         from partita.properties.schema import CoreProperties
 
         return self._own_set or CoreProperties()
@@ -105,27 +106,25 @@ class Core:
     ) -> Model:
         """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), OpenVINO IR, GGUF or TFLite.
 
-        An input of an ONNX model that has an initializer, too, becomes a constant, as OpenVINO has
-        it, and is no input of the compiled model: what ONNX calls a default that callers may
-        override (onnxruntime lets them) would keep every weight of an older exporter from being
-        packed. To have it as an input, take its tensor out of the graph's initializers before, and
-        hand it over with each request.
+        An ONNX input that also has an initializer becomes a constant, as in OpenVINO. ONNX calls
+        the initializer a default that callers may override; models of older exporters list all
+        weights so, which could then not be packed. To have it as an input, remove the initializer
+        from the graph before.
 
         Args:
-            model: The source: a path, bytes, or a binary stream; of an IR the ``.xml`` file.
-                As text also ``"zoo:NAME"``, ``"light:NAME"`` or ``"builtin:NAME"``
-                (:mod:`partita.zoo.naming`).
+            model: A path, bytes, or a binary stream; for an IR the ``.xml`` file. Also
+                ``"zoo:NAME"``, ``"light:NAME"`` or ``"builtin:NAME"`` (:mod:`partita.zoo.naming`).
             weights: The ``.bin`` file of an IR (path, bytes, stream, array or tensor), if it is not
                 beside the ``.xml``; ONNX models name their own files.
-            isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
-                shape inference) runs in a process of its own, with limits of time and memory.
-            decoder: How a GGUF file becomes a model: the room of its caches and the like.
-            signature: Which signature of a TFLite or circle file; by default its first subgraph,
-                with inputs and outputs called after tensors.
+            isolate: Run ONNX's shape inference, which is C++ code that trusts its input, in a
+                process of its own with limits of time and memory; for files from untrusted sources.
+            decoder: Options for the decoder of a GGUF file, such as the capacity of its caches.
+            signature: The signature of a TFLite or circle file to read; by default its first
+                subgraph, with inputs and outputs named after tensors.
 
         Raises:
             ModelNotFoundError: The path does not exist.
-            ModelFormatError: It is none of these, damaged, or holds what is not known.
+            ModelFormatError: It has another format, is damaged, or has unsupported content.
         """
         from partita.frontends.reader import read_model
 
@@ -141,19 +140,18 @@ class Core:
         return self._devices.with_extensions(read)
 
     def add_extension(self, extension: Any) -> None:
-        """Adds an operator of your own, written in Python, for all later calls of this Core.
+        """Adds an operator written in Python for all later calls of this Core.
 
-        Models may hold it under its domain and name. It is computed by devices that run Python,
-        as REFERENCE does, and ``"HETERO:CPU,REFERENCE"`` leaves the rest of the model to others.
-        Of two for one domain and name the last counts. A file that ``export_model`` wrote needs
-        it again where it is imported.
+        Models may use it by its domain and name. Devices that run Python compute it, as REFERENCE
+        does; with ``"HETERO:CPU,REFERENCE"`` the rest of the model runs on CPU. A later operator of
+        the same domain and name replaces it. Importing an exported model needs it again.
 
         Args:
-            extension: A :class:`partita.CustomOperator`, which is a function of numpy arrays; a
-                subclass of :class:`partita.Op`, as OpenVINO has them; or a list of these.
+            extension: A :class:`partita.CustomOperator` (a function of numpy arrays), a subclass of
+                :class:`partita.Op` as in OpenVINO, or a list of these.
 
         Raises:
-            ModelError: It is none of these, or its name is ONNX's or Partita's.
+            ModelError: It is none of these, or ONNX or Partita already uses its name.
         """
         if self._devices.extensions is None:
             from partita.extensions import Extensions
@@ -162,12 +160,12 @@ class Core:
         self._devices.extensions.add(extension)
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
-        """Asks a device which operations it takes; affinities in the model are ignored.
+        """Asks a device which operations it supports; affinities in the model are ignored.
 
         Args:
-            model: A ``Model``, or whatever :meth:`read_model` takes.
+            model: A ``Model``, or anything that :meth:`read_model` accepts.
             device_name: E.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``.
-            config: Properties for this question only.
+            config: Properties for this query only.
 
         Returns:
             A dict from operation name to device, with a reason for every other operation.
@@ -186,19 +184,19 @@ class Core:
         """Compiles a model for a device.
 
         Args:
-            model: A ``Model``, of which a copy is compiled (weights are shared), or whatever
-                :meth:`read_model` takes.
-            device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``; by default the
-                device whose plugin offers itself for that, or for a TFLite or circle file what
-                ONE Runtime's environment variables say.
+            model: A ``Model``, of which a copy is compiled (weights are shared), or anything that
+                :meth:`read_model` accepts.
+            device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``; by default
+                :attr:`default_device`, or for a TFLite or circle file the device that ONE Runtime's
+                environment variables name.
             config: Properties for this model only; they override :meth:`set_property`.
             weights: As for :meth:`read_model`.
 
         Raises:
             DeviceError: The device does not exist or cannot be used.
-            PropertyError: A property is unknown or wrong.
-            UnsupportedOpError: The device does not take an operation; lists them with reasons.
-            CompileError: The device failed.
+            PropertyError: A property is unknown, or has a wrong value.
+            UnsupportedOpError: The device does not support an operation; lists all with reasons.
+            CompileError: The device failed to compile the model.
         """
         from partita.runtime import compiling
 
@@ -224,10 +222,10 @@ class Core:
             raise
 
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
-        """Restores what ``CompiledModel.export_model`` wrote, from bytes, a stream or a tensor.
+        """Imports a model that ``CompiledModel.export_model`` wrote: bytes, a stream or a tensor.
 
         Raises:
-            BlobError: Not a blob, damaged, of another version or device.
+            BlobError: It is not an exported model, is damaged, or of another version or device.
         """
         from partita.runtime import compiling
 
@@ -239,7 +237,7 @@ class Core:
 
     @property
     def available_devices(self) -> list[str]:
-        """Names of all devices that can be used, with ids where the plugin has them."""
+        """Names of all devices that can be used, with ids where a plugin has several."""
         return self._devices.available_devices
 
     def get_available_devices(self) -> list[str]:
@@ -251,22 +249,22 @@ class Core:
         """The device that a model is compiled for if none is named.
 
         Raises:
-            DeviceNotFoundError: No plugin offers itself for that.
+            DeviceNotFoundError: No plugin is ``is_default``.
         """
         return self._devices.registry.default
 
     @property
     def reference_device(self) -> str:
-        """The device that others are compared with if none is named for that.
+        """The device that others are compared with by default.
 
         Raises:
-            DeviceNotFoundError: No plugin offers itself for that.
+            DeviceNotFoundError: No plugin is ``is_reference``.
         """
         return self._devices.registry.reference
 
     @property
     def unavailable_devices(self) -> dict[str, str]:
-        """Device, driver or plugin name to the reason why it cannot be used."""
+        """By device, driver or plugin the reason why it cannot be used."""
         reasons = {failure.plugin: failure.cause for failure in self._devices.registry.failures}
         for name in self._devices.registry.names:
             try:
@@ -278,7 +276,7 @@ class Core:
 
     @property
     def aliases(self) -> list[str]:
-        """Other names that plugins have, e.g. ``"GPU"``; :meth:`resolve_device` says for what."""
+        """Other names for devices, e.g. ``"GPU"``; :meth:`resolve_device` resolves them."""
         names = self._devices.registry.names
         return sorted(
             {alias for name in names for alias in self._devices.registry.plugin(name).aliases}
@@ -293,13 +291,13 @@ class Core:
         """Adds a plugin to this Core.
 
         Args:
-            plugin: An entry-point name or module (its plugin is made once more, so that one plugin
-                can serve under two device names), or a ``DevicePlugin`` object.
+            plugin: The name of an entry point or module, whose plugin is instantiated once more so
+                that it can serve under two device names; or a ``DevicePlugin`` object.
             device_name: The device name; ``None`` keeps the plugin's own. An object is copied
                 (shallow) before it is renamed.
 
         Raises:
-            PluginError: It provides no plugin, breaks the contract, or the name is taken.
+            PluginError: It provides no plugin, violates the contract, or the name is in use.
         """
         if not isinstance(plugin, str):
             self._devices.registry.add(plugin, type(plugin).__module__, device_name)
@@ -309,9 +307,9 @@ class Core:
             self._devices.registry.add_again(plugin, device_name)
 
     def unload_plugin(self, device_name: str) -> None:
-        """Forgets what was set for a plugin's devices, and which there are; both are asked anew.
+        """Forgets the properties and the list of a plugin's devices; the list is queried again.
 
-        Compiled models stay as they are.
+        Compiled models are not affected.
 
         Raises:
             DeviceNotFoundError: No plugin has the name.
@@ -324,12 +322,12 @@ class Core:
         """Describes a device.
 
         Raises:
-            DeviceError: It does not exist, or its driver fails to describe it.
+            DeviceError: The device does not exist, or its driver fails.
         """
         return self._devices.device_info(device)
 
     def resolve_device(self, device: str) -> str:
-        """The canonical name of a device: aliases followed, ids checked, existence assured."""
+        """The canonical name of a device; resolves aliases, and checks that the device exists."""
         return self._devices.resolve_device(device)
 
     def accepts_property(self, device: str, key: str) -> bool:
@@ -337,7 +335,7 @@ class Core:
         return self._devices.accepts_property(device, key)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
-        """Device to its version, for the device and those listed behind a colon."""
+        """By device its version: of the device, and of those listed after a colon."""
         parsed = device_string.parse(device_name)
         listed = map(device_string.parse_entry, parsed.priorities or ())
         names = (parsed.device, *(one.device for one in listed if not one.is_excluded))
@@ -349,11 +347,11 @@ class Core:
     def set_property(self, device_name: str | Config, properties: Config = None) -> None:
         """Sets properties of a device for all later compiles; or of Core, if no device is named.
 
-        ``set_property("OPENCL", ...)`` is for all devices of the plugin, ``"OPENCL.1"`` for that
-        one and stronger, and an alias for all devices that it stands for.
+        ``set_property("OPENCL", ...)`` sets them for all devices of the plugin; ``"OPENCL.1"`` sets
+        them for that device, with precedence; an alias sets them for all devices that it names.
 
         Raises:
-            PropertyError: Unknown or read-only key, or a wrong value; nothing is changed then.
+            PropertyError: An unknown or read-only key, or a wrong value; nothing is changed.
         """
         if not isinstance(device_name, str):
             from partita.properties.schema import CoreProperties, validate
@@ -414,7 +412,7 @@ class Core:
 
 
 def _content(source: Any) -> Any:
-    """The bytes that a stream, wherever it stands, or a tensor holds; all else as it is."""
+    """The bytes of a stream, from its start where possible, or a tensor; all else unchanged."""
     from partita.tensors.tensor import Tensor
 
     if isinstance(source, Tensor):
@@ -430,7 +428,7 @@ def get_version() -> str:
 
 
 def _source(model: Any) -> Any:
-    """What a name with a prefix stands for; whatever is none stays as it is."""
+    """The model of a name with a prefix, e.g. ``"zoo:magika"``; all else unchanged."""
     if not isinstance(model, str) or ":" not in model:
         return model
     from partita.zoo.naming import is_name, resolve
@@ -441,5 +439,5 @@ def _source(model: Any) -> Any:
 def compile_model(
     model: Any, device_name: str | None = None, config: Config = None
 ) -> CompiledModel:
-    """Compiles a model with a Core made for it; see :meth:`Core.compile_model`."""
+    """Compiles a model with a new Core; see :meth:`Core.compile_model`."""
     return Core().compile_model(model, device_name, config)

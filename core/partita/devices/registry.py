@@ -136,28 +136,26 @@ class Registry:
 
     @property
     def default(self) -> str:
-        """The device of those who name none: the first whose plugin offers itself for that.
+        """The default device: the first one whose plugin is ``is_default``.
 
         Raises:
             DeviceNotFoundError: No plugin does.
         """
         found = self._first(lambda plugin: plugin.is_default)
         if found is None:
-            raise DeviceNotFoundError(f"No device is used where none is named; {self._choice()}.")
+            raise DeviceNotFoundError(f"There is no default device; {self._choice()}.")
         return found
 
     @property
     def reference(self) -> str:
-        """The device that others are compared with: the first whose plugin offers itself for that.
+        """The device that others are compared with: the first whose plugin is ``is_reference``.
 
         Raises:
             DeviceNotFoundError: No plugin does.
         """
         found = self._first(lambda plugin: plugin.is_reference)
         if found is None:
-            raise DeviceNotFoundError(
-                f"No device is taken to be right where none is named; {self._choice()}."
-            )
+            raise DeviceNotFoundError(f"There is no reference device; {self._choice()}.")
         return found
 
     def _first(self, offers: Callable[[DevicePlugin], bool]) -> str | None:
@@ -476,7 +474,10 @@ def _usable_ids(plugin: DevicePlugin) -> list[str]:
     with raised_as(DeviceUnavailableError, what, DeviceError):
         ids = list(plugin.device_ids())
     if not ids:
-        raise DeviceUnavailableError(f"Device '{plugin.device_name}' found no hardware.")
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' found no hardware. Install its driver, or use another "
+            "device: 'partita devices' lists them."
+        )
     if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
         raise DeviceUnavailableError(
             f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "

@@ -1,4 +1,4 @@
-"""What a compiled model tells of itself: ports, properties, where it runs and why."""
+"""The facts of a compiled model: ports, properties, where it runs and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOADED = "LOADED_FROM_CACHE"
 
 
 class CompiledFacts(OfOneProcess):
-    """A compiled model without its requests, as these know it.
+    """A compiled model without the methods that create requests; requests refer to it.
 
     Arguments and attributes are those of :class:`~partita.CompiledModel`.
     """
@@ -40,7 +40,7 @@ class CompiledFacts(OfOneProcess):
 
     @property
     def execution_devices(self) -> list[str]:
-        """The devices that take part."""
+        """The devices that compute parts of the model."""
         return self.device_model.execution_devices
 
     @property
@@ -53,11 +53,10 @@ class CompiledFacts(OfOneProcess):
         return self.device_model.explain()
 
     def export_model(self, stream: BinaryIO | None = None) -> bytes:
-        """Everything that ``Core.import_model`` needs; a stream that is given gets it as well.
+        """The compiled model as bytes for ``Core.import_model``, also written to a stream if given.
 
         Raises:
-            BlobError: The model is too large for one protobuf (2 GiB), or is to be exported to
-                what is no stream.
+            BlobError: The model is too large for one protobuf (2 GiB), or ``stream`` is no stream.
         """
         if stream is not None and not hasattr(stream, "write"):
             raise BlobError(
@@ -70,7 +69,7 @@ class CompiledFacts(OfOneProcess):
         return blob
 
     def _packed(self) -> bytes:
-        """The model with its properties and what took long to compute."""
+        """The model with its properties and the device's exported state."""
         return exported_model.pack(
             device=self.device.partition(".")[0],
             header={
@@ -94,10 +93,10 @@ class CompiledFacts(OfOneProcess):
         return {**found, _LOADED: "RO"} if name == "SUPPORTED_PROPERTIES" else found
 
     def set_property(self, properties: Config) -> None:
-        """Refused: the settings of a compiled model are those that it was compiled with.
+        """Always raises: the properties of a compiled model cannot be changed.
 
         Raises:
-            PropertyError: Always; says how to have others.
+            PropertyError: Always; says what to do instead.
         """
         names = ", ".join(f"'{name}'" for name in normalize(properties)) or "nothing"
         raise PropertyError(
@@ -106,7 +105,7 @@ class CompiledFacts(OfOneProcess):
         )
 
     def get_runtime_model(self) -> Model:
-        """A copy of the model in which each operation's notes tell where it runs.
+        """A copy of the model in which each operation's ``rt_info`` has its device.
 
         ``rt_info["runtime_device"]`` is the device's name.
         """
@@ -118,11 +117,11 @@ class CompiledFacts(OfOneProcess):
         return model
 
     def input(self, key: Any = None) -> Port:
-        """The input port of an index, name or port; may be left out if there is one."""
+        """The input port for an index, name or port; the key may be omitted if there is one."""
         return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
 
     def output(self, key: Any = None) -> Port:
-        """The output port of an index, name or port; may be left out if there is one."""
+        """The output port for an index, name or port; the key may be omitted if there is one."""
         return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
 
     def __repr__(self) -> str:

@@ -15,21 +15,21 @@ from partita.runtime.variable_state import VariableState
 
 @final
 class CompiledModel(CompiledFacts):
-    """A model that is ready to run; what ``compile_model`` and ``import_model`` return.
+    """A model that is ready to run; ``compile_model`` and ``import_model`` return it.
 
     Args:
-        device_model: What the device's plugin made of the model.
-        made_by: Says by what code, device and driver, for files that it is exported to.
-        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
+        device_model: The plugin's half of the compiled model.
+        made_by: Returns the identity of code, device and driver, for exported files.
+        loaded_from_cache: Whether it was loaded from ``CACHE_DIR``.
 
     Attributes:
-        model: What was compiled.
+        model: The model that was compiled.
         properties: The validated properties that it was compiled with.
         device: The device's name, e.g. ``"CPU"`` or ``"OPENCL.0"``.
         inputs: Its input ports, in order.
         outputs: Its output ports, in order.
-        device_model: What the device's plugin made of the model.
-        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
+        device_model: The plugin's half of the compiled model.
+        loaded_from_cache: Whether it was loaded from ``CACHE_DIR``.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class CompiledModel(CompiledFacts):
         self._of_thread = threading.local()
 
     def create_infer_request(self, share_state_with: InferRequest | None = None) -> InferRequest:
-        """A new request; requests are independent of one another and can run at the same time.
+        """Creates a request; requests are independent and can run at the same time.
 
         Args:
-            share_state_with: A request of this model whose state the new one has as well, and takes
-                turns with.
+            share_state_with: A request of this model with which the new one shares its state; the
+                two then run one after the other.
 
         Raises:
             InferError: The device does not update state in place, so that it cannot be shared.
@@ -54,7 +54,7 @@ class CompiledModel(CompiledFacts):
         return InferRequest(self, share_state_with)
 
     def infer_new_request(self, inputs: Any = None) -> InferResult:
-        """Infers once with a request made for it; results are copies."""
+        """Infers once with a new request; results are copies."""
         return self.create_infer_request().infer(inputs)
 
     def query_state(self) -> list[VariableState]:
@@ -62,13 +62,13 @@ class CompiledModel(CompiledFacts):
         return self._request().query_state()
 
     def reset_state(self) -> None:
-        """Lets the variables of this thread's calls begin anew."""
+        """Resets the variables of this thread's calls to their initial values."""
         self._request().reset_state()
 
     def release_memory(self) -> None:
-        """Gives back the requests that are kept for calls, with their memory; later calls make new.
+        """Frees the requests that are kept for calls, with their memory; later calls create others.
 
-        Requests of the application keep theirs.
+        Requests that the application created are not affected.
         """
         self._of_thread = threading.local()
 
@@ -87,13 +87,13 @@ class CompiledModel(CompiledFacts):
         *,
         decode_strings: bool = True,
     ) -> InferResult:
-        """Infers with a request that is kept for such calls; each thread has its own.
+        """Infers with a request that is kept for such calls, one per thread.
 
         Args:
-            inputs: As :meth:`partita.runtime.infer_request.InferRequest.infer` takes them.
+            inputs: As for :meth:`partita.runtime.infer_request.InferRequest.infer`.
             share_inputs: Accepted for OpenVINO's sake.
             share_outputs: Return views that the next call overwrites, instead of copies.
-            decode_strings: Return texts as they are; as UTF-8 if not.
+            decode_strings: Return strings as ``str``, not as UTF-8 encoded ``bytes``.
         """
         request: InferRequest | None = getattr(self._of_thread, "request", None)
         if request is None:

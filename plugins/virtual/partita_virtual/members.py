@@ -54,7 +54,10 @@ class Members:
             offered = self.names or _default(core, own_name)
             self.names = [one for one in offered if core.resolve_device(one) not in excluded]
         if not self.names:
-            raise DeviceError(f"{own_name} found no device to run on.")
+            raise DeviceError(
+                f"{own_name} found no device to run on; 'partita devices' says why others cannot "
+                "be used."
+            )
         member_devices.check_devices(core, self.names, own_name)
         own_keys = type(properties).model_fields
         nested = properties.DEVICE_PROPERTIES

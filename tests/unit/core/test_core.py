@@ -131,9 +131,9 @@ def test_what_is_used_where_no_device_is_named(core):
 def test_nothing_is_used_where_no_plugin_offers_itself(monkeypatch):
     monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "hetero,reference,opencl")
     core = ov.Core()
-    with pytest.raises(DeviceNotFoundError, match=r"No device is taken to be right.*one of .*CPU"):
+    with pytest.raises(DeviceNotFoundError, match=r"There is no reference device.*one of .*CPU"):
         core.reference_device  # noqa: B018  # a property
-    with pytest.raises(DeviceNotFoundError, match=r"No device is used where none is named.* CPU"):
+    with pytest.raises(DeviceNotFoundError, match=r"There is no default device.* CPU"):
         core.compile_model(neg())
     with pytest.raises(DeviceStringError, match=r"'CPU' takes no device list\.$"):
         core.compile_model(neg(), "CPU:CPU")

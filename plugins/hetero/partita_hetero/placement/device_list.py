@@ -41,7 +41,10 @@ class DeviceList:
             list(parse_list(listed)) if listed else member_devices.default_devices(core, own_name)
         )
         if not self.names:
-            raise DeviceError(f"{own_name} found no device to run on.")
+            raise DeviceError(
+                f"{own_name} found no device to run on; 'partita devices' says why others cannot "
+                "be used."
+            )
         member_devices.check_devices(core, self.names, own_name)
         self.properties = properties.model_copy(
             update={"MULTI_DEVICE_PRIORITIES": ",".join(self.names)}
