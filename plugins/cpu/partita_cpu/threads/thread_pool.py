@@ -3,8 +3,9 @@
 The calling thread goes from row to row. For a row that is shared it puts up a ticket; whoever is
 awake draws shares from it, and the caller goes on when all that were drawn are done. So nobody
 waits for a thread that the system has put aside, unless it holds a share. Idle threads look for a
-while, so that the next ticket finds them at once, and then sleep. They may run wherever the caller
-may, but for the processor that it is on: the system tends to wake them there, behind it.
+while, so that the next ticket finds them at once, and then sleep; where runs are apart they do so
+at once. They may run wherever the caller may, but for the processor that it is on: the system tends
+to wake them there, behind it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,15 @@ Where others want its processor it had better sleep between runs: then the syste
 once when it is woken, and not after a while in the middle of a share.
 """
 
+VAIN_LOOKS = 4
+"""How often in a row one looks for the next run in vain before it sleeps at once instead.
+
+Runs are apart then, and the time between may be another engine's, whose threads want the processor.
+"""
+
+TRIES = 16
+"""Of so many runs that are apart there is one behind which a thread looks again."""
+
 USAGE_BYTES = 144
 """What the system tells of a thread; the last word is how often it was put aside."""
 
@@ -112,6 +122,19 @@ def _draw(sync: int, helps: int) -> None:
         add(sync + _DONE, 1)
 
 
+@jit(inline=True)
+def looks_after_run(calm: int, vain: int) -> int:
+    """How often a thread looks for the next run before it sleeps.
+
+    Args:
+        calm: Runs since it was last put aside.
+        vain: Runs since one came before it slept.
+    """
+    if vain >= VAIN_LOOKS and vain % TRIES:
+        return 1
+    return IDLE_LOOKS if calm >= CALM_RUNS else LOOKS
+
+
 @jit
 def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
     """What a thread of the pool does all its life."""
@@ -120,6 +143,8 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
     most = LOOKS
     calm = 0
     put_aside = 0
+    idle = 0
+    vain = 0
     while load(sync + _QUIT) == 0:
         ticket = load(sync + TICKET)
         number = ticket >> NUMBER
@@ -127,18 +152,23 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
             seen = number
             looks = 0
             most = LOOKS
+            if idle:  # it has not slept since the run before
+                vain = 0
+            idle = 0
             if (ticket >> SHARES) & MOST_SHARES == 0:  # a run is over
                 call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
                 before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
                 calm = calm + 1 if put_aside == before else 0
-                if calm >= CALM_RUNS:
-                    most = IDLE_LOOKS
+                most = looks_after_run(calm, vain)
+                idle = 1
             _draw(sync, 1)
             continue
         pause()
         looks += 1
         if looks >= most:
             looks = 0
+            vain += idle
+            idle = 0
             generation = load(sync + _GENERATION)
             add(sync + _SLEEPING, 1)
             if load(sync + TICKET) >> NUMBER == seen and load(sync + _QUIT) == 0:

@@ -17,7 +17,16 @@ import partita
 from partita.errors import InferError
 from partita_cpu.jit.isa import detected
 from partita_cpu.threads.step_team import team_of
-from partita_cpu.threads.thread_pool import Rows, ThreadPool
+from partita_cpu.threads.thread_pool import (
+    CALM_RUNS,
+    IDLE_LOOKS,
+    LOOKS,
+    TRIES,
+    VAIN_LOOKS,
+    Rows,
+    ThreadPool,
+    looks_after_run,
+)
 
 from .test_native_layout import Net, compiled
 
@@ -114,6 +123,25 @@ def test_a_step_that_fails_says_why_and_no_later_one_runs():
         with pytest.raises(InferError, match=f"'{taken}': index 5 is out of range .* size 5"):
             request.infer()
         x[0, 2] = -3
+
+
+def test_who_looked_in_vain_sleeps_at_once_and_tries_again():
+    looks = looks_after_run.py_func
+    assert {looks(0, vain) for vain in range(VAIN_LOOKS)} == {LOOKS}
+    assert {looks(CALM_RUNS, vain) for vain in range(VAIN_LOOKS)} == {IDLE_LOOKS}
+    apart = [looks(CALM_RUNS, vain) for vain in range(VAIN_LOOKS, VAIN_LOOKS + TRIES)]
+    assert sorted(apart) == [1] * (TRIES - 1) + [IDLE_LOOKS]
+
+
+def test_the_same_whether_runs_are_apart_or_follow_at_once():
+    net, y = chain()
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    device = compiled(net.model(y), INFERENCE_NUM_THREADS=2)
+    first = np.array(device(x)[0])
+    for run in range(4 * TRIES):
+        if run // TRIES % 2 == 0:
+            time.sleep(0.001)
+        np.testing.assert_array_equal(device(x)[0], first)
 
 
 def places(pool):
