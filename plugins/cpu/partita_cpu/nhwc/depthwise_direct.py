@@ -38,7 +38,8 @@ from partita_cpu.llvm.levels import Level
     _X_FIRST,
     _X_BYTES,
     _LANES,
-) = range(16)
+    _FAR,
+) = range(17)
 """What `places` holds."""
 
 
@@ -54,7 +55,13 @@ def takes(window: Window) -> bool:
 
 
 def places(
-    window: Window, level: Level, channels: int, x_pitch: int, x_first: int, half: bool
+    window: Window,
+    level: Level,
+    channels: int,
+    x_pitch: int,
+    x_first: int,
+    half: bool,
+    far: bool = True,
 ) -> Array:
     """What `depthwise_pixels` has to know about an image.
 
@@ -65,10 +72,11 @@ def places(
         x_pitch: Elements from one input pixel to the next.
         x_first: The first channel that is read.
         half: Whether the image is bfloat16.
+        far: Whether it is asked for ahead, since it may not lie in the second-level cache.
     """
     across = window.size[1:], window.kernel[1:], window.stride[1:], window.dilation[1:2]
     sizes = [n for numbers in (*across, window.begin[1:], window.out[1:]) for n in numbers]
-    rest = [channels, x_pitch, x_first, 2 if half else 4, level.lanes]
+    rest = [channels, x_pitch, x_first, 2 if half else 4, level.lanes, int(far)]
     return integers([*sizes, *rest])
 
 
@@ -198,11 +206,13 @@ def depthwise_pixels(
         count = min(ow - column, stop - first)
         start = line * p[_STRIDE_DOWN] - p[_TOP]
         above = min(max(0, -(start // p[_DILATION_DOWN])), p[_DOWN])
-        below = (p[_HEIGHT] - 1 - start) // p[_DILATION_DOWN] + 1
-        below = max(min(p[_DOWN], below), above)
+        exist = (p[_HEIGHT] - 1 - start) // p[_DILATION_DOWN] + 1
+        below = max(min(p[_DOWN], exist), above)
+        further = min(max(exist - below, 0), p[_STRIDE_DOWN]) if p[_FAR] else 0
         top = image * p[_HEIGHT] + start + above * p[_DILATION_DOWN]
         source = x + unit * p[_X_FIRST] + top * row_bytes
-        found = _depthwise_line(source, to, depthwise, target, column, count, above, below)
+        taps = above, below, further
+        found = _depthwise_line(source, to, depthwise, target, column, count, taps)
         largest = max(largest, found)
         to += count * target.pitch
         first += count
@@ -222,10 +232,21 @@ def _depthwise_line(
     target: PixelTarget,
     column: int,
     count: int,
-    above: int,
-    below: int,
+    taps: tuple[int, int, int],
 ) -> Any:
-    """Output pixels of one line, of which the taps from `above` to `below` lie in the image."""
+    """Output pixels of one line.
+
+    Args:
+        source: Address of the first row of the image that they need.
+        to: Where results go.
+        depthwise: The convolution.
+        target: How results lie.
+        column: The first of the pixels.
+        count: How many.
+        taps: Those down that lie in the image: the first one, and behind the last. How many rows
+            below are asked for.
+    """
+    above, below, further = taps
     kernels, p = depthwise.kernels, depthwise.p
     across, stride, width, lanes = p[_ACROSS], p[_STRIDE], p[_WIDTH], p[_LANES]
     pixel_bytes = p[_X_BYTES] * p[_X_PITCH]
@@ -242,6 +263,7 @@ def _depthwise_line(
                 p[_DILATION_DOWN] * pixel_bytes * width,
                 pixel_bytes,
                 below - above,
+                further,
                 -left,
                 width - left,
                 depthwise.taps + above * tap_bytes,

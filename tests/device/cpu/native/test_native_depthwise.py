@@ -89,8 +89,9 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
     gate=st.sampled_from(GATES),
     batch=st.integers(1, 2),
     threads=st.integers(1, 3),
+    far=st.booleans(),
 )
-def test_images(level, half, window, channels, beside, gate, batch, threads):
+def test_images(level, half, window, channels, beside, gate, batch, threads, far):
     rng = np.random.default_rng(channels)
     guarded = Guarded()
     before_x, after_x, before_y, after_y = beside
@@ -108,7 +109,7 @@ def test_images(level, half, window, channels, beside, gate, batch, threads):
                 guarded.array(pack_taps(w, lanes)),
                 guarded.array(pack_row(bias, lanes, channels)),
                 depthwise_kernels(level, window.kernel[2], window.stride[2], half),
-                places(window, level, channels, whole.shape[3], before_x, half),
+                places(window, level, channels, whole.shape[3], before_x, half, far),
                 *(-2.0, 3.0, gate),
             ),
             y.reshape(-1),

@@ -67,14 +67,16 @@ def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Oper
     )
 
 
-def depthwise_of(b: Builder, window: Window, place: Place, op: LinearOp, stored: int) -> Depthwise:
+def depthwise_of(
+    b: Builder, window: Window, place: Place, op: LinearOp, stored: int, far: bool = True
+) -> Depthwise:
     """A depthwise convolution as kernels take it, that writes `stored` channels.
 
-    Its activation has bounds and a gate only.
+    Its activation has bounds and a gate only. `far` images are asked for ahead.
     """
     level, half = choice_of(b).level, place.x.dtype == HALF
     lanes = level.lanes
-    table = places(window, level, place.channels, place.x.shape[3], place.first, half)
+    table = places(window, level, place.channels, place.x.shape[3], place.first, half, far)
     key = ("row taps", lanes, stored)
     finish = epilogue_of(op.activation, False)
     return Depthwise(

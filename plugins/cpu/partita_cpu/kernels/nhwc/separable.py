@@ -48,7 +48,7 @@ def separable_conv(b: Builder, node: Node, x: Operand, *inputs: Any) -> Operand:
         between = conv(b, first, x, its.taps, its.offset)
         return conv(b, second, between, its.w, its.bias, its.residual, target=its.target)
     product = _product_of(b, node, joint, its)
-    depthwise = _depthwise_of(b, node, joint, its)
+    depthwise = _depthwise_of(b, node, joint, its, True)
     args = b.flat(x), depthwise, product.arrays, product.context, product.epilogue
     b.call(separable_convolution, *args, work=product.work, exec_type=product.exec_type)
     return joint.y
@@ -91,7 +91,7 @@ def bottleneck_conv(
     bands_of = b.flat(band), b.constant(rows)
     expansion = Expansion(arrays.w, arrays.bias, *tables, *within, *bands_of)
     product = _product_of(b, rest, joint, its)
-    depthwise = _depthwise_of(b, rest, joint, its)
+    depthwise = _depthwise_of(b, rest, joint, its, False)
     args = b.flat(x), expansion, depthwise, product.arrays, product.context, product.epilogue
     work, exec_type = before.work + product.work, product.exec_type
     b.call(inverted_bottleneck, *args, work=work, exec_type=exec_type)
@@ -170,6 +170,7 @@ def _product_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Produ
     return product._replace(work=product.work + depthwise)
 
 
-def _depthwise_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Depthwise:
+def _depthwise_of(b: Builder, node: Node, joint: _Joint, its: _Separable, far: bool) -> Depthwise:
+    """The depthwise convolution; of a band that a cache holds, or of a `far` image."""
     op = LinearOp(its.taps, its.offset, None, node.attrs["first"].attrs.get("activation"))
-    return depthwise_of(b, joint.window, joint.source, op, joint.cut.padded)
+    return depthwise_of(b, joint.window, joint.source, op, joint.cut.padded, far)

@@ -2,21 +2,24 @@
 
 Every column of the image that the pixels need is read once and serves all of them. Columns that may
 lie outside of the image, at either end, are masked; there, and only there, it costs to be careful.
+What the pixels below need beside that is asked for on the way: of each pixel one vector after the
+other is read, from lines that lie so far apart that no processor foresees them.
 """
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import gated, load_half, store_parts
+from partita_cpu.llvm.epilogue import gated, load_half, prefetch, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (
-    "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %begin, i64 %end, ptr %w, i64 %w_block, "
-    "ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, i64 %parts, "
-    "i64 %low_plane, float %low, float %high, i64 %gate"
+    "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %below, i64 %begin, i64 %end, ptr %w, "
+    "i64 %w_block, ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, "
+    "i64 %parts, i64 %low_plane, float %low, float %high, i64 %gate"
 )
 """x: the first column of the first row. row, pixel: bytes between rows of taps, and pixels. rows:
-how many rows of taps lie in the image. begin, end: columns before `begin` and from `end` on do not;
+how many rows of taps lie in the image. below: how many rows below these are needed next, which are
+brought into the second-level cache. begin, end: columns before `begin` and from `end` on do not;
 only `clipped` of them at each end may be missing. w: a vector per tap, row by row; w_block: bytes
 from one block of channels to the next. bias: a vector per block. blocks: how many to compute.
 channels: how many exist in these. stored: how many are written; of those that do not exist, some
@@ -27,6 +30,9 @@ low, high: bounds. gate: see `epilogue.gated`.
 Returns the largest absolute value among the results as the bits of a float32, from kernels that
 write bfloat16.
 """
+
+_LINE = 64
+"""Bytes of a cache line."""
 
 PIXELS = (1, 2, 4, 7, 8)
 """Numbers of output pixels that kernels compute together."""
@@ -102,6 +108,7 @@ class _Depthwise:
             count = f.let(f"select i1 {whole}, i64 %rows, i64 0")
             rest = f.let(f"sub i64 %rows, {count}")
             x = f.at("%x", f.let(f"mul i64 {first}, {unit}"))
+            self._fetch(x, index, unit)
             w = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
             bias = f.load(v, f.at("%bias", f.let(f"mul i64 {first}, 4")))
             state = [("ptr", x), ("ptr", w)] + [(v, bias)] * self._pixels
@@ -116,6 +123,23 @@ class _Depthwise:
         found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({self._ints} {largest})")
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
+
+    def _fetch(self, x: str, index: str, unit: int) -> None:
+        """Asks for what a block of the pixels below needs, once for each of its cache lines."""
+        f, blocks = self._f, _LINE // (unit * self._lanes)
+        count = "%below"
+        if blocks > 1:
+            begins = f.let(f"icmp eq i64 {f.let(f'and i64 {index}, {blocks - 1}')}, 0")
+            count = f.let(f"select i1 {begins}, i64 %below, i64 0")
+
+        def row(_: str, carried: list[str]) -> list[str]:
+            at = carried[0]
+            for column in range(self._pixels * self._stride):
+                at = f.at(at, "%pixel") if column else at
+                f.do(prefetch(at))
+            return [f.at(carried[0], "%row")]
+
+        f.loop(count, [("ptr", f.at(x, f.let("mul i64 %rows, %row")))], row)
 
     def _row(self, values: list[str], inside: str, partial: bool) -> list[str]:
         """Adds one row of taps; `partial` if not all channels of the block exist."""
