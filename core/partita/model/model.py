@@ -1,4 +1,4 @@
-"""The model: named views on an ``onnx_ir.Model``, the one place that holds the graph."""
+"""The model: named views of an ``onnx_ir.Model``, which holds the graph."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 PROTOBUF_BYTES = 2**31 - 2**24
-"""Most bytes of weights that are saved in one protobuf, which ends at 2 GiB with all the rest."""
+"""Most bytes of weights that are saved in one protobuf, whose limit is 2 GiB altogether."""
 
 
 class Model(ModelSurface):
     """An ONNX model with unique operation names and inferred shapes.
 
-    Made by :meth:`partita.Core.read_model`; :func:`~partita.frontends.reader.read_model` says what
-    it checks. ``Model(results, parameters, name)`` makes one of nodes that were written with an
-    operation set (:mod:`partita.opsets`).
+    :meth:`partita.Core.read_model` creates one; :func:`~partita.frontends.reader.read_model` says
+    what it checks. ``Model(results, parameters, name)`` creates one of nodes that were written with
+    an operation set (:mod:`partita.opsets`).
 
     Args:
         graph: The graph, an ``onnx_ir.Model``; or the results of a graph that is written with an
@@ -86,17 +86,17 @@ class Model(ModelSurface):
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """What a request hands on from run to run; its inputs and outputs come last.
+        """The state that a request keeps from run to run; its inputs and outputs come last.
 
         Raises:
-            ModelFormatError: The model's metadata names inputs or outputs that are not there.
+            ModelFormatError: The model's metadata names inputs or outputs that do not exist.
         """
         graph = self.ir.graph
         names = ([value.name or "" for value in values] for values in (graph.inputs, graph.outputs))
         return from_metadata(self.ir.metadata_props, *names)
 
     def input(self, key: Any = None) -> Port:
-        """The input of an index, name or port; may be left out if there is one."""
+        """The input for an index, name or port; the key may be omitted if there is one."""
         try:
             return find_port(self.inputs, key, f"Model '{self.name}'")
         except ModelError as error:
@@ -106,7 +106,7 @@ class Model(ModelSurface):
             raise ModelError(f"{error}{hint}") from None
 
     def constant_hint(self, key: Any) -> str:
-        """The sentence for who takes a constant for an input; empty if it is no constant's name."""
+        """A sentence for errors that name a constant as an input; empty if the key names none."""
         if not isinstance(key, str) or key not in self.ir.graph.initializers:
             return ""
         return (
@@ -115,7 +115,7 @@ class Model(ModelSurface):
         )
 
     def output(self, key: Any = None) -> Port:
-        """The output of an index, name or port; may be left out if there is one."""
+        """The output for an index, name or port; the key may be omitted if there is one."""
         return find_port(self.outputs, key, f"Model '{self.name}'")
 
     @property
@@ -130,19 +130,19 @@ class Model(ModelSurface):
 
     @property
     def weight_bytes(self) -> int:
-        """Size of all weights."""
+        """Size of all weights in bytes."""
         weights = (v.const_value for graph in self.ir.graphs() for v in graph.initializers.values())
         return sum(weight.nbytes for weight in weights if weight is not None)
 
     @property
     def fits_protobuf(self) -> bool:
-        """Whether :meth:`to_onnx` can be serialized, which ends at 2 GiB."""
+        """Whether :meth:`to_onnx` can be serialized; protobuf's limit is 2 GiB."""
         return self.weight_bytes <= PROTOBUF_BYTES
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The model as a protobuf, for plugins that hand it to another engine.
+        """The model as a protobuf, for plugins that pass it to another engine.
 
-        Copies the weights, those in external files included, so that it needs no file.
+        Copies the weights, also from external files, so that the result needs no file.
         """
         import onnx_ir as ir
 
@@ -151,9 +151,9 @@ class Model(ModelSurface):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, affinities included, as an ``.onnx`` file.
 
-        Weights go into the file, or beside it into ``<file>.data`` where they exceed what one
-        protobuf holds (2 GiB). The files that the model was read from may be overwritten, but for
-        large ones on Windows, which replaces no file that a model still reads from.
+        Weights are in the file, or next to it in ``<file>.data`` where they exceed the limit of
+        protobuf (2 GiB). The files that the model was read from may be overwritten, except for
+        large ones on Windows, which does not replace files that are mapped.
 
         Raises:
             ModelError: The folder does not exist or cannot be written.
@@ -196,7 +196,7 @@ class Model(ModelSurface):
         return copy
 
     def clone(self) -> Model:
-        """An independent copy; the weights are shared, since they are never changed in place."""
+        """An independent copy; weights are shared, because they are never changed in place."""
         return Model(self.ir.clone())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
@@ -206,16 +206,17 @@ class Model(ModelSurface):
         return self.clone()
 
     def reshape(self, shapes: Any, variables: Mapping[str, Any] | None = None, /) -> Model:
-        """Sets input shapes and infers all others anew; returns the model itself.
+        """Sets input shapes and infers all other shapes; returns the model itself.
 
         Args:
-            shapes: Input name, index or port to shape, or one shape for a model of one input. A
-                shape is what :class:`partita.PartialShape` takes; a dimension with bounds, as
-                ``(1, 8)`` or ``"1..8"``, refuses tensors of other sizes.
+            shapes: By input name, index or port a shape, or one shape for a model with one input. A
+                shape is anything that :class:`partita.PartialShape` accepts; where a dimension has
+                bounds, as ``(1, 8)`` or ``"1..8"``, requests refuse other sizes.
             variables: Shapes of variables, by name.
 
         Raises:
-            ModelError: No such input, a wrong rank, or no dimension; nothing is changed then.
+            ModelError: An input does not exist, a rank is wrong, or a dimension is invalid; nothing
+                is changed.
         """
         import onnx_ir as ir
 
@@ -258,13 +259,13 @@ class Model(ModelSurface):
 
         Args:
             inputs: Values that become inputs.
-            outputs: Values that become outputs; at least one, each produced inside.
+            outputs: Values that become outputs; at least one, each computed inside.
             name: Name of the new graph.
-            nodes: Where known, the operations in question; looking only at them saves time. What
-                their bodies read from outside becomes an input too, after those that are named.
+            nodes: The operations to extract, if they are known, which saves time. Values that their
+                bodies read from outside become inputs too, after the named ones.
 
         Raises:
-            ModelError: A value does not exist, or an output depends on something outside.
+            ModelError: A value does not exist, or an output depends on values outside.
         """
         import onnx_ir as ir
 
@@ -294,14 +295,14 @@ class Model(ModelSurface):
 
 
 def _captured(nodes: Sequence[ir.Node], known: Sequence[ir.Value]) -> list[ir.Value]:
-    """What bodies of operations read, and neither the operations compute nor weights hold."""
+    """Values that bodies of operations read from outside, except weights."""
     own = {*known, *(value for node in nodes for value in node.outputs)}
     read = dict.fromkeys(value for node in nodes for value in captures(node))
     return [value for value in read if value not in own and value.const_value is None]
 
 
 def _checked_shape(port: Port, shape: Any) -> tuple[int, list[Dim], list[Bounds | None]]:
-    """The place of an input, its new dimensions, and their bounds."""
+    """The index of an input, its new dimensions, and their bounds."""
     try:
         dims = PartialShape(shape)
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""Operations of a model, and the notes that they carry."""
+"""Operations of a model, their inputs and outputs, and the notes on them."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ class Op:
 
     @property
     def inputs(self) -> tuple[str | None, ...]:
-        """Names of the values read; ``None`` for an optional input that is left out."""
+        """Names of the values read; ``None`` for an omitted optional input."""
         return tuple(None if value is None else value.name for value in self.node.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the values written; empty for an optional output that is left out."""
+        """Names of the values written; empty for an omitted optional output."""
         return tuple(value.name or "" for value in self.node.outputs)
 
     @property
@@ -170,20 +170,20 @@ class Op:
         return len(self.node.outputs)
 
     def input_value(self, index: int) -> OpOutput:
-        """The value that an input reads, as an output of whatever makes it.
+        """The value that an input reads, as an output of its producer.
 
         Raises:
-            ModelError: There is no such input, or it is left out.
+            ModelError: There is no such input, or it is omitted.
         """
         return OpOutput.of_value(self._value(self.node.inputs, index, "input"))
 
     def input(self, index: int) -> OpInput:
-        """The input itself, with the type and shape of what it reads.
+        """The input itself, with the type and shape of the value that it reads.
 
-        Graphs are edited by :attr:`node`.
+        Use :attr:`node` to edit the graph.
 
         Raises:
-            ModelError: There is no such input, or it is left out.
+            ModelError: There is no such input, or it is omitted.
         """
         return OpInput.of_reader(self, index, self._value(self.node.inputs, index, "input"))
 
@@ -220,10 +220,10 @@ class Op:
         return self.output(index).get_shape()
 
     def set_output_type(self, index: int, element_type: Any, shape: Any) -> None:
-        """Tells element type and shape of an output, which operators of an application's own do.
+        """Sets element type and shape of an output; custom operators use it to infer them.
 
         Raises:
-            ModelError: There is no such output, or these are no type or shape.
+            ModelError: There is no such output, or the type or shape is invalid.
         """
         import onnx_ir as ir
 
@@ -257,16 +257,16 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class OpOutput(Port):
-    """What an operation writes, or an input or a constant of the model that operations read."""
+    """A value: the output of an operation, or an input or a constant of the model."""
 
     @classmethod
     def of_value(cls, value: ir.Value) -> OpOutput:
-        """That of a value in a graph."""
+        """The output for a value in a graph."""
         return cls(**_known(Port.of(value.index() or 0, value, False)), value=value)
 
     @property
     def node(self) -> Op | PortNode:  # type: ignore[override]  # of what is within a model
-        """The operation that makes it, or the model's parameter or constant that it is."""
+        """The operation that computes it, or the model's parameter or constant."""
         value = self._noted()
         producer = value.producer()
         if producer is not None:
@@ -274,11 +274,11 @@ class OpOutput(Port):
         return PortNode(Port.of(0, value, value.is_graph_input()))
 
     def get_node(self) -> Op | PortNode:  # type: ignore[override]
-        """What makes it (OpenVINO's spelling of :attr:`node`)."""
+        """The producer (OpenVINO's spelling of :attr:`node`)."""
         return self.node
 
     def get_index(self) -> int:
-        """Which output of its operation it is (OpenVINO's spelling)."""
+        """Index among the outputs of its operation (OpenVINO's spelling)."""
         return self.index
 
     def get_target_inputs(self) -> set[OpInput]:
@@ -289,7 +289,7 @@ class OpOutput(Port):
 
 @dataclass(frozen=True, slots=True)
 class OpInput(Port):
-    """An input of an operation, with the type and shape of what it reads.
+    """An input of an operation, with the type and shape of the value that it reads.
 
     Attributes:
         reader: The operation.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 Dim = int | str | None
-"""One dimension: a size, the name of a symbol, or ``None`` where nothing is known."""
+"""One dimension: a size, the name of a symbol, or ``None`` if it is unknown."""
 
 Bounds = tuple[int, int | None]
 """The least and the largest size of a dimension."""
@@ -38,12 +38,12 @@ class Port:
     Attributes:
         index: Position among the inputs or outputs.
         name: The ONNX value name.
-        dtype: Element type, or ``None`` where the model does not tell (or it is no tensor).
-        shape: Dimensions, or ``None`` where the rank is unknown.
+        dtype: Element type, or ``None`` if it is unknown or the value is no tensor.
+        shape: Dimensions, or ``None`` if the rank is unknown.
         is_input: Whether it is an input.
-        aliases: Other names that it is found by.
-        bounds: Between which sizes a dimension has to stay, by axis; empty if none is bounded.
-        value: The value in the model's graph; of a compiled model's port, that of a copy.
+        aliases: Other names by which it is found.
+        bounds: Least and largest size of each dimension, by axis; empty if none is bounded.
+        value: The value in the model's graph; for a compiled model, in the graph of its copy.
     """
 
     index: int
@@ -81,7 +81,7 @@ class Port:
         return is_static(self.shape)
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of the shape fits."""
+        """Whether the port accepts a tensor of the shape."""
         if self.shape is None or shape == self.shape:
             return True
         return (
@@ -99,7 +99,7 @@ class Port:
 
     @property
     def names(self) -> set[str]:
-        """All names that it is found by."""
+        """All names by which it is found."""
         return {self.name, *self.aliases}
 
     @property
@@ -109,7 +109,7 @@ class Port:
 
     @property
     def partial_shape(self) -> PartialShape:
-        """The dimensions with their bounds and symbols; a copy, to be changed and handed back."""
+        """The dimensions with their bounds and symbols, as a copy."""
         if self.shape is None:
             return PartialShape.dynamic()
         bounds = self.bounds or (None,) * len(self.shape)
@@ -117,38 +117,38 @@ class Port:
 
     @property
     def element_type(self) -> Type:
-        """The element type by OpenVINO's name; ``Type.dynamic`` where the model does not tell."""
+        """The element type by OpenVINO's name; ``Type.dynamic`` if it is unknown."""
         return Type(self.dtype)
 
     @property
     def layout(self) -> Layout:
-        """The names of the dimensions, where somebody has told them."""
+        """The names of the dimensions, if they were set."""
         return Layout("" if self.value is None else self.value.metadata_props.get(_LAYOUT, ""))
 
     @property
     def node(self) -> PortNode:
-        """The end of the model that it is."""
+        """The parameter or result node that the port belongs to."""
         return PortNode(self)
 
     @property
     def tensor(self) -> Port:
-        """Itself: what OpenVINO keeps at a port's tensor is here."""
+        """The port itself, which has the attributes of OpenVINO's descriptor tensor."""
         return self
 
     def set_layout(self, layout: Layout | str) -> None:
-        """Notes the names of the dimensions."""
+        """Sets the names of the dimensions."""
         named = layout if isinstance(layout, Layout) else Layout(layout)
         self._noted().metadata_props[_LAYOUT] = str(named)
 
     def set_names(self, names: Iterable[str]) -> None:
-        """Sets the names that the model's port is found by; the ONNX name, ``name``, stays.
+        """Sets the names by which the model's port is found, besides its ONNX name.
 
-        Ports that were asked for before keep theirs, and so do compiled models.
+        ``Port`` objects and compiled models that exist already are not affected.
         """
         note_names(self._noted(), {str(name) for name in names} - {self.name})
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Adds names that the model's port is found by."""
+        """Adds names by which the model's port is found."""
         notes = self._noted().metadata_props
         self.set_names({*json.loads(notes.get(_NAMES, "[]")), *names})
 
@@ -162,15 +162,15 @@ class Port:
         return self.name
 
     def get_names(self) -> set[str]:
-        """All names that it is found by (OpenVINO's spelling)."""
+        """All names by which it is found (OpenVINO's spelling)."""
         return self.names
 
     def get_index(self) -> int:
-        """The output of its node that it is, which has only one (OpenVINO's spelling)."""
+        """Index of the port among its node's outputs, always 0 (OpenVINO's spelling)."""
         return 0
 
     def get_node(self) -> PortNode:
-        """The end of the model that it is (OpenVINO's spelling)."""
+        """The parameter or result node that the port belongs to (OpenVINO's spelling)."""
         return self.node
 
     def get_tensor(self) -> Port:
@@ -195,7 +195,7 @@ class Port:
 
     @property
     def rt_info(self) -> dict[str, str]:
-        """Notes on the port: its layout, if somebody has told it."""
+        """Notes on the port: its layout, if it was set."""
         return {} if self.layout.empty else {"layout": str(self.layout)}
 
     def get_rt_info(self) -> dict[str, str]:
@@ -246,7 +246,7 @@ class PortNode:
 
     @property
     def layout(self) -> Layout:
-        """The names of the dimensions, where somebody has told them."""
+        """The names of the dimensions, if they were set."""
         return self.port.layout
 
     @layout.setter

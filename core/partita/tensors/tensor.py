@@ -1,4 +1,4 @@
-"""The tensor: what an application hands in, what crosses between submodels, what comes back."""
+"""Tensors: the inputs and outputs of requests, and the values that cross between submodels."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ class Tensor(abc.ABC):
     Attributes:
         shape: Dimensions, outermost first.
         dtype: Element type as numpy dtype (bfloat16 and float8 types come from ``ml_dtypes``).
-        device: Name of the device whose memory it lies in, e.g. ``"OPENCL.0"``; ``"host"`` for host
-            tensors, which belong to none.
-        memory: Id of the memory that it lies in; tensors of equal memory id can be read in place
-            by every device that answers ``can_share`` for that id. ``"host"`` is host memory.
+        device: Name of the device that owns its memory, e.g. ``"OPENCL.0"``; ``"host"`` for host
+            tensors, which no device owns.
+        memory: Id of its memory; every device whose ``can_share`` accepts the id reads the tensor
+            in place. ``"host"`` is host memory.
 
-    Called itself it makes a host tensor, as OpenVINO's does: ``Tensor(array)`` of a copy,
-    ``Tensor(array, shared_memory=True)`` of the array itself, ``Tensor(array, shape, type)`` of the
-    bytes of an array, seen in another shape and type, ``Tensor(type, shape)`` of zeros, and
-    ``Tensor(tensor, begin, end)`` of a part of a host tensor (a region of interest), in the same
-    memory. ``Tensor(port)`` is of zeros, with a port's type and sizes, and ``Tensor(port, array)``
-    an array's bytes seen so. Elements of less than a byte are unpacked from an array of ``uint8``
-    that holds several in a byte, the first one in the lowest bits. A type is a
-    :class:`partita.Type` or one of numpy's.
+    The constructor creates host tensors, as OpenVINO's does:
+
+    - ``Tensor(array)`` copies an array; ``Tensor(array, shared_memory=True)`` shares its memory.
+    - ``Tensor(array, shape, type)`` views an array's bytes with another shape and type.
+    - ``Tensor(type, shape)`` has zeros; ``Tensor(port)`` has zeros of a port's type and shape.
+    - ``Tensor(port, array)`` views an array's bytes with a port's type and shape.
+    - ``Tensor(tensor, begin, end)`` is a region of interest of a host tensor, in the same memory.
+
+    Elements of less than a byte are unpacked from an array of ``uint8`` with several per byte, the
+    first in the lowest bits. A type is a :class:`partita.Type` or a numpy dtype.
     """
 
     __slots__ = ()
@@ -46,10 +48,10 @@ class Tensor(abc.ABC):
     device: str
     memory: str
     layout: MemoryLayout | None = None
-    """How the elements lie, where two devices have agreed to something else than C order."""
+    """The memory layout, if two devices have agreed on one; ``None`` for C order."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        """An instance of the class; of the class ``Tensor`` itself, a host tensor."""
+        """An instance of the class; for ``Tensor`` itself, a host tensor."""
         return object.__new__(_NewTensor if cls is Tensor else cls)
 
     @abc.abstractmethod
@@ -60,11 +62,15 @@ class Tensor(abc.ABC):
         """
 
     def stored(self) -> np.ndarray[Any, Any]:
-        """The elements on the host, in the order and type that :attr:`layout` names."""
+        """The elements on the host, in the order and type of :attr:`layout`."""
         return self.numpy()
 
     def copy_to(self, target: Tensor) -> None:
-        """Writes the elements to a host tensor of the same type and layout; it takes the shape."""
+        """Writes the elements to a host tensor of the same dtype and layout, and sets its shape.
+
+        Raises:
+            InputError: The target has another dtype.
+        """
         if target.shape != self.shape and isinstance(target, HostTensor):
             target.set_shape(self.shape)
         if target.dtype != self.dtype:
@@ -72,15 +78,15 @@ class Tensor(abc.ABC):
         np.copyto(target.stored(), self.stored(), casting="no")
 
     def copy_from(self, source: Tensor) -> None:
-        """Takes the elements of a tensor of the same shape, type and layout, wherever it lies.
+        """Copies the elements of a tensor of the same shape, dtype and layout, in any memory.
 
         Raises:
-            InferError: It lies in memory that the host cannot write.
+            InferError: This tensor is in memory that the host cannot write.
         """
         raise InferError(f"{self!r} cannot be written by the host.")
 
     def clear(self) -> None:
-        """Makes all elements zero.
+        """Sets all elements to zero.
 
         Raises:
             InferError: As :meth:`copy_from`.
@@ -130,23 +136,23 @@ class Tensor(abc.ABC):
 
     @property
     def strides(self) -> Strides:
-        """Bytes from one element to the next, along each axis."""
+        """Bytes between neighbouring elements, by axis."""
         return Strides(self.numpy().strides)
 
     def get_strides(self) -> Strides:
-        """Bytes from one element to the next, along each axis (OpenVINO's spelling)."""
+        """Bytes between neighbouring elements, by axis (OpenVINO's spelling)."""
         return self.strides
 
     def is_continuous(self) -> bool:
-        """Whether the elements lie one after another; those of a part of a tensor may not."""
+        """Whether the elements are contiguous in memory; those of a region may not be."""
         return bool(self.numpy().flags.c_contiguous)
 
     @property
     def str_data(self) -> np.ndarray[Any, Any]:
-        """The texts of a tensor of texts, as a copy; set to others, it holds these.
+        """The elements of a string tensor, as a copy; assigning replaces them.
 
         Raises:
-            InputError: It holds no texts.
+            InputError: It is no string tensor.
         """
         return np.array([_text(one) for one in self._texts().flat], np.str_).reshape(self.shape)
 
@@ -157,7 +163,7 @@ class Tensor(abc.ABC):
 
     @property
     def bytes_data(self) -> np.ndarray[Any, Any]:
-        """The texts as UTF-8, as a copy; set to others, it holds these."""
+        """The elements of a string tensor in UTF-8, as a copy; assigning replaces them."""
         return np.char.encode(self.str_data, "utf-8")
 
     @bytes_data.setter
@@ -186,7 +192,7 @@ class Tensor(abc.ABC):
 
 
 def _an_array(given: Any) -> np.ndarray[Any, Any]:
-    """What a host tensor may hold, which numpy's own functions return as numbers at times."""
+    """The array for a host tensor; numpy's scalars, which its functions may return, become one."""
     if isinstance(given, np.ndarray):
         return given
     if isinstance(given, np.generic):
@@ -199,11 +205,11 @@ class HostTensor(Tensor):
     """A tensor in host memory: a numpy array, not copied.
 
     Args:
-        array: The elements; kept as it is, so writing to it changes the tensor. A number of numpy's
-            becomes an array.
+        array: The elements; not copied, so writing to it changes the tensor. A numpy scalar becomes
+            an array.
 
     Raises:
-        TypeError: It is no array.
+        TypeError: It is not an array.
     """
 
     __slots__ = ("_array", "_shape", "device", "dtype", "memory")
@@ -223,7 +229,7 @@ class HostTensor(Tensor):
     def seen_as(
         cls, array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> HostTensor:
-        """The tensor of an array that had this shape and type when it was handed in."""
+        """A tensor of an array that had this shape and dtype when the application passed it."""
         tensor = HostTensor(array)
         tensor._shape, tensor.dtype = shape, dtype
         return tensor
@@ -233,26 +239,26 @@ class HostTensor(Tensor):
         return self._array
 
     def copy_from(self, source: Tensor | np.ndarray[Any, Any]) -> None:
-        """Takes the elements, and the shape, of a tensor or array of the same type.
+        """Copies the elements, and the shape, of a tensor or array of the same dtype.
 
         Raises:
-            InputError: They are of another type.
+            InputError: It has another dtype.
         """
         (source if isinstance(source, Tensor) else HostTensor(source)).copy_to(self)
 
     def clear(self) -> None:
-        """Makes all elements zero."""
+        """Sets all elements to zero."""
         self._array.fill(0)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions, outermost first, of the array when it was handed in.
+        """Dimensions, outermost first, of the array when it was passed.
 
-        Set to others, the tensor has them from then on: with the same elements if there are as
-        many, and otherwise with zeros in memory of its own.
+        Assigning reshapes the tensor: it keeps its elements if their number is the same, and has
+        zeros in memory of its own otherwise.
 
         Raises:
-            InputError: They are no dimensions.
+            InputError: The value is no sequence of sizes.
         """
         return self._shape
 
@@ -276,7 +282,7 @@ def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:
 
 
 class _NewTensor(HostTensor):
-    """What ``Tensor(...)`` makes; the one tensor that copies what it is given."""
+    """The class of ``Tensor(...)``, whose constructor may copy, unlike those of other tensors."""
 
     __slots__ = ()
 
@@ -291,15 +297,15 @@ _NAMES = (
     ("port", "array"),
     ("other", "begin", "end"),
 )
-"""The arguments of a new tensor, in the forms in which they can be given."""
+"""The arguments of the constructor, in all forms."""
 
 
 _PACKED = (Type.u2, Type.i2, Type.u4, Type.i4, Type.f4e2m1)
-"""Types of which a byte of an application's holds several, and one of numpy's a single element."""
+"""Types of which applications pack several elements into a byte, and numpy stores one."""
 
 
 def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-    """What was given by place and by name, in order."""
+    """Positional and named arguments of the constructor, in order."""
     for names in _NAMES:
         behind = names[len(given) :]
         if len(given) <= len(names) and set(named) <= set(behind):
@@ -337,9 +343,9 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
 
 
 def _of_port(port: Any, array: Any) -> np.ndarray[Any, Any]:
-    """Zeros with a port's type and sizes, or the bytes of an array seen so.
+    """Zeros with a port's type and shape, or a view of an array's bytes with these.
 
-    Sizes that are not known are 0, as in OpenVINO's tensors.
+    Unknown sizes are 0, as in OpenVINO's tensors.
     """
     dtype = _dtype(port.get_element_type())
     dims = port.get_partial_shape()
@@ -356,7 +362,7 @@ def _of_port(port: Any, array: Any) -> np.ndarray[Any, Any]:
 def _unpacked(
     array: np.ndarray[Any, Any], shape: tuple[int, ...], kind: Type
 ) -> np.ndarray[Any, Any]:
-    """Elements of less than a byte, of which a byte holds several, the first in its lowest bits."""
+    """Unpacks elements of less than a byte; the first of a byte is in its lowest bits."""
     bits = kind.bitwidth
     in_byte = 8 // bits
     count = math.prod(shape)
@@ -393,7 +399,7 @@ def _text(text: str | bytes) -> str:
 
 
 def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The elements from one place of a host tensor to another, where they lie."""
+    """A view of a region of a host tensor."""
     if whole.memory != HOST:
         raise InputError(f"{whole!r} lies in no host memory, so it has no parts there.")
     inside = len(begin) == len(end) == len(whole.shape) and all(
@@ -407,7 +413,7 @@ def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.nda
 def _seen_as(
     array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """The bytes of an array in another shape and type, not copied."""
+    """A view of an array's bytes with another shape and dtype."""
     wanted = math.prod(shape) * dtype.itemsize
     if array.dtype.hasobject or dtype.hasobject or not array.flags.c_contiguous:
         raise InputError("Only numbers that lie one after another are seen in another shape.")
@@ -419,7 +425,7 @@ def _seen_as(
 
 
 def _sizes(dims: Any) -> tuple[int, ...]:
-    """Dimensions that were handed in."""
+    """Dimensions given by an application, as a tuple."""
     try:
         sizes = tuple(operator.index(dim) for dim in dims)
     except TypeError as error:
@@ -430,7 +436,7 @@ def _sizes(dims: Any) -> tuple[int, ...]:
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
-    """The numpy type of what stands for one."""
+    """The numpy dtype of an element type in any notation."""
     try:
         found: np.dtype[Any] = np.dtype(kind)
     except TypeError as error:
