@@ -37,7 +37,7 @@ WARM = 300
 """Cases after which memory is compared with."""
 
 _SERVERS = contextlib.ExitStack()
-"""Keeps the server until the process ends."""
+"""Keeps the server and its models until the process ends."""
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
 
@@ -49,7 +49,8 @@ def served():
     from models import model_of, neg, node, value
     from serving import running_server
 
-    folder = Path(tempfile.mkdtemp(prefix="partita-campaign-"))
+    name = _SERVERS.enter_context(tempfile.TemporaryDirectory(prefix="partita-campaign-"))
+    folder = Path(name)
     onnx.save(tiny.fixed(tiny.weights()), folder / "model.onnx")
     words = {f"w{number}": number for number in range(tiny.VOCABULARY)}
     engine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))

@@ -52,6 +52,32 @@ def test_a_driver_that_aborts_while_it_is_loaded(tmp_path):
     assert "ended by SIG" in verdict.reason  # SIGILL or SIGTRAP
 
 
+def test_a_driver_that_ends_its_process_leaves_no_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    assert not driver_trial.driver_verdict(library_that(tmp_path, "aborts")).good
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("cache", ["cache", "", "cache/file"])
+def test_drivers_are_found_whatever_is_kept_on_disk(tmp_path, monkeypatch, cache):
+    """Nothing, what was damaged, and nothing since nothing can be kept."""
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, cache and str(tmp_path / cache))
+    code = (
+        "from partita_opencl.drivers.installed_drivers import installed, platforms\n"
+        "print([one.name for one in platforms(installed())])"
+    )
+    printed = []
+    for _ in range(2):
+        for file in tmp_path.rglob("*.icd"):
+            file.write_text("/nowhere\n")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert "[" in printed[0], done.stderr
+
+
 def test_a_driver_that_hangs_while_it_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "SECONDS", 4.0)
     verdict = driver_trial.driver_verdict(library_that(tmp_path, "hangs"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import os
 import platform
@@ -20,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from partita.storage.cache_folder import cache_folder, keep_private, read_private
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
 
@@ -129,10 +131,7 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     if any(not driver.binary for driver in drivers):
         return list(cl.get_platforms())
     caches = [driver.cache for driver in drivers if driver.cache]
-    with tempfile.TemporaryDirectory(prefix="partita-opencl-") as folder:
-        for number, driver in enumerate(drivers):
-            file = Path(folder) / f"{number:03}.icd"
-            file.write_text(f"{driver.binary}\n", encoding="utf-8")
+    with _listed([driver.binary for driver in drivers]) as folder:
         changes: dict[str, str | None] = {
             **dict.fromkeys(_VENDORS, folder),
             _FILENAMES: None,
@@ -149,6 +148,32 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     for one in found:
         name_processors(one)
     return found
+
+
+@contextlib.contextmanager
+def _listed(binaries: Sequence[str]) -> Iterator[str]:
+    """A folder that names some libraries for a loader.
+
+    It stays among what is kept on disk: a process that ends while drivers are loaded, as drivers
+    have it end, could remove none.
+    """
+    contents = [f"{binary}\n".encode("utf-8", "surrogateescape") for binary in binaries]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+    kept = cache_folder(f"opencl/loaded/{digest}")
+    if kept is not None and all(
+        read_private(file) == content or keep_private(file, content)
+        for file, content in _named(kept, contents)
+    ):
+        yield str(kept)
+        return
+    with tempfile.TemporaryDirectory(prefix="partita-opencl-") as folder:
+        for file, content in _named(Path(folder), contents):
+            file.write_bytes(content)
+        yield folder
+
+
+def _named(folder: Path, contents: Sequence[bytes]) -> list[tuple[Path, bytes]]:
+    return [(folder / f"{number:03}.icd", content) for number, content in enumerate(contents)]
 
 
 def _icd_files(folder: Path) -> list[Path]:
