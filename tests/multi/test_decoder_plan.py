@@ -13,7 +13,7 @@ from random_decoders import SIZES, decoder
 import partita
 from partita.cli.main import main
 from partita.contract.query import ReasonCode
-from partita.errors import InfeasiblePlanError, PlanError
+from partita.errors import CompileError, InfeasiblePlanError, PlanError
 from partita_hetero.cost import attention_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
@@ -461,6 +461,46 @@ def test_a_format_that_a_device_refuses_is_left_out(probe):
 def test_a_device_without_products_cannot_be_measured(probe):
     with pytest.raises(PlanError, match="'F' cannot be measured: it runs no MatMul"):
         probe(FakeDevice("F", refuses=["MatMul"]))
+
+
+class Small(FakeDevice):
+    """Has room for weights of so many bytes: what needs more is refused, or fails to compile."""
+
+    def __init__(self, room, knows=True, rows=1000):
+        super().__init__("F")
+        self.room, self.knows, self.rows = room, knows, rows
+
+    def query_model(self, model, properties):
+        why = partita.Reason(partita.ReasonCode.MEMORY_LIMIT, f"takes {self.room} bytes")
+        lacking = (self.knows and self.need(model) > self.room) or (
+            model.inputs[0].shape[0] > self.rows
+        )
+        return partita.QueryResult.of("F", {op.name: why if lacking else None for op in model.ops})
+
+    def compile_model(self, model, properties):
+        if self.need(model) > self.room:
+            raise CompileError("out of memory")
+        return super().compile_model(model, properties)
+
+    @staticmethod
+    def need(model):
+        return sum(weight.const_value.nbytes for weight in model.ir.graph.initializers.values())
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("matrices", [1, 5])
+def test_a_device_with_little_room_is_measured_by_less(probe, monkeypatch, knows, matrices):
+    monkeypatch.setattr(probes, "TINY_SIDE", 16)
+    speed = probe(device := Small(matrices * 64 * 64 * 4, knows), [Q4], nbytes=1 << 30)
+    assert set(speed.read) == {PLAIN, Q4}
+    assert all(0 < rate < np.inf for rate in (*speed.read.values(), *speed.multiply.values()))
+    fitting = [device.need(model) for model in device.compiled]
+    assert max(fitting) >= device.room // 4
+
+
+def test_a_device_that_takes_one_row_cannot_be_measured(probe):
+    with pytest.raises(PlanError, match="'F' cannot be measured: it runs no MatMul of 4 rows"):
+        probe(Small(1 << 30, rows=1))
 
 
 ATTENTION = AttentionShape(4, 2, 16, 32)

@@ -8,9 +8,10 @@ import pytest
 from good_device import Good, GoodCompiled, GoodProperties
 from pydantic import Field
 
+import partita
 from partita_conformance.bench.bench import Target
 from partita_conformance.runs.collect import Selection, collect
-from partita_conformance.runs.running import InProcess
+from partita_conformance.runs.running import PASSED, InProcess
 from partita_conformance.suites.contract.suite_properties import other_values
 
 
@@ -55,6 +56,29 @@ def test_a_hint_that_is_not_followed_is_explained(plugin, fault):
     outcome = InProcess(Target("GOOD", name)).run(check)
     assert outcome.bad == bool(fault)
     assert outcome.detail.startswith(fault)
+
+
+class Roomy(Good):
+    """Takes what fits into a memory that is limited, and compiles nothing else."""
+
+    class properties_type(GoodProperties):
+        ROOM: int = Field(100, description="What operations it has room for.")
+
+    def query_model(self, model, properties):
+        if len(model.ops) <= properties.ROOM:
+            return super().query_model(model, properties)
+        why = partita.Reason(partita.ReasonCode.MEMORY_LIMIT, f"has room for {properties.ROOM}")
+        return partita.QueryResult.of(self.device_name, {op.name: why for op in model.ops})
+
+    def compile_model(self, model, properties):
+        self.query_model(model, properties).require_all(model)
+        return super().compile_model(model, properties)
+
+
+def test_a_number_may_leave_no_room_for_a_model():
+    (check,) = collect(Selection(("properties/numbers_are_kept_or_refused",)))
+    outcome = InProcess(Target("GOOD", f"{__name__}:Roomy")).run(check)
+    assert outcome.status == PASSED, outcome.detail
 
 
 def test_other_values_of_whole_numbers_are_multiples_of_what_they_must_be():

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -105,7 +105,8 @@ def device_speed(
 ) -> DeviceSpeed:
     """A device's speed for some formats of weights, measured unless the database knows.
 
-    A format that the device does not take is left out; the plain one must be there.
+    A format that the device does not take is left out; the plain one must be there. A device with
+    little room is measured by fewer and smaller matrices.
 
     Args:
         devices: Of the compile at hand.
@@ -118,7 +119,7 @@ def device_speed(
         attention: The sizes of the model's attention, if it is one operation.
 
     Raises:
-        PlanError: The device does not even multiply float32.
+        PlanError: The device does not even multiply a few matrices of float32.
     """
     op = _known(database, key, _WORK_OP, partial(_op_seconds, devices, device))
     if op is None:
@@ -131,17 +132,22 @@ def device_speed(
     size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
     side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
     for kind in sorted({PLAIN, *formats}, key=str):
-        matrix = _matrix_bytes(kind, side)
-        count = -(-size // matrix)
-        few_rows, many_rows = partial(_read, devices, device), partial(_multiply, devices, device)
-        work = f"read {kind}, {size >> 10} KiB by {side}"
-        reading = _known(database, key, work, partial(few_rows, kind, side, count))
-        many = _known(database, key, f"multiply {kind}", partial(many_rows, kind))
+        if not _takes(devices, device, kind):
+            continue
+        first_taken = partial(_first_taken, devices, device, key, database, kind)
+        reading = first_taken(side, -(-size // _matrix_bytes(kind, side)), 1, READ_EFFORT)
+        many = first_taken(MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
         if reading is None or many is None:
             continue
-        products = MANY_ROWS * MANY_SIDE**2 * MANY_PRODUCTS
-        read[kind] = count * matrix / max(reading - count * op, reading / 10)
-        multiply[kind] = products / max(many - MANY_PRODUCTS * op, many / 10)
+        nbytes = reading.number * _matrix_bytes(kind, reading.side)
+        products = MANY_ROWS * many.side**2 * many.number
+        read[kind] = nbytes / reading.beside(op)
+        multiply[kind] = products / many.beside(op)
+    if PLAIN not in read:
+        raise PlanError(
+            f"Device '{device}' cannot be measured: it runs no MatMul of {MANY_ROWS} rows of "
+            "float32. Leave it out of the device list, or set HETERO_CONTEXT=0."
+        )
     attending = None
     if attention is not None:
         times = {
@@ -153,6 +159,61 @@ def device_speed(
         }
         attending = speed_of_attention(attention, times)
     return DeviceSpeed(read, multiply, op, attending)
+
+
+class _Products(NamedTuple):
+    """Products one after another, each with a square matrix of its own, and how long they took."""
+
+    side: int
+    number: int
+    seconds: float
+
+    def beside(self, op_seconds: float) -> float:
+        """Seconds without what operations take besides; at least a tenth of all."""
+        return max(self.seconds - self.number * op_seconds, self.seconds / 10)
+
+
+def _first_taken(
+    devices: DeviceList,
+    device: str,
+    key: str,
+    database: Database,
+    kind: WeightFormat,
+    side: int,
+    count: int,
+    rows: int,
+    effort: Effort,
+) -> _Products | None:
+    """The largest products that a device has room for; ``None`` if it takes none at all."""
+    for one, matrices in _ever_less(side, count, max(TINY_SIDE, kind.block)):
+        model = partial(probe_model, kind, one, matrices, rows)
+        measure = partial(_run_made, devices, device, model, effort)
+        work = f"{rows} rows of {kind} by {matrices} of {one}"
+        seconds = _known(database, key, work, measure)
+        if seconds is not None:
+            return _Products(one, matrices, seconds)
+    return None
+
+
+def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
+    """Sides and numbers of square matrices, from those given down to a single small one."""
+    yield side, count
+    while count > 1:
+        count = -(-count // 4)
+        yield side, count
+    while side > least:
+        side //= 2
+        yield side, 1
+
+
+def _takes(devices: DeviceList, device: str, kind: WeightFormat) -> bool:
+    """Whether a device takes products with weights of a format at all, if they are few."""
+    model = probe_model(kind, max(TINY_SIDE, kind.block), 1, 1)
+    try:
+        return len(devices.ask(model, device)) == len(model.ops)
+    except PLUGIN_FAILURES as error:  # whatever a broken device raises
+        _log.info("%s cannot be asked about a probe: %s", device, in_words(error))
+        return False
 
 
 _WORK_OP = "operation of nearly nothing"
@@ -180,14 +241,10 @@ def _op_seconds(devices: DeviceList, device: str) -> float | None:
     return max(0.0, many - few) / (TINY_PRODUCTS - 1)
 
 
-def _read(
-    devices: DeviceList, device: str, kind: WeightFormat, side: int, count: int
+def _run_made(
+    devices: DeviceList, device: str, made: Callable[[], Model], effort: Effort
 ) -> float | None:
-    return _run(devices, device, probe_model(kind, side, count, 1), READ_EFFORT)
-
-
-def _multiply(devices: DeviceList, device: str, kind: WeightFormat) -> float | None:
-    return _run(devices, device, probe_model(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS))
+    return _run(devices, device, made(), effort)
 
 
 def _matrix_bytes(kind: WeightFormat, side: int) -> int:
