@@ -30,6 +30,9 @@ from partita_cpu.gemm.product_records import (
     gate_word,
 )
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm import activations
+from partita_cpu.llvm.levels import Level
 from partita_cpu.threads.claims import LINE
 
 BY_STORED = {
@@ -94,6 +97,24 @@ def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
 def needs_pass(activation: Activation | None) -> bool:
     """Whether bounds and the gate do not express an activation."""
     return bool(split_gate(bounds_of(activation)[2])[1].code)
+
+
+def has_kernel(activation: Activation | None) -> bool:
+    """Whether a kernel applies what bounds and the gate do not express."""
+    return split_gate(bounds_of(activation)[2])[1].code in activations.KERNELS
+
+
+def activation_kernel(level: Level, activation: Activation | None, half: bool) -> int:
+    """Address of `llvm.activations.activate_rows`, or for bfloat16 of `activate_halves`.
+
+    It is 0 where bounds and the gate express all of it.
+    """
+    if not needs_pass(activation):
+        return 0
+    name = activations.KERNELS[split_gate(bounds_of(activation)[2])[1].code]
+    if half:
+        return llvm_kernel.addresses(level, "_activated_halves")[f"{name}_halves"]
+    return llvm_kernel.addresses(level)[name]
 
 
 def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:

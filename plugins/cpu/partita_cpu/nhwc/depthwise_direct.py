@@ -15,9 +15,15 @@ from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit import llvm_kernel
-from partita_cpu.jit.intrinsics.address_call import address, call_depthwise_pixels
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_activate,
+    call_convert,
+    call_depthwise_pixels,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, depthwise_part
 from partita_cpu.llvm.levels import Level
 
@@ -300,7 +306,14 @@ def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) 
 
 @loop
 def depthwise_images(
-    x: Array, depthwise: Depthwise, y: Array, y_pitch: int, y_first: int, tid: int, nt: int
+    x: Array,
+    depthwise: Depthwise,
+    y: Array,
+    y_pitch: int,
+    y_first: int,
+    activate: int,
+    tid: int,
+    nt: int,
 ) -> None:
     """Depthwise convolution of whole images; threads share the pixels.
 
@@ -310,11 +323,51 @@ def depthwise_images(
         y: Output (N, rows, columns, y_pitch), flat; of the same type.
         y_pitch: Elements from one output pixel to the next.
         y_first: The channel that the first result is written to.
+        activate: Address of what is applied to results line by line, or 0: one of
+            `llvm.activations.activate_rows`, or for bfloat16 of `activate_halves`.
         tid: This thread.
         nt: All threads.
     """
-    pixels = y.size // y_pitch
+    pixels, unit, width = y.size // y_pitch, y.itemsize, depthwise.p[_OUT_WIDTH]
     first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
-    to = address(y) + y.itemsize * (first * y_pitch + y_first)
-    target = PixelTarget(to, y.itemsize * y_pitch, 0, 0, depthwise.p[_CHANNELS])
-    depthwise_pixels(address(x), depthwise_addresses(depthwise), first, stop, target)
+    known, channels = depthwise_addresses(depthwise), depthwise.p[_CHANNELS]
+    wide = VECTORS * depthwise.p[_LANES]
+    while first < stop:
+        last = min(stop, (first // width + 1) * width) if activate else stop
+        to = address(y) + unit * (first * y_pitch + y_first)
+        target = PixelTarget(to, unit * y_pitch, 0, 0, channels)
+        depthwise_pixels(address(x), known, first, last, target)
+        if activate:
+            _activate_pixels(activate, to, last - first, channels, unit, y_pitch, wide)
+        first = last
+
+
+@loop
+def activate_images(
+    y: Array, activate: int, channels: int, y_pitch: int, y_first: int, tid: int, nt: int
+) -> None:
+    """Applies an activation to images in bfloat16; arguments as for `depthwise_images`."""
+    pixels, unit = y.size // y_pitch, y.itemsize
+    first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
+    to = address(y) + unit * (first * y_pitch + y_first)
+    _activate_pixels(activate, to, stop - first, channels, unit, y_pitch, channels)
+
+
+@loop
+def _activate_pixels(
+    activate: int, to: int, pixels: int, channels: int, unit: int, pitch: int, wide: int
+) -> None:
+    """Applies an activation to pixels of `channels` elements of `unit` bytes where they lie.
+
+    So many columns (`wide`) at a time in float32.
+    """
+    if unit == 4:
+        for first in range(0, channels, wide):
+            exist = min(wide, channels - first)
+            call_activate(activate, (pixels, to + unit * first, unit * pitch, exist))
+    elif pitch == channels:
+        call_convert(activate, (to, pixels * channels, to))
+    else:
+        for pixel in range(pixels):
+            place = to + unit * pixel * pitch
+            call_convert(activate, (place, channels, place))

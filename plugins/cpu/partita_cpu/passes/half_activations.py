@@ -18,7 +18,7 @@ import numpy as np
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import bounds_of, split_gate
+from partita_cpu.gemm.product_steps import bounds_of, has_kernel, split_gate
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.linalg.rounded_rows import ROWS
 from partita_cpu.kernels.nhwc.placement import SLICES
@@ -163,7 +163,8 @@ def _can_write(choice: Choice, rows: _Rows, node: Node) -> bool:
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
-        return not act.code
+        is_alone = node.kind == _CONV and node.input(3) is None
+        return not act.code or (is_alone and has_kernel(node.attrs.get("activation")))
     # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
     return _is_narrow_product(choice, node) and (not act.code or node.input(3) is None)
 

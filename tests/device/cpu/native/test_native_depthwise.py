@@ -113,7 +113,7 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, far
                 *(-2.0, 3.0, gate),
             ),
             y.reshape(-1),
-            *(y.shape[3], before_y, tid, threads),
+            *(y.shape[3], before_y, 0, tid, threads),
         )
     x = np.asarray(loaded(whole)[..., before_x : before_x + channels], np.float64)
     found = loaded(y)

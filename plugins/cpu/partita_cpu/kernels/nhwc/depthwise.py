@@ -8,11 +8,18 @@ import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
 from partita.lowering.geometry.windows import Window, count_places
-from partita_cpu.gemm.product_steps import LinearOp, epilogue_of, needs_pass
+from partita_cpu.gemm.product_steps import (
+    LinearOp,
+    activation_kernel,
+    epilogue_of,
+    has_kernel,
+    needs_pass,
+)
 from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
+    activate_images,
     depthwise_images,
     depthwise_kernels,
     pack_row,
@@ -43,11 +50,16 @@ def emit_depthwise(
     """Records a depthwise convolution, finished, by the kernels that suit the window best."""
     channels, choice = place.channels, choice_of(b)
     linear = LinearOp(w, bias, None, activation)
-    if not needs_pass(activation) and takes(window):
+    if takes(window) and (not needs_pass(activation) or has_kernel(activation)):
         _emit_direct(b, window, place, linear, y)
         return
     if not needs_pass(activation) and fits(window, channels, choice.machine, y.dtype == HALF):
         _emit_rows(b, window, place, linear, y)
+        return
+    if needs_pass(activation) and y.dtype == HALF:
+        emit_depthwise(b, window, place, w, bias, y, None)
+        kernel = activation_kernel(choice.level, activation, True)
+        b.call(activate_images, b.flat(y), kernel, channels, y.shape[3], place.into)
         return
     weights = b.prepack(w, "taps first", _taps_first)
     offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
@@ -62,6 +74,7 @@ def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Oper
         b.flat(y),
         y.shape[3],
         place.into,
+        activation_kernel(choice_of(b).level, op.activation, y.dtype == HALF),
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice_of(b).level),
     )
