@@ -50,6 +50,30 @@ def test_a_device_keeps_what_fits_and_the_rest_goes_on():
     )
 
 
+def test_a_query_has_the_answer_of_a_compile():
+    core, limits = core_with(FakeDevice("A"), FakeDevice("B")), {"A": 2 * ONE + 2 * ROW}
+    model = core.read_model(layers(4))
+    model.ops[3].affinity = "A"  # the answer may become affinities, so it is not made of them
+    answer = core.query_model(model, "HETERO:A,B", {"HETERO_MEMORY_LIMITS": limits})
+    assert list(answer.values()) == ["A", "A", "B", "B"]
+    assert str(answer.reasons["v2"]).startswith("FALLBACK: not A: MEMORY_LIMIT: those before it")
+    with pytest.raises(UnsupportedOpError, match="B: MEMORY_LIMIT: takes"):
+        core.query_model(model, "HETERO:A,B", {"HETERO_MEMORY_LIMITS": {**limits, "B": 10}})
+
+
+def test_a_query_says_why_what_computes_nothing_went_along():
+    nodes = [node("MatMul", ["x", "w"], "a"), node("Identity", ["a"], "b"), node("Exp", ["b"], "c")]
+    proto = model_of(
+        nodes, ["c"], initializers=[("w", np.eye(100, dtype=np.float32))], shape=(1, 100)
+    )
+    core, limits = core_with(FakeDevice("A"), FakeDevice("B")), {"A": 100}
+    answer = core.query_model(
+        core.read_model(proto), "HETERO:A,B", {"HETERO_MEMORY_LIMITS": limits}
+    )
+    assert list(answer.values()) == ["B", "B", "B"]
+    assert all(answer.reasons[name].detail for name in answer)
+
+
 def test_one_byte_less_is_one_operation_less():
     compiled = placed({"A": 2 * ONE + 2 * ROW - 1})
     assert list(devices_of(compiled).values()) == ["A", "B", "B", "B"]

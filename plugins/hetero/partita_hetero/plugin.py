@@ -53,6 +53,10 @@ class HeteroPlugin(DevicePlugin):
             from partita_hetero.tuning.decoders.decoder_plan import plan_model
 
             return plan_model(model, devices).query_result(model, devices)
+        if devices.memory_limits:
+            from partita_hetero.compile.placer import Placer
+
+            return Placer(model, devices, heeds_affinities=False).query()
         wanted = constraints.gather(model, wiring, devices, partial(devices.ask, model), {})
         return devices.query(model, wiring, wanted.pins)
 

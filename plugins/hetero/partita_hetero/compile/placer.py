@@ -29,6 +29,7 @@ class Placer:
         model: The model; affinities in it are pins.
         devices: The device list.
         pins: Operation name to device, instead of affinities, pins and lock file.
+        heeds_affinities: Whether affinities in the model are pins.
 
     Attributes:
         model: The model.
@@ -45,7 +46,11 @@ class Placer:
     """
 
     def __init__(
-        self, model: Model, devices: DeviceList, pins: Mapping[str, str] | None = None
+        self,
+        model: Model,
+        devices: DeviceList,
+        pins: Mapping[str, str] | None = None,
+        heeds_affinities: bool = True,
     ) -> None:
         self.model = model
         self.devices = devices
@@ -53,7 +58,8 @@ class Placer:
         self.sizes = sizes_of(model, {})
         self.answers: dict[str, QueryResult] = {}
         if pins is None:
-            affinities = {op.name: op.affinity for op in model.ops if op.affinity}
+            marked = model.ops if heeds_affinities else []
+            affinities = {op.name: op.affinity for op in marked if op.affinity}
             self.wanted = constraints.gather(model, self.wiring, devices, self.ask, affinities)
         else:
             self.wanted = constraints.by_name(pins, self.wiring, devices)
@@ -121,6 +127,28 @@ class Placer:
             self.wiring.names(),
             place,
         )
+
+    def query(self) -> QueryResult:
+        """Who would take what within the memory limits.
+
+        Raises:
+            InfeasiblePlanError: Pinned operations break a limit.
+            UnsupportedOpError: No device that takes an operation has room for it.
+        """
+        answer = self.devices.query(self.model, self.wiring, self.wanted.pins)
+        if len(answer) < len(self.model.ops):
+            return answer  # what nobody takes has no place
+        placement = self.place({}, {})
+        reasons = dict(answer.reasons)
+        for op, name in enumerate(self.wiring.names()):
+            device = placement.device[op]
+            if device is not None and device != answer[name]:
+                answer[name] = device
+                refused = [f"not {other}: {why}" for other, why in placement.refused[op].items()]
+                told = Reason(ReasonCode.FALLBACK, "; ".join(refused))
+                reasons[name] = told if refused else placement.reason[op]
+        answer.reasons = reasons
+        return answer
 
     def pieces(self, placement: Placement) -> list[Submodel]:
         """The submodels of a placement."""
