@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import multiprocessing
 import multiprocessing.connection
+import signal
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +151,8 @@ class Isolated:
                 args=(theirs, self._target, self._selection, self._cases),
                 daemon=True,
             )
-            self._worker.start()
+            with _interrupts_later():
+                self._worker.start()
             theirs.close()
             if self._pipe.poll(_START_S):
                 self._pipe.recv_bytes()
@@ -169,6 +172,26 @@ class Isolated:
         return code
 
 
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Has an interrupt wait for the end of the block; a process that is started there holds them.
+
+    Python would print one that comes before a process has a word in what it does with it.
+    """
+    _set_interrupts(held=True)
+    try:
+        yield
+    finally:
+        _set_interrupts(held=False)
+
+
+def _set_interrupts(*, held: bool) -> None:
+    """Lets interrupts come, or wait, where the system can have them wait."""
+    if sys.platform != "win32":
+        how = signal.SIG_BLOCK if held else signal.SIG_UNBLOCK
+        signal.pthread_sigmask(how, [signal.SIGINT])
+
+
 def _serve(
     pipe: multiprocessing.connection.Connection,
     target: Target,
@@ -180,6 +203,7 @@ def _serve(
     Ctrl-C at a terminal reaches it beside the run's own process, which says so; it ends quietly.
     """
     try:
+        _set_interrupts(held=False)
         _serve_checks(pipe, target, selection, cases_file)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

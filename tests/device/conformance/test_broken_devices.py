@@ -5,7 +5,13 @@ from __future__ import annotations
 import builtins
 import gc
 import logging
+import multiprocessing
+import os
+import signal
+import sys
 import tempfile
+import threading
+import time
 import warnings
 
 import broken_aftermath
@@ -165,6 +171,28 @@ def test_an_interrupted_worker_ends_quietly(capfd):
         (outcome,) = map(runner.run, collect(selection))
     finally:
         runner.close()
+    assert (outcome.status, outcome.detail) == (CRASHED, "the process ended with exit code 130")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals that wait are POSIX's")
+def test_a_worker_that_is_interrupted_while_it_starts_ends_quietly(capfd):
+    def interrupt():
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.001)
+        os.kill(children[0].pid, signal.SIGINT)
+
+    selection = Selection(("random/Exp/0",))
+    runner = Isolated(Target("REFERENCE"), selection, 60)
+    interrupts = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's jobs
+    interrupts.start()
+    try:
+        (outcome,) = map(runner.run, collect(selection))
+    finally:
+        interrupts.join()
+        runner.close()
+        signal.signal(signal.SIGINT, before)
     assert (outcome.status, outcome.detail) == (CRASHED, "the process ended with exit code 130")
     assert "Traceback" not in capfd.readouterr().err
 
