@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.frontends.model_file import map_model
-from partita.frontends.onnx.constant_nodes import lift_constants
 from partita.frontends.onnx.external_data import (
     beside,
     by_real_names,
@@ -26,11 +24,9 @@ from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
 from partita.frontends.onnx.zip_maps import without_zip_maps
 from partita.frontends.tflite import is_tflite
-from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
+from partita.frontends.tidy_graph import tidied
 from partita.model.model import Model
 from partita.model.openvino_names import note_on_model
-from partita.model.operator_checks import check_attributes, check_domains, check_inputs
-from partita.printable import printable
 from partita.system.gc_pause import few_collections
 
 if TYPE_CHECKING:
@@ -43,9 +39,6 @@ if TYPE_CHECKING:
 
 LABELS = "class_labels"
 """The note (``model.get_rt_info([LABELS, output])``) on what an output's columns stand for."""
-
-MOST_OPERATIONS = 1_000_000
-"""Operations that a model may have once its functions stand where they are called."""
 
 
 @few_collections()
@@ -89,7 +82,7 @@ def read_model(
     """
     if isinstance(source, Model):
         return source
-    ready = functools.partial(_tidy, tidy=tidy, isolate=isolate, extensions=extensions)
+    ready = functools.partial(tidied, tidy=tidy, isolate=isolate, extensions=extensions)
     import_onnx_ir()
     import onnx
     import onnx_ir as ir
@@ -310,219 +303,3 @@ def _is_map(kind: onnx.TypeProto) -> bool:
     if which in ("sequence_type", "optional_type"):
         return _is_map(getattr(kind, which).elem_type)
     return bool(which == "map_type")
-
-
-def _tidy(
-    ir_model: ir.Model,
-    origin: str,
-    tidy: bool,
-    isolate: bool,
-    extensions: Extensions | None,
-    proto: onnx.ModelProto | None = None,
-) -> Model:
-    try:
-        check_attributes(ir_model)
-        if tidy:
-            _simplify(ir_model)
-        nodes, bodies = _operations(ir_model.graph)
-        kept = [op for own in ir_model.functions.values() for op in _operations(own)[0]]
-        check_domains([*nodes, *kept])  # what lowering would inline, if nobody has
-        check_inputs(nodes, ir_model.opset_imports)
-        _check_wiring(ir_model.graph, nodes, bodies, origin)
-        if extensions is not None:
-            extensions.attach(ir_model.graph)
-        if not tidy:
-            return Model(ir_model)
-        if not _is_in_order(ir_model.graph, {None}):
-            _sort(ir_model.graph, origin)
-            nodes, _ = _operations(ir_model.graph)
-        forget_meaningless_dims(ir_model.graph, nodes)
-        _name_nodes(nodes)
-        infer_shapes(ir_model, isolate)
-    except PartitaError:
-        raise
-    except Exception as error:  # onnx-ir's passes trust their input
-        what = described(proto, error)
-        raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
-    return Model(ir_model)
-
-
-def _simplify(ir_model: ir.Model) -> None:
-    """Leaves operations on values: no functions, no constants that are nodes or inputs."""
-    from onnx_ir.passes.common import (
-        InlinePass,
-        RemoveInitializersFromInputsPass,
-    )
-
-    functions = ir_model.functions.values()
-    for imports in (ir_model.graph.opset_imports, *(f.opset_imports for f in functions)):
-        if "ai.onnx" in imports:
-            imports[""] = imports.pop("ai.onnx")
-    if ir_model.functions:
-        _check_inlined_size(ir_model)
-        InlinePass()(ir_model)
-    nodes, bodies = _operations(ir_model.graph)
-    for domain in dict.fromkeys(node.domain for node in nodes):
-        ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
-    lift_constants(ir_model, nodes)
-    if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
-        RemoveInitializersFromInputsPass()(ir_model)
-    for graph in (ir_model.graph, *bodies):
-        for value in graph.initializers.values():
-            _type_as_held(value)
-
-
-def _type_as_held(value: ir.Value) -> None:
-    """Gives an initializer the type and shape of its tensor; a file may say others beside it."""
-    import onnx_ir as ir
-
-    tensor = value.const_value
-    if tensor is None:
-        return
-    if not isinstance(value.type, ir.TensorType) or value.dtype != tensor.dtype:
-        value.type = ir.TensorType(tensor.dtype)
-    held = ir.Shape(tensor.shape.numpy())
-    if value.shape != held:
-        value.shape = held
-
-
-def _check_inlined_size(ir_model: ir.Model) -> None:
-    """Refuses functions that would become too many operations, or call themselves.
-
-    Twenty-eight functions of two calls each are 3 KB of a file and 2**28 operations.
-
-    Raises:
-        ModelFormatError: They would.
-    """
-    functions = ir_model.functions
-    sizes: dict[Any, int] = {}
-    open_calls: list[Any] = [None]
-    callees: dict[Any, tuple[int, list[Any]]] = {
-        key: _calls(function, functions) for key, function in functions.items()
-    }
-    callees[None] = _calls(ir_model.graph, functions)
-    while open_calls:
-        key = open_calls[-1]
-        own, called = callees[key]
-        waiting = [one for one in called if one not in sizes]
-        if not waiting:
-            sizes[key] = min(own + sum(sizes[one] for one in called), MOST_OPERATIONS + 1)
-            open_calls.pop()
-        elif len(open_calls) > len(callees):
-            raise ModelFormatError(f"Function '{key[1]}' of the model calls itself.")
-        else:
-            open_calls.append(waiting[0])
-    if sizes[None] > MOST_OPERATIONS:
-        raise ModelFormatError(
-            f"The model's functions would become more than {MOST_OPERATIONS:,} operations where "
-            "they are called; export it with fewer functions that call one another."
-        )
-
-
-def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
-    """How many operations a graph has that call no function, and which functions it calls."""
-    import onnx_ir as ir
-
-    keys = [node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph)]
-    called = [key for key in keys if key in functions]
-    return len(keys) - len(called), called
-
-
-def _operations(graph: ir.Graph | ir.Function) -> tuple[list[ir.Node], list[ir.Graph]]:
-    """All operations in order, those in bodies behind the one that holds the body; the bodies."""
-    nodes: list[ir.Node] = []
-    bodies: list[ir.Graph] = []
-    for node in graph:
-        nodes.append(node)
-        for body in _bodies(node):
-            inner = _operations(body)
-            nodes += inner[0]
-            bodies += [body, *inner[1]]
-    return nodes, bodies
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        kind = attribute.type.name
-        if kind == "GRAPH":
-            yield attribute.value
-        elif kind == "GRAPHS":
-            yield from attribute.value
-
-
-def _is_in_order(graph: ir.Graph, seen: set[ir.Node | None]) -> bool:
-    """Whether every operation comes behind those whose results it or its bodies read.
-
-    Args:
-        graph: The graph, or a body.
-        seen: What comes before it; all of the graph's own is added. An operation is not before its
-            own bodies.
-    """
-    for node in graph:
-        if any(value is not None and value.producer() not in seen for value in node.inputs):
-            return False
-        if not all(_is_in_order(body, seen) for body in _bodies(node)):
-            return False
-        seen.add(node)
-    return all(value.producer() in seen for value in graph.outputs)
-
-
-def _sort(graph: ir.Graph, origin: str) -> None:
-    try:
-        graph.sort()
-    except ValueError as error:
-        raise ModelFormatError(
-            f"{origin} has a cycle: operations wait for one another's results; export it again."
-        ) from error
-
-
-def _check_wiring(
-    graph: ir.Graph, nodes: Sequence[ir.Node], bodies: Sequence[ir.Graph], origin: str
-) -> None:
-    """Every value that is read or returned must come from somewhere."""
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None and value.producer() is None and not _is_source(value):
-                raise ModelFormatError(
-                    f"{origin}: operation '{node.name or node.op_type}' reads '{value.name}', "
-                    "which nothing produces."
-                )
-    for kind, values in (("input", graph.inputs), ("output", graph.outputs)):
-        names: set[str] = set()
-        for index, value in enumerate(values):
-            if not value.name:
-                raise ModelFormatError(f"{origin}: {kind} {index} has no name.")
-            if value.name in names:
-                raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
-            names.add(value.name)
-    for value in graph.outputs:
-        if value.producer() is None and not _is_source(value):
-            raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
-    for body in bodies:
-        for value in body.outputs:
-            if value.producer() is None and not _is_source(value):
-                raise ModelFormatError(
-                    f"{origin}: nothing in body '{body.name}' produces its output '{value.name}'; "
-                    "a value from outside is returned through an Identity."
-                )
-
-
-def _is_source(value: ir.Value) -> bool:
-    return bool(value.is_graph_input() or value.is_initializer())
-
-
-def _name_nodes(nodes: Sequence[ir.Node]) -> None:
-    """Gives every operation, those in bodies included, a name of its own that can be printed."""
-    taken = {printable(node.name) for node in nodes if node.name}
-    used: set[str] = set()
-    counts: Counter[str] = Counter()
-    for node in nodes:
-        name = printable(node.name or "")
-        if not name or name in used:
-            stem = name or node.op_type
-            while not name or name in taken:
-                name = f"{stem}_{counts[stem]}"
-                counts[stem] += 1
-            taken.add(name)
-        node.name = name
-        used.add(name)
