@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
 from partita.devices import device_string
-from partita.devices.registry import Failure, describe, unavailable_beside
+from partita.devices.plugin_checks import describe, unavailable_beside
+from partita.devices.registry import Failure
 from partita.errors import DeviceError, PluginError, PropertyError, UnsupportedOpError
 from partita.frontends.tflite import one_runtime
 from partita.printable import shown

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from partita.cli.completion import devices, models
 from partita.contract.command_option import CommandOption
 from partita.core import Core
-from partita.devices.registry import command_options
+from partita.devices.command_hooks import command_options
 from partita.errors import DeviceStringError
 from partita.properties import normalize
 from partita.suggestions import nearest

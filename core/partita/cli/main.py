@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     import partita
     from partita.cli import commands
     from partita.cli.arguments import Parser
-    from partita.devices.registry import command_modules
+    from partita.devices.command_hooks import command_modules
     from partita.system.modules import import_modules
 
     parser = Parser(

@@ -155,3 +155,8 @@ def _guess(text: str) -> str:
 def _is_right(name: str) -> bool:
     """Whether the name of a device has its form."""
     return _DEVICE.fullmatch(name.strip()) is not None
+
+
+def join(name: str, device_id: str) -> str:
+    """The device string of a name and an id."""
+    return f"{name}.{device_id}" if device_id else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from partita.contract import hookspecs
+
+DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
+"""Environment variable: comma-separated entry-point names that are not loaded."""
 
 _lock = threading.Lock()
 
@@ -89,3 +93,8 @@ def _described(entries: Iterable[metadata.EntryPoint]) -> Iterable[PluginEntry]:
             told = entry.dist.metadata
             releases[entry.dist] = told["Name"], f"{told['Name']} {told['Version']}"
         yield PluginEntry(entry, *releases[entry.dist])
+
+
+def disabled_plugins() -> set[str]:
+    """Names of the entry points that :data:`DISABLE_VARIABLE` disables."""
+    return {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import logging
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import pluggy
+from typing import Any
 
 from partita.contract import hookspecs
-from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
-from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import DevicePlugin
 from partita.devices import device_string
-from partita.devices.device_string import DeviceString, is_device_id, is_device_name
-from partita.devices.entry_points import plugin_entries
+from partita.devices.device_string import DeviceString, join
+from partita.devices.entry_points import DISABLE_VARIABLE, disabled_plugins, plugin_entries
 from partita.devices.module_hooks import hooks_of
+from partita.devices.plugin_checks import check_plugin, describe, usable_ids
 from partita.errors import (
     PLUGIN_FAILURES,
     DeviceError,
@@ -31,18 +27,12 @@ from partita.errors import (
     in_words,
     raised_as,
 )
-from partita.properties.deferred import DeferredProperties
 from partita.suggestions import guess
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 """The property that a device list behind a colon sets."""
-
-DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
-"""Environment variable: comma-separated entry-point names that are not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +217,7 @@ class Registry:
         if device_name is not None and isinstance(plugin, DevicePlugin):
             plugin = copy.copy(plugin)
             plugin.device_name = device_name  # type: ignore[misc]  # of this instance alone
-        _check(plugin, origin)
+        check_plugin(plugin, origin)
         name = plugin.device_name
         if name in self._plugins or name in self._clashes:
             raise PluginError(
@@ -262,7 +252,7 @@ class Registry:
             DeviceError: It has no usable device, or does not exist.
         """
         if name not in self._ids:
-            self._ids[name] = _usable_ids(self.plugin(name))
+            self._ids[name] = usable_ids(self.plugin(name))
         return self._ids[name]
 
     def forget(self, name: str) -> None:
@@ -331,7 +321,7 @@ class Registry:
     # ------------------------------------------------------------------- discovery
 
     def _discover(self) -> None:
-        disabled = _disabled()
+        disabled = disabled_plugins()
         for found in plugin_entries():
             name = found.entry.name
             if name in disabled:
@@ -347,7 +337,7 @@ class Registry:
         try:
             plugins = self._provided(load(), name)
             for plugin in plugins:
-                _check(plugin, distribution)
+                check_plugin(plugin, distribution)
         except PLUGIN_FAILURES as error:  # some leave if they lack a driver
             self._fail(name, distribution, in_words(error))
             return
@@ -394,124 +384,3 @@ class Registry:
                 f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
                 f"that can be imported: {error}"
             ) from error
-
-
-def command_modules() -> list[str]:
-    """Modules with commands that plugins bring; Core says which plugins do not load.
-
-    Raises:
-        PluginError: A hook returns something else than names.
-    """
-    return _contributed("command_modules", str)
-
-
-def command_options() -> list[CommandOption]:
-    """Options that plugins bring for commands that compile a model.
-
-    Raises:
-        PluginError: A hook returns something else than options.
-    """
-    return _contributed("command_options", CommandOption)
-
-
-def _contributed(hook: str, due: type[T]) -> list[T]:
-    """What the plugins that load return from a hook without arguments, in one list."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    for found in plugin_entries():
-        name = found.entry.name
-        if name in _disabled():
-            continue
-        try:
-            manager.register(found.entry.load(), name=name)
-        except PLUGIN_FAILURES as error:  # Core says why it does not load
-            _log.info("Plugin '%s' brings no commands: %s", name, in_words(error))
-    brought = [one for several in getattr(manager.hook, hook)() for one in several]
-    strays = [one for one in brought if not isinstance(one, due)]
-    if strays:
-        raise PluginError(f"A hook '{hook}' returned {strays[0]!r}; a {due.__name__} is due.")
-    return brought
-
-
-def _disabled() -> set[str]:
-    return {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
-
-
-def _check(plugin: object, origin: str) -> None:
-    """Blames the plugin, precisely, for what it lacks."""
-    if not isinstance(plugin, DevicePlugin):
-        raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
-    name = getattr(plugin, "device_name", None)
-    if not isinstance(name, str) or not is_device_name(name):
-        raise PluginError(
-            f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
-            "e.g. 'MYDEV'."
-        )
-    if plugin.api_version != API_VERSION:
-        raise PluginError(
-            f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
-            f"this Partita has {API_VERSION}. Install a matching version."
-        )
-    if isinstance(inspect.getattr_static(plugin, "properties_type", None), DeferredProperties):
-        return  # checked as it is imported
-    from partita.properties.schema import DeviceProperties
-
-    schema = getattr(plugin, "properties_type", None)
-    if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
-        raise PluginError(
-            f"Device '{name}' of '{origin}' needs 'properties_type', a subclass of "
-            f"partita.DeviceProperties; found {schema!r}."
-        )
-
-
-def _usable_ids(plugin: DevicePlugin) -> list[str]:
-    """The ids of a plugin's devices; what it raises, whatever it is, becomes a DeviceError.
-
-    Raises:
-        DeviceUnavailableError: The plugin has no usable device.
-    """
-    what = f"Device '{plugin.device_name}' cannot be used"
-    with raised_as(DeviceUnavailableError, what, DeviceError):
-        ids = list(plugin.device_ids())
-    if not ids:
-        raise DeviceUnavailableError(
-            f"Device '{plugin.device_name}' found no hardware. Install its driver, or use another "
-            "device: 'partita devices' lists them."
-        )
-    if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
-        raise DeviceUnavailableError(
-            f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "
-            "letters, digits, '_' and '-' are due."
-        )
-    return ids
-
-
-def unavailable_beside(plugin: DevicePlugin) -> Mapping[str, str]:
-    """What a plugin cannot use beside its devices, and why.
-
-    Raises:
-        DeviceError: It fails to say.
-    """
-    what = f"Device '{plugin.device_name}' cannot say what is unavailable"
-    with raised_as(DeviceUnavailableError, what, DeviceError):
-        return {str(name): str(why) for name, why in plugin.unavailable_devices().items()}
-
-
-def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
-    """Describes one device.
-
-    Raises:
-        DeviceError: Its driver fails to.
-    """
-    what = f"Device '{join(plugin.device_name, device_id)}' cannot be described"
-    with raised_as(DeviceUnavailableError, what, DeviceError):
-        info = plugin.device_info(device_id)
-    if not isinstance(info, DeviceInfo):
-        found = type(info).__name__
-        raise DeviceUnavailableError(f"{what}: device_info returned {found}; a DeviceInfo is due.")
-    return info
-
-
-def join(name: str, device_id: str) -> str:
-    """The device string of a name and an id."""
-    return f"{name}.{device_id}" if device_id else name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
-from partita.devices.registry import Named, join
+from partita.devices.device_string import join
+from partita.devices.registry import Named
 from partita.errors import PropertyError
 from partita.properties.values import Config, merge, normalize
 

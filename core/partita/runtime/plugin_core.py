@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult, Reason
-from partita.devices.registry import Registry, describe, join
+from partita.devices.device_string import join
+from partita.devices.plugin_checks import describe
+from partita.devices.registry import Registry
 from partita.devices.settings import Settings
 from partita.errors import CompileError, DeviceError, PluginError, raised_as
 from partita.properties.values import Config

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from partita import ReasonCode
-from partita.devices.entry_points import plugin_entries
-from partita.devices.registry import DISABLE_VARIABLE
+from partita.devices.entry_points import DISABLE_VARIABLE, plugin_entries
 from partita.errors import (
     CompileError,
     DeviceMemoryError,

@@ -15,7 +15,7 @@ import partita
 from partita.cli import commands
 from partita.cli.arguments import add_command, add_device, add_device_options, properties_of
 from partita.cli.main import main
-from partita.devices.registry import command_modules
+from partita.devices.command_hooks import command_modules
 from partita.errors import DeviceStringError, PluginError
 from partita.plugin import CommandOption
 

@@ -1,0 +1,90 @@
+"""Checks of what device plugins are and what they answer, with errors that name the plugin."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.devices.device_string import is_device_id, is_device_name, join
+from partita.errors import DeviceError, DeviceUnavailableError, PluginError, raised_as
+from partita.properties.deferred import DeferredProperties
+
+
+def check_plugin(plugin: object, origin: str) -> None:
+    """Checks what a package provides as a device plugin.
+
+    Raises:
+        PluginError: It is no plugin, or violates the contract; says how.
+    """
+    if not isinstance(plugin, DevicePlugin):
+        raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
+    name = getattr(plugin, "device_name", None)
+    if not isinstance(name, str) or not is_device_name(name):
+        raise PluginError(
+            f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
+            "e.g. 'MYDEV'."
+        )
+    if plugin.api_version != API_VERSION:
+        raise PluginError(
+            f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
+            f"this Partita has {API_VERSION}. Install a matching version."
+        )
+    if isinstance(inspect.getattr_static(plugin, "properties_type", None), DeferredProperties):
+        return  # checked as it is imported
+    from partita.properties.schema import DeviceProperties
+
+    schema = getattr(plugin, "properties_type", None)
+    if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
+        raise PluginError(
+            f"Device '{name}' of '{origin}' needs 'properties_type', a subclass of "
+            f"partita.DeviceProperties; found {schema!r}."
+        )
+
+
+def usable_ids(plugin: DevicePlugin) -> list[str]:
+    """The ids of a plugin's devices; whatever the plugin raises becomes a DeviceError.
+
+    Raises:
+        DeviceUnavailableError: The plugin has no usable device.
+    """
+    what = f"Device '{plugin.device_name}' cannot be used"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
+        ids = list(plugin.device_ids())
+    if not ids:
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' found no hardware. Install its driver, or use another "
+            "device: 'partita devices' lists them."
+        )
+    if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "
+            "letters, digits, '_' and '-' are due."
+        )
+    return ids
+
+
+def unavailable_beside(plugin: DevicePlugin) -> Mapping[str, str]:
+    """Devices and drivers that a plugin found but cannot use, with the reasons.
+
+    Raises:
+        DeviceError: The plugin failed.
+    """
+    what = f"Device '{plugin.device_name}' cannot say what is unavailable"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
+        return {str(name): str(why) for name, why in plugin.unavailable_devices().items()}
+
+
+def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
+    """Describes one device.
+
+    Raises:
+        DeviceError: Its driver failed, or the plugin returned something else.
+    """
+    what = f"Device '{join(plugin.device_name, device_id)}' cannot be described"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
+        info = plugin.device_info(device_id)
+    if not isinstance(info, DeviceInfo):
+        found = type(info).__name__
+        raise DeviceUnavailableError(f"{what}: device_info returned {found}; a DeviceInfo is due.")
+    return info
