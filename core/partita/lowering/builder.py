@@ -1,4 +1,4 @@
-"""What an emitter gets in hand: operands come in, steps go out."""
+"""Builders, with which emitters record the steps of a program from its operands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from partita.lowering.transformed_weights import Form, Prepacked
 from partita.tensors.allocation import host_zeros
 
 _MOST_BYTES = 1 << 42
-"""No tensor is larger; emitters that cut their work in pieces would never come to an end."""
+"""No tensor may be larger: emitters that split their work into pieces would never end."""
 
 _MOST_STEPS = 1 << 15
 """No operation takes more steps, beside some for each input and output, which a file has to name.
@@ -55,7 +55,7 @@ Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 
 
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
-    """What a function computes, as kernels take it."""
+    """The result of a function, in the form that kernels need."""
     return plain(np.asarray(fn(*args), dtype))
 
 
@@ -64,7 +64,7 @@ def _write(fn: Callable[..., Array], args: tuple[Any, ...], y: Array) -> None:
 
 
 def _constant(array: Any) -> Operand:
-    """An operand of its own for elements known now."""
+    """A new operand for constant elements."""
     elements = plain(np.asarray(array))
     symbolic = elements.dtype == object and holds_sizes(elements)
     return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
@@ -80,7 +80,7 @@ class Emitter(Protocol):
     Attributes:
         emit: Called as ``emit(builder, node, *operands)``; absent optional inputs are ``None``.
             Returns the output operand, or a tuple of them.
-        folds: Whether it may run at compile time when all inputs are constants (false for random
+        folds: Whether it may run at compile time if all inputs are constants (false for random
             numbers and for operators with bodies).
     """
 
@@ -102,26 +102,26 @@ class NeedsValue(Exception):  # noqa: N818 - a signal to the specializer, not an
 
 
 class OtherSizes(Exception):  # noqa: N818 - a signal to the engine, not an error
-    """A step finds that a result has another size than its program was made for.
+    """A step found that a result has another size than its program was made for.
 
-    Programs of bodies may expect what the first iteration told (:attr:`Target.expect`); the run is
-    repeated with one of :attr:`ProgramMaker.plain`.
+    Programs of bodies may expect the sizes of the first iteration (:attr:`Target.expect`); the run
+    is then repeated with a program of :attr:`ProgramMaker.plain`.
     """
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A body (of Loop or Scan) that a step runs again and again.
+    """A body (of Loop or Scan) that a step runs repeatedly.
 
-    As an argument of a step it stands for a runner: the engine replaces it, for each request, by
-    a callable that takes arrays (the body's inputs, then ``captures``) and returns arrays. What
-    more it can do is between a device's engine and its kernels.
+    For each request the engine replaces this argument of a step by a callable that takes arrays
+    (the body's inputs, then ``captures``) and returns arrays. A device's engine may give it more
+    methods for its kernels.
 
     Attributes:
         specializer: Makes the body's programs.
         inputs: Number of the body's own inputs.
-        captures: Operands of the surrounding program that the body reads; to be passed after the
-            body's own inputs.
+        captures: Operands of the surrounding program that the body reads; passed after the body's
+            own inputs.
     """
 
     specializer: ProgramMaker
@@ -130,7 +130,7 @@ class Subgraph:
 
 
 new_array = np.empty
-"""Makes what constants are folded into; tests of memory put another maker here."""
+"""Allocates the arrays of folded constants; tests of memory replace it."""
 
 
 class Builder:
@@ -138,8 +138,8 @@ class Builder:
 
     Attributes:
         node: The node being emitted.
-        options: What the back-end gave its emitters with :class:`~partita.lowering.Target`.
-        allowance: What nodes of constants may make that are computed at once.
+        options: The back-end's :attr:`Target.options`.
+        allowance: The limits for nodes of constants, which are computed at once.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Builder:
 
     @property
     def folding(self) -> bool:
-        """Whether the node is computed at once, since all its inputs are constants."""
+        """Whether the node is computed at once, because all its inputs are constants."""
         return self._folding
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
@@ -214,9 +214,9 @@ class Builder:
         return found
 
     def constant(self, array: Any) -> Operand:
-        """An operand for elements known now; those of :func:`integers` are of int64.
+        """An operand for constant elements; those of :func:`integers` are int64.
 
-        Of a small array that is given again, such as a table of kernels, it is the same one.
+        The same small array, such as a table of a kernel, gives the same operand.
         """
         if self._folding:
             self.allowance.take(np.asarray(array).nbytes)
@@ -225,9 +225,9 @@ class Builder:
         return _constant(array)
 
     def zeros(self, count: int, dtype: Any) -> Operand:
-        """A row of so many zeros, known now; all who ask for the same get one array.
+        """A constant row of zeros; equal ones share one array.
 
-        For operands that are left out: a decoder has hundreds of products without a bias.
+        For omitted operands: a decoder has hundreds of products without a bias.
         """
         asked = operator.index(count), np.dtype(dtype)
         found = _ZEROS.get(asked)
@@ -241,8 +241,8 @@ class Builder:
         """An operand for ``fn(*args)``, whose elements are known when sizes are.
 
         Args:
-            shape: Of the elements.
-            dtype: Their type.
+            shape: Shape of the result.
+            dtype: Element type of the result.
             fn: A function of sizes and other constants, known by itself: see
                 :meth:`partita.lowering.shapes.symbolic_size.Recording.evaluate`.
             args: Its arguments.
@@ -256,10 +256,10 @@ class Builder:
     def table(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
     ) -> Operand:
-        """What a kernel reads beside its inputs, as :meth:`computed` takes it.
+        """A table that a kernel reads besides its inputs; arguments as for :meth:`computed`.
 
-        Each run makes it anew where it is large: sizes that a model claims cost no memory before.
-        For engines that run steps on numpy arrays.
+        If it is large, each run computes it, so that sizes that a model claims cost no memory when
+        it is compiled. For engines that run steps on numpy arrays.
         """
         dims, kind = tuple(shape), np.dtype(dtype)
         small = holds_sizes((dims, args)) or math.prod(dims) * kind.itemsize <= MOST_TABLE_BYTES
@@ -274,16 +274,15 @@ class Builder:
 
         Args:
             x: The operand.
-            anywhere: Whether they may lie at an odd address, for numpy to look at: then weights
-                that are packed later need not be copied now.
+            anywhere: Whether the array may be unaligned, which is enough for numpy: weights that
+                are packed later are then not copied.
 
         Returns:
-            The elements; in an array of objects if there are sizes among them that stand for
-            others.
+            The elements; an object array if symbolic sizes are among them.
 
         Raises:
-            NeedsValue: They are only known at run time. Emitters let it pass: the specializer
-                calls them again when they are known.
+            NeedsValue: They are only known at run time. Emitters must not catch it: the specializer
+                calls them again when the elements are known.
         """
         if not anywhere:
             x.make_plain()
@@ -340,12 +339,12 @@ class Builder:
         dtypes: Sequence[Any],
         exec_type: str = "numpy",
     ) -> tuple[Operand, ...]:
-        """Records ``fn(*inputs) -> arrays`` whose shapes only the run tells (NonZero, Unique).
+        """Records ``fn(*inputs) -> arrays`` with shapes only known at run time (NonZero, Unique).
 
-        ``dtypes`` are the results' element types; ``None`` for one that the run tells as well.
+        ``dtypes`` are the results' element types; ``None`` for one only known at run time.
 
-        Must be the last thing an emitter does: return the operands as they are. Whatever depends
-        on them is compiled when they have been computed once.
+        It must be the last call of an emitter, which returns the operands as they are. Nodes that
+        depend on them are compiled once they have been computed.
         """
         if self._folding:
             arrays = fn(*(self._now(arg) for arg in inputs))
@@ -371,12 +370,12 @@ class Builder:
 
         Args:
             x: The constant.
-            key: Tells one transformation of it from another; a string, a number, or a tuple of
-                these, so that results can be kept for other processes (:class:`Prepacked`).
+            key: Identifies the transformation of this constant: a string, a number, or a tuple of
+                these, so that results can be stored for other processes (:class:`Prepacked`).
             fn: The transformation.
-            anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
-            form: What ``fn`` makes. Results whose form is stated are kept for other processes, and
-                what these restore is checked; others are made again.
+            anywhere: Whether ``fn`` accepts unaligned arrays, which saves a copy.
+            form: Shape and type of the result. Results with a form are stored for other processes,
+                and checked when they are restored; others are computed again.
         """
         if isinstance(x, Packed):
             return self._prepacked.packed_again(x, key, fn)
@@ -385,11 +384,11 @@ class Builder:
         return self._prepacked.operand(x.const, key, fn, anywhere, form)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:
-        """What ``make`` computes from an operand; nodes that need it too get the same one.
+        """The result of ``make`` for an operand, shared by all nodes that need it.
 
         Args:
             x: The operand; it must not be written to later.
-            key: Tells one computation from another; hashable.
+            key: Identifies the computation; hashable.
             make: Records the steps. It must not raise `NeedsValue`.
         """
         found = self._made.get((x, key))
@@ -408,7 +407,7 @@ class Builder:
         return Subgraph(specializer, len(graph.inputs), tuple(operand for _, operand in captured))
 
     def begin(self, node: Node, folding: bool) -> None:
-        """Starts a node; what follows belongs to it. Called by the specializer."""
+        """Starts a node, to which all further steps belong. Called by the specializer."""
         self.node = node
         self._folding = folding
         self._most = 0

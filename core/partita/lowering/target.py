@@ -1,4 +1,4 @@
-"""What a back-end brings to the making of programs."""
+"""Targets: the hooks and options of a back-end for specialization."""
 
 from __future__ import annotations
 
@@ -20,56 +20,58 @@ from partita.lowering.transformed_weights import Prepacked
 Shape = tuple[int, ...]
 
 MOST_KEPT_BYTES = 1 << 27
-"""What programs of shapes seen before may take, unless a back-end says otherwise."""
+"""Default limit, in bytes, for the programs that are kept for shapes seen before."""
 
 
 @dataclass
 class Target:
-    """What a back-end brings to specialization; shared by a graph, its rests and its bodies.
+    """The hooks and options of a back-end; shared by a graph, its rests and its bodies.
+
+    Only ``find`` is required. A hook that is ``None`` is not called.
 
     Attributes:
-        find: The emitter of a node for operands of these types.
-            Raises :class:`~partita.errors.CompileError` where there is none.
-        allow_split: Whether programs may be split at values only known at run time. Back-ends
-            that cannot read back values in the middle set it to false; then such models do not
-            compile.
+        find: Returns the emitter of a node for operands of these types; raises
+            :class:`~partita.errors.CompileError` if there is none.
+        allow_split: Whether programs may be split at values only known at run time. If not, models
+            that need it do not compile; for back-ends that cannot read back values in the middle.
         fold: Computes a node whose inputs are all constants, for back-ends whose steps cannot
-            run on numpy arrays at compile time. ``None``: its own kernels compute it.
-        refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
-            is made; for fusion that is only right for certain shapes. Called with the graph,
-            whose node list it may change, and the shapes of its values. Branches that are taken
-            stand in the place of their If; nodes that fold may be missing. ``None``: nothing.
-        options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
+            run on numpy arrays at compile time. ``None``: the back-end's own kernels compute it.
+        refine: Rewrites a copy of the graph that has all concrete shapes before its program is
+            made, for fusion that is only valid for certain shapes. Called with the graph, whose
+            node list it may change, and the shapes of its values. Branches that are taken replace
+            their If; nodes that fold may be missing.
+        options: Passed to emitters as :attr:`Builder.options`.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
-        most_kept_bytes: What the programs of a graph may take together before those used least
-            recently are forgotten, without transformed weights, which all programs share.
-        arrange: Whose emitters compute with sizes that stand for others
+        most_kept_bytes: Limit for all programs of a graph together, without transformed weights,
+            which they share; the least recently used ones are dropped.
+        arrange: For back-ends whose emitters compute with symbolic sizes
             (:mod:`partita.lowering.shapes.symbolic_size`): programs are then recorded once for a
-            class of shapes. Called with such a program; what it returns, with expressions in
-            the places of numbers, every program of the class has as :attr:`Program.recorded`.
+            class of shapes. Called with such a program; its result, with numbers in place of
+            expressions, becomes :attr:`Program.recorded` of every program of the class.
             ``None``: every program is emitted for its sizes.
-        copy: Records a copy of an operand, so that outputs that are inputs, constants or repeated
-            are made by steps like others; returns the copy, or ``None`` for a type that it does not
-            take. ``None``: whoever runs the program copies them.
-        complete: Makes the steps of a program final, such as by fusing them; called with them and
-            the operands that outputs lie in. ``None``: they are.
-        settle: Called when all steps of a program are there, before it is handed out: does what
-            transformations of weights have put off. ``None``: they put off nothing.
-        expect: Records a node of a body, whose sizes follow from values that only the run tells,
-            for the sizes that they had in the first iteration: called with these, by output. Its
-            steps raise :class:`~partita.lowering.OtherSizes` where a run has others. Returns the
-            outputs, or ``None`` for an operator that it does not know. ``None``: programs are
-            always split at such nodes, and the rest is made anew for each value.
-        fold_bytes: What folding may make before shapes are known, and what is left of that for each
-            program; more is computed by the run. ``None``: by the weights of the graph that is
-            compiled first, see :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
-        must_fold_bytes: What a program may fold where a node cannot do with what the run computes;
-            a model that needs more is refused. ``None``: by the same weights.
-        fold_operations: As ``fold_bytes``, how many operations folding may take, see
+        copy: Records a copy of an operand, so that steps also write outputs that are inputs,
+            constants or repeated; returns the copy, or ``None`` for an unsupported type. ``None``:
+            the engine that runs the program copies them.
+        complete: Transforms the steps of a complete program, for instance by fusing them; called
+            with the steps and the operands that hold outputs.
+        settle: Called when a program has all its steps, before it is returned; runs deferred
+            transformations of weights.
+        expect: Records a node of a body whose sizes depend on values only known at run time, for
+            the sizes of the first iteration, with which it is called by output. Its steps raise
+            :class:`~partita.lowering.OtherSizes` if a run has others. Returns the outputs, or
+            ``None`` for an unsupported operator. ``None``: programs are always split at such nodes,
+            and the rest is made for each value.
+        fold_bytes: Bytes that folding may make before shapes are known; what is left of them is for
+            each program. The run computes what exceeds them. ``None``: by the weights of the graph
+            that is compiled first, see
+            :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
+        must_fold_bytes: Bytes that a program may fold for nodes that need constants; a model that
+            exceeds them is refused. ``None``: by the same weights.
+        fold_operations: Like ``fold_bytes``, for the number of operations, see
             :func:`~partita.lowering.shapes.fold_allowance.allowed_operations`.
-        must_fold_operations: As ``must_fold_bytes``, how many a program may take.
-        arena: Whether intermediate tensors lie in one arena. If not, the back-end places them, and
-            :attr:`Program.offsets` is empty.
+        must_fold_operations: Like ``must_fold_bytes``, for the number of operations.
+        arena: Whether intermediate tensors are planned in one arena. If not, the back-end places
+            them, and :attr:`Program.offsets` is empty.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
@@ -93,13 +95,13 @@ class Target:
     )
 
     def allowance(self, graph: Graph, widely: bool = False) -> FoldAllowance:
-        """What may be folded of a graph that this compiles.
+        """The limits for folding constants of a graph.
 
         Args:
             graph: The graph.
-            widely: Whether nodes need what is folded, and cannot have it of the run.
+            widely: Whether it is for nodes that need constants, and cannot compute at run time.
         """
-        if self.must_fold_bytes is None:  # once, before weights are joined by what is made of them
+        if self.must_fold_bytes is None:  # once, before transformed weights are added
             self.must_fold_bytes = MUST_FOLD_FACTOR * allowed_bytes(graph)
         if self.fold_bytes is None:
             self.fold_bytes = allowed_bytes(graph)
