@@ -15,7 +15,7 @@ import partita
 from partita.errors import InferCancelledError, RequestBusyError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Array, Sample
+from partita_conformance.inputs.models import Array, Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import require
 from partita_conformance.suites.feeding import host_tensors
@@ -140,36 +140,98 @@ _MOMENTS = 24
 """At so many times of a run it is cancelled."""
 
 
+def _lasting(bench: Bench) -> Sample:
+    """A model whose run another thread comes into before it ends, where processors are busy too."""
+    steps = " ".join(f"v{n + 1} = Add(v{n}, w)" for n in range(_STEPS))
+    text = f"lasting (float[256,512] v0) => (float[256,512] v{_STEPS}) {{ {steps} }}"
+    proto = parse(text, {"w": np.linspace(-1, 1, 512, dtype=np.float32)})
+    return bench.sample("large") if bench.refusals(proto) else Sample("many sums", proto)
+
+
+_STEPS = 32
+
+
+class _Stopper:
+    """Cancels runs while they go on, over and over, and tells how many of them.
+
+    Args:
+        runner: Whose runs.
+    """
+
+    def __init__(self, runner: partita.Runner) -> None:
+        self._runner = runner
+        self._changes = threading.Lock()
+        self._now = 0
+        self._going_on = False
+        self._met: set[int] = set()
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """Lets a run be cancelled, and no later one."""
+        with self._changes:
+            self._now += 1
+            self._going_on = True
+        try:
+            yield
+        finally:
+            with self._changes:
+                self._going_on = False
+
+    def met(self) -> int:
+        """How many runs were cancelled."""
+        return len(self._met)
+
+    def try_once(self) -> None:
+        """Cancels the run that is going on, if any."""
+        with self._changes:
+            if self._going_on:
+                self._runner.cancel()
+                self._met.add(self._now)
+        time.sleep(0 if self._going_on else 1e-5)  # others may want the processor
+
+
 @check("async", values=True)
 @_threads_take_turns()
 def a_runner_that_is_cancelled_raises_or_is_right(bench: Bench) -> None:
     """A run that is cancelled over and over raises InferCancelledError or gives right results."""
-    sample = bench.sample("large")
+    sample = _lasting(bench)
     compiled = bench.compile(sample.proto)
     runner = compiled.device_model.create_runner()
     feeds = [sample.feeds(2), sample.feeds(3)]
     expected = [bench.expected(sample.proto, one) for one in feeds]
     inputs = [host_tensors(compiled, one) for one in feeds]
-    for turn in range(_CANCELLED_RUNS):
-        now = turn % 2
-        runner.run(inputs[1 - now])
-        given = [partita.HostTensor(np.full_like(array, 9)) for array in expected[now]]
-        with concurrent.futures.ThreadPoolExecutor(1) as other:
-            run = other.submit(runner.run, inputs[now], given if turn % 3 else None)
-            while not run.done():
-                runner.cancel()
-        with contextlib.suppress(InferCancelledError):
-            results = [tensor.numpy() for tensor in run.result()]
-            compare(results, expected[now], f"{sample.name}, cancelled while it ran")
-        behind = turn // 2 % 2  # the same inputs once more, or others
-        results = [tensor.numpy() for tensor in runner.run(inputs[behind])]
-        what = f"{sample.name}, after a run that was cancelled over and over"
-        compare(results, expected[behind], what)
+    stopper = _Stopper(runner)
+
+    def results_of(number: int, given: Sequence[partita.Tensor] | None = None) -> list[Array]:
+        # Read by the thread that ran, at once: what comes later than run returns is missing.
+        return [tensor.numpy().copy() for tensor in runner.run(inputs[number], given)]
+
+    def work() -> None:
+        for turn in range(_ATTEMPTS * _CANCELLED_RUNS):
+            if turn >= _CANCELLED_RUNS <= stopper.met():
+                break
+            now = turn % 2
+            results_of(1 - now)
+            given = [partita.HostTensor(np.full_like(array, 9)) for array in expected[now]]
+            with contextlib.suppress(InferCancelledError), stopper.run():
+                results = results_of(now, given if turn % 3 else None)
+                compare(results, expected[now], f"{sample.name}, cancelled while it ran")
+            behind = turn // 2 % 2  # the same inputs once more, or others
+            what = f"{sample.name}, after a run that was cancelled over and over"
+            compare(results_of(behind), expected[behind], what)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        ended = other.submit(work)
+        while not ended.done():
+            stopper.try_once()
+    ended.result()
     runner.close()
 
 
 _CANCELLED_RUNS = 16
-"""Where processors are busy, a run can be over before the other thread has cancelled it."""
+"""So many runs are cancelled while they go on."""
+_ATTEMPTS = 16
+"""So many times as many are tried where processors are busy, and runs over too early."""
 
 
 @check("async", values=True)
@@ -280,10 +342,6 @@ def cancelling_one_ends_no_other(bench: Bench) -> None:
         other.leave()
     with contextlib.suppress(InferCancelledError):
         cancelled.wait()
-
-
-_ATTEMPTS = 16
-"""So many times as many cancels as are wanted are tried, where they meet no run of another."""
 
 
 def _was_stopped(request: partita.InferRequest) -> bool:
