@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -276,6 +278,19 @@ def test_if_the_server_is_killed_another_one_forks_and_no_driver_is_blamed(modul
             assert told(other)["pid"] == other.process.pid
         assert not list(orphan.answers())
     assert orphan.by_chance
+
+
+@pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")
+def test_the_server_ends_with_python_which_starts_no_thread_then(module, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    module("echoing", ECHOING)
+    with TrialProcess("echoing", {}, 60.0, lasting=True) as process:
+        parent = told(process)["parent"]
+    monkeypatch.setattr(threading.Thread, "start", refuse)  # as from Python 3.12 on
+    fork_server.end()
+    assert not Path(f"/proc/{parent}").exists()  # it has ended, and was waited for
 
 
 @pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")

@@ -140,14 +140,12 @@ class _Server:
             kept.pop_all()
             return Forked(int(pid), asks, answers, end)
 
-    def close(self) -> threading.Thread:
-        """Has it end with the last process that it forked; the thread ends when it has."""
+    def close(self) -> subprocess.Popen[bytes]:
+        """Has it end with the last process that it forked; somebody has to wait for that."""
         if not self._has_forked:
             self._process.kill()  # it may import for seconds what nobody needs
         self._socket.close()
-        waits = threading.Thread(target=self._process.wait, daemon=True)
-        waits.start()
-        return waits
+        return self._process
 
 
 _server: _Server | None = None
@@ -185,7 +183,7 @@ def _current(code: str, *, anew: bool = False) -> _Server:
     with _lock:
         if anew or _server is None or _server.made_by != _circumstances(code):
             if _server is not None and _server.made_by[0] == os.getpid():
-                _server.close()
+                _wait_beside(_server.close())
             _server = _Server(code)
         return _server
 
@@ -193,9 +191,9 @@ def _current(code: str, *, anew: bool = False) -> _Server:
 @atexit.register
 def end() -> None:
     """Ends the server, once its processes have ended."""
-    ends = _begin_to_end()
-    if ends is not None:
-        ends.join()
+    ending = _begin_to_end()
+    if ending is not None:
+        ending.wait()  # here, since Python from 3.12 on starts no thread while it ends
 
 
 @contextlib.contextmanager
@@ -204,11 +202,18 @@ def ended_if_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _begin_to_end()
+        ending = _begin_to_end()
+        if ending is not None:
+            _wait_beside(ending)
         raise
 
 
-def _begin_to_end() -> threading.Thread | None:
+def _wait_beside(process: subprocess.Popen[bytes]) -> None:
+    """Lets a thread wait, so that no process is left that has ended."""
+    threading.Thread(target=process.wait, daemon=True).start()
+
+
+def _begin_to_end() -> subprocess.Popen[bytes] | None:
     global _server
     with _lock:
         server, _server = _server, None
