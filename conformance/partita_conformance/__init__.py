@@ -1,4 +1,4 @@
-"""A conformance kit for device plugins: what passes it works in every application.
+"""A conformance kit for device plugins: a device that passes works in every application.
 
 Run it on an installed device, from anywhere::
 

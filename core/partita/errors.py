@@ -7,25 +7,25 @@
     │   ├── ModelNotFoundError      (also FileNotFoundError)
     │   ├── ModelFormatError        (also ValueError) not ONNX, damaged, or not understood
     │   ├── TokenizerError          (also ValueError) its tokenizer or chat template cannot be used
-    │   └── UnsupportedOpError      no device of the list takes an operation
-    ├── DeviceError                 a device cannot be had
-    │   ├── DeviceNotFoundError     (also LookupError) no such device; lists those there are
+    │   └── UnsupportedOpError      no device of the list supports an operation
+    ├── DeviceError                 a device is not available
+    │   ├── DeviceNotFoundError     (also LookupError) no such device; lists those that exist
     │   ├── DeviceUnavailableError  registered, but its plugin or driver did not load
     │   └── DeviceStringError       (also ValueError) "HETERO:GPU,,CPU"
-    ├── PluginError                 a plugin breaks the contract, or two claim one name
+    ├── PluginError                 a plugin violates the contract, or two claim one name
     ├── PropertyError               (also ValueError) unknown key, wrong type or range, read-only
     ├── PlanError                   (also ValueError) a cost table, pin or limit cannot be used
-    │   └── InfeasiblePlanError     no placement keeps the limits and pins; says what blocks it
-    ├── CompileError                a device cannot compile what it was given
+    │   └── InfeasiblePlanError     no placement meets the limits and pins; says what prevents it
+    ├── CompileError                a device cannot compile a model
     ├── CostError                   (also ValueError) a table of costs is damaged or cannot be used
     ├── ReportError                 (also ValueError) a saved report is damaged or something else
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
     ├── InferError                  a request fails while it runs
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
     │   │   └── ContextLengthError  a prompt or an answer is longer than the context
-    │   ├── DeviceMemoryError       (also MemoryError) the device has no room; names the sizes
+    │   ├── DeviceMemoryError       (also MemoryError) not enough memory; names the sizes
     │   ├── InferCancelledError     the request was cancelled
-    │   ├── BoundCallEndedError    a bound call no longer fits what the inputs hold; run instead
+    │   ├── BoundCallEndedError     a bound call no longer fits the elements of its inputs
     │   └── RequestBusyError        (also RuntimeError) the request is running already
     └── ZooError                    a zoo model cannot be fetched or is not what it should be
 
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 
 
 class PartitaError(Exception):
-    """The root of all errors that Partita raises on purpose.
+    """The base class of all errors that Partita raises.
 
     Attributes:
-        lines: What follows the message, a line each: a list of operations, a compiler's log.
+        lines: Lines after the message, such as a list of operations or a compiler's log.
     """
 
     lines: tuple[str, ...] = ()
 
     def with_lines(self, lines: Iterable[str]) -> Self:
-        """The same error, with lines behind its message."""
+        """The same error, with lines after its message."""
         self.lines = tuple(lines)
         return self
 
     def __str__(self) -> str:
-        """The message as one line, then its lines; what would act in names is spelled out."""
+        """The message as one line, then its lines; control characters in names are escaped."""
         return "\n".join(map(printable, [super().__str__(), *self.lines]))
 
 
@@ -74,19 +74,19 @@ class ModelNotFoundError(ModelError, FileNotFoundError):
 
 
 class ModelFormatError(ModelError, ValueError):
-    """The input is not an ONNX model, is damaged, or is beyond what is understood."""
+    """A file or buffer is in no known format, is damaged, or has unsupported content."""
 
 
 class TokenizerError(ModelError, ValueError):
-    """A language model's tokenizer or chat template is missing, damaged or not understood."""
+    """A language model's tokenizer or chat template is missing, damaged or unsupported."""
 
 
 class UnsupportedOpError(ModelError):
-    """No device of the list takes an operation of the model.
+    """No device of the list supports an operation of the model.
 
     Attributes:
-        reasons: Why, by the names of operations that a single device refuses; devices that split
-            models (HETERO) give those alone to others. Empty if it is not told so.
+        reasons: By operation the reason why a single device does not support it; devices that
+            split models (HETERO) then give only these to others. Empty if unknown.
     """
 
     def __init__(self, message: str, reasons: Mapping[str, Reason] | None = None) -> None:
@@ -95,7 +95,7 @@ class UnsupportedOpError(ModelError):
 
 
 class DeviceError(PartitaError):
-    """A device cannot be had."""
+    """A device is not available."""
 
 
 class DeviceNotFoundError(DeviceError, LookupError):
@@ -111,12 +111,12 @@ class DeviceStringError(DeviceError, ValueError):
 
 
 class PluginError(PartitaError):
-    """A plugin breaks the contract, or two plugins claim one device name."""
+    """A plugin violates the contract, or two plugins claim one device name."""
 
 
 PLUGIN_FAILURES = (Exception, SystemExit)
-"""What a plugin's code may raise and is its own failure: ``sys.exit`` of a vendor's module ends no
-application. An interrupt is the user's, and passes."""
+"""Exceptions of a plugin's code that count as its failure: ``sys.exit`` in a vendor's module must
+not end the application. ``KeyboardInterrupt`` is the user's, and passes."""
 
 
 class PropertyError(PartitaError, ValueError):
@@ -128,11 +128,11 @@ class PlanError(PartitaError, ValueError):
 
 
 class InfeasiblePlanError(PlanError):
-    """No placement keeps the limits and pins; the message names what blocks it."""
+    """No placement meets the limits and pins; the message names what prevents it."""
 
 
 class CompileError(PartitaError):
-    """A device cannot compile the model that it was given."""
+    """A device cannot compile a model."""
 
 
 class CostError(PartitaError, ValueError):
@@ -156,11 +156,11 @@ class InputError(InferError, ValueError):
 
 
 class ContextLengthError(InputError):
-    """A prompt, an answer or the context asked for is longer than what there is room for."""
+    """A prompt, an answer or the requested context is longer than the capacity of the cache."""
 
 
 class DeviceMemoryError(InferError, MemoryError):
-    """The device has no room for a tensor; the message names the sizes."""
+    """There is not enough memory for a tensor; the message names the sizes."""
 
 
 class InferCancelledError(InferError):
@@ -168,7 +168,7 @@ class InferCancelledError(InferError):
 
 
 class BoundCallEndedError(InferError):
-    """The inputs hold elements for which an output has another shape than it was bound to."""
+    """The inputs have elements for which an output has another shape than it was bound to."""
 
 
 class RequestBusyError(InferError, RuntimeError):
@@ -183,12 +183,12 @@ class ZooError(PartitaError):
 def raised_as(
     kind: type[PartitaError], what: str, passing: type[PartitaError] = PartitaError
 ) -> Iterator[None]:
-    """Raises what others' code raises, whatever it is, as an error of Partita.
+    """Converts whatever a plugin's code raises in the block to an error of Partita.
 
     Args:
-        kind: The error.
-        what: What failed; the message goes on with the original one.
-        passing: Errors that are raised as they are.
+        kind: The error to raise.
+        what: What failed; the message continues with the original one.
+        passing: Errors that are not converted.
     """
     try:
         yield
@@ -201,7 +201,7 @@ def raised_as(
 
 
 def in_words(error: BaseException) -> str:
-    """What an error says: the message of one of Partita's, the type as well of any other.
+    """The message of an error; with the type in front if it is none of Partita's.
 
     Example:
         >>> in_words(InferError("Input 'x' is missing.")), in_words(MemoryError())
@@ -216,7 +216,7 @@ def in_words(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str | None:
-    """What an error says; ``None`` if its ``__str__`` fails."""
+    """The message of an error; ``None`` if its ``__str__`` fails."""
     try:
         return str(error)
     except PLUGIN_FAILURES:

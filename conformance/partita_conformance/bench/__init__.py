@@ -1,1 +1,1 @@
-"""The bench that holds the device under test, and the register of checks."""
+"""The test bench: the device under test, and the registry of checks."""

@@ -1,1 +1,1 @@
-"""How near to the right answer a result has to be."""
+"""Judging: expected results, and how close to them a result must be."""

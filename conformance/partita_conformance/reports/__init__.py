@@ -1,1 +1,1 @@
-"""Reports of a run: JSON, a page, and what may be claimed by them."""
+"""Reports of a run: JSON, a page, and which claims it supports."""

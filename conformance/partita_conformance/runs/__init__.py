@@ -1,1 +1,1 @@
-"""Which checks make up a run, and the processes that they run in."""
+"""Runs: which checks are selected, and the processes in which they run."""

@@ -1,1 +1,1 @@
-"""What authors of device plugins implement, and what they are handed."""
+"""The interface of device plugins: what authors implement, and the objects they are given."""

@@ -1,1 +1,1 @@
-"""The devices that are there: their names, the plugins that bring them, what is set for them."""
+"""Devices: their names, the plugins that provide them, and their settings."""

@@ -1,1 +1,1 @@
-"""The model: an ONNX graph as operations and ports, its shapes, and what they are checked by."""
+"""The model: an ONNX graph as operations and ports, its shapes and its checks."""

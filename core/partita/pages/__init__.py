@@ -1,1 +1,1 @@
-"""Pages for people: one file each, with its scripts, styles and data, that needs no network."""
+"""Self-contained HTML pages: one file with scripts, styles and data, which needs no network."""

@@ -1,1 +1,1 @@
-"""What applications hold: compiled models, requests, queues, and the registry of devices."""
+"""Compiled models, infer requests and queues, as applications use them."""

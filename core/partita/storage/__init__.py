@@ -1,1 +1,1 @@
-"""What is kept on disk: exported models, the model cache, and the folder that both lie in."""
+"""Files on disk: exported models, the model cache, and the cache folder."""

@@ -1,1 +1,1 @@
-"""What the machine and the operating system offer: processors, mapped files, threads."""
+"""Facilities of the machine and the operating system: processors, mapped files, threads."""

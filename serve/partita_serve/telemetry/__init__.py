@@ -1,1 +1,1 @@
-"""What is told of a running server: metrics and traces."""
+"""Telemetry of a running server: metrics and traces."""

@@ -1,1 +1,1 @@
-"""Draws of all values of choices that matter together."""
+"""Draws of all values of attributes and inputs that matter together."""

@@ -1,1 +1,1 @@
-"""Random models of several operators: what passes of graph compilers take for one."""
+"""Random models of several operators, as passes of graph compilers rewrite them."""

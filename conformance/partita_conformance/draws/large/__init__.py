@@ -1,1 +1,1 @@
-"""Draws that are large one way or another: long, deep, with sums of many terms."""
+"""Draws that are large in one way: long, deep, or with sums of many terms."""

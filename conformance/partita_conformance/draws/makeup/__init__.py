@@ -1,1 +1,1 @@
-"""Small models that are described by one choice for each trait in which models may differ."""
+"""Small models, described by one choice for each trait in which models differ."""

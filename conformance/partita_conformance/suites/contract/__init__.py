@@ -1,1 +1,1 @@
-"""Suites about the plugin interface: what is promised is kept."""
+"""Suites about the plugin interface."""

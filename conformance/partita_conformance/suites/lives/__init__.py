@@ -1,1 +1,1 @@
-"""Suite of requests' lives: steps drawn so that each two ways of use meet, all looked at alike."""
+"""Suite of the life cycles of requests: drawn steps in which any two kinds of use meet."""

@@ -1,1 +1,1 @@
-"""Drawn models, each alone and beside others like it, and what must hold of every one."""
+"""Drawn models, each alone and beside similar ones, and what must hold for all of them."""

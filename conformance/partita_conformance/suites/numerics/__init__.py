@@ -1,1 +1,1 @@
-"""Suites about numbers: what a device computes is right."""
+"""Suites about numbers: the results of a device are right."""

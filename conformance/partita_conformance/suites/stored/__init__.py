@@ -1,1 +1,1 @@
-"""Checks of what is stored: weights, blobs, keys of caches, and models beside each other."""
+"""Suites about stored data: weights, blobs, cache keys, and similar models."""

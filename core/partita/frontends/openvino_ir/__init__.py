@@ -1,4 +1,4 @@
-"""OpenVINO IR (``.xml`` and ``.bin``) as a second way to hand over a model.
+"""Reader of OpenVINO IR (`.xml` and `.bin`).
 
 An IR is translated, layer by layer, to ONNX operators; from there on it is a model like any other.
 

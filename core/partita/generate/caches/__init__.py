@@ -1,1 +1,1 @@
-"""What is done to the graphs of decoders, so that devices keep their caches of keys and values."""
+"""Graph rewrites of decoders, with which devices keep their caches of keys and values."""

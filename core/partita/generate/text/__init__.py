@@ -1,1 +1,1 @@
-"""Text to tokens and back: tokenizers, chat templates, text that comes token by token."""
+"""Text to tokens and back: tokenizers, chat templates, streaming of tokens."""

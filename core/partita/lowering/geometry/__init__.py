@@ -1,1 +1,1 @@
-"""Where windows and resampled axes of an operator lie, in numbers."""
+"""Positions of windows and of resampled axes of an operator."""

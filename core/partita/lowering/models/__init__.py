@@ -1,1 +1,1 @@
-"""From models to lowered graphs, and operators that are expanded there."""
+"""Lowering of models to graphs, and operators that are expanded there."""

@@ -1,1 +1,1 @@
-"""Images with channels last: the conversion of a graph, and of its ports."""
+"""Channels-last layout: conversion of a graph and of its ports."""

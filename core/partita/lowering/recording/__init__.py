@@ -1,1 +1,1 @@
-"""Programs that are recorded for a class of shapes, and filled with the numbers of each."""
+"""Programs that are recorded for a class of shapes, and filled in with the sizes of each."""

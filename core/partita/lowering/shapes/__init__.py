@@ -1,1 +1,1 @@
-"""Shapes and types of results: what is asked of them, what is predicted, and classes of shapes."""
+"""Shapes and types of results: rules, prediction, and classes of shapes."""

@@ -1,1 +1,1 @@
-"""ONNX's shape inference: what it is given, what it may follow, and what is taken over of it."""
+"""ONNX's shape inference: its inputs, its limits, and which of its results are used."""

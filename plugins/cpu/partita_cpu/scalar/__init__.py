@@ -1,1 +1,1 @@
-"""Functions of one element, which kernels are made of."""
+"""Functions of one element, from which kernels are composed."""

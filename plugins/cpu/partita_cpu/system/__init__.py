@@ -1,4 +1,4 @@
-"""What operating systems do differently: one small module each, all of them a :class:`System`.
+"""Differences between operating systems: one small module each, all of them a `System`.
 
 A system without a module of its own is `portable`, which does without whatever may be missing.
 """

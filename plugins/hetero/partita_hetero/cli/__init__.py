@@ -1,1 +1,1 @@
-"""The commands that HETERO brings to ``partita``."""
+"""The commands that HETERO adds to `partita`."""

@@ -1,1 +1,1 @@
-"""From a placement to something that runs: submodels compiled, transfers planned."""
+"""Compiling a placement to an executable: submodels, layouts, transfers."""

@@ -1,1 +1,1 @@
-"""What things cost: measured on the devices, kept on disk, estimated where nothing was measured."""
+"""Costs: measured on the devices, kept on disk, estimated where nothing was measured."""

@@ -1,1 +1,1 @@
-"""What applications set on HETERO: pins, sizes, names of properties, options of commands."""
+"""Options of HETERO: pins, sizes, names of properties, options of commands."""

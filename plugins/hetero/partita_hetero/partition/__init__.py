@@ -1,1 +1,1 @@
-"""Where to cut: the graph, its parts, and the submodels made of them."""
+"""Partitioning: the graph, its parts, and the submodels made of them."""

@@ -1,1 +1,1 @@
-"""Which device takes what: priorities, pins, locks, limits, and the reasons."""
+"""Placement: priorities, pins, locks, limits, and the reasons for each decision."""

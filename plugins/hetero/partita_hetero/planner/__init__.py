@@ -1,1 +1,1 @@
-"""The planner: what each task costs where, and which placement is best. It touches no device."""
+"""The planner: finds the best placement from costs, without touching a device."""

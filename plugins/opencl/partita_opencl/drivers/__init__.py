@@ -1,1 +1,1 @@
-"""Drivers: which are installed, which passed their trial, and the programs that they built."""
+"""Drivers: which are installed, which passed their trial, and the programs they built."""

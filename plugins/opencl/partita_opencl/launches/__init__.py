@@ -1,1 +1,1 @@
-"""What emitters record: kernels to launch, chains to fuse, sizes of work-groups."""
+"""Launches that emitters record: kernels, chains to fuse, sizes of work-groups."""

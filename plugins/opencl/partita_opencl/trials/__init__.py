@@ -1,1 +1,1 @@
-"""Trials of kernels: what a driver must build, run and compute rightly."""
+"""Trials of kernels: what a driver must build, run and compute correctly."""

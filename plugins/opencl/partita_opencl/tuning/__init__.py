@@ -1,1 +1,1 @@
-"""Measured tiles: the database, the command, and what is tried."""
+"""Tuning: the candidates, the command, and the database of measured tiles."""

@@ -1,1 +1,1 @@
-"""Translators, by what the layers do; each module enters its own into the table when imported."""
+"""Translators of layers, by family; each module registers its own when it is imported."""

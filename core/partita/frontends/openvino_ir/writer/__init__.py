@@ -1,4 +1,4 @@
-"""OpenVINO IR (`.xml` and `.bin`) written from a model's graph."""
+"""Writer of OpenVINO IR (`.xml` and `.bin`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Translators, by what operators do; each module enters its own into the table when imported."""
+"""Translators of operators, by family; each module registers its own when it is imported."""

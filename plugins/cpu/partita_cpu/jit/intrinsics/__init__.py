@@ -1,1 +1,1 @@
-"""What numba functions lack: calls through addresses, arrays over memory, atomic operations."""
+"""Intrinsics for numba functions: calls through addresses, arrays over memory, atomics."""

@@ -1,1 +1,1 @@
-"""Matrix products on numpy's BLAS, Einsum, and what follows a product."""
+"""Matrix products on numpy's BLAS, Einsum, and epilogues of products."""

@@ -1,1 +1,1 @@
-"""A placement problem as flat arrays, and what is computed from them."""
+"""Placement problems as flat arrays, and compiled loops over them."""

@@ -1,1 +1,1 @@
-"""Placement problems: tasks, values, costs, and what a user asks."""
+"""Placement problems: tasks, values, costs and constraints."""

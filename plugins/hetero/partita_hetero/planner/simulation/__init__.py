@@ -1,1 +1,1 @@
-"""What a placement costs, when what runs, and which rules it breaks."""
+"""Simulation: the cost of a placement, its timeline, and the constraints it violates."""

@@ -1,1 +1,1 @@
-"""Decoders over devices: layers shared out by costs, or the whole of one on each."""
+"""Decoders over devices: layers distributed by costs, or a replica on each."""

@@ -1,1 +1,1 @@
-"""What ONNX operators become in an IR; each module enters its own into the table when imported."""
+"""Writers of ONNX operators as IR layers; each module registers its own when it is imported."""
