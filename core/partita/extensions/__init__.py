@@ -1,4 +1,4 @@
-"""Custom operators that an application writes in Python: `Core.add_extension`."""
+"""Custom operators that an application writes in Python: ``Core.add_extension``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of OpenVINO IR (`.xml` and `.bin`).
+"""Reader of OpenVINO IR (``.xml`` and ``.bin``).
 
 An IR is translated, layer by layer, to ONNX operators; from there on it is a model like any other.
 

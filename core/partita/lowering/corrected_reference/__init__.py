@@ -1,4 +1,4 @@
-"""Corrections of operators that `onnx.reference` computes wrongly, or takes minutes for.
+"""Corrections of operators that ``onnx.reference`` computes wrongly, or takes minutes for.
 
 Devices that fold constants by it get these operators (``reference_fold``), and device REFERENCE
 runs models by them and by more of its own, of operators that no device folds. Each class says what

@@ -1,4 +1,4 @@
-"""Differences between operating systems: one small module each, all of them a `System`.
+"""Differences between operating systems: one small module each, all of them a ``System``.
 
 A system without a module of its own is `portable`, which does without whatever may be missing.
 """

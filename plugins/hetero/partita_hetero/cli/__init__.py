@@ -1,1 +1,1 @@
-"""The commands that HETERO adds to `partita`."""
+"""The commands that HETERO adds to ``partita``."""

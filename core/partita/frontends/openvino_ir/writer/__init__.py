@@ -1,4 +1,4 @@
-"""Writer of OpenVINO IR (`.xml` and `.bin`)."""
+"""Writer of OpenVINO IR (``.xml`` and ``.bin``)."""
 
 from __future__ import annotations
 
