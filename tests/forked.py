@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import partita
 
 SHAPE = [1, 8, 32, 32]
-SECONDS = 120
+SECONDS = 300
 """After so long a child that waits for ever is ended, and its parent fails."""
 
 

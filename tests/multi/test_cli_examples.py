@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(script, *argv, cwd=None):
     command = [sys.executable, str(EXAMPLES / script), *map(str, argv)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=cwd
     )
 
 

@@ -85,7 +85,7 @@ def refuse_all():
 
 child = os.fork()
 if not child:
-    signal.alarm(120)
+    signal.alarm(300)
     try:
         refuse_all()
     except BaseException:

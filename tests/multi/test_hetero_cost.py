@@ -239,7 +239,7 @@ def test_two_processes_share_the_database():
     results = context.Queue()
     process = context.Process(target=_compile_in_a_process, args=(results,))
     process.start()
-    assert results.get(timeout=120) == (True, SPLIT)
+    assert results.get(timeout=600) == (True, SPLIT)
     process.join()
 
 

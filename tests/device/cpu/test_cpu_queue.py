@@ -315,7 +315,7 @@ def run_script(script):
     command = [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(script)]
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -290,7 +290,7 @@ def test_a_model_too_large_for_a_blob_is_a_warning(device, tmp_path, caplog, mon
 
 def compile_in_a_process(folder, gate, results):
     core = core_with(KeepingDevice())
-    gate.wait(60)
+    gate.wait(600)
     compiled = core.compile_model(affine(), "TOY", {"CACHE_DIR": folder})
     results.put(compiled(np.ones((2, 4), np.float32))[0].sum())
 
@@ -304,9 +304,9 @@ def test_several_processes_at_once(tmp_path):
     ]
     for worker in workers:
         worker.start()
-    assert [results.get(timeout=120) for _ in workers] == [-6.0] * 4
+    assert [results.get(timeout=600) for _ in workers] == [-6.0] * 4
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
     assert len(list(tmp_path.iterdir())) == 1, "one file, nothing temporary"
     assert (
         core_with(KeepingDevice())

@@ -134,7 +134,7 @@ def test_values_that_double_are_not_followed():
         [sys.executable, "-c", code],
         input=model.SerializeToString(),
         capture_output=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert done.stdout.strip() == b"41", done.stderr

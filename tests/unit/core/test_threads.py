@@ -14,9 +14,9 @@ from partita.system.task_threads import TaskThreads
 
 
 def test_threads_start_with_the_first_task():
-    before = threading.active_count()
+    before = set(threading.enumerate())  # of which others may end meanwhile
     threads = TaskThreads("lazy", 2)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     found = queue.SimpleQueue()
     threads.submit(lambda a, b: found.put(a + b), 1, 2)
     assert found.get(timeout=20) == 3
@@ -57,5 +57,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found.get(timeout=20))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_process_makes_its_own_threads():
     command = [sys.executable, "-W", "ignore", "-c", FORK]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.split() == ["7", "8"]
