@@ -22,6 +22,7 @@ from partita_cpu.gemm.precision_policy import Choice, native_choice
 from partita_cpu.gemm.tile_kernels import (
     FIRST,
     NARROW,
+    SLOTS,
     Arithmetic,
     tile_columns,
     tile_kernels,
@@ -89,10 +90,10 @@ def attend_heads(
 
     Args:
         inputs: Queries, keys, values, masks and factors of heads.
-        y: The result, flat.
+        y: The result, flat; float32, or bfloat16 as uint16.
         scratch: Floats; as many for each thread as the table says.
         offsets: One zero.
-        kernels: `tile_kernels.tile_kernels`.
+        kernels: `tile_kernels.tile_kernels` of scores, and from `SLOTS` on of results.
         p: The table.
         scale: Factor of the scores.
         least: What queries and keys are divided by if they are shorter.
@@ -115,7 +116,7 @@ def attend_heads(
     scores = head_of.values + 4 * beyond * value_steps * wide
     rounded = scores + 4 * most * pitch
     zeros = rounded + 4 * most * key_steps
-    room = TileRoom(zeros + 4 * wide, zeros)
+    room = TileRoom(zeros + 4 * wide, zeros, wide)
     lengths = floats_at(room.tile + 4 * TILE_FLOATS, keys + most)
     floats_at(zeros, wide)[:] = 0
     tiles, packed = -(-queries // most), -1
@@ -138,15 +139,15 @@ def attend_heads(
             a, a_step = rounded, 4 * key_steps
         found = RowsAt(scores, 4 * pitch, rows)
         columns = PackedColumns(head_of.keys, key_steps, keys)
-        _multiply_rows(kernels, offsets, RowsAt(a, a_step, rows), columns, room, found, wide)
+        _multiply_rows(kernels, offsets, RowsAt(a, a_step, rows), columns, room, found, 4 * wide)
         which = Queries(batch, number, first, first + rows)
         weigh_values(inputs, p, which, scores, 4 * pitch, lengths, Factors(scale, least))
         if pairs:
             _round_rows(kernels[NARROW], scores, 4 * pitch, rows, keys, scores, 4 * pitch)
         place = batch * p[Y_BATCH] + number * p[Y_HEAD] + first * p[Y_STEP]
-        to = RowsAt(address(y) + 4 * place, 4 * p[Y_STEP], rows)
+        to = RowsAt(address(y) + y.itemsize * place, y.itemsize * p[Y_STEP], rows)
         columns = PackedColumns(head_of.values, value_steps, p[OUTPUTS])
-        _multiply_rows(kernels, offsets, found, columns, room, to, wide)
+        _multiply_rows(kernels[SLOTS:], offsets, found, columns, room, to, y.itemsize * wide)
 
 
 class RowsAt(NamedTuple):
@@ -166,10 +167,11 @@ class PackedColumns(NamedTuple):
 
 
 class TileRoom(NamedTuple):
-    """Addresses of memory of a tile kernel, and of zeros for each of its columns."""
+    """Addresses of memory of a tile kernel, and of zeros for each of so many columns of it."""
 
     tile: int
     zeros: int
+    wide: int
 
 
 @loop
@@ -180,14 +182,14 @@ def _multiply_rows(
     b: PackedColumns,
     room: TileRoom,
     to: RowsAt,
-    wide: int,
+    block_bytes: int,
 ) -> None:
-    """Rows by columns, a block of columns after another."""
-    low, high = np.float32(-np.inf), np.float32(np.inf)
+    """Rows by columns, a block of columns after another, of whose results a row takes so much."""
+    low, high, wide = np.float32(-np.inf), np.float32(np.inf), room.wide
     for block in range(-(-b.columns // wide)):
         exist = min(wide, b.columns - block * wide)
         packed = b.at + 4 * block * b.steps * wide
-        place = to.at + 4 * block * wide
+        place = to.at + block * block_bytes
         finish = (room.tile, room.zeros, 0, place, to.step, exist, low, high, 0)
         call_tile(
             kernels[a.rows + (FIRST if 2 * exist <= wide else 0)],
@@ -250,6 +252,8 @@ def _pack_head(
 def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores: Scores) -> bool:
     """Records attention of float32 tensors in one step, or nothing.
 
+    What is computed in bfloat16 may end in it.
+
     Products are computed in bfloat16 where those of float32 are, by vectors, from 32 keys on; AMX
     computes no attention.
 
@@ -263,12 +267,17 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
         Whether it was done.
     """
     choice = native_choice(b.options)
-    read = [part.tensor for part in parts] + [mask.tensor for mask in scores.masks]
-    if choice is None or b.folding or any(x.dtype != np.float32 or not x.size for x in read):
+    given = [part.tensor for part in parts[:3]] + [mask.tensor for mask in scores.masks]
+    result = parts[3].tensor
+    if choice is None or b.folding or not result.size:
         return False
-    if not fits_in_cache(choice, sizes):
+    if any(x.dtype != np.float32 or not x.size for x in given) or not fits_in_cache(choice, sizes):
         return False
     arithmetic = attention_arithmetic(choice, sizes)
+    is_half = result.dtype == np.uint16
+    if result.dtype != np.float32 and not (is_half and arithmetic.in_bfloat16):
+        return False
+    into = tile_kernels(choice.level, arithmetic, half_out=is_half)
     table = attention_table(choice.level, arithmetic, sizes, parts, scores)
     q, k, v, y = (b.flat(part.tensor) for part in parts)
     masks = [b.flat(mask.tensor) for mask in scores.masks]
@@ -281,7 +290,7 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
         y,
         b.empty((choice.threads * whole(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(tile_kernels(choice.level, arithmetic)),
+        b.constant(np.concatenate([tile_kernels(choice.level, arithmetic), into])),
         b.constant(table),
         scores.scale,
         scores.least or 0.0,

@@ -157,7 +157,7 @@ class Lying:
     """Where queries, keys, values or the result lie in a tensor.
 
     Attributes:
-        tensor: Float32, of any shape.
+        tensor: Float32, of any shape; what results go to may hold bfloat16 as uint16.
         steps: Elements from one batch, place of the sequence and head to the next.
         start: The element that they begin at.
     """

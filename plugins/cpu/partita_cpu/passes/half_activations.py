@@ -20,8 +20,11 @@ from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import bounds_of, has_kernel, split_gate
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.kernels.linalg.rounded_rows import ROWS
 from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.nhwc.attention import attention_arithmetic
+from partita_cpu.nhwc.attention_table import HeadSizes
 
 _CONV, _TRANSPOSED = f"{DOMAIN}::Conv", f"{DOMAIN}::ConvTranspose"
 _OF_ROWS = frozenset(
@@ -29,6 +32,7 @@ _OF_ROWS = frozenset(
     for domain in ("", "partita::")
     for name in ("MatMul", "LayerNormalization", "Gelu")
 )
+_ATTENTION = f"{HEADS}::Attention"
 _OF_SLICES = frozenset(f"{SLICES}::{name}" for name in ("Conv", "SummedConv"))
 _ADD = f"{DOMAIN}::Add"
 _SAME = frozenset(
@@ -152,6 +156,8 @@ class _Rows:
 def _can_write(choice: Choice, rows: _Rows, node: Node) -> bool:
     if node.kind == _ADD or _moves(node):
         return True
+    if node.kind == _ATTENTION:
+        return attention_arithmetic(choice, HeadSizes(*node.attrs["sizes"])).in_bfloat16
     if node.kind in _OF_ROWS:
         return not choice.level.tiles and rows.can_write(node)
     if node.kind in _SAME or _is_concat(node):

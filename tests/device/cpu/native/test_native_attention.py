@@ -42,13 +42,14 @@ def softmax(scores):
 def run_attention(level, arithmetic, table, inputs, y, scores, threads=2):
     """By all threads, one after another."""
     scratch = np.full(threads * int(table[ROOM]), np.nan, np.float32)
+    into = tile_kernels(level, arithmetic, half_out=y.dtype == np.uint16)
     for tid in range(threads):
         attend_heads(
             *(x.reshape(-1) for x in inputs),
             y.reshape(-1),
             scratch,
             np.zeros(1, np.int64),
-            tile_kernels(level, arithmetic),
+            np.concatenate([tile_kernels(level, arithmetic), into]),
             table,
             scores.scale,
             scores.least or 0.0,
@@ -108,9 +109,11 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
 
 @pytest.mark.parametrize(("level", "arithmetic"), COMPUTED)
 @pytest.mark.parametrize("cosine", [False, True])
-def test_windows_of_one_product(level, arithmetic, cosine, guarded):
+@pytest.mark.parametrize(("size", "half"), [(8, False), (7, True), (40, True)])
+def test_windows_of_one_product(level, arithmetic, cosine, size, half, guarded):
     """Two masks, one of all heads and one that some windows share; factors of heads; lengths."""
-    images, windows, heads, rows, size = 2, 3, 2, 33, 8
+    images, windows, heads, rows = 2, 3, 2, 33
+    half = half and arithmetic is Arithmetic.BF16
     rng = np.random.default_rng(0)
     product = rng.standard_normal((images * windows, rows, 3, heads, size)).astype(np.float32)
     product[0, 3], product[4, 5] = 0, 1e-4
@@ -122,7 +125,8 @@ def test_windows_of_one_product(level, arithmetic, cosine, guarded):
     row = heads * size
     steps = (rows * 3 * row, 3 * row, size)
     x = guarded.array(product)
-    y = guarded.array(np.full((images * windows, rows, row), 7, np.float32))
+    shape = images * windows, rows, row
+    y = guarded.array(np.full(shape, 7, np.uint16 if half else np.float32))
     parts = [Lying(x, steps, start) for start in (0, row, 2 * row)]
     parts.append(Lying(y, (rows * row, row, size)))
     masks = [
@@ -141,8 +145,9 @@ def test_windows_of_one_product(level, arithmetic, cosine, guarded):
     wanted = 1.5 * factors[:, None, None] * (q @ k.swapaxes(-1, -2)) + of_heads
     wanted += np.tile(of_windows, (images, 1, 1))[:, None]
     wanted = (softmax(wanted) @ v).swapaxes(1, 2).reshape(y.shape)
-    off = 2e-5 + (2**-8 if arithmetic is Arithmetic.BF16 else 0)
-    assert np.abs(y - wanted).max() <= off * np.abs(product).max()
+    off = 2e-5 + (2**-8 if arithmetic is Arithmetic.BF16 else 0) + (2**-9 if half else 0)
+    found = y.view(bfloat16).astype(np.float64) if half else y
+    assert np.abs(found - wanted).max() <= off * np.abs(product).max()
 
 
 def attention(net, scores, values):

@@ -101,6 +101,17 @@ def joined(net, y, level, *, precision, expected=True):
     is_joined = level.native and expected
     assert ("attend_heads" in steps) == is_joined
     assert ("copy_nd" in steps) == (not is_joined)
+    if is_joined and config is BF16 and level.keeps_bfloat16:
+        assert result_of_attention(net, y).dtype == (np.float32 if level.tiles else np.uint16)
+
+
+def result_of_attention(net, y):
+    """What attention writes in bfloat16, behind the six things that it reads."""
+    device = compiled(net.model(y), **BF16)
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    steps = device.device_model.specializer.program(specs, None).steps
+    (result,) = (step.args[6] for step in steps if step.fn.__name__ == "attend_heads")
+    return result
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
