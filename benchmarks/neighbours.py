@@ -10,20 +10,23 @@ Operations in their order are cut into 2 and 8 equal runs that alternate between
 either of them first; calls take turns in one process. Printed are medians in milliseconds, and each
 cut's over the mean of both alone, with device CPU first, the other first, and their mean: that is
 1.0 if cutting costs nothing, as each operation runs once on each. (One way round alone also tells
-which engine is better at which half.) With --processor they
-are times of the processors, which on a busy machine are comparable where wall time is not; they
-tell what is computed and laid out, and not how long threads sleep for one another.
+which engine is better at which half.) Beside these stand the same parts all on one engine, as calls
+in a row: what they take beyond the engine alone it pays for being cut, by images that are laid out
+anew and operations that are no longer computed together. The rest is what the change between two
+costs: threads that wake, caches that hold the other's weights. With --processor times are of the
+processors, which on a busy machine are comparable where wall time is not; they tell what is
+computed and laid out, and not how long threads sleep for one another.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ from cpu_networks import BUILT
 from cpu_peers import take_turns
 
 import partita
+from partita.contract.device_model import DeviceModel
+from partita.contract.runner import run_into
+from partita.tensors.allocation import host_zeros
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PLUGINS = {"ORT": "onnxruntime", "ORT-SPINS": "onnxruntime", "OV": "openvino"}
@@ -58,14 +64,53 @@ def pin_alternately(model: partita.Model, parts: int, devices: tuple[str, str]) 
 
 def request_of(
     core: partita.Core, model: partita.Model, device: str, config: dict[str, Any], feeds: Any
-) -> tuple[Callable[[], object], int]:
-    """A call, and of how many submodels it is."""
+) -> tuple[Callable[[], object], partita.CompiledModel]:
+    """A call, and the compiled model."""
     compiled = core.compile_model(model, device, config)
     request = compiled.create_infer_request()
     for name, array in feeds.items():
         request.set_tensor(name, partita.Tensor(array))
     request.infer()
-    return request.infer, len(compiled.explain().subgraph_devices)
+    return request.infer, compiled
+
+
+def chain_of(parts: Sequence[DeviceModel], feeds: Any) -> Callable[[], object]:
+    """A call of submodels in their order, on tensors that stay the same."""
+    tensors: dict[str, partita.HostTensor] = {
+        name: partita.HostTensor(array) for name, array in feeds.items()
+    }
+    calls: list[Callable[[], object]] = []
+    for part in parts:
+        for port in part.outputs:
+            if port.shape is None or port.dtype is None or not port.is_static:
+                raise ValueError(f"The shape of '{port.name}' is not known before a run.")
+            shape = tuple(size for size in port.shape if isinstance(size, int))
+            tensors[port.name] = host_zeros(shape, port.dtype)
+        inputs = [tensors[port.name] for port in part.inputs]
+        outputs = [tensors[port.name] for port in part.outputs]
+        runner = part.create_runner()
+        run_into(runner, inputs, outputs)
+        calls.append(runner.bind(inputs, outputs) or partial(run_into, runner, inputs, outputs))
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def on_one_engine(both: Sequence[partita.CompiledModel], device: str) -> list[DeviceModel]:
+    """All parts on one device: every other one of either way round."""
+    assemblies = [one.device_model.assembly for one in both]  # type: ignore[attr-defined]
+    return [
+        next(
+            made
+            for assembly in assemblies
+            for piece, made in zip(assembly.submodels, assembly.compiled, strict=True)
+            if (piece.number, piece.device) == (number, device)
+        )
+        for number in range(1, 1 + len(assemblies[0].submodels))
+    ]
 
 
 def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) -> dict[str, Any]:
@@ -79,17 +124,19 @@ def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) 
     calls: dict[str, Callable[[], object]] = {}
     submodels = {}
     for device, config in configs.items():
-        calls[device], submodels[device] = request_of(
-            core, core.read_model(proto), device, config, feeds
-        )
+        calls[device], _ = request_of(core, core.read_model(proto), device, config, feeds)
     config = {"DEVICE_PROPERTIES": configs, "STRICT": True}
-    for parts, order in itertools.product(PARTS, (("CPU", other), (other, "CPU"))):
-        model = core.read_model(proto)
-        pin_alternately(model, parts, order)
-        label = f"{parts} parts, {order[0]} first"
-        calls[label], submodels[label] = request_of(
-            core, model, f"HETERO:CPU,{other}", config, feeds
-        )
+    for parts in PARTS:
+        both = []
+        for order in (("CPU", other), (other, "CPU")):
+            model = core.read_model(proto)
+            pin_alternately(model, parts, order)
+            label = f"{parts} parts, {order[0]} first"
+            calls[label], compiled = request_of(core, model, f"HETERO:CPU,{other}", config, feeds)
+            submodels[label] = len(compiled.explain().subgraph_devices)
+            both.append(compiled)
+        for device in configs:
+            calls[f"{parts} parts on {device}"] = chain_of(on_one_engine(both, device), feeds)
     taken = take_turns(calls, rounds, time.process_time if processor else time.perf_counter)
     mean = (taken["CPU"] + taken[other]) / 2
     ratios = {
@@ -105,6 +152,10 @@ def measure(name: str, engine: str, threads: int, rounds: int, processor: bool) 
         "submodels": submodels,
         "over the mean of both alone": ratios,
         "mean of both ways": {label: statistics.fmean(both) for label, both in ratios.items()},
+        "all parts on one engine": {
+            f"{parts} parts": [taken[f"{parts} parts on {device}"] / mean for device in configs]
+            for parts in PARTS
+        },
     }
 
 
@@ -130,7 +181,9 @@ def main() -> None:
         for label, ratios in found["over the mean of both alone"].items():
             ways = " and ".join(f"{ratio:.3f}" for ratio in ratios)
             ratio = found["mean of both ways"][label]
-            print(f"  {label} over the mean of both alone: {ways}, mean {ratio:.3f}", flush=True)
+            cut = statistics.fmean(found["all parts on one engine"][label])
+            print(f"  {label} over the mean of both alone: {ways}, mean {ratio:.3f}", end="")
+            print(f"; each engine by itself cut so {cut:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,17 @@ import platform
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+DIMS = 4
+"""Of an image: batch, channels, rows and columns."""
+
 BLOCK = 16
 """Channels that lie side by side in the memory of onnxruntime's convolutions, at most."""
 
 BY_ELEMENT = {"Add", "Clip", "Mul", "Relu", "Sigmoid"}
 """Operators that it computes in either order."""
+
+IN_BLOCKS = {"Conv", "BatchNormalization", *BY_ELEMENT}
+"""Operators that it computes in blocks, if it is given these."""
 
 
 def reorder_once(proto: ModelProto) -> ModelProto:
@@ -19,7 +25,7 @@ def reorder_once(proto: ModelProto) -> ModelProto:
     copy in blocks of an input, which is in plain order; but a sum with that input is made in plain
     order, so that the other summand is changed back for it, and the sum changed again. With a
     window of one element before all of them, they read blocks. It is an average, which keeps NaN
-    and infinities. Sums and the like of inputs alone stay before the window.
+    and infinities. What is computed by elements of inputs alone stays before it.
 
     Args:
         proto: A model; the nodes of its graph are replaced where that gains.
@@ -39,7 +45,7 @@ def reorder_once(proto: ModelProto) -> ModelProto:
     windowed = {
         name: f"{name}/in blocks"
         for name, types in readers.items()
-        if types != {"Conv"} and types & {"Conv", *BY_ELEMENT}
+        if (len(types) > 1 or types <= BY_ELEMENT) and types & IN_BLOCKS
     }
     for node in rest:
         node.input[:] = [windowed.get(name, name) for name in node.input]
@@ -53,11 +59,13 @@ def reorder_once(proto: ModelProto) -> ModelProto:
 
 
 def _in_plain_order(proto: ModelProto) -> set[str]:
-    """Inputs that are images, and what is computed by their elements alone; no outputs."""
+    """Inputs that are images, and what is computed of elements of these; no outputs."""
     outputs = {port.name for port in proto.graph.output}
+    constants = {tensor.name for tensor in proto.graph.initializer if len(tensor.dims) <= DIMS}
     names = {port.name for port in proto.graph.input if _is_image(port)}
     for node in proto.graph.node:
-        by_element = node.op_type in BY_ELEMENT and names.issuperset(node.input)
+        read = set(node.input) - constants - {""}
+        by_element = node.op_type in BY_ELEMENT and read and read <= names
         if by_element and outputs.isdisjoint(node.output):
             names.update(node.output)
     return names
@@ -66,7 +74,7 @@ def _in_plain_order(proto: ModelProto) -> set[str]:
 def _is_image(port: ValueInfoProto) -> bool:
     """Whether its channels fill blocks."""
     tensor = port.type.tensor_type
-    if tensor.elem_type != TensorProto.FLOAT or len(tensor.shape.dim) != 4:
+    if tensor.elem_type != TensorProto.FLOAT or len(tensor.shape.dim) != DIMS:
         return False
     channels: int = tensor.shape.dim[1].dim_value
     return channels > 0 and channels % BLOCK == 0

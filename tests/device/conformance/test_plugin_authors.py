@@ -225,18 +225,23 @@ def test_example_changes_the_order_of_an_image_once(monkeypatch, tmp_path, resid
         assert ran.count("ReorderInput") == ran.count("ReorderOutput") == 1
 
 
-def test_example_leaves_images_alone_that_convolutions_only_read(monkeypatch, residual_sum):
+LOWEST, HIGHEST = (weight(name, np.float32(limit)) for name, limit in (("lo", 0), ("hi", 6)))
+ONES = weight("w", np.ones((16, 16, 1, 1), np.float32))
+STRAIGHT = [node("Clip", ["x", "lo", "hi"], "c"), node("Conv", ["c", "w"], "y")]
+JOINED = [node("Conv", ["x", "w"], "c"), node("Concat", ["x", "c"], "y", axis=1)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "machine", "windows"),
+    [(STRAIGHT, "x86_64", 0), (JOINED, "x86_64", 1), (JOINED, "arm64", 0)],
+)
+def test_example_leaves_images_alone_that_are_read_in_one_order(
+    monkeypatch, nodes, machine, windows
+):
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
-    module = __import__("partita_onnxruntime_images")
-    weights = np.ones((16, 16, 1, 1), np.float32)
-    straight = model_of(
-        [node("Conv", ["x", "w"], "c"), node("Relu", ["c"], "y")],
-        [value("x", [1, 16, 4, 4])],
-        ["y"],
-        [weight("w", weights)],
-    )
-    for model, machine in ((straight, "x86_64"), (residual_sum, "arm64")):
-        monkeypatch.setattr(module.platform, "machine", lambda machine=machine: machine)
-        given = model.SerializeToString()
-        changed = module.reorder_once(onnx.ModelProto.FromString(given))
-        assert [n.op_type for n in changed.graph.node] == [n.op_type for n in model.graph.node]
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    given = model_of(nodes, [value("x", [1, 16, 4, 4])], ["y"], [LOWEST, HIGHEST, ONES])
+    model = onnx.ModelProto.FromString(given.SerializeToString())
+    changed = __import__("partita_onnxruntime_images").reorder_once(model)
+    types = [node.op_type for node in changed.graph.node]
+    assert types == ["AveragePool"] * windows + [node.op_type for node in nodes]
