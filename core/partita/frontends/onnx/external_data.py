@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,10 +174,12 @@ def beside(model: Path, location: str) -> Path | None:
 
     Raises:
         ValueError: No file can have that name.
-        OSError: Links lead nowhere.
-        RuntimeError: Links lead in circles.
+        OSError: Links lead nowhere, or in circles.
+        RuntimeError: They lead in circles, as Python tells it up to 3.12.
     """
     target = (model.parent / location).resolve()
+    if target.is_symlink():  # what links lead to is none
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(target))
     folders = (model.parent.resolve(), model.resolve().parent)
     named = bool(location) and not Path(location).is_absolute()
     return target if named and any(map(target.is_relative_to, folders)) else None
