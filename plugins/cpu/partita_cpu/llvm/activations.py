@@ -41,6 +41,9 @@ _EXPONENTS = (
 )
 """Of the polynomial of exp, the highest power first; see `partita_cpu.scalar.math`."""
 
+_FEW_EXPONENTS = (0.1656679310823524, 0.5049633168883856, 1.0001642193141946, 0.9999280724659301)
+"""The same of exp itself, to 7.5e-5 of it: a quarter of what rounding to bfloat16 leaves."""
+
 _LOWEST = -88.25
 """What lies below is taken as this, whose power of two, ``2**-127``, is 0 by its bits."""
 
@@ -57,6 +60,12 @@ TAIL_POWERS = (
 )
 """Of the polynomial that is the logarithm of that tail from 0 to the limit, highest power first;
 fitted so that the tail is off by at most 2e-8, and by 7e-6 of itself."""
+
+_FEW_TAIL_POWERS = (
+    *(-0.00015703050500677252, 0.0033182105713814277, -0.030670528829175016),
+    *(-0.32597130725107926, -0.7942879516319162, -0.6934175799842119),
+)
+"""The same for results in bfloat16, off by at most 2.8e-4."""
 
 GELU_CUBIC = 0.044715
 GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
@@ -101,7 +110,7 @@ def narrow_rows(name: str, code: ActivationCode) -> Function:
         store_half(f, lanes, x, f.at(at[1], 2 * lanes * i), mask)
 
     tile_row = str(4 * lanes * VECTORS)
-    return _of_rows(f, code, lanes, [("%x", tile_row), ("%y", "%ldy")], read, write)
+    return _of_rows(f, code, lanes, [("%x", tile_row), ("%y", "%ldy")], read, write, True)
 
 
 RUN_PARAMETERS = "ptr %x, i64 %n, ptr %y"
@@ -117,7 +126,7 @@ def activate_halves(name: str, code: ActivationCode) -> Function:
     """
     lanes, together = 16, VECTORS * _TOGETHER
     f = Function(name, RUN_PARAMETERS)
-    formulas = Formulas(f, lanes)
+    formulas = Formulas(f, lanes, rounded=True)
 
     def vectors(count: int, mask: str | None = None) -> _Body:
         def body(_: str, places: list[str]) -> list[str]:
@@ -152,6 +161,7 @@ def _of_rows(
     rows: Sequence[tuple[str, str]],
     read: Callable[[list[str], int, str | None], str],
     write: Callable[[list[str], int, str | None, str], None],
+    rounded: bool = False,
 ) -> Function:
     """Finishes a kernel: an activation of `%rows` rows of which `%columns` columns exist.
 
@@ -163,8 +173,9 @@ def _of_rows(
         read: Called with the places of a row, the number of a vector, and which lanes of it exist
             (``None``: all); returns the vector.
         write: Called with these and what becomes of the vector.
+        rounded: As `Formulas` takes it.
     """
-    formulas = Formulas(f, lanes)
+    formulas = Formulas(f, lanes, rounded)
     starts = [("ptr", start) for start, _ in rows]
 
     def together(count: int, masks: Sequence[str | None]) -> _Body:
@@ -211,10 +222,15 @@ class Formulas:
 
     Each step of a formula waits for the one before. Steps of several vectors side by side fill that
     time; one vector after another fills a processor's queue with steps that wait.
+
+    Args:
+        f: What they are written into.
+        lanes: Floats of a vector.
+        rounded: Whether results end in bfloat16, for which fewer steps do.
     """
 
-    def __init__(self, f: Function, lanes: int) -> None:
-        self._f, self._lanes = f, lanes
+    def __init__(self, f: Function, lanes: int, rounded: bool = False) -> None:
+        self._f, self._lanes, self._rounded = f, lanes, rounded
         self._kind, self._mask = f"<{lanes} x float>", f"<{lanes} x i1>"
         self._ints = f"<{lanes} x i32>"
 
@@ -234,9 +250,7 @@ class Formulas:
     def _below_normal(self, x: list[str]) -> list[str]:
         """The probability that a number of the normal distribution is below x."""
         size = self._each(lambda a: f"call {self._kind} {self._fabs}({self._kind} {a})", x)
-        p: _Numbers = self._number(TAIL_POWERS[0])
-        for factor in TAIL_POWERS[1:]:
-            p = self._fma(p, size, self._number(factor))
+        p = self._polynomial(_FEW_TAIL_POWERS if self._rounded else TAIL_POWERS, size)
         far = self._two("fcmp ogt", size, self._number(TAIL_LIMIT))
         near = self.exp_below_zero(p)
         tail = self._chosen(far, "zeroinitializer", near)
@@ -257,16 +271,25 @@ class Formulas:
         x = self._chosen(self._two("fcmp olt", x, lowest), lowest, x)
         shifted = self._fma(x, self._number(1 / math.log(2)), self._number(_ROUND))
         k = self._two("fsub", shifted, self._number(_ROUND))
-        r = self._fma(k, self._number(-_LN2_HIGH), x)
-        r = self._fma(k, self._number(-float(np.float32(math.log(2) - _LN2_HIGH))), r)
-        p: _Numbers = self._number(_EXPONENTS[0])
-        for factor in (*_EXPONENTS[1:], 1.0, 1.0):
-            p = self._fma(p, r, self._number(factor))
+        if self._rounded:
+            r = self._fma(k, self._number(-math.log(2)), x)
+            p = self._polynomial(_FEW_EXPONENTS, r)
+        else:
+            r = self._fma(k, self._number(-_LN2_HIGH), x)
+            r = self._fma(k, self._number(-float(np.float32(math.log(2) - _LN2_HIGH))), r)
+            p = self._polynomial((*_EXPONENTS, 1.0, 1.0), r)
         bits = self._each(lambda a: f"bitcast {self._kind} {a} to {self._ints}", shifted)
         biased = self._int("add", bits, 127 - _ROUND_BITS)
         power = self._int("shl", biased, 23)
         scale = self._each(lambda a: f"bitcast {self._ints} {a} to {self._kind}", power)
         return self._two("fmul", p, scale)
+
+    def _polynomial(self, factors: Sequence[float], x: list[str]) -> list[str]:
+        """Of x, by factors of its powers, the highest first."""
+        p: _Numbers = self._number(factors[0])
+        for factor in factors[1:]:
+            p = self._fma(p, x, self._number(factor))
+        return list(p)
 
     def _over(self, a: list[str], b: list[str]) -> list[str]:
         """``a / b`` for b from 1 to 2.
@@ -280,6 +303,8 @@ class Formulas:
         inverse = self._each(
             lambda x: f"call {v} {_INVERSE}({v} {x}, {v} zeroinitializer, i16 -1)", b
         )
+        if self._rounded:
+            return self._two("fmul", a, inverse)
         against = self._each(lambda x: f"fneg {v} {x}", b)
         error = self._fma(against, inverse, self._number(1.0))
         inverse = self._fma(inverse, error, inverse)
