@@ -31,6 +31,9 @@ _idle: list[tuple[int, str, TrialProcess]] = []
 _seated: Counter[tuple[int, str]] = Counter()
 """How many try something now, by the process that asks and the device's id."""
 
+_waiting: Counter[tuple[int, str]] = Counter()
+"""How many of those wait for a process that is on its way."""
+
 _opening: Counter[tuple[int, str]] = Counter()
 """How many are on their way, by the process that starts them and the device's id."""
 _changed = threading.Condition()
@@ -141,8 +144,8 @@ def open_ahead(device: Device, count: int) -> None:
     key = os.getpid(), device.id
     with _changed:
         idle = sum((pid, name) == key for pid, name, _ in _idle)
-        # Of those at work some may wait for what is being opened.
-        count -= max(_seated[key], _opening[key] + idle)
+        at_work = max(0, _seated[key] - _waiting[key])
+        count -= at_work + _opening[key] + idle
         if count <= 0:
             return
         _opening[key] += count
@@ -225,4 +228,8 @@ def _take(device: Device) -> TrialProcess | None:
                     return _idle.pop(index)[2]
             if not _opening[key]:
                 return None
-            _changed.wait()
+            _waiting[key] += 1
+            try:
+                _changed.wait()
+            finally:
+                _waiting[key] -= 1
