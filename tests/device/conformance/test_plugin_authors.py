@@ -20,7 +20,7 @@ from models import model_of, node, value, weight
 import partita
 from partita.cli.commands.new_plugin import write_plugin
 from partita.cli.main import build_parser, main
-from partita.errors import PluginError
+from partita.errors import PluginError, UnsupportedOpError
 from partita_conformance.bench.bench import Target
 from partita_conformance.bench.checks import names_of
 from partita_conformance.expectations import Expectations
@@ -62,6 +62,14 @@ def test_every_block_of_the_page_is_tested_here():
 def test_code_of_the_page_is_a_plugin_that_conforms(importable):
     (importable / "page_plugin.py").write_text("\n\n".join(blocks("python")))
     assert conforms("MYDEV", "page_plugin:MyDevice") > 70
+
+
+def test_a_model_that_is_not_taken_whole_is_told_with_what_to_do(importable):
+    (importable / "page_plugin.py").write_text("\n\n".join(blocks("python")))
+    model = model_of([node("Erf", ["x"], "y")], [value("x", [2])], [value("y", [2])])
+    core = Target("MYDEV", "page_plugin:MyDevice").open()
+    with pytest.raises(UnsupportedOpError, match=r"take 1 of 1 [^\n]*\n.*'HETERO:MYDEV,"):
+        core.compile_model(model, "MYDEV")
 
 
 def test_expectations_of_the_page_are_read(tmp_path):
