@@ -252,7 +252,7 @@ class LosesASlotPerFailure(Broken):
         self.slots = threading.BoundedSemaphore(8)
 
     def compute(self, runner, arrays):
-        if not self.slots.acquire(timeout=2):
+        if not self.slots.acquire(timeout=0.1):
             raise InferError("All 8 slots of the device are taken; try again later.")
         results = super().compute(runner, arrays)
         self.slots.release()
