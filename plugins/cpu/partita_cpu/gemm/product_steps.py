@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import ml_dtypes
@@ -29,6 +30,7 @@ from partita_cpu.gemm.product_records import (
     TileContext,
     gate_word,
 )
+from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm import activations
@@ -58,6 +60,34 @@ MobileNetV2, whose images of 14 x 14 have 64 and 96 where they are expanded, tak
 """
 
 
+ENOUGH_ROWS = 64
+"""Rows of a panel for which weights come soon enough, if they come from beyond the second-level
+cache. Of 3,072 terms 42 rows fit half of 1 MiB, and a part of 2 rows is left of 128.
+"""
+
+FEWEST_TERMS = 128
+"""Of a part: sums that are put down and taken up again more often cost more than they save."""
+
+
+class TermPart(NamedTuple):
+    """One of several equal parts of the terms of all sums.
+
+    Attributes:
+        number: Which one.
+        parts: How many there are.
+    """
+
+    number: int
+    parts: int
+
+    def of(self, w: Array) -> Array:
+        """Its weights: of a matrix (terms, columns), or (outputs, channels, down, across)."""
+        axis = 0 if w.ndim == 2 else 1
+        count = w.shape[axis] // self.parts
+        within = slice(self.number * count, (self.number + 1) * count)
+        return w[within] if axis == 0 else w[:, within]
+
+
 class LinearOp(NamedTuple):
     """A linear operator with constant weights: ``y = activation(x * w + bias + residual)``.
 
@@ -66,12 +96,14 @@ class LinearOp(NamedTuple):
         bias: One constant per output, or ``None``.
         residual: As many elements as y, or ``None``.
         activation: What comes last.
+        part: Which of the terms are added up; ``None``: all.
     """
 
     w: Operand
     bias: Operand | None = None
     residual: Operand | None = None
     activation: Activation | None = None
+    part: TermPart | None = None
 
 
 def split_gate(activation: Activation) -> tuple[int, Activation]:
@@ -162,8 +194,62 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         if cut.arithmetic.in_bfloat16:
             _emit_packed(b, choice, cut, x, op._replace(w=weights), y)
             return y
-    emit_product(b, choice, images, x, op, y)
+    parts = depth_parts(choice, images) if w.dtype == np.float32 else 1
+    if parts > 1:
+        emit_in_parts(b, choice, images, x, op, y, PLAIN, parts)
+    else:
+        emit_product(b, choice, images, x, op, y)
     return y
+
+
+def depth_parts(choice: Choice, images: Images) -> int:
+    """How many parts of its terms let enough rows of a matrix share a panel, or 1.
+
+    Weights that no cache holds come once for each panel.
+    """
+    if choice.arithmetic is not Arithmetic.F32 or images.symbolic:
+        return 1
+    machine, depth = choice.machine, images.channels
+    for parts in range(1, depth // FEWEST_TERMS + 1):
+        if parts > 1 and depth % (16 * parts):
+            continue
+        # For one thread: what is computed is the same for any number of them.
+        part = replace(images, channels=depth // parts)
+        cut = plan(part, machine, Arithmetic.F32, 1, Storage(x_pitch=depth))
+        if parts == 1 and 2 * packed_size(cut) <= machine.l2_bytes(1):
+            return 1
+        if cut.table[PANEL_UNITS] >= min(ENOUGH_ROWS, images.pixels):
+            return parts
+    return 1
+
+
+def emit_in_parts(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    op: LinearOp,
+    y: Operand,
+    storage: Storage,
+    parts: int,
+) -> None:
+    """Records what `emit_product` would, by parts of the terms.
+
+    Each adds to what those before it left in the result.
+    """
+    count = images.channels // parts
+    kept = replace(storage, x_pitch=storage.x_pitch or images.channels)
+    for n in range(parts):
+        first, last = n == 0, n == parts - 1
+        part = LinearOp(
+            op.w,
+            op.bias if first else None,
+            op.residual if first else y,
+            op.activation if last else None,
+            TermPart(n, parts),
+        )
+        where = replace(kept, x_first=kept.x_first + n * count)
+        emit_product(b, choice, replace(images, channels=count), x, part, y, where)
 
 
 def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
@@ -253,7 +339,7 @@ def emit_product(
     if arithmetic is Arithmetic.F32:
         arithmetic = BY_STORED.get(op.w.dtype, arithmetic)
     wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)
-    cut, weights = fitting(b, choice, wanted, op.w)
+    cut, weights = fitting(b, choice, wanted, op.w, op.part)
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
     if small and _is_matrix(images, cut.arithmetic, storage):
@@ -336,25 +422,29 @@ def _gain(cut: Plan) -> int:
     return 4 if on_tiles(cut.level, cut.arithmetic) else 2
 
 
-def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan, Operand]:
+def fitting(
+    b: Builder, choice: Choice, wanted: Plan, w: Operand, part: TermPart | None = None
+) -> tuple[Plan, Operand]:
     """A cut product and its packed weights; in float32 if some are too large for what is wanted."""
-    weights = _packed(b, choice, wanted, w)
+    weights = _packed(b, choice, wanted, w, part)
     if weights.size or not w.size:
         return wanted, weights
     float32 = BY_STORED.get(w.dtype, Arithmetic.F32)
     cut = plan(wanted.images, choice.machine, float32, choice.threads, wanted.storage)
-    return cut, _packed(b, choice, cut, w)
+    return cut, _packed(b, choice, cut, w, part)
 
 
-def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
+def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand, part: TermPart | None) -> Operand:
     def packed(array: Array) -> Array:
-        found = pack(cut, array, choice.threads, choice.waiting.add)
+        terms = array if part is None else part.of(array)
+        found = pack(cut, terms, choice.threads, choice.waiting.add)
         if cut.arithmetic.in_bfloat16:
             choice.note(array, not found.size)
         return found
 
     form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
-    weights = b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
+    key = ("tiles", cut.packing, *(part or ()))
+    weights = b.prepack(w, key, packed, anywhere=True, form=form)
     if b.folding:  # what computes with them is called at once
         choice.waiting.finish()
     return weights

@@ -17,10 +17,14 @@ from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each
 
 def steps_of(monkeypatch):
     """What is recorded by parts."""
-    steps, emit = [], channel_parts.emit_product
-    monkeypatch.setattr(
-        channel_parts, "emit_product", lambda *a: (steps.append(a[2].channels), emit(*a))
-    )
+    steps, emit = [], channel_parts.emit_in_parts
+
+    def noted(*args):
+        parts = args[-1]
+        steps.extend([args[2].channels // parts] * parts)
+        emit(*args)
+
+    monkeypatch.setattr(channel_parts, "emit_in_parts", noted)
     return steps
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
-from partita.lowering import Array, Builder, Operand
+from partita.lowering import Builder, Operand
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.packing import packed_size
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import FEWEST_TERMS, LinearOp, emit_in_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc.row_groups import adds_in_float32
@@ -27,9 +26,6 @@ ENOUGH_PIXELS = 96
 With 84 parts gain nothing where the third-level cache has room for the weights, with 56 a tenth,
 with 28 a third to a half.
 """
-
-FEWEST_CHANNELS = 128
-"""Of a part: sums that are put down and taken up again more often cost more than they save."""
 
 
 def emit_by_channels(
@@ -47,18 +43,7 @@ def emit_by_channels(
     parts = channel_parts(choice, images, storage)
     if parts == 1:
         return False
-    count = images.channels // parts
-    kept = replace(storage, x_pitch=storage.x_pitch or images.channels)
-    for n in range(parts):
-        first, last = n == 0, n == parts - 1
-        part = LinearOp(
-            b.prepack(op.w, ("channels", n, parts), partial(_part, number=n, count=count)),
-            op.bias if first else None,
-            op.residual if first else y,
-            op.activation if last else None,
-        )
-        where = replace(kept, x_first=kept.x_first + n * count)
-        emit_product(b, choice, replace(images, channels=count), x, part, y, where)
+    emit_in_parts(b, choice, images, x, op, y, storage, parts)
     return True
 
 
@@ -83,11 +68,6 @@ def channel_parts(choice: Choice, images: Images, storage: Storage) -> int:
 
 def _divisors(channels: int) -> Iterator[int]:
     """Into how many parts of whole cache lines channels can be cut."""
-    for parts in range(1, channels // FEWEST_CHANNELS + 1):
+    for parts in range(1, channels // FEWEST_TERMS + 1):
         if channels % (16 * parts) == 0 or parts == 1:
             yield parts
-
-
-def _part(w: Array, number: int, count: int) -> Array:
-    """Weights (outputs, channels, down, across) of some channels."""
-    return w[:, number * count : (number + 1) * count]
