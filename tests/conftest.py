@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import signal
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,9 @@ try:
 except ImportError:  # of Windows
     fcntl = None
 
+# Kernels are many here and small: PoCL takes four times as long to optimize them. As users have it,
+# it compiles for the demo and in fresh environments; set to a space, here too.
+os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 load_profile()
 import_onnx_ir()  # before a test does, which would bring sympy: a third of what is compiled here
 

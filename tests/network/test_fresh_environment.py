@@ -37,7 +37,8 @@ def run(scratch):
     """Runs a command of the fresh environment, far from this repository, and returns its output."""
     venv.create(scratch / "venv", with_pip=True)
     commands = scratch / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    ours = ("PYTHON", "POCL_EXTRA_BUILD_FLAGS")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
     def call(name, *arguments, cwd=scratch):
         done = subprocess.run(

@@ -369,6 +369,14 @@ def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
     assert fresh_cache().get([KEY])[KEY] is not None
 
 
+def test_programs_are_kept_apart_by_what_pocl_builds_them_with(monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    for flags in ("-DONE", "-DANOTHER", "-DONE"):
+        monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", flags)
+        fresh_cache().get([KEY])
+    assert len(list((tmp_path / "opencl").iterdir())) == 2
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
 def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,9 @@ from partita_opencl.drivers.program_cache import ProgramCache
 
 CURE = "pip install 'partita[opencl]'"
 """The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
+
+EXTRA_BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+"""Environment variable of the options that PoCL adds to those of every build."""
 
 
 class Device:
@@ -78,7 +82,8 @@ class Device:
         """Device, driver and platform with versions: what makes a compiled program reusable."""
         platform = self.handle.platform
         parts = (platform.name, platform.version, self.handle.name, self.handle.version)
-        return "|".join((*parts, self.handle.driver_version, *filter(None, (self.driver.form,))))
+        forms = filter(None, (self.driver.form, os.environ.get(EXTRA_BUILD_FLAGS)))
+        return "|".join((*parts, self.handle.driver_version, *forms))
 
     @property
     def context(self) -> Any:
