@@ -6,6 +6,7 @@ import enum
 import itertools
 import math
 import re
+import statistics
 import time
 import typing
 from collections.abc import Iterator
@@ -332,7 +333,7 @@ def counters_are_in_microseconds(bench: Bench) -> None:
     request = bench.compile(proto, {"PERF_COUNT": True}).create_infer_request()
     feeds = Sample("", proto).feeds()
     shares = []
-    for _ in range(5):
+    for _ in range(9):
         start = time.perf_counter()
         request.infer(feeds)
         whole = 1e6 * (time.perf_counter() - start)
@@ -343,9 +344,10 @@ def counters_are_in_microseconds(bench: Bench) -> None:
         max(shares) >= _LEAST_SHARE,
         f"Counters say {max(shares):.5f} of the time that a run takes; they are in microseconds.",
     )
+    middle = statistics.median(shares)  # a run may be put aside outside of what the device counts
     require(
-        min(shares) <= _MOST_SHARE,
-        f"Operations one after another took {min(shares):.2f} of the time that their run takes.",
+        middle <= _MOST_SHARE,
+        f"Operations one after another took {middle:.2f} of the time that their run takes.",
     )
 
 
