@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -126,14 +127,19 @@ def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
     return -math.inf, math.inf, act
 
 
+def _left_over(activation: Activation | None) -> ActivationCode:
+    """What bounds and the gate do not express of an activation."""
+    return split_gate(bounds_of(activation)[2])[1].code
+
+
 def needs_pass(activation: Activation | None) -> bool:
     """Whether bounds and the gate do not express an activation."""
-    return bool(split_gate(bounds_of(activation)[2])[1].code)
+    return bool(_left_over(activation))
 
 
 def has_kernel(activation: Activation | None) -> bool:
     """Whether a kernel applies what bounds and the gate do not express."""
-    return split_gate(bounds_of(activation)[2])[1].code in activations.KERNELS
+    return _left_over(activation) in activations.KERNELS
 
 
 def activation_kernel(level: Level, activation: Activation | None, half: bool) -> int:
@@ -143,7 +149,7 @@ def activation_kernel(level: Level, activation: Activation | None, half: bool) -
     """
     if not needs_pass(activation):
         return 0
-    name = activations.KERNELS[split_gate(bounds_of(activation)[2])[1].code]
+    name = activations.KERNELS[_left_over(activation)]
     if half:
         return llvm_kernel.addresses(level, "_activated_halves")[f"{name}_halves"]
     return llvm_kernel.addresses(level)[name]
@@ -210,9 +216,7 @@ def depth_parts(choice: Choice, images: Images) -> int:
     if choice.arithmetic is not Arithmetic.F32 or images.symbolic:
         return 1
     machine, depth = choice.machine, images.channels
-    for parts in range(1, depth // FEWEST_TERMS + 1):
-        if parts > 1 and depth % (16 * parts):
-            continue
+    for parts in equal_parts(depth):
         # For one thread: what is computed is the same for any number of them.
         part = replace(images, channels=depth // parts)
         cut = plan(part, machine, Arithmetic.F32, 1, Storage(x_pitch=depth))
@@ -221,6 +225,13 @@ def depth_parts(choice: Choice, images: Images) -> int:
         if cut.table[PANEL_UNITS] >= min(ENOUGH_ROWS, images.pixels):
             return parts
     return 1
+
+
+def equal_parts(terms: int) -> Iterator[int]:
+    """Into how many parts of whole cache lines terms can be cut."""
+    for parts in range(1, terms // FEWEST_TERMS + 1):
+        if terms % (16 * parts) == 0 or parts == 1:
+            yield parts
 
 
 def emit_in_parts(

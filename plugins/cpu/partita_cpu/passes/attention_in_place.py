@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partita.lowering import Array, Graph, Node, Value
-from partita.lowering.fusion.rewriting import origins, scalar_input
+from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.kernels.attention.heads_in_place import HEADS
@@ -114,9 +114,7 @@ class _Joining:
         self._graph = graph
         self._shapes = shapes
         self._choice = choice
-        self._uses = graph.uses()
-        self._outputs = set(graph.outputs)
-        self._makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+        self._lookup = Rewriter(graph, lambda _: True, shapes)  # only asked: nothing is replaced
         self._new: dict[Node, tuple[Node, list[Node]]] = {}
 
     def run(self) -> None:
@@ -130,7 +128,7 @@ class _Joining:
             return
         nodes = [self._new[node][0] if node in self._new else node for node in self._graph.nodes]
         passed = {node for _, group in self._new.values() for node in group}
-        used, kept = set(self._outputs), []
+        used, kept = set(self._graph.outputs), []
         for node in reversed(nodes):
             if node not in passed or not used.isdisjoint(node.outputs):
                 used.update(node.reads())
@@ -172,7 +170,7 @@ class _Joining:
         axis = softmax.attrs.get("axis", 1 if softmax.version < 13 else -1)
         if scores is None or shape is None or len(shape) < 3 or axis not in (-1, len(shape) - 1):
             return
-        mix = self._only_user(weights)
+        mix = self._lookup.only_user(weights)
         product = None if mix is None else _factors(mix)
         found = self._scores(scores, tuple(shape[-3:]))
         if mix is None or product is None or found is None or product[0] is not weights:
@@ -181,7 +179,7 @@ class _Joining:
         if product[2] or queries is None or mix.result is None:
             return
         group, result, heads_last = [softmax, mix], mix.result, False
-        after = self._only_user(result)
+        after = self._lookup.only_user(result)
         if after is not None and self._moves_heads(after) and after.result is not None:
             group, result, heads_last = [*group, after], after.result, True
         q = self._part(queries[0], divided=True)
@@ -193,8 +191,10 @@ class _Joining:
 
     def _scores(self, value: Value, last: tuple[int, ...], adds: bool = True) -> _Scores | None:
         """What a value is that ends in an axis of heads, one of queries and one of keys."""
-        node, shape = self._makers.get(value), self._shapes.get(value)
-        if node is None or shape is None or self._only_user(value) is None or shape[-3:] != last:
+        node, shape = self._lookup.maker(value), self._shapes.get(value)
+        if node is None or shape is None or shape[-3:] != last:
+            return None
+        if self._lookup.only_user(value) is None:
             return None
         if _factors(node) is not None:
             return _Scores(node, shape, passed=[node])
@@ -262,8 +262,8 @@ class _Joining:
             return None
         path: list[tuple[Node, Value]] = []
         source: Value = value
-        while (node := self._makers.get(source)) is not None:
-            before = self._before(node, divided)
+        while (node := self._lookup.maker(source)) is not None:
+            before = self._taken_from(node, divided)
             if before is None or before not in self._shapes or before.const is not None:
                 break
             path.append((node, source))
@@ -279,7 +279,7 @@ class _Joining:
                 return one
         return None
 
-    def _before(self, node: Node, divided: bool) -> Value | None:
+    def _taken_from(self, node: Node, divided: bool) -> Value | None:
         """What a node takes elements of, or multiplies or divides so that attention can do it."""
         if takes_elements(node):
             return node.inputs[0]
@@ -328,13 +328,13 @@ class _Joining:
         """Nodes that make what a node divides by: lengths, and a bound below; none if others do."""
         if node.kind != "Div" or node.inputs[1] is None:
             return []
-        bound = self._makers.get(node.inputs[1])
+        bound = self._lookup.maker(node.inputs[1])
         expand = bound if bound is not None and bound.kind == "Expand" else None
         if expand is not None and expand.inputs[0] is not None:
-            bound = self._makers.get(expand.inputs[0])
+            bound = self._lookup.maker(expand.inputs[0])
         if bound is None or bound.kind != "Clip" or bound.inputs[0] is None:
             return []
-        norm = self._makers.get(bound.inputs[0])
+        norm = self._lookup.maker(bound.inputs[0])
         if norm is None or norm.kind != "ReduceL2":
             return []
         return [norm, *([] if expand is None else [expand]), bound]
@@ -392,10 +392,6 @@ class _Joining:
         rank = len(order)
         wanted = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
         return node.kind == "Transpose" and rank >= 3 and order == wanted
-
-    def _only_user(self, value: Value | None) -> Node | None:
-        users = [] if value is None or value in self._outputs else self._uses.get(value, [])
-        return users[0] if len(users) == 1 else None
 
     def _shape(self, value: Value) -> tuple[int, ...] | None:
         return self._shapes.get(value) if value.const is None else value.const.shape

@@ -18,7 +18,7 @@ import numpy as np
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import bounds_of, has_kernel, split_gate
+from partita_cpu.gemm.product_steps import bounds_of, has_kernel, needs_pass
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.kernels.linalg.rounded_rows import ROWS
@@ -163,16 +163,18 @@ def _can_write(choice: Choice, rows: _Rows, node: Node) -> bool:
     if node.kind in _SAME or _is_concat(node):
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
-    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
+    activation = node.attrs.get("activation")
     if node.kind == _TRANSPOSED:
-        return _is_narrow_product(choice, node) and not act.code
+        return _is_narrow_product(choice, node) and not needs_pass(activation)
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
         is_alone = node.kind == _CONV and node.input(3) is None
-        return not act.code or (is_alone and has_kernel(node.attrs.get("activation")))
+        return not needs_pass(activation) or (is_alone and has_kernel(activation))
     # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
-    return _is_narrow_product(choice, node) and (not act.code or node.input(3) is None)
+    return _is_narrow_product(choice, node) and (
+        not needs_pass(activation) or node.input(3) is None
+    )
 
 
 def _can_read(choice: Choice, rows: _Rows, node: Node, position: int) -> bool:
@@ -194,8 +196,7 @@ def _can_read(choice: Choice, rows: _Rows, node: Node, position: int) -> bool:
 def _writes_float16(node: Node) -> bool:
     if not _reads_float16(node, 0):
         return False
-    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
-    return not act.code or node.input(3) is None
+    return not needs_pass(node.attrs.get("activation")) or node.input(3) is None
 
 
 def _reads_float16(node: Node, position: int) -> bool:

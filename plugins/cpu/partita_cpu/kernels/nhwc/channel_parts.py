@@ -8,14 +8,13 @@ channels are steps of their own here: each adds to what those before it left in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from partita.lowering import Builder, Operand
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.packing import packed_size
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import FEWEST_TERMS, LinearOp, emit_in_parts
+from partita_cpu.gemm.product_steps import LinearOp, emit_in_parts, equal_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc.row_groups import adds_in_float32
@@ -52,7 +51,7 @@ def channel_parts(choice: Choice, images: Images, storage: Storage) -> int:
     if images.kernel == (1, 1) or images.stride != (1, 1):  # strided ones gain nothing
         return 1
     machine = choice.machine
-    for parts in _divisors(images.channels):
+    for parts in equal_parts(images.channels):
         part = replace(images, channels=images.channels // parts)
         # For one thread: what is computed is the same for any number of them.
         cut = plan(part, machine, Arithmetic.F32, 1, storage)
@@ -64,10 +63,3 @@ def channel_parts(choice: Choice, images: Images, storage: Storage) -> int:
         if lines >= images.out_height or lines * images.out_width >= ENOUGH_PIXELS:
             return parts
     return 1
-
-
-def _divisors(channels: int) -> Iterator[int]:
-    """Into how many parts of whole cache lines channels can be cut."""
-    for parts in range(1, channels // FEWEST_TERMS + 1):
-        if channels % (16 * parts) == 0 or parts == 1:
-            yield parts
