@@ -266,11 +266,7 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
     """What a process says that was lent, which is given back or closed."""
     told = [task.family, task.form, task.part]
     process.ask({"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
-    try:
-        answer = next(process.answers(), None)
-    except BaseException:
-        process.close()
-        raise
+    answer = standing_processes.next_answer(process)
     if answer is not None:
         fault = str(answer["fault"])
         if fault:

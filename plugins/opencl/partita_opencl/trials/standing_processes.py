@@ -20,7 +20,7 @@ from partita.system.joint_work import JointWork
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, fork_server
-from partita_opencl.drivers.trial_process import WORKER, TrialProcess
+from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess
 
 SECONDS = 120.0
 """How long a process may say nothing: a family of kernels, a program or a launch takes less."""
@@ -124,16 +124,20 @@ def lend(device: Device) -> TrialProcess:
     """
     while (process := _take(device)) is not None:
         process.ask({})  # so that it does not end meanwhile
-        if _has_answered(process):
+        if next_answer(process) is not None:
             return process
         process.close()
     return open_process(device)
 
 
-def _has_answered(process: TrialProcess) -> bool:
-    """Waits for an answer; closes the process if that is given up."""
+def next_answer(process: TrialProcess) -> Json | None:
+    """What a process tells next; ``None`` if it has ended, or has been silent too long.
+
+    Raises:
+        KeyboardInterrupt: What it was asked for was given up; it is closed, as at any error.
+    """
     try:
-        return next(process.answers(), None) is not None
+        return next(process.answers(), None)
     except BaseException:
         process.close()
         raise
@@ -183,7 +187,7 @@ def open_process(device: Device) -> TrialProcess:
         process = TrialProcess(WORKER, request, SECONDS, lasting=True)
     except OSError as error:
         raise NoProcessError(f"no process can be started to try it ({error})") from error
-    if _has_answered(process):
+    if next_answer(process) is not None:
         return process
     process.close()
     fault = process.fault or "it ended early"
