@@ -101,7 +101,7 @@ def chain_of(parts: Sequence[DeviceModel], feeds: Any) -> Callable[[], object]:
 
 def on_one_engine(both: Sequence[partita.CompiledModel], device: str) -> list[DeviceModel]:
     """All parts on one device: every other one of either way round."""
-    assemblies = [one.device_model.assembly for one in both]  # type: ignore[attr-defined]
+    assemblies = [one.device_model.assembly for one in both]  # type: ignore[attr-defined]  # HETERO's
     return [
         next(
             made

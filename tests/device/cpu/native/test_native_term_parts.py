@@ -13,12 +13,14 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
 
-from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each test has a level)
+from .test_native_layout import SETTINGS, Net, check
 from .test_native_passes import steps_of
+
+pytestmark = pytest.mark.usefixtures("level_of_model")
 
 
 @pytest.mark.parametrize("residual", ["", "of x", "that dies"])
-def test_terms_are_added_up_by_parts(level, residual, monkeypatch):  # noqa: F811
+def test_terms_are_added_up_by_parts(level_of_model, residual, monkeypatch):
     """Of 1,024 terms 28 rows fit half of a cache of 256 KiB, of 256 all 70."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
     net = Net(2, 35, 1024)
@@ -33,7 +35,7 @@ def test_terms_are_added_up_by_parts(level, residual, monkeypatch):  # noqa: F81
             y = net.add("Mul", y, other)
     check(net, y, config=SETTINGS[0])
     found = steps_of(net, y, **SETTINGS[0]).count("multiply_tiles")
-    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
+    if EVERY[level_of_model].lanes == 16 and not EVERY[level_of_model].tiles:
         assert found == (8 if residual else 4)
 
 
