@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.builder import Builder, Emitter
-from partita.lowering.emission_errors import blamed_on
+from partita.lowering.emission.errors import blamed_on
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.loop_states import release_states
 from partita.lowering.node_proto import model_proto, node_proto

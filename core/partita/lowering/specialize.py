@@ -18,6 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partita.errors import CompileError
+from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes
+from partita.lowering.emission.sketch import Outlook, Sketch
+from partita.lowering.emission.walk import Walk
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
@@ -26,7 +29,6 @@ from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.shape_class import Refine, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, MustFoldAll, OtherShapes, Outlook, Sketch, Walk
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
 from partita.tensors.layout import MemoryLayout

@@ -9,7 +9,7 @@ from decoders import WIDTH, grouped_decoder
 
 import partita
 from partita.lowering import Specializer
-from partita.lowering.walk import Walk
+from partita.lowering.emission.walk import Walk
 from partita_cpu.runtime.device_model import CpuRunner
 
 

@@ -8,7 +8,7 @@ import pytest
 from judge import onnxruntime_results
 
 import partita
-from partita.lowering.walk import Walk
+from partita.lowering.emission.walk import Walk
 from partita_cpu.jit.isa import isa
 
 START = """

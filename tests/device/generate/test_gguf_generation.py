@@ -10,7 +10,7 @@ import partita
 from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
 from partita.generate import Generator
 from partita.generate.decoder import Decoder
-from partita.lowering.walk import Walk
+from partita.lowering.emission.walk import Walk
 from partita.tensors.tensor import HostTensor
 
 TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partita.errors import CompileError
+from partita.lowering.emission.owner import Owner
+from partita.lowering.emission.signals import MoreValueInputs, OtherShapes
+from partita.lowering.emission.walk import Walk
 from partita.lowering.graph import Graph, Value
 from partita.lowering.program import Array, Program, ProgramMaker, Spec
 from partita.lowering.recording.recorded_program import RecordedProgram
 from partita.lowering.shapes.shape_class import ShapeClass
 from partita.lowering.shapes.symbolic_size import holds_sizes
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Owner, Walk
 
 _log = logging.getLogger(__name__)
 

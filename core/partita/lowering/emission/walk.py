@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.constant_folding import computed_now, taken_branch
-from partita.lowering.emission_errors import blamed_on
+from partita.lowering.emission.buffers import owned_buffers, place_buffers
+from partita.lowering.emission.errors import blamed_on
+from partita.lowering.emission.owner import OperandScope, Owner
+from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import (
     Array,
     Operand,
-    OpRecord,
     Packed,
     Program,
-    ProgramMaker,
     Rest,
     Spec,
-    Step,
     bytes_of_calls,
     bytes_of_constants,
 )
-from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.result_shapes import predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import holds_sizes, same_number
+from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.shapes.type_rules import PRECISIONS
-from partita.lowering.target import Target
 from partita.model.model import is_static
 
 VALUE_INPUT_ELEMENTS = 64
@@ -42,98 +38,6 @@ VALUE_INPUT_ELEMENTS = 64
 
 _NATIVE = frozenset({"Identity", "If"})
 """Operators that need no emitter: a name for a value, and a choice between two graphs."""
-
-
-class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
-    """Specialize again, with the elements of these inputs known."""
-
-    def __init__(self, indices: set[int]) -> None:
-        super().__init__()
-        self.indices = indices
-
-
-class MustFoldAll(Exception):  # noqa: N818 - a signal, not an error
-    """Specialize again, and fold more: a node cannot do with what the run computes.
-
-    Its cause is the error of that node.
-    """
-
-
-class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
-    """A value has another shape or type than it is said to have, or none known before the run."""
-
-
-class Owner(Protocol):
-    """Whose program a walk makes.
-
-    Attributes:
-        target: The back-end's part.
-        known: Constants beyond those in the graph.
-        derives: Whether more inputs may become value inputs.
-        repeated: Whether the graph is run again and again with other elements, as a loop's body.
-        computed: The values that the graph's own operations compute.
-    """
-
-    target: Target
-    known: dict[Value, Array]
-    derives: bool
-    repeated: bool
-    computed: frozenset[Value]
-
-    def weight(self, value: Value) -> Operand:
-        """The operand of a constant of the graph."""
-
-    def allowance(self) -> FoldAllowance:
-        """What a program may fold."""
-
-    def nested(
-        self,
-        graph: Graph,
-        known: Mapping[Value, Array],
-        value_inputs: Sequence[int] = (),
-        derive_value_inputs: bool = False,
-        repeated: bool = False,
-    ) -> ProgramMaker:
-        """What makes the programs of a body of this graph, or of the rest of it."""
-
-
-class _Scope:
-    """The operands of values, by which a builder knows them.
-
-    A builder that knew its walk would leave a cycle, and all that was walked in memory until
-    cycles are looked for, which is seldom while a model is compiled.
-
-    Args:
-        owner: Whose program it becomes.
-
-    Attributes:
-        env: Operands of the values that were met.
-    """
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-        self.env: dict[Value, Operand] = {}
-
-    def operand(self, value: Value) -> Operand:
-        """The operand of a value; that of a constant is made when it is asked for."""
-        operand = self.env.get(value)
-        if operand is None:
-            operand = self.env[value] = self._owner.weight(value)
-        return operand
-
-    def body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
-        """What makes the programs of a body, which takes what it captures as further inputs."""
-        known = {
-            value: operand.const
-            for value in graph.captures()
-            if (operand := self.operand(value)).const is not None
-        }
-        return self._owner.nested(
-            Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
-            known,
-            derive_value_inputs=not self._owner.target.allow_split,
-            repeated=True,
-        )
 
 
 class Walk:
@@ -175,7 +79,7 @@ class Walk:
         self._owner = owner
         self._graph = graph
         self._target = owner.target
-        self._scope = _Scope(owner)
+        self._scope = OperandScope(owner)
         self._env = self._scope.env
         self._operand = self._scope.operand
         self._inputs: list[Operand] = []
@@ -424,9 +328,9 @@ class Walk:
                     arg.make_plain()
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
-        owned = _own(outputs, self._inputs)
+        owned = owned_buffers(outputs, self._inputs)
         offsets, total = (
-            _place(steps, self._inputs, owned, crossing) if self._target.arena else ({}, 0)
+            place_buffers(steps, self._inputs, owned, crossing) if self._target.arena else ({}, 0)
         )
         return Program(
             inputs=tuple(self._inputs),
@@ -447,7 +351,7 @@ class Walk:
         if copy is None:
             return tuple(outputs)
         sized_by_run = {operand for step in self._builder.steps for operand in step.results}
-        owners = _own(outputs, self._inputs)
+        owners = owned_buffers(outputs, self._inputs)
         for index, (operand, owner) in enumerate(zip(outputs, owners, strict=True)):
             if operand is not None and owner is None and operand.root not in sized_by_run:
                 value = self._graph.outputs[index]
@@ -482,63 +386,6 @@ class Walk:
         return Rest(specializer, tuple(inputs.values()), tuple(positions))
 
 
-class Sketch(Walk):
-    """A walk that tells shapes and constants, and makes no program.
-
-    Emitters are asked only where results are not as usual.
-
-    Attributes:
-        unfolded: The nodes that are left to be computed, in order.
-    """
-
-    unfolded: list[Node]
-
-    def known(self) -> KnownShapes:
-        """What it has found; to be called after :meth:`emit`."""
-        folded = {
-            value: operand
-            for value, operand in self._env.items()
-            if operand.is_constant and value.const is None
-        }
-        ops = []
-        self.unfolded = []
-        for node in self.walked:
-            outputs = [value for value in node.outputs if value is not None]
-            if outputs and all(value in folded for value in outputs):
-                ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
-            else:
-                self.unfolded.append(node)
-        return KnownShapes(folded, ops, self.shapes())
-
-    def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
-        if all(operand is None or operand.is_constant for operand in operands):
-            return False
-        results = predicted(node, operands)
-        if results is None:
-            return False
-        with blamed_on(node):
-            self._target.find(node, operands)
-        check_demands(node, operands)  # what the graph is rewritten by must fit
-        for value, result in zip(node.outputs, results, strict=False):
-            if value is not None:
-                self._compare_type(value, result.dtype)
-                self._env[value] = result
-        return True
-
-
-class Outlook(Sketch):
-    """A sketch for present elements of inputs, whichever are asked for.
-
-    Raises :class:`MoreValueInputs` until it is given all of them.
-    """
-
-    def __init__(
-        self, owner: Owner, graph: Graph, specs: Sequence[Spec], values: Mapping[int, Array]
-    ) -> None:
-        super().__init__(owner, graph, specs, values)
-        self._derives = True
-
-
 def _is_symbolic(operand: Operand) -> bool:
     """Whether there are sizes among the elements of a constant."""
     if isinstance(operand, Packed):
@@ -549,73 +396,3 @@ def _is_symbolic(operand: Operand) -> bool:
 
 def _may_be_value_input(operand: Operand) -> bool:
     return operand.size <= VALUE_INPUT_ELEMENTS and operand.dtype.kind in "iub"
-
-
-def _own(
-    outputs: Sequence[Operand | None], inputs: Sequence[Operand]
-) -> tuple[Operand | None, ...]:
-    """For each output the buffer it owns: a computed one that no earlier output owns."""
-    taken = {operand.root for operand in inputs}
-    owned: list[Operand | None] = []
-    for operand in outputs:
-        root = None if operand is None or operand.is_constant else operand.root
-        if root is not None and root in taken:
-            root = None
-        if root is not None:
-            taken.add(root)
-        owned.append(root)
-    return tuple(owned)
-
-
-def _place(
-    steps: Sequence[Step],
-    inputs: Sequence[Operand],
-    owned: Sequence[Operand | None],
-    crossing: Sequence[Operand],
-) -> tuple[dict[Operand, int], int]:
-    """Arena offsets of the intermediate buffers, by liveness."""
-    external = {*inputs, *(operand for operand in owned if operand is not None)}
-    kept = {operand.root for operand in crossing}
-    lives: dict[Operand, list[int]] = {}
-    made: set[Operand] = set()
-    for number, step in enumerate(steps):
-        made.update(step.results)
-        for arg in step.args:
-            if isinstance(arg, Operand) and not arg.is_constant and arg.root not in external:
-                life = lives.setdefault(arg.root, [arg.root.nbytes, number, number])
-                life[2] = len(steps) if arg.root in kept else number
-    for operand in made:
-        lives.pop(operand, None)
-    over = _joined(steps, lives)
-    operands = list(lives)
-    intervals = [(size, first, last) for size, first, last in lives.values()]
-    places, total = plan_for_sizes(intervals)
-    offsets = dict(zip(operands, places, strict=True))
-    for operand, before in over.items():
-        offsets[operand] = offsets[before]
-    return offsets, total
-
-
-def _joined(steps: Sequence[Step], lives: dict[Operand, list[int]]) -> dict[Operand, Operand]:
-    """Buffers that are made in the memory of others (:attr:`Step.over`), and those others.
-
-    Args:
-        steps: The program's.
-        lives: Bytes, first and last step of each buffer. Of those that share memory the first one
-            is left, with the life of all.
-    """
-    joined: dict[Operand, Operand] = {}
-    for number, step in enumerate(steps):
-        if step.over is None:
-            continue
-        made, read = (operand.root for operand in step.over)
-        place = joined.get(read, read)
-        if made is read or made not in lives or place not in lives:
-            continue
-        (size, first, last), (room, _, end) = lives[made], lives[place]
-        uses = sum(isinstance(arg, Operand) and arg.root is read for arg in step.args)
-        if first == end == number and uses == 1 and same_number(size) == same_number(room):
-            joined[made] = place
-            lives[place][2] = last
-            del lives[made]
-    return joined

@@ -1,0 +1,1 @@
+"""Emission: the walk that turns the nodes of a graph with concrete shapes into a program."""
