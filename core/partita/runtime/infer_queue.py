@@ -105,17 +105,18 @@ class AsyncInferQueue(OfOneProcess):
 
     def _start(self, index: int, run: AsyncRun) -> None:
         """Starts a run of a request, by bound calls without Python between if that can be."""
-        request, calls = self._requests[index], self._calls
+        request, calls, call = self._requests[index], self._calls, None
         if calls is not None:
             self._runs[index] = run
+            call = request._ready_call()
             with self._changed:
-                submitted = request._submit(calls, index)
+                submitted = request._submit(calls, index, call)
                 lacks_thread = submitted and calls.lacks_thread()
             if lacks_thread:
                 request_threads.submit(self._serve)
             if submitted:
                 return
-        request_threads.submit(request._run_async, run, self._ends[index])
+        request_threads.submit(request._run_async, run, self._ends[index], call)
 
     def _serve(self) -> None:
         """Makes calls that were handed over, on a thread of its own."""

@@ -23,6 +23,7 @@ from partita.runtime.infer_result import InferResult
 from partita.runtime.request_tensors import RequestTensors
 
 if TYPE_CHECKING:
+    from partita.contract.bound_call import BoundCall
     from partita.contract.call_queue import CallQueue
 
 _CANCEL_AGAIN_S = 0.1
@@ -87,7 +88,7 @@ class InferRequest(RequestTensors):
                 self._async = None  # wait() is about the last run
             if inputs is not None and not self._inputs.try_set(inputs, True):
                 self._bind(inputs, copy=False)
-            if not self._run_bound():
+            if not self._run_bound(self._ready_call()):
                 self._run()
             result = self._outputs.collect(not share_outputs)
             return result if decode_strings else result.encoded()
@@ -215,14 +216,20 @@ class InferRequest(RequestTensors):
 
     # -------------------------------------------------------------------- internals
 
-    def _run_bound(self) -> bool:
+    def _ready_call(self) -> BoundCall | None:
+        """The bound call, made to read the present inputs; to be asked for once a run.
+
+        A second time it would read the state that the run is to write, not what was set for it.
+        """
+        if self._inputs.bound_call is None:
+            return None
+        return self._inputs.ready_call(self._outputs.targets_unchanged())
+
+    def _run_bound(self, call: BoundCall | None) -> bool:
         """Makes the bound call, if there is one for the present inputs; whether it did."""
-        inputs = self._inputs
-        if inputs.bound_call is None:
-            return False
-        call = inputs.ready_call(self._outputs.targets_unchanged())
         if call is None:
             return False
+        inputs = self._inputs
         self._has_results = self._may_leave_results = False
         start = time.perf_counter()
         try:
@@ -246,13 +253,12 @@ class InferRequest(RequestTensors):
         tensors = inputs.tensors_for_run()
         self._has_results = self._may_leave_results = False
         start = time.perf_counter()
-        if run is None or not run.cancelled:
-            targets = outputs.targets(tensors)
-            try:
-                results = self.runner.run(tensors, targets)
-            except PLUGIN_FAILURES as error:  # a device may raise anything
-                raise_naming_device(error, self.compiled_model, self._inputs)
-            written = outputs.deliver(results, tensors)
+        targets = outputs.targets(tensors)
+        try:
+            results = self.runner.run(tensors, targets)
+        except PLUGIN_FAILURES as error:  # a device may raise anything
+            raise_naming_device(error, self.compiled_model, self._inputs)
+        written = outputs.deliver(results, tensors)
         if run is not None:
             self._check(run)
         self._latency_s = time.perf_counter() - start
@@ -262,11 +268,18 @@ class InferRequest(RequestTensors):
         inputs.bind_if_repeated(self.runner, written, outputs.results)
         self._may_leave_results = inputs.bound_call is None
 
-    def _check(self, run: AsyncRun) -> None:
-        """Raises if a run was cancelled, and drops what is bound to its inputs."""
+    def _check(self, run: AsyncRun, is_ready: bool = True) -> None:
+        """Raises if a run was cancelled, and drops what is bound to its inputs.
+
+        Args:
+            run: The run.
+            is_ready: Whether the bound call, if any, was made to read this run's inputs. Otherwise
+                what it read is the state from before another run, which has ended well.
+        """
         if run.cancelled:
-            self._has_results = False
-            self._inputs.restore_state()
+            self._has_results = self._may_leave_results = False
+            if is_ready:
+                self._inputs.restore_state()
             self._inputs.unbind()
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
 
@@ -292,25 +305,30 @@ class InferRequest(RequestTensors):
             self._busy.release()
             raise
 
-    def _run_async(self, run: AsyncRun, ended: Ended) -> None:
+    def _run_async(self, run: AsyncRun, ended: Ended, ready: BoundCall | None = None) -> None:
+        """Runs and ends.
+
+        Args:
+            run: The run.
+            ended: Called at its end.
+            ready: The bound call, if it reads the run's inputs already.
+        """
         failure: BaseException | None = None
         try:
-            if run.cancelled or not self._run_bound():
+            self._check(run, is_ready=ready is not None)
+            if self._run_bound(self._ready_call() if ready is None else ready):
+                self._check(run)
+            else:
                 self._run(run)
-            self._check(run)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = error
         self._finish(run, failure, ended)
 
-    def _submit(self, calls: CallQueue, number: int) -> bool:
-        """Submits the bound call, if there is one for the present inputs; whether it did."""
-        inputs = self._inputs
-        if inputs.bound_call is None:
-            return False
-        call = inputs.ready_call(self._outputs.targets_unchanged())
+    def _submit(self, calls: CallQueue, number: int, call: BoundCall | None) -> bool:
+        """Submits the bound call, which is ready, if there is one; whether it did."""
         if call is None or not calls.submit(number, call):
             return False
-        self._outputs.results = inputs.results
+        self._outputs.results = self._inputs.results
         self._has_results = self._may_leave_results = False
         return True
 

@@ -18,6 +18,8 @@ from patience import patiently
 
 import partita
 from partita.errors import InferCancelledError, InferError
+from partita.model.variables import METADATA_KEY, Variable, to_metadata
+from partita.system.task_threads import TaskThreads
 from partita_cpu.jit.dispatch import available
 
 F32 = np.float32
@@ -278,6 +280,54 @@ def test_elements_that_decide_shapes():
     queue.wait_all()
     assert len(shapes) == 200
     assert all(rows == 3 * count for count, rows in shapes)
+
+
+def sums():
+    """Of what x has been in all runs; beside it x as often as r says."""
+    nodes = [
+        helper.make_node("Add", ["x", "s"], ["y"]),
+        helper.make_node("Identity", ["y"], ["t"]),
+        helper.make_node("Tile", ["x", "r"], ["z"]),
+    ]
+    kinds, shapes = {"r": TensorProto.INT64}, {"r": (2,), "z": (None, 5)}
+    proto = model(nodes, ["x", "r", "s"], ["y", "z", "t"], kinds, shapes)
+    variables = to_metadata([Variable("sum", "s", "t")])
+    helper.set_model_props(proto, {METADATA_KEY: variables})
+    return partita.Core().compile_model(proto, "CPU", THROUGHPUT)
+
+
+def test_state_that_was_set_is_read_by_a_run_that_its_call_does_not_hold_for():
+    """It was read once for the call, and what the call writes for the run that was made instead."""
+    queue = partita.AsyncInferQueue(sums(), 1)
+    for count in (1, 1, 1, 1, 1, 2):
+        if count == 2:
+            queue[0].query_state()[0].state = np.full(SHAPE, 100, F32)
+        queue.start_async({"x": x_of(16), "r": np.array([count, 1])})
+        queue.wait_all()
+    np.testing.assert_array_equal(queue[0].results["y"], np.full(SHAPE, 101))
+
+
+@pytest.mark.parametrize("value", [None, 100])
+def test_a_run_that_is_cancelled_before_its_turn_leaves_the_state(monkeypatch, value):
+    threads = TaskThreads("narrow", 1)
+    monkeypatch.setattr("partita.runtime.infer_request.request_threads", threads)
+    request = sums().create_infer_request()
+    inputs = {"x": x_of(16), "r": np.array([1, 1])}
+    for _ in range(5):
+        request.infer(inputs)
+    if value is not None:
+        request.query_state()[0].state = np.full(SHAPE, value, F32)
+    begin = threading.Event()
+    threads.submit(begin.wait)
+    request.start_async(inputs)
+    request.cancel()
+    begin.set()
+    with pytest.raises(InferCancelledError):
+        request.wait()
+    due = np.full(SHAPE, value or 5)
+    np.testing.assert_array_equal(request.query_state()[0].state.data, due)
+    np.testing.assert_array_equal(request.infer(inputs)["y"], due + 1)
+    threads.close()
 
 
 def test_cancelled_runs_end_and_their_requests_work_again(any_compiled):
