@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
-from partita.errors import (
-    PLUGIN_FAILURES,
-    BoundCallEndedError,
-    InferCancelledError,
-    InferError,
-)
+from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError, InferError
 from partita.runtime.async_run import AsyncRun, Ended, check_callback, request_threads
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.compiled_facts import CompiledFacts
