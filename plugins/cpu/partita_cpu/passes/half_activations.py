@@ -190,6 +190,8 @@ def _can_read(choice: Choice, rows: _Rows, node: Node, position: int) -> bool:
         return False
     if _is_depthwise(node):
         return position == 0
+    if position == 0 and node.attrs.get("planar"):
+        return False  # channels of a picture are brought together in float32
     return _is_narrow_product(choice, node) and position in (0, 3)
 
 

@@ -145,6 +145,14 @@ def test_rows_that_become_images(level_of_model):
     assert ("activate_halves" in steps_of(net, y, **BF16)) == keeps(level_of_model)
 
 
+def test_rows_that_become_a_picture(level_of_model):
+    """Three channels that lie apart are brought together in float32: a product leaves them so."""
+    net = Rows(2, 3, 20, 24)
+    rows = net.product(net.norm("x", 24), 24, 33)
+    picture = net.conv(rows, 3, 4, pads=[1, 2, 4, 2], dilations=[2, 1])
+    check(net, picture, config=BF16, tolerance=TOLERANCE)
+
+
 @pytest.mark.parametrize(("odd", "axis"), [(47, -1), (48, 1), (48, 2)])
 def test_unusual_rows(level_of_model, odd, axis):
     """Of an odd number of elements; normalized over two axes, or over one that is counted."""
