@@ -64,6 +64,19 @@ def affine():
     )
 
 
+def lookup():
+    """y = the rows of x at indices, and z added to them."""
+    return model_of(
+        [node("Gather", ["x", "indices"], "rows", "take"), node("Add", ["rows", "z"], "y", "add")],
+        [
+            value("x", ["rows", 2]),
+            value("indices", ["count"], TensorProto.INT64),
+            value("z", ["others", 2]),
+        ],
+        [value("y", ["sums", 2])],
+    )
+
+
 def if_with_capture():
     """y = x + 1 if flag else x * w, where both branches read x, and one of them w, from outside."""
     then = helper.make_graph(

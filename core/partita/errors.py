@@ -17,11 +17,12 @@
     ├── PlanError                   (also ValueError) a cost table, pin or limit cannot be used
     │   └── InfeasiblePlanError     no placement meets the limits and pins; says what prevents it
     ├── CompileError                a device cannot compile a model
+    │   └── OperandError            shapes or elements that an operation reads do not fit it
     ├── CostError                   (also ValueError) a table of costs is damaged or cannot be used
     ├── ReportError                 (also ValueError) a saved report is damaged or something else
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
     ├── InferError                  a request fails while it runs
-    │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
+    │   ├── InputError              (also ValueError) an input is wrong, or does not fit the model
     │   │   └── ContextLengthError  a prompt or an answer is longer than the context
     │   ├── DeviceMemoryError       (also MemoryError) not enough memory; names the sizes
     │   ├── InferCancelledError     the request was cancelled
@@ -135,6 +136,14 @@ class CompileError(PartitaError):
     """A device cannot compile a model."""
 
 
+class OperandError(CompileError):
+    """The shapes or elements of what an operation reads do not fit it, or each other.
+
+    Those of a model's constants are a fault of the model; where what a request gives the model has
+    led to them, the request raises :class:`InputError`.
+    """
+
+
 class CostError(PartitaError, ValueError):
     """A table of costs is damaged or foreign, or the database of costs cannot be used."""
 
@@ -152,7 +161,11 @@ class InferError(PartitaError):
 
 
 class InputError(InferError, ValueError):
-    """An input has a wrong name, shape or dtype."""
+    """An input is wrong: its name, shape or dtype, or what an operation finds in it.
+
+    An index is out of range, say, or shapes do not fit each other. It is the data's fault, not the
+    device's: the same inputs fail again, others do not.
+    """
 
 
 class ContextLengthError(InputError):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import (
     Array,
@@ -180,12 +180,12 @@ class Builder:
         dims = tuple(map(whole, shape))
         kind = np.dtype(dtype)
         if any(n < 0 for n in dims):
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
                 f"{list(dims)}; check the shapes and attributes that lead to it."
             )
         if math.prod(dims) * kind.itemsize > _MOST_BYTES:
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
                 f"{list(dims)}, more than any memory; check the shapes that lead to it."
             )
@@ -198,7 +198,7 @@ class Builder:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
         dims = tuple(map(whole, shape))
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{self.node.name}' ({self.node.told}) cannot view a tensor of shape "
                 f"{list(x.shape)} as {list(dims)}."
             )

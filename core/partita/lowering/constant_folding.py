@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering.builder import Builder, Emitter
 from partita.lowering.emission.errors import blamed_on
 from partita.lowering.graph import Graph, Node, Value
@@ -175,6 +175,7 @@ def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
     """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device.
 
     Raises:
+        OperandError: Numbers are not what the operation takes.
         CompileError: The evaluator fails, as it does on attributes that it does not know.
     """
     from onnx.reference import ReferenceEvaluator
@@ -189,7 +190,9 @@ def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
         with np.errstate(all="ignore"):  # infinities are results like others
             computed = iter(evaluator.run(None, feeds))
     except Exception as error:  # the evaluator checks little: it raises what Python happens to
-        raise CompileError(
+        numbers = isinstance(error, (ArithmeticError, IndexError, ValueError))
+        kind = OperandError if numbers else CompileError
+        raise kind(
             f"Operation '{node.name}' ({node.told}) cannot be computed from its constants by "
             f"ONNX's reference ({type(error).__name__}: {error}); check its attributes and inputs."
         ) from error

@@ -8,6 +8,8 @@ from partita.errors import (
     CompileError,
     DeviceMemoryError,
     InferError,
+    InputError,
+    OperandError,
     PartitaError,
     in_words,
     message_of,
@@ -29,11 +31,13 @@ def raise_naming_device(
         inputs: The request's inputs, whose sizes a compile error is explained by.
 
     Raises:
+        InputError: The shapes or elements of the inputs do not fit the model.
         InferError: Always, or another error of Partita's that the device raised.
         DeviceMemoryError: The device has no memory left.
     """
     if isinstance(error, CompileError):  # of a program for what this request holds
-        raise InferError(
+        kind = InputError if isinstance(error, OperandError) else InferError
+        raise kind(
             f"Device '{compiled.device}' cannot compute these inputs: "
             f"{in_words(error)}{inputs.unequal_sizes()}"
         ) from error

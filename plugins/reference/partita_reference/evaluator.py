@@ -20,7 +20,7 @@ from partita.contract.device_model import DeviceModel
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import Reason, ReasonCode
 from partita.contract.runner import Runner
-from partita.errors import CompileError, InferError, raised_as
+from partita.errors import CompileError, InferError, InputError, in_words, raised_as
 from partita.extensions import extension_of
 from partita.model.model import Model
 from partita.properties import DeviceProperties
@@ -208,7 +208,10 @@ class ReferenceRunner(Runner):
             raised_as(InferError, "The reference evaluator failed"),
             np.errstate(all="ignore"),  # infinities are results like others
         ):
-            results = self._evaluator.run(None, feeds)
+            try:
+                results = self._evaluator.run(None, feeds)
+            except IndexError as error:  # what it raises for an index that is out of range
+                raise InputError(f"The reference evaluator failed: {in_words(error)}") from error
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
             self._infos = self._as_one_record(elapsed)

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from models import add_sub, affine, neg
+from models import add_sub, affine, lookup, neg
 from onnx import TensorProto
 from serving import running_server
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
@@ -26,6 +26,7 @@ def serving(folder, **settings):
         "wide": neg(["rows", 3]),
         "both": add_sub(),
         "dense": affine(),
+        "lookup": lookup(),
         "bytes": neg((2, 2), TensorProto.INT8),
     }
     paths = {}
@@ -303,6 +304,22 @@ def test_a_client_cannot_set_what_takes_all_threads_or_memory(client, setting):
         triton.InferenceServerException, match=f"'{setting}': .* less than"
     ) as error:
         client.load_model("neg", config=json.dumps({setting: 2**40}))
+    assert error.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("index", "added", "said"),
+    [(3, 1, "index 3 is out of range for a dimension of size 3"), (0, 2, "do not broadcast")],
+)
+def test_data_that_a_model_cannot_compute_is_the_clients_fault(client, index, added, said):
+    rows = np.ones((3, 2), np.float32)
+    inputs = [
+        tensor("x", rows),
+        tensor("indices", np.full(3, index)),
+        tensor("z", rows[:added]),
+    ]
+    with pytest.raises(triton.InferenceServerException, match=said) as error:
+        client.infer("lookup", inputs)
     assert error.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 

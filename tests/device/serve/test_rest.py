@@ -16,6 +16,8 @@ from serving import client_of, running_server
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
+from partita import InferRequest
+from partita.errors import InferError
 from partita_serve.models.instance import Instance
 from partita_serve.rest.connection import LimitedConnection
 
@@ -32,6 +34,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("models")
     onnx.save(models.affine(), path / "affine.onnx")
     onnx.save(models.neg([1, 2]), path / "neg.onnx")
+    onnx.save(models.lookup(), path / "lookup.onnx")
     return path
 
 
@@ -203,6 +206,58 @@ def test_errors_have_the_form_of_the_protocol(plain, method, path, content, stat
     answer = plain.request(method, path, content=content)
     assert answer.status_code == status
     assert said in answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def lookup(folder):
+    """A client of a server whose model looks rows up."""
+    path = str(folder / "lookup.onnx")
+    with (
+        running_server(models={"lookup": path}, defaults={"device": "CPU"}) as running,
+        client_of(running) as client,
+    ):
+        yield client
+
+
+def looked_up(indices, added):
+    """The body of a request for rows of three."""
+    given = {
+        "x": ("FP32", [3, 2], [0, 1, 2, 3, 4, 5]),
+        "indices": ("INT64", [len(indices)], indices),
+        "z": ("FP32", [added, 2], [0] * 2 * added),
+    }
+    tensors = [
+        {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        for name, (datatype, shape, data) in given.items()
+    ]
+    return {"inputs": tensors}
+
+
+@pytest.mark.parametrize(
+    ("indices", "added", "said"),
+    [
+        ([0, 3, 1], 3, "'take': index 3 is out of range for a dimension of size 3; allowed are -3"),
+        ([0, -4, 1], 3, "index -4 is out of range"),
+        ([0, 2, 1], 2, "'add' (Add): the shapes [3, 2], [2, 2] do not broadcast"),
+    ],
+)
+def test_data_that_a_model_cannot_compute_is_the_clients_fault(lookup, indices, added, said):
+    answer = lookup.post("/v2/models/lookup/infer", json=looked_up(indices, added))
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    right = lookup.post("/v2/models/lookup/infer", json=looked_up([2, 0], 2))
+    assert right.json()["outputs"][0]["data"] == [4, 5, 0, 1]
+
+
+def test_a_device_that_fails_is_the_servers_fault(plain, monkeypatch):
+    def fail(self, feeds):
+        raise InferError("The device is lost.")
+
+    monkeypatch.setattr(InferRequest, "infer", fail)
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    answer = plain.post("/v2/models/neg/infer", json=body)
+    assert answer.status_code == 500
+    assert answer.json()["error"] == "The device is lost."
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from partita.errors import (
     InferError,
     InputError,
     ModelError,
+    OperandError,
     PluginError,
 )
 from partita.tensors.tensor import HostTensor
@@ -460,6 +461,7 @@ def test_outputs_that_cannot_go_there(request_of_one):
         (ValueError("bad stride"), InferError, "'TOY' failed on model 'm': ValueError: bad stride"),
         (MemoryError("2 GiB"), DeviceMemoryError, "Device 'TOY' has no room to run: 2 GiB"),
         (CompileError("no room for 7"), InferError, "'TOY' cannot compute these inputs: no room"),
+        (OperandError("3 and 4"), InputError, "'TOY' cannot compute these inputs: 3 and 4"),
         (InferError("as it is"), InferError, "as it is"),
         (DeviceMemoryError("as it is"), DeviceMemoryError, "as it is"),
     ],

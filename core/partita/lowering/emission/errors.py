@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.errors import CompileError, PartitaError
+from partita.errors import CompileError, OperandError, PartitaError
 from partita.lowering.graph import Node
 
 _MOST = 200
@@ -20,7 +20,8 @@ class blamed_on:  # noqa: N801 - reads as what it does; a generator takes three 
         node: The operation.
 
     Raises:
-        CompileError: In place of a LookupError, ArithmeticError or ValueError.
+        OperandError: In place of an ArithmeticError or ValueError, which numbers lead to.
+        CompileError: In place of a LookupError, which attributes lead to.
     """
 
     __slots__ = ("_node",)
@@ -38,7 +39,8 @@ class blamed_on:  # noqa: N801 - reads as what it does; a generator takes three 
         if isinstance(error, (LookupError, ArithmeticError, ValueError)) and not isinstance(
             error, PartitaError
         ):
-            raise CompileError(_described(self._node, error)) from error
+            kind = CompileError if isinstance(error, LookupError) else OperandError
+            raise kind(_described(self._node, error)) from error
 
 
 def _described(node: Node, error: Exception) -> str:

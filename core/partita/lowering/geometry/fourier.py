@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering.graph import Node
 
 
@@ -56,11 +56,11 @@ def resolve_dft(node: Node, shape: Sequence[int], length: int | None, axis: int)
         axis: Its axis, which may be negative.
 
     Raises:
-        CompileError: There is no such axis, or a transform of no points is to have results.
+        OperandError: There is no such axis, or a transform of no points is to have results.
     """
     rank = len(shape)
     if not -rank <= axis < rank - 1 or axis == -1:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has axis {axis}; its input of shape "
             f"{list(shape)} takes {-rank} to {rank - 2}, but for -1: its last dimension holds the "
             "parts of a number."
@@ -73,7 +73,7 @@ def resolve_dft(node: Node, shape: Sequence[int], length: int | None, axis: int)
     elif half and inverse:
         points = 2 * (points - 1)
     if (half or length is not None) and points < 1:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) transforms {points} points of an input of "
             f"shape {list(shape)} along dimension {axis}; dft_length is to be at least 1."
         )
@@ -95,23 +95,23 @@ def resolve_stft(
         length: Its ``frame_length``, or ``None``.
 
     Raises:
-        CompileError: Step, length, window and signal do not fit.
+        OperandError: Step, length, window and signal do not fit.
     """
     batch, samples = signal[:2]
     if length is None:
         length = samples if window is None else window
     if window is not None and window != length:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (STFT) has a window of {window} elements for frames of "
             f"{length} samples; they are to be as many."
         )
     if step < 1 or length < 1:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (STFT) takes frames of {length} samples in steps of {step}; "
             "both are to be at least 1."
         )
     if samples < length:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (STFT) takes frames of {length} samples of a signal of "
             f"{samples}; pad the signal to one frame at least."
         )

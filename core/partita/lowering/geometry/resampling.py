@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering.program import Array
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
 
@@ -68,18 +68,18 @@ class Axis:
         """Refuses what would lead beyond the input.
 
         Raises:
-            CompileError: A number is not finite or too small, there is nothing to read, or places
+            OperandError: A number is not finite or too small, there is nothing to read, or places
                 would be so far apart that they could not be told from one another.
         """
         if self.out > _FAR:
-            raise CompileError(
+            raise OperandError(
                 f"Resize cannot make {self.out} elements along an axis; {int(_FAR)} are the most. "
                 "Check its scales and sizes."
             )
         bounds = all(map(math.isfinite, (self.start, self.end)))
         scales = 0 < self.scale < math.inf or self.out == 0
         if not (bounds and scales and self.out >= 0 and (self.size > 0 or self.out == 0)):
-            raise CompileError(
+            raise OperandError(
                 f"Resize cannot make {self.out} elements of {self.size} by a scale of {self.scale} "
                 f"from {self.start} to {self.end}; check its scales, sizes and region."
             )
@@ -188,10 +188,10 @@ def scaled(size: int, scale: float) -> int:
     """The size of an axis of the output, as ONNX infers it; the input's may stand for others.
 
     Raises:
-        CompileError: The scale is no positive number.
+        OperandError: The scale is no positive number.
     """
     if not 0 < scale < math.inf:
-        raise CompileError(f"Resize has a scale of {scale}; scales are positive numbers.")
+        raise OperandError(f"Resize has a scale of {scale}; scales are positive numbers.")
     return evaluated(_scaled, size, scale)  # type: ignore[no-any-return]
 
 
@@ -207,14 +207,14 @@ def fitted(
     Numbers may stand for others.
 
     Raises:
-        CompileError: A size is negative.
+        OperandError: A size is negative.
     """
     if holds_sizes([*shape, *sizes]):
         found = evaluated(_flat_fitted, policy, *shape, *sizes)
         numbers = [evaluated(operator.getitem, found, n) for n in range(2 * len(shape))]
         return numbers[: len(shape)], numbers[len(shape) :]
     if any(size < 0 for size in sizes):
-        raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
+        raise OperandError(f"Resize has sizes {list(sizes)}; none may be negative.")
     if policy == "stretch":
         return list(sizes), [s / max(n, 1) for n, s in zip(shape, sizes, strict=True)]
     ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
 from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, settled
@@ -168,7 +168,7 @@ def resolve(
             within the input or the padding in front.
 
     Raises:
-        CompileError: The attributes do not fit the number of dimensions, or the window does not
+        OperandError: The attributes do not fit the number of dimensions, or the window does not
             fit the input.
     """
     rank = len(size)
@@ -188,7 +188,7 @@ def resolve(
         _check_numbers(node, kernel)
     window = (_slid if symbolic else _kept)(sliding, tuple(size), tuple(kernel))
     if window is None:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has a window of {list(kernel)} that "
             f"does not fit its padded input of {list(size)}."
         )
@@ -269,7 +269,7 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
         kernel: Spatial dimensions of the window.
 
     Raises:
-        CompileError: Their number is not possible.
+        OperandError: Their number is not possible.
     """
     rank = len(size)
     _check_rank(node, rank, kernel)
@@ -311,7 +311,7 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
 
 def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
     if not 1 <= rank <= 3 or len(kernel) != rank:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has {rank} spatial dimensions and a window "
             f"of {len(kernel)}; 1 to 3 of both are possible."
         )
@@ -322,7 +322,7 @@ def _check_numbers(node: Node, kernel: Sequence[int]) -> None:
     named = {name: node.attrs.get(name) or () for name in _NUMBERS}
     for name, values in {**named, "kernel_shape": kernel}.items():
         if any(abs(value) >= _MOST for value in values):
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{node.name}' ({node.told}) has {name} {list(values)}; numbers up "
                 f"to {_MOST - 1} are possible."
             )

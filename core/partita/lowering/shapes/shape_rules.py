@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 from partita.lowering.shapes.attention_rules import ATTENTION_DEMANDS
@@ -27,7 +27,7 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
     """Refuses a node whose inputs do not fit each other, in type or shape, or its attributes.
 
     Raises:
-        CompileError: They do not.
+        OperandError: They do not.
     """
     check_types(node, operands)
     demand = _DEMANDS.get(node.kind)
@@ -40,7 +40,7 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
         fault = f"its inputs or attributes are incomplete ({type(error).__name__}: {error})"
     if fault is not None:
         listed = ", ".join("none" if shape is None else str(list(shape)) for shape in shapes)
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}): {fault}; its inputs have shapes {listed}."
         )
 
@@ -58,13 +58,13 @@ def check_box(
         start: The element where it starts.
 
     Raises:
-        CompileError: It does.
+        OperandError: It does.
     """
     ends = [(n - 1) * step for n, step in zip(sizes, steps, strict=True)]
     first = start + sum(end for end in ends if end < 0)
     last = start + sum(end for end in ends if end > 0)
     if first < 0 or last >= x.size:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) would copy elements beyond a tensor of shape "
             f"{list(x.shape)}; check the shapes and attributes that lead to it."
         )

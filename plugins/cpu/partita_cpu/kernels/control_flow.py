@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from partita.errors import CompileError, InferError
+from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Graph, Node, Operand, Value
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
@@ -57,7 +57,7 @@ def loop(
 
 def _one_of(given: Array, what: str) -> Any:
     if not given.size:
-        raise InferError(
+        raise InputError(
             f"The {what} of a Loop is of shape {list(given.shape)}; it is one element."
         )
     return given.reshape(-1)[0]
@@ -118,7 +118,7 @@ def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
     body = b.subgraph(graph)
     inputs = int(node.attrs["num_scan_inputs"])
     if not 1 <= inputs <= len(operands):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Scan) is to scan {inputs} inputs (num_scan_inputs); it has "
             f"{len(operands)}, and scans one at least."
         )
@@ -147,7 +147,7 @@ def _require_slices(node: Node, scanned: Sequence[Operand], axes: Sequence[int])
     """Raises unless scanned inputs have their axes, and as many slices along each."""
     lengths = [x.shape[axis_of(node, axis, x.ndim)] for x, axis in zip(scanned, axes, strict=True)]
     if any(length != lengths[0] for length in lengths):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Scan) scans inputs of {lengths} slices; all are to have as "
             "many."
         )
@@ -233,7 +233,7 @@ def _pairs(node: Node, axes: str, directions: str, count: int) -> list[tuple[int
     """An axis and a direction for each of as many tensors."""
     along, backwards = (node.attrs.get(name) or [0] * count for name in (axes, directions))
     if not len(along) == len(backwards) == count:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Scan) has {len(along)} {axes} and {len(backwards)} "
             f"{directions}; {count} of each are due."
         )

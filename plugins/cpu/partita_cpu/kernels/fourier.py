@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.fourier import dft_axis, resolve_dft, resolve_stft
 from partita_cpu.kernels.elementwise.cast import emit_cast, onnx_dtype
@@ -97,7 +97,7 @@ def mel_weights(
     count, points, samples = (b.value(x).item() for x in (bands, length, rate))
     edges = [float(b.value(x).item()) for x in (lower, upper)]
     if count < 0 or points < 0 or samples < 1 or not all(-700 < edge < math.inf for edge in edges):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (MelWeightMatrix) makes {count} bands from {edges[0]} to "
             f"{edges[1]} Hz of {points} points at {samples} samples a second; numbers are not to "
             "be negative, the rate at least 1, edges above -700 and finite."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
 from partita_opencl.emitters.movement import expand, pad_zeros, transpose
@@ -123,12 +123,12 @@ def as_result(k: Kit, node: Node, residual: Operand, out: Operand) -> Operand:
     """What kernels add element by element, in the result's shape.
 
     Raises:
-        CompileError: It does not broadcast to that.
+        OperandError: It does not broadcast to that.
     """
     dims = (1,) * (out.ndim - residual.ndim) + residual.shape
     fits = len(dims) == out.ndim
     if not fits or any(n not in (1, m) for n, m in zip(dims, out.shape, strict=True)):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}): a tensor of shape {list(residual.shape)} "
             f"does not broadcast to {list(out.shape)}."
         )

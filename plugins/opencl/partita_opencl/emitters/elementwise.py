@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.fusion.activation import CLIP_DEFAULTS
 from partita.lowering.kernel_table import HALVES
@@ -39,14 +39,14 @@ def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
     """The common shape of operands.
 
     Raises:
-        CompileError: They do not broadcast.
+        OperandError: They do not broadcast.
     """
     try:
         return broadcast_shapes(*(x.shape for x in operands))
     except ValueError as error:
         node = k.builder.node
         shapes = " and ".join(str(list(x.shape)) for x in operands)
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot broadcast shapes {shapes}."
         ) from error
 

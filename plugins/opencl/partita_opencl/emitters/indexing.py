@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64, refused_choice
 from partita_opencl.emitters.elementwise import convert
@@ -60,7 +60,7 @@ def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: 
     """A tensor with elements along an axis replaced, by index; other dimensions go side by side."""
     axis = axis_of(node, x.ndim)
     if indices.shape != updates.shape:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has indices of shape {list(indices.shape)} "
             f"and updates of shape {list(updates.shape)}."
         )
@@ -197,7 +197,7 @@ def gather_blocks(
         or (zeros is not None and zeros.shape != (*table.shape[:-1], of_zeros))
     ):
         shapes = [list(x.shape) for x in (table, scales, zeros) if x is not None]
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has a table, scales and zero points of shapes "
             f"{shapes}, which do not fit blocks of {block} elements of {bits} bits."
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.result_shapes import broadcast
@@ -36,7 +36,7 @@ def copy_box(
     A copy to where the elements lie anyway is left out, if a run has one buffer for both tensors.
 
     Raises:
-        CompileError: It has too many dimensions, or reaches beyond one of the tensors.
+        OperandError: It has too many dimensions, or reaches beyond one of the tensors.
     """
     if 0 in sizes:
         return
@@ -180,12 +180,12 @@ def _pad(
     if not y.size:
         return y
     if fill.dtype.itemsize != x.dtype.itemsize or not fill.size:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{k.builder.node.name}' (Pad) pads a tensor of {x.dtype} by {fill.size} "
             f"elements of {fill.dtype}; it must be one of the same type."
         )
     if mode != "CONSTANT" and not x.size:
-        raise CompileError(f"Operation '{k.builder.node.name}' pads an empty tensor by its edge.")
+        raise OperandError(f"Operation '{k.builder.node.name}' pads an empty tensor by its edge.")
     dims = _unpadded_merged(x.shape, before, after)
     dims += [(1, 0, 1)] * (_DIMS - len(dims))
     sizes, leads, totals = zip(*dims, strict=True)
@@ -234,10 +234,10 @@ def one_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
     """An axis that an attribute or a tensor names, counted from the front.
 
     Raises:
-        CompileError: There is no such axis.
+        OperandError: There is no such axis.
     """
     if not -rank <= axis < max(rank, 1):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has {name} {axis}; its input has rank {rank}."
         )
     return int(axis) % max(rank, 1)
@@ -310,7 +310,7 @@ def slice_op(
     along = list(range(len(begin))) if axes is None else k.value(axes).ravel().tolist()
     stride = [1] * len(begin) if steps is None else k.value(steps).ravel().tolist()
     if 0 in stride:
-        raise CompileError(f"Operation '{node.name}' (Slice) has a step of 0.")
+        raise OperandError(f"Operation '{node.name}' (Slice) has a step of 0.")
     return _slice(k, x, begin, end, [one_axis(node, n, x.ndim) for n in along], stride)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita_opencl.emitters.convolution import LARGEST_IMAGE, check_size
@@ -114,7 +114,7 @@ def conv(
     if not out.size:
         return out
     if residual is not None and residual.shape != out.shape:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot add a tensor of shape "
             f"{list(residual.shape)} to a result of shape {list(out.shape)}."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.movement import axis_of, expand
@@ -114,7 +114,7 @@ def _repeated(k: Kit, v: Operand, x: Operand, shape: tuple[int, ...]) -> Operand
     """Weights in the type of what they weigh, of a shape that theirs broadcasts to.
 
     Raises:
-        CompileError: It does not.
+        OperandError: It does not.
     """
     own = (1,) * (len(shape) - v.ndim) + v.shape
     fits = len(own) == len(shape) and all(
@@ -122,7 +122,7 @@ def _repeated(k: Kit, v: Operand, x: Operand, shape: tuple[int, ...]) -> Operand
     )
     if not fits:
         node = k.builder.node
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot broadcast shape {list(v.shape)} to "
             f"{list(shape)}."
         )

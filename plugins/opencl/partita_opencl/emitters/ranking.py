@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64
 from partita.lowering.shapes.symbolic_size import whole
@@ -23,7 +23,7 @@ def top_k(k: Kit, node: Node, x: Operand, count: Operand) -> tuple[Operand, Oper
     axis = axis_of(node, x.ndim, -1)
     number = whole(k.value(count).reshape(-1)[0])
     if not 0 <= number <= x.shape[axis]:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) is to find {number} of {x.shape[axis]} "
             "elements."
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from single_op import assert_same, check, normal, run_ours
 
-from partita.errors import InferError
+from partita.errors import InputError
 
 
 def scalar(value: float, kind: type) -> np.ndarray:
@@ -80,10 +80,10 @@ def test_max_roi_pool(scale):
 
 def test_images_out_of_range():
     x = normal(1, 2, 3, 9, 8)
-    with pytest.raises(InferError, match="index 2 is out of range"):
+    with pytest.raises(InputError, match="index 2 is out of range"):
         run_ours("RoiAlign", [x, REGIONS[:1], np.array([2])])
     region = np.array([[2, 0, 0, 1, 1]], np.float32)
-    with pytest.raises(InferError, match="but there are 2"):
+    with pytest.raises(InputError, match="but there are 2"):
         run_ours("MaxRoiPool", [x, region], pooled_shape=[1, 1])
 
 

@@ -8,7 +8,7 @@ import pytest
 from group_query_case import NAMES, Case
 from single_op import model_of, normal
 
-from partita.errors import CompileError, InferError
+from partita.errors import CompileError, InputError
 from partita.lowering import Specializer, Target, lower_proto
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import available
@@ -308,7 +308,7 @@ def test_numbers_in_tensors_that_do_not_fit(change, words):
     if "positions" in change:
         case.inputs["positions"] = change["positions"]
     for threads in (1, 3):
-        with pytest.raises(InferError, match=words):
+        with pytest.raises(InputError, match=words):
             case.computed(threads)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from single_op import check, normal, run_ours
 
-from partita.errors import InferError
+from partita.errors import InputError
 
 RNG = np.random.default_rng(0)
 
@@ -113,10 +113,10 @@ OUTSIDE = [
 @pytest.mark.parametrize(("op_type", "inputs", "message"), OUTSIDE)
 @pytest.mark.parametrize("constants", [(), (1,)])
 def test_indices_out_of_range(op_type, inputs, message, constants):
-    with pytest.raises(InferError, match=message):
+    with pytest.raises(InputError, match=message):
         run_ours(op_type, inputs, constants=constants)
 
 
 def test_sequence_lengths_out_of_range():
-    with pytest.raises(InferError, match="sequence lengths are 1 to 5"):
+    with pytest.raises(InputError, match="sequence lengths are 1 to 5"):
         run_ours("ReverseSequence", [normal(1, 4, 2), np.array([1, 5])])

@@ -7,7 +7,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
-from partita.errors import CompileError, InferError
+from partita.errors import CompileError, InputError
 from partita_reference.corrections import corrected_for
 
 
@@ -64,7 +64,7 @@ def test_float16():
 )
 def test_positions_beyond_the_tables(positions, wrong):
     inputs = [normal(1, 2, 5, 24), np.array(positions), *tables(11, 4)]
-    with pytest.raises(InferError, match=f"position {wrong} is beyond .* positions 0 to 10"):
+    with pytest.raises(InputError, match=f"position {wrong} is beyond .* positions 0 to 10"):
         run_ours("RotaryEmbedding", inputs, domain="com.microsoft")
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from single_op import model_of, normal, run_ours, run_shared
 
-from partita.errors import CompileError, InferError
+from partita.errors import CompileError, InputError
 from partita.lowering import lower_proto
 from partita_cpu.kernels.movement.tensor_scatter import write_rows
 
@@ -44,7 +44,7 @@ def test_a_cache_in_place_is_not_copied():
 @pytest.mark.parametrize("start", [5, -1, 2**63 - 1, -(2**63)])
 def test_rows_that_do_not_fit(start):
     inputs = [normal(1, 2, 6, 4), normal(2, 2, 2, 4), np.array([0, start])]
-    with pytest.raises(InferError, match=f"of batch 1 do not fit at {start}; .* may be 0 to 4"):
+    with pytest.raises(InputError, match=f"of batch 1 do not fit at {start}; .* may be 0 to 4"):
         run_ours("TensorScatter", inputs, opset=24)
 
 

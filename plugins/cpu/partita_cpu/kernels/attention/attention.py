@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_choice
 from partita.lowering.shapes.result_shapes import broadcast
@@ -32,7 +32,7 @@ def _heads(b: Builder, x: Operand, count: int | None) -> Heads:
         return Heads(x, x.shape[1])
     batch, s, width = x.shape
     if not count or width % count:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}): {width} features do not fall into "
             f"{count} heads."
         )
@@ -50,7 +50,7 @@ def _joined(b: Builder, past: Operand | None, x: Heads, wanted: bool) -> Heads:
     steps = strides_of(shape)
     if past is not None:
         if past.shape != (batch, x.count, before, x.size):
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{b.node.name}' ({b.node.told}): the past is of shape "
                 f"{list(past.shape)}, {[batch, x.count, before, x.size]} is needed."
             )

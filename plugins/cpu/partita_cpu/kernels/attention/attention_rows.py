@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.shapes.symbolic_size import integers
@@ -211,7 +211,7 @@ def attend(
         The result in q's layout, or with its heads last or not, and the scores at `stage`.
 
     Raises:
-        CompileError: Their shapes do not fit each other.
+        OperandError: Their shapes do not fit each other.
     """
     batch, s, t = q.tensor.shape[0], q.length, k.length
     check_sizes(b, q, k, v, masking)
@@ -242,7 +242,7 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
     """Refuses shapes that do not fit each other.
 
     Raises:
-        CompileError: They do not.
+        OperandError: They do not.
     """
     same = q.tensor.shape[0] == k.tensor.shape[0] == v.tensor.shape[0]
     fits = same and k.count == v.count and k.length == v.length and k.size == q.size
@@ -257,7 +257,7 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
         fits = fits and lengths.size == q.tensor.shape[0]
     if not fits or q.count % max(k.count, 1):
         given = [x.shape for x in (q.tensor, k.tensor, v.tensor, mask, lengths) if x is not None]
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}): query, key, value and mask of shapes "
             f"{', '.join(str(list(shape)) for shape in given)} do not fit each other."
         )

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from partita.errors import InferError
+from partita.errors import InputError
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, integers, same_number
 from partita_cpu.jit.kernel import jit
@@ -132,4 +132,4 @@ def _refuse(
             f"a token of row {row} is at position {found}; the tables of cosines and sines have "
             f"positions 0 to {rotary - 1}"
         )
-    raise InferError(f"Operation '{name}': {text}.")
+    raise InputError(f"Operation '{name}': {text}.")

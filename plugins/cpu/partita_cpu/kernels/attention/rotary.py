@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from partita.contract.query import Reason
-from partita.errors import InferError
+from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_attribute
 from partita.lowering.shapes.symbolic_size import integers
@@ -76,7 +76,7 @@ def rotate_tokens(
 
 def _refuse(name: str, *arguments: Array) -> NoReturn:
     *_, wrong, table = arguments
-    raise InferError(
+    raise InputError(
         f"Operation '{name}': position {int(wrong[0])} is beyond the tables of cosines and sines, "
         f"which have positions 0 to {int(table[PLACES]) - 1}."
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import (
     NO_ACTIVATION,
     Activation,
@@ -296,7 +296,7 @@ def col2im_(b: Builder, node: Node, x: Operand, image: Operand, block: Operand) 
     """Columns of windows added up to images of up to three dimensions."""
     window = resolve(node, ints(b, image), ints(b, block))
     if min(window.kernel) < 1 or x.shape[1] % window.taps or x.shape[2] != window.pixels:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Col2Im): columns of shape {list(x.shape)} are not those of "
             f"an image of {ints(b, image)} in blocks of {ints(b, block)}."
         )

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import resolve
 from partita_cpu.jit.kernel import jit
@@ -155,7 +155,7 @@ def deform_conv(
     for name, given, count in (("offset", offsets, 2), ("mask", masks, 1)):
         due = c.batch, parts * window.taps * count, *window.out_shape
         if given is not None and given.shape != due:
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{node.name}' ({node.told}) has the {name} of shape "
                 f"{list(given.shape)}; {list(due)} fits its input, weights and attributes."
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, count_places, resolve
 from partita.lowering.shapes.symbolic_size import evaluated
@@ -48,7 +48,7 @@ def _check_rank(node: Node) -> Reason | None:
 
 def _window(node: Node, x: Operand) -> Window:
     if not 3 <= x.ndim <= 5:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has an input of {x.ndim} dimensions; "
             "3 to 5 are possible."
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes import result_shapes
 from partita.lowering.shapes.symbolic_size import integers
@@ -147,14 +147,14 @@ def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     """The common shape of the operands.
 
     Raises:
-        CompileError: There is none.
+        OperandError: There is none.
     """
     shapes = [operand.shape for operand in operands]
     try:
         return result_shapes.broadcast(*shapes)
     except ValueError as error:
         listed = ", ".join(str(list(shape)) for shape in shapes)
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast; "
             "check the shapes of the inputs."
         ) from error
@@ -214,13 +214,13 @@ def emit_broadcast(
     """Records a broadcast kernel over any number of operands and the result ``y``.
 
     Raises:
-        CompileError: An operand does not broadcast to the shape of the result.
+        OperandError: An operand does not broadcast to the shape of the result.
     """
     if any(operand.shape != y.shape for operand in operands) and (
         broadcast_shape(b, [*operands, y]) != y.shape
     ):
         listed = ", ".join(str(list(operand.shape)) for operand in operands)
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast to "
             f"{list(y.shape)}; check the shapes of the inputs."
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InferError
+from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
@@ -321,7 +321,7 @@ def max_roi_pool(b: Builder, node: Node, x: Operand, rois: Operand) -> Operand:
 def _check_images(rois: Array, images: int, name: str) -> None:
     numbers = rois[:, 0]
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < images):
-        raise InferError(
+        raise InputError(
             f"Operation '{name}': a region is of image {numbers.min():g} or {numbers.max():g}, "
             f"but there are {images}."
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
@@ -224,7 +224,7 @@ def grid_sample(b: Builder, node: Node, x: Operand, grid: Operand) -> Operand:
     rank = x.ndim - 2
     mode = _MODES[attrs.get("mode", "linear")]
     if rank not in (2, 3) or grid.shape[-1] != rank or (rank == 3 and mode == _CUBIC):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (GridSample) cannot sample an input of shape "
             f"{list(x.shape)} at a grid of shape {list(grid.shape)} in mode '{attrs.get('mode')}'."
         )

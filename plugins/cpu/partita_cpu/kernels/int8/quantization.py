@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.cast import NARROW, convert, emit_cast, onnx_dtype
@@ -157,7 +157,7 @@ class Grid:
             self.shape = x.shape
             return
         if scale.size != x.shape[axis]:
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{node.name}' ({node.told}) has {scale.size} scales for axis {axis} "
                 f"of a tensor of shape {list(x.shape)}; it must have one per index of that axis."
             )

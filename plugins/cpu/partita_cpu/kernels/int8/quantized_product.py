@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
 from partita_cpu.jit.deferred_numba import register_jitable
@@ -315,7 +315,7 @@ def _requantized(
     factor = factors_of(b, scales)
     channels = extents[1]
     if factor.size not in (1, channels) or (bias is not None and bias.size != channels):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}) has {factor.size} scales for {channels} "
             "channels; it must have 1, or one per channel."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
@@ -73,7 +73,7 @@ def eliminate(x: Array, y: Array, rooms: Array, n: int, tid: int, nt: int) -> No
 def determinant(b: Builder, node: Node, x: Operand) -> Operand:
     """Of the matrices in the last two dimensions."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Det) has an input of shape {list(x.shape)}; its last two "
             "dimensions must be equal, those of square matrices."
         )

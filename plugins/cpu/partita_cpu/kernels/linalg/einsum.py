@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.matmul import product
@@ -31,7 +31,7 @@ def einsum(b: Builder, node: Node, *operands: Operand) -> Operand:
             if sizes.setdefault(label, size) == 1:
                 sizes[label] = size
             elif size not in (1, sizes[label]):
-                raise CompileError(
+                raise OperandError(
                     f"Operation '{node.name}' (Einsum '{node.attrs['equation']}'): a label has "
                     f"sizes {sizes[label]} and {size}."
                 )
@@ -54,14 +54,14 @@ def _parse(node: Node, operands: Sequence[Operand]) -> tuple[list[Labels], Label
     left, arrow, right = equation.partition("->")
     texts = left.split(",")
     if len(texts) != len(operands):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Einsum '{equation}') has {len(operands)} inputs, "
             f"but its equation names {len(texts)}."
         )
     terms = [_expand(text, x.ndim) for text, x in zip(texts, operands, strict=True)]
     for text, labels, x in zip(texts, terms, operands, strict=True):
         if len(labels) != x.ndim:
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{node.name}' (Einsum '{equation}'): '{text}' does not fit an input "
                 f"of shape {list(x.shape)}."
             )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Builder, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.record_arguments import KernelArray
@@ -80,10 +80,10 @@ def finish(
     """Record the pass over `y` where there is anything to do; `residual` has y's shape.
 
     Raises:
-        CompileError: There is not one bias for each of `inner` columns, where that is wanted.
+        OperandError: There is not one bias for each of `inner` columns, where that is wanted.
     """
     if bias is not None and bias_mode == BIAS_PER_COLUMN and bias.size != inner:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}) has a bias of shape {list(bias.shape)} for "
             f"{inner} columns."
         )

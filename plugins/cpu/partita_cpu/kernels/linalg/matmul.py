@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
 from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.transformed_weights import Form
@@ -50,7 +50,7 @@ def product(
     """The matrix product by numpy's rules for any ranks; `flip_` swaps the last two dimensions.
 
     Raises:
-        CompileError: The shapes do not fit.
+        OperandError: The shapes do not fit.
     """
     left = b.view(x, (1, x.size)) if x.ndim == 1 else x
     right = b.view(w, (w.size, 1)) if w.ndim == 1 else w
@@ -61,7 +61,7 @@ def product(
     except ValueError:
         rows = -1
     if k != rows:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}) cannot multiply tensors of shapes "
             f"{list(x.shape)} and {list(w.shape)}."
         )

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from partita.errors import InferError
+from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
 from partita.lowering.geometry.slices import taken
@@ -159,7 +159,7 @@ def slice_expected(
 
     Raises:
         OtherSizes: It has another shape.
-        InferError: There is no such axis, or a step is 0.
+        InputError: There is no such axis, or a step is 0.
     """
     places = [slice(None)] * x.ndim
     along = range(starts.size) if axes is None else axes.reshape(-1).tolist()
@@ -167,7 +167,7 @@ def slice_expected(
     bounds = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
     for axis, start, end, step in zip(along, *bounds, by, strict=True):
         if not -x.ndim <= axis < x.ndim or step == 0:
-            raise InferError(
+            raise InputError(
                 f"Operation '{name}' (Slice) goes in steps of {step} along axis {axis} of a tensor "
                 f"of {x.ndim} dimensions; axes are from {-x.ndim} to {x.ndim - 1}, steps not 0."
             )

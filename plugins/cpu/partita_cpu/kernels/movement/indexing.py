@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError, InferError
+from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.symbolic_size import Number, Size, holds_sizes
 from partita_cpu.jit.kernel import jit
@@ -120,7 +120,7 @@ def normalize_index(index: Array, out: Array, limit: int, name: str) -> None:
     """Write the indices to `out`, negative ones counted from the end.
 
     Raises:
-        InferError: One is outside ``-limit .. limit - 1``.
+        InputError: One is outside ``-limit .. limit - 1``.
     """
     np.copyto(out, index)
     if out.size == 0:
@@ -156,9 +156,9 @@ def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> No
     raise _out_of_range(name, int(wrong[0]), limit)
 
 
-def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
+def _out_of_range(name: str, wrong: int, limit: int) -> InputError:
     allowed = f"allowed are {-limit} to {limit - 1}" if limit else "there is none to take"
-    return InferError(
+    return InputError(
         f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
         f"{allowed}."
     )
@@ -186,7 +186,7 @@ def taken(
     """Slices of `x` along `axis` at as many indices, which a function computes of sizes.
 
     Raises:
-        CompileError: One is out of bounds.
+        OperandError: One is out of bounds.
     """
     return gathered(b, x, table_of_indices(b, x, axis, count, index_of, *args), axis)
 
@@ -207,7 +207,7 @@ def table_of_indices(
     """As many indices along an axis, which a function computes of sizes.
 
     Raises:
-        CompileError: One is out of bounds.
+        OperandError: One is out of bounds.
     """
     where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.told})"
     return b.table((count,), np.int64, _within, *where, index_of, *args)
@@ -217,7 +217,7 @@ def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *a
     """What a function computes, if it is indices of an axis of so many elements."""
     index = index_of(*args).astype(np.int64)
     if index.size and not 0 <= index.min() <= index.max() < limit:
-        raise CompileError(
+        raise OperandError(
             f"Operation {node} would read elements {index.min()} to {index.max()} of {limit} "
             f"along axis {axis}."
         )
@@ -445,7 +445,7 @@ def _reversed_rows(lengths: Array, index: Array, time_axis: int, name: str) -> N
     """For each (time, batch), or (batch, time), the row that takes its place."""
     steps = index.shape[time_axis]
     if lengths.size and (lengths.min() < 0 or lengths.max() > steps):
-        raise InferError(
+        raise InputError(
             f"Operation '{name}': sequence lengths are {lengths.min()} to {lengths.max()}, "
             f"but sequences have {steps} steps."
         )

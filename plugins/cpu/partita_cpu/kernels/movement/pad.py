@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.indexing import taken
@@ -76,7 +76,7 @@ def _folded(
     size = x.shape[axis]
     kept, left, right = size + min(low, 0) + min(high, 0), max(low, 0), max(high, 0)
     if kept < 1 and (left or right):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has pads {low} and {high}, which leave nothing "
             f"of the {size} elements along axis {axis} to repeat."
         )

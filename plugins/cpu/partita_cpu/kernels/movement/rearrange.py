@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.result_shapes import broadcast
@@ -33,11 +33,11 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
     """`x` repeated along its dimensions of size 1, and new leading ones, to fill `shape`.
 
     Raises:
-        CompileError: It has other dimensions, too.
+        OperandError: It has other dimensions, too.
     """
     dims = (1,) * (len(shape) - x.ndim) + x.shape
     if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{b.node.name}' ({b.node.told}): a tensor of shape {list(x.shape)} does "
             f"not broadcast to {list(shape)}."
         )
@@ -65,10 +65,10 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
     """`axis` counted from 0.
 
     Raises:
-        CompileError: It is not a dimension of the tensor.
+        OperandError: It is not a dimension of the tensor.
     """
     if not -rank <= axis < rank:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has axis {axis}, "
             f"but its tensor has {rank} dimensions."
         )
@@ -88,7 +88,7 @@ def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) ->
     dims = list(dims)
     if not node.attrs.get("allowzero", 0):
         if len(dims) > x.ndim and 0 in dims[x.ndim :]:
-            raise CompileError(
+            raise OperandError(
                 f"Operation '{node.name}' (Reshape) copies a dimension that its input of shape "
                 f"{list(x.shape)} does not have: shape {dims}."
             )
@@ -123,7 +123,7 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     rank = x.ndim + len(given)
     new = {axis_of(node, axis, rank) for axis in given}
     if len(new) < len(given):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) adds a dimension twice: axes {list(given)}."
         )
     rest = iter(x.shape)
@@ -161,7 +161,7 @@ def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> t
         each = -(-length // count)
         lengths = [max(0, min(each, length - k * each)) for k in range(count)]
     if sum(lengths) != length:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Split) splits a dimension of size {length} into "
             f"pieces of {lengths}."
         )

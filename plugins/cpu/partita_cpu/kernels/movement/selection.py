@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError, InferError
+from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
@@ -79,7 +79,7 @@ def top_k(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> tuple
     count = int(node.attrs["k"] if k is None else b.value(k).ravel()[0])
     axis = axis_of(node, node.attrs.get("axis", -1), x.ndim)
     if not 0 <= count <= x.shape[axis]:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (TopK) wants {count} of {x.shape[axis]} elements."
         )
     to_last = [*(a for a in range(x.ndim) if a != axis), axis]
@@ -123,7 +123,7 @@ def compress(b: Builder, node: Node, x: Operand, condition: Operand) -> Operand:
 def _compressed(x: Array, condition: Array, axis: int) -> tuple[Array]:
     chosen = np.flatnonzero(condition)
     if chosen.size and chosen[-1] >= x.shape[axis]:
-        raise InferError(
+        raise InputError(
             f"Compress: the condition selects element {chosen[-1]} of axis {axis}, which has "
             f"{x.shape[axis]}."
         )

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from partita.contract.query import Reason
-from partita.errors import InferError
+from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_choice
 from partita.lowering.shapes.symbolic_size import integers
@@ -73,7 +73,7 @@ def _refuse(name: str, *arguments: Array) -> NoReturn:
     *_, starts, wrong, table = arguments
     batch, places, new = int(wrong[0]), int(table[PLACES]), int(table[NEW])
     found = f" at {int(starts[batch])}" if isinstance(starts, np.ndarray) else ""
-    raise InferError(
+    raise InputError(
         f"Operation '{name}': {new} new rows of batch {batch} do not fit{found}; with {places} "
         f"places write_indices may be 0 to {places - new}."
     )

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import (
@@ -143,7 +143,7 @@ def conv(
     groups = int(node.attrs.get("group", 1))
     n, channels = x.shape[0], place.channels
     if channels != w.shape[1] * groups or w.shape[0] % groups:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Conv): {channels} input channels do not fit weights of "
             f"shape {list(w.shape)} in {groups} groups."
         )
@@ -224,7 +224,7 @@ def conv_transpose(
     n, h, width, _ = x.shape
     inputs, outputs, down, across = w.shape
     if inputs != place.channels:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (ConvTranspose): {place.channels} input channels do not fit "
             f"weights of shape {list(w.shape)}."
         )

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import float32_of, narrow
@@ -163,7 +163,7 @@ def _check_shapes(
     """Refuses scales and zero points that do not fit elements of this shape.
 
     Raises:
-        CompileError: They do not.
+        OperandError: They do not.
     """
     size, bits = node.attrs.get("block_size", 128), node.attrs.get("bits", 4)
     blocks = (*shape[:blocked], -(-shape[blocked] // size), *shape[blocked + 1 :])
@@ -172,7 +172,7 @@ def _check_shapes(
         points = (*blocks[:-1], -(-blocks[-1] * bits // 8))
     if scales.shape != blocks or (zeros is not None and zeros.shape != points):
         found = [list(x.shape) for x in (scales, zeros) if x is not None]
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has scales and zero points of shapes {found}; "
             f"elements of shape {shape} need {list(blocks)} and {list(points)}."
         )

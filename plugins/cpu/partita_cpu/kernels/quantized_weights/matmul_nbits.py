@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.processors import usable_processors
@@ -158,13 +158,13 @@ def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
     """Refuses zero points of which there are too many or too few for their type.
 
     Raises:
-        CompileError: There are.
+        OperandError: There are.
     """
     if zeros is None:
         return
     each = -(-sizes.blocks * sizes.bits // 8) if zeros.dtype == np.uint8 else sizes.blocks
     if zeros.size != sizes.columns * each:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has {zeros.size} zero points of type "
             f"{zeros.dtype}; {sizes.columns} columns of {sizes.blocks} blocks need "
             f"{sizes.columns * each}."

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, unpacked_zeros
@@ -72,11 +72,11 @@ def in_order(
         sizes: Of the matrix.
 
     Raises:
-        CompileError: A term names a scale that does not exist.
+        OperandError: A term names a scale that does not exist.
     """
     groups = b.value(order).reshape(-1)[: sizes.terms]
     if len(groups) < sizes.terms or groups.min() < 0 or groups.max() >= sizes.blocks:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}): g_idx has {len(groups)} numbers of scales; "
             f"{sizes.terms} are due, from 0 to {sizes.blocks - 1}."
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.block_tiles import are_tiled
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
@@ -39,7 +39,7 @@ def require_sizes(
     elif bias is not None and bias.size != form.columns:
         wrong = f"a bias of {bias.size} elements for N {form.columns}"
     if wrong:
-        raise CompileError(f"Operation '{node.name}' ({node.told}) has {wrong}.")
+        raise OperandError(f"Operation '{node.name}' ({node.told}) has {wrong}.")
 
 
 def joined_blocks(
@@ -106,7 +106,7 @@ def joined_halves(
     form = BlockForm.of_floats(sum(node.attrs["N"]), int(node.attrs["K"]), 2)
     matrices = [matrix for matrix in by_input[0] if matrix is not None]
     if x.shape[-1:] != (form.depth,):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) has an input of shape {list(x.shape)} for "
             f"weights of {form.depth} rows."
         )

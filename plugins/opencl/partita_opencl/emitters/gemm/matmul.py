@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.lowering.shapes.result_shapes import broadcast
 from partita_opencl.emitters.elementwise import apply
@@ -130,7 +130,7 @@ def _matmul(
     k: Kit, node: Node, a: Operand, b: Operand, bias: Operand | None, residual: Operand | None
 ) -> Operand:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[max(0, b.ndim - 2)]:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot multiply shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )
@@ -208,7 +208,7 @@ def _batched(k: Kit, a: Operand, b: Operand) -> tuple[tuple[int, ...], Operand, 
     try:
         batch = broadcast(a_batch, b_batch)
     except ValueError as error:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{k.builder.node.name}' (MatMul) cannot broadcast the batches of shapes "
             f"{list(a.shape)} and {list(b.shape)}."
         ) from error
@@ -257,7 +257,7 @@ def gemm(k: Kit, node: Node, a: Operand, b: Operand, c: Operand | None = None) -
     if node.attrs.get("transB", 0):
         b = _transposed(k, b)
     if a.shape[1] != b.shape[0]:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' (Gemm) cannot multiply shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.operator_table import operator
@@ -62,7 +62,7 @@ def attention(
     batch, rows, heads, elements = shapes[0]
     keys = shapes[1][1]
     if shapes[1] != shapes[2] or shapes[1] != (batch, keys, heads, elements):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot attend by shapes {list(q.shape)}, "
             f"{list(key.shape)} and {list(value.shape)}."
         )
@@ -124,7 +124,7 @@ def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any
         return ints(0, 0, 0, 0)
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot add a mask of shape {list(mask.shape)} "
             f"to scores of shape {list(whole)}."
         )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import (
     CODES,
@@ -128,7 +128,7 @@ class Sizes:
         """From attributes and shapes.
 
         Raises:
-            CompileError: They do not fit each other.
+            OperandError: They do not fit each other.
         """
         all_heads, heads = int(node.attrs["num_heads"]), int(node.attrs["kv_num_heads"])
         query, past = inputs.query, inputs.past_key
@@ -188,7 +188,7 @@ class Sizes:
 
 
 def _refuse(node: Node, what: str, x: Operand) -> NoReturn:
-    raise CompileError(
+    raise OperandError(
         f"Operation '{node.name}' ({node.told}) has {what}: an input of shape {list(x.shape)} "
         f"and type {x.dtype} does not fit."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.contract.query import Reason
-from partita.errors import CompileError
+from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import refused_attribute
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
@@ -65,7 +65,7 @@ def _turned(
     elif ids == 2 and positions is not None:
         wrong = wrong or positions.size != batch * tokens
     if wrong or int(node.attrs.get("rotary_embedding_dim", 0)) not in (0, turned):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot turn an input of shape {list(x.shape)} "
             f"by tables of shapes {list(cosines.shape)} and {list(sines.shape)}."
         )
@@ -103,7 +103,7 @@ def _sizes(node: Node, x: Operand, cosines: Operand) -> tuple[int, int, int, int
     """Batch, heads, tokens, elements of a head.
 
     Raises:
-        CompileError: The input does not fall into heads.
+        OperandError: The input does not fall into heads.
     """
     if x.ndim == 4:
         batch, heads, tokens, size = x.shape
@@ -112,7 +112,7 @@ def _sizes(node: Node, x: Operand, cosines: Operand) -> tuple[int, int, int, int
     width = x.shape[-1] if x.ndim == 3 else 0
     size = width // heads if heads else 2 * cosines.shape[-1] if cosines.ndim else 0
     if not size or width % size:
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot cut an input of shape {list(x.shape)} "
             f"into {heads} heads."
         )

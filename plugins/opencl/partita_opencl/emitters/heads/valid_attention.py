@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
+from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64, refused_attribute
 from partita_opencl.emitters.elementwise import convert
@@ -96,7 +96,7 @@ def _bias(k: Kit, node: Node, mask: Operand, scores: tuple[int, ...]) -> Operand
     """A mask with a row for each query and a number for each key."""
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, scores, strict=True)):
-        raise CompileError(
+        raise OperandError(
             f"Operation '{node.name}' ({node.told}) cannot add a mask of shape {list(mask.shape)} "
             f"to scores of shape {list(scores)}."
         )
@@ -117,7 +117,7 @@ def _as_grouped(node: Node, size: int) -> Node:
 
 def _unfit(node: Node, *operands: Operand) -> CompileError:
     shapes = ", ".join(str(list(x.shape)) for x in operands)
-    return CompileError(
+    return OperandError(
         f"Operation '{node.name}' ({node.told}) has inputs of shapes {shapes}, which do not fit "
         "each other."
     )
