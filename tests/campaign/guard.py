@@ -79,17 +79,19 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 def guard_device():
     """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
-    from partita.lowering import builder, walk
-    from partita_cpu.runtime import bound_program, device_model
+    from partita.lowering import builder
+    from partita.lowering.emission import buffers
+    from partita_cpu.runtime import bound_program, device_model, graph_runner
 
     def aligned_empty(shape, dtype):
         if dtype.hasobject or math.prod(shape) == 0:
             return np.empty(shape, dtype)
         return guarded_empty(shape, dtype, DEVICE["at_end"], _ALIGNMENT)
 
-    replace(walk, "plan_for_sizes", lambda _: plan_apart)
+    replace(buffers, "plan_for_sizes", lambda _: plan_apart)
     replace(bound_program, "Memory", guarded_memory)
     replace(bound_program, "aligned_empty", lambda _: aligned_empty)
+    replace(graph_runner, "aligned_empty", lambda _: aligned_empty)
     replace(builder, "new_array", lambda _: aligned_empty)
     replace(builder.Builder, "constant", _guarded_operand)
     replace(builder.Builder, "prepack", _guarded_operand)

@@ -23,8 +23,8 @@ from partita.errors import (
 )
 from partita.lowering import lower_proto
 from partita_cpu.query import refusals
-from partita_cpu.runtime.bound_program import GraphRunner
 from partita_cpu.runtime.call_table import Walker
+from partita_cpu.runtime.graph_runner import GraphRunner
 from partita_cpu.threads.step_team import Team
 
 RNG = np.random.default_rng(11)

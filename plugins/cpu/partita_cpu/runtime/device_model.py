@@ -72,9 +72,10 @@ from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
-from partita_cpu.runtime.bound_program import GraphRunner, Times
+from partita_cpu.runtime.bound_program import Times
 from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.runtime.first_kernels import begin
+from partita_cpu.runtime.graph_runner import GraphRunner
 from partita_cpu.runtime.kernel_loading import load_kernels
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads

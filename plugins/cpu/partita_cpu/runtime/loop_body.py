@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, Program
 from partita_cpu.runtime.call_table import Stretch
 
@@ -30,14 +31,26 @@ class Bound(Protocol):
 
 
 class Runner(Protocol):
-    """What computes a body: :class:`partita_cpu.runtime.bound_program.GraphRunner`."""
+    """What computes a body or the rest of a program.
+
+    It is a :class:`partita_cpu.runtime.graph_runner.GraphRunner`.
+    """
 
     @property
     def value_inputs(self) -> Sequence[int]:
         """Indices of the inputs whose elements decide what is run."""
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Computes the body."""
+    @property
+    def kept_bytes(self) -> int:
+        """What it keeps for all shapes seen before."""
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """Computes the graph."""
+
+    def explain(self) -> tuple[ExecutedStep, ...]:
+        """The kernels of the last run, in order."""
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
         """The program that a run on these arrays would be."""

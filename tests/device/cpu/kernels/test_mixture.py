@@ -19,8 +19,8 @@ from partita_cpu.jit import isa
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.runtime import bound_program
-from partita_cpu.runtime.bound_program import GraphRunner
 from partita_cpu.runtime.device_model import run_graph
+from partita_cpu.runtime.graph_runner import GraphRunner
 from partita_cpu.threads.step_team import Team
 
 MICROSOFT = "com.microsoft"

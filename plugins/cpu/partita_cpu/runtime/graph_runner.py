@@ -1,0 +1,243 @@
+"""Runs one graph for one request: the program of the present shapes, bound to its memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+
+import numpy as np
+
+from partita.contract.execution import ExecutedStep
+from partita.errors import InferCancelledError
+from partita.lowering import Array, OtherSizes, Program, ProgramMaker
+from partita.lowering.program import Spec, plain
+from partita.lowering.recently_used import RecentlyUsed
+from partita.lowering.target import MOST_KEPT_BYTES
+from partita_cpu.runtime.bound_program import BoundProgram, Times, kernels_of, uncopied
+from partita_cpu.runtime.program_memory import aligned_empty, lent_arena
+from partita_cpu.threads.step_team import Team
+
+_BYTE = np.dtype(np.uint8)
+
+_FEW_SURPRISES = 4
+"""A runner expects sizes as long as they are others at most so often, or in one of so many runs."""
+
+
+class GraphRunner:
+    """Runs one graph for one request: owns arenas and outputs, picks the program for the shapes.
+
+    Args:
+        specializer: Makes the programs.
+        team: The threads that large steps are shared among.
+        times: Where to note what each operation took, or ``None``.
+        most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
+            in the same arena, which is as large as the largest needs and not counted.
+        cancelled: Set while a run is to end early: each iteration of a loop looks at it.
+        in_place: By output the input whose memory it may be given.
+
+    Attributes:
+        bound_programs: Those of the shapes seen last.
+    """
+
+    def __init__(
+        self,
+        specializer: ProgramMaker,
+        team: Team,
+        times: Times | None = None,
+        most_bytes: int = MOST_KEPT_BYTES,
+        cancelled: Event | None = None,
+        in_place: Mapping[int, int] | None = None,
+    ) -> None:
+        self._specializer = specializer
+        self._cancelled = cancelled or Event()
+        self._in_place = in_place or {}
+        self._team = team
+        self._times = times
+        self._arena = aligned_empty((0,), _BYTE)
+        self.bound_programs: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
+            most_bytes, lambda bound: bound.kept_bytes
+        )
+        self._last_specs: list[Spec] = []
+        self._last_values: list[bytes] = []
+        self._last: BoundProgram | None = None
+        self._explained: tuple[ExecutedStep, ...] = ()  # of what is not held here any more
+        self._plain: GraphRunner | None = None
+        self._runs = self._surprises = 0
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """Computes the graph.
+
+        Args:
+            inputs: One array per graph input; read in place where it is contiguous, and not kept.
+            outputs: Arrays to write to, per graph output, or ``None`` for memory of this runner.
+                One of the wrong shape is an error.
+
+        Returns:
+            The outputs; those not given are valid until the next run.
+
+        Raises:
+            InferCancelledError: The run is to end early.
+        """
+        if self._plain is not None and self._gave_up():
+            return self._plain.run(inputs, outputs)
+        arrays = [a if a.flags.carray else plain(a) for a in inputs]
+        specs = [(a.shape, a.dtype) for a in arrays]
+        values = [arrays[i].tobytes() for i in self._specializer.value_inputs]
+        if self._last is not None and specs == self._last_specs and values == self._last_values:
+            bound = self._last
+        else:
+            bound = self._last = self._bind(arrays)
+            self._last_specs, self._last_values = specs, values
+        return self.expecting(functools.partial(bound.run, arrays, outputs), arrays, outputs)
+
+    def expecting(
+        self,
+        call: Callable[[], list[Array]],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None] | None = None,
+    ) -> list[Array]:
+        """Makes a call for the graph; where a size is not as expected, a program for any does it.
+
+        Args:
+            call: Computes the graph of the inputs.
+            inputs: As :meth:`run` takes them.
+            outputs: The same.
+
+        Raises:
+            InferCancelledError: The run is to end early.
+        """
+        if self._cancelled.is_set():
+            raise InferCancelledError("The request was cancelled.")
+        self._runs += 1
+        if self._plain is None or not self._gave_up():
+            try:
+                return call()
+            except OtherSizes:
+                self._surprises += 1
+                self._plain = self._plain or self._without_expectations()
+        return self._plain.run(inputs, outputs)
+
+    def program_for(self, arrays: Sequence[Array]) -> Program:
+        """The program that a run on these arrays would be."""
+        return self._specializer.program_for(arrays)
+
+    def new_outputs(self, program: Program) -> list[Array]:
+        """Memory for what a program computes, with arbitrary content."""
+        made = [operand for operand in program.outputs if operand is not None]
+        return [aligned_empty(operand.shape, operand.dtype) for operand in made]
+
+    def _without_expectations(self) -> GraphRunner:
+        plain = self._specializer.plain
+        if plain is None:
+            raise RuntimeError("a program expects sizes that nobody told")
+        most = self.bound_programs.most_bytes
+        return GraphRunner(plain, self._team, self._times, most, self._cancelled)
+
+    def _gave_up(self) -> bool:
+        """Whether expecting sizes costs more runs than it saves."""
+        few, surprises = _FEW_SURPRISES, self._surprises
+        return surprises > few and surprises * few > self._runs
+
+    def bind(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        scratch: Array | None = None,
+    ) -> BoundProgram | None:
+        """A program bound to these arrays for good, whose calls compute the outputs.
+
+        They hold for the present elements of the graph's value inputs. ``None`` where a run is more
+        than calls.
+
+        Args:
+            inputs: One array per graph input.
+            outputs: One array per graph output.
+            scratch: Bytes to work in while the calls run; by default memory of their own.
+        """
+        if self._times is not None:
+            return None
+        arrays = uncopied(inputs)
+        if arrays is None or not all(array.flags.carray for array in outputs):
+            return None
+        program = self._specializer.program_for(arrays)
+        self.bound_programs.discard(id(program))
+        self._last = None
+        arena = lent_arena(scratch, program.arena_bytes)
+        if arena is None:
+            arena = self._arena_for(program)
+        elif not len(self.bound_programs):
+            self.close()
+        runner_of = functools.partial(_nested, self._team, MOST_KEPT_BYTES, None)
+        bound = BoundProgram(program, self._team, None, arena, runner_of, self._in_place)
+        if not bound.settle(arrays, outputs):
+            return None
+        self._explained = kernels_of(program)
+        return bound
+
+    def leave_results(self) -> None:
+        """Writes to what the last run returned no more.
+
+        Its program is bound to other memory when its shapes come again.
+        """
+        if self._last is not None:
+            self._explained = self._last.explain()
+            self.bound_programs.discard(id(self._last.program))
+            self._last = None
+
+    def explain(self) -> tuple[ExecutedStep, ...]:
+        """The kernels of the last run, in order; none before the first one."""
+        return self._explained if self._last is None else self._last.explain()
+
+    @property
+    def value_inputs(self) -> tuple[int, ...]:
+        """Indices of the inputs whose elements decide what is run, as far as they are known."""
+        return self._specializer.value_inputs
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept for all shapes seen before, and the arena."""
+        plain = 0 if self._plain is None else self._plain.kept_bytes
+        return self.bound_programs.nbytes + self._arena.nbytes + plain
+
+    def close(self) -> None:
+        """Frees the memory; a later run takes new."""
+        self.bound_programs.clear()
+        self._last = self._plain = None
+        self._arena = aligned_empty((0,), _BYTE)
+
+    def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
+        program = self._specializer.program_for(arrays)
+        bound = self.bound_programs.get(id(program))
+        if bound is None:
+            arena = self._arena_for(program)
+            most = self.bound_programs.most_bytes
+            runner_of = functools.partial(_nested, self._team, most, self._cancelled)
+            bound = BoundProgram(program, self._team, self._times, arena, runner_of, self._in_place)
+            self.bound_programs.add(id(program), bound)
+        return bound
+
+    def _arena_for(self, program: Program) -> Array:
+        """The arena. If it is too small, what is bound to it is bound anew when it comes again.
+
+        It grows to the double at least, so that this happens a few times only; what no program
+        uses of it is never touched, and takes no memory.
+        """
+        if self._arena.nbytes < program.arena_bytes:
+            grown = 2 * self._arena.nbytes
+            self.bound_programs.clear()
+            self._arena = aligned_empty((max(grown, program.arena_bytes),), _BYTE)
+        return self._arena
+
+
+def _nested(
+    team: Team,
+    most_bytes: int,
+    cancelled: Event | None,
+    specializer: ProgramMaker,
+    times: Times | None,
+) -> GraphRunner:
+    """What runs a body or a rest. It knows no runner around it, so that no cycle keeps memory."""
+    return GraphRunner(specializer, team, times, most_bytes, cancelled)
