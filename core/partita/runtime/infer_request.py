@@ -141,13 +141,15 @@ class InferRequest(RequestTensors):
     def wait_for(self, timeout: float) -> bool:
         """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
 
+        Any number of them, infinity too.
+
         Raises:
             InferError: As :meth:`wait`, if it has ended.
         """
         run = self._async
         if run is None:
             return True
-        return run.wait(max(timeout, 0) / 1000)
+        return run.wait(min(max(timeout, 0) / 1000, threading.TIMEOUT_MAX))
 
     def cancel(self) -> None:
         """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,8 @@ class RequestTensors(OfOneProcess):
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
         other = share_state_with
+        if not isinstance(other, RequestTensors | None):
+            raise InputError(f"State is shared with another request; found {other!r}.")
         if other is not None and other.compiled_model is not compiled:
             raise InputError(f"A request of {other.compiled_model!r} has none of {compiled!r}.")
         self._place: DeviceModel = (
@@ -83,7 +85,7 @@ class RequestTensors(OfOneProcess):
 
     def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets several tensors, as :meth:`set_tensor` does one."""
-        for key, tensor in tensors.items():
+        for key, tensor in _by_key(tensors).items():
             self.set_tensor(key, tensor)
 
     def set_input_tensors(self, *tensors: Any) -> None:
@@ -92,16 +94,13 @@ class RequestTensors(OfOneProcess):
         Or sets one input to a batch of tensors, which are concatenated along their first axis:
         ``(index, [tensor, ...])``, or ``([tensor, ...])`` for a model with one input.
         """
-        if len(tensors) not in (1, 2):
-            found = f"{len(tensors)} arguments"
-            raise InputError(f"Give a dict, or an index and tensors; found {found}.")
-        given = tensors[0] if len(tensors) == 1 else {tensors[0]: tensors[1]}
+        key, given = _keyed(tensors)
+        if key is not None:
+            given = {key: given}
         if not isinstance(given, Mapping):
             given = {0: given}
         joined = {
-            key: np.concatenate([np.asarray(one) for one in parts])
-            if isinstance(parts, (list, tuple))
-            else parts
+            key: _joined(key, parts) if isinstance(parts, (list, tuple)) else parts
             for key, parts in given.items()
         }
         with self._idle():
@@ -109,7 +108,7 @@ class RequestTensors(OfOneProcess):
 
     def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets the tensors for several outputs, as :meth:`set_output_tensor` does for one."""
-        for key, tensor in tensors.items():
+        for key, tensor in _by_key(tensors).items():
             self.set_output_tensor(key, tensor)
 
     def set_input_tensor(self, *key_and_tensor: Any) -> None:
@@ -124,9 +123,9 @@ class RequestTensors(OfOneProcess):
             InputError: No such input, or a wrong dtype or shape.
             RequestBusyError: The request is running.
         """
-        given = key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor])
+        key, tensor = _keyed(key_and_tensor)
         with self._idle():
-            self._bind(given, copy=False)
+            self._bind(tensor if key is None else {key: tensor}, copy=False)
 
     def set_output_tensor(self, *key_and_tensor: Any) -> None:
         """Sets the tensor that runs write an output to: ``(index, tensor)``, or ``(tensor)``.
@@ -139,8 +138,8 @@ class RequestTensors(OfOneProcess):
             InputError: A wrong dtype or shape, or memory that cannot be written.
             RequestBusyError: The request is running.
         """
-        *key, target = key_and_tensor
-        port = find_port(self.model_outputs, key[0] if key else None, repr(self.compiled_model))
+        key, target = _keyed(key_and_tensor)
+        port = find_port(self.model_outputs, key, repr(self.compiled_model))
         with self._idle():
             self._outputs.set(port, target)
             self._inputs.forget_arrays()
@@ -306,3 +305,44 @@ class RequestTensors(OfOneProcess):
         )
         self._inputs.set_feedback(*state.feedback())
         return state
+
+
+def _keyed(given: Sequence[Any]) -> tuple[Any, Any]:
+    """The key, or ``None``, and the tensor that were given to set one.
+
+    Raises:
+        InputError: Neither one argument nor two, or a key that cannot be one.
+    """
+    if len(given) not in (1, 2):
+        raise InputError(
+            f"Give an index, name or port and what to set there; found {len(given)} arguments."
+        )
+    if len(given) == 1:
+        return None, given[0]
+    if not isinstance(given[0], Hashable):
+        raise InputError(f"Tensors are set by index, name or port; found {given[0]!r}.")
+    return given[0], given[1]
+
+
+def _by_key(tensors: Any) -> Mapping[Any, Any]:
+    """Tensors by index, name or port.
+
+    Raises:
+        InputError: They are no dict.
+    """
+    if not isinstance(tensors, Mapping):
+        found = type(tensors).__name__
+        raise InputError(f"Give a dict of index, name or port to tensor; found {found}.")
+    return tensors
+
+
+def _joined(key: Any, parts: Sequence[Any]) -> Any:
+    """One array of a batch of them.
+
+    Raises:
+        InputError: There are none, or they do not fit one another.
+    """
+    try:
+        return np.concatenate([np.asarray(one) for one in parts])
+    except ValueError as error:
+        raise InputError(f"The tensors for input {key!r} make no batch: {error}") from error

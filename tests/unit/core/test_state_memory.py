@@ -100,6 +100,7 @@ def test_state_may_be_given_as_an_input(device):
     assert fill(request, 1, 1) == 15
     found = request.infer([*row(1, 0).values(), given, given])
     assert found["sum"][0, 0] == 701
+    assert request.infer({**row(1, 0), -1: np.full_like(given, 3)})["sum"][0, 0] == 22
     assert device.copied == 0
 
 
@@ -154,6 +155,8 @@ def test_what_cannot_be_shared():
         model.create_infer_request(share_state_with=request)
     with pytest.raises(InputError, match=r"A request of .* has none of"):
         other.create_infer_request(share_state_with=request)
+    with pytest.raises(InputError, match="State is shared with another request; found 'one'"):
+        model.create_infer_request(share_state_with="one")
 
 
 def test_a_device_that_offers_nothing_has_two_tensors_by_turns():

@@ -57,8 +57,26 @@ def test_tensors_of_a_batch_are_joined(core):
     np.testing.assert_array_equal(request.infer()[0], -X)
     request.set_input_tensors(0, [ov.Tensor(X)] * 2)
     assert request.infer()[0].shape == (4, 3)
-    with pytest.raises(InputError, match="Give a dict, or an index and tensors; found 3 arguments"):
-        request.set_input_tensors(0, 1, 2)
+    for parts, why in (([], "at least one array"), ([X, X[0]], "same number of dimensions")):
+        with pytest.raises(InputError, match=f"tensors for input 0 make no batch: .*{why}"):
+            request.set_input_tensors(0, parts)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("name", ["set_input_tensor", "set_input_tensors", "set_output_tensor"])
+def test_tensors_are_set_by_one_or_two_arguments(compiled, name, count):
+    given = [0, X, X][:count]
+    with pytest.raises(InputError, match=f"and what to set there; found {count} arguments"):
+        getattr(compiled.create_infer_request(), name)(*given)
+
+
+def test_tensors_are_set_by_keys(compiled):
+    request = compiled.create_infer_request()
+    for name in ("set_tensors", "set_output_tensors"):
+        with pytest.raises(InputError, match="a dict of index, name or port to tensor; found list"):
+            getattr(request, name)([X])
+    with pytest.raises(InputError, match=r"are set by index, name or port; found \[0\]"):
+        request.set_input_tensor([0], X)
 
 
 def test_queues_tell_whose_runs_go_on(compiled):

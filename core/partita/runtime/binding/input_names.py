@@ -71,7 +71,7 @@ class InputNames:
             if index is not None:
                 return index
         elif isinstance(key, (int, np.integer)) and -len(self._ports) <= key < len(self._ports):
-            return int(key)
+            return int(key) % len(self._ports)
         hint = self._compiled.model.constant_hint(key)
         raise InputError(
             f"{self._compiled!r} has no input {key!r}; it takes {self._expected()}.{hint}"
