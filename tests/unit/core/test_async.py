@@ -11,12 +11,7 @@ from patience import patiently
 from toy_device import ToyDevice, core_with
 
 import partita as ov
-from partita.errors import (
-    InferCancelledError,
-    InferError,
-    InputError,
-    RequestBusyError,
-)
+from partita.errors import InferCancelledError, InferError, InputError, RequestBusyError
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 

@@ -1,1 +1,1 @@
-"""Positions of windows and of resampled axes of an operator."""
+"""Geometry of operators: windows, resampled axes, slices, ranges, shapes that are broadcast."""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.windows import resolve
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
-from partita.lowering.shapes.result_shapes import broadcast
 
 Operands = Sequence[Operand | None]
 Estimate = Callable[[Node, Any, int], float]

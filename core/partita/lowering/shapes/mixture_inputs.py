@@ -11,7 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering.graph import Node
 from partita.lowering.kernel_table import refused_attribute, refused_choice
 from partita.lowering.program import Array, Operand
-from partita.lowering.shapes.mixture_rules import Layer, layers_of
+from partita.lowering.shapes.mixture_layers import Layer, layers_of
 
 _ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 _NEVER = {"use_sparse_mixer": 0, "swiglu_limit_after_activation": 0}

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.shapes.result_shapes import count_of_range, length_of_range
+from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, whole
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of

@@ -13,8 +13,8 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.fusion.activation import CLIP_DEFAULTS
+from partita.lowering.geometry.broadcasting import broadcast as broadcast_shapes
 from partita.lowering.kernel_table import HALVES
-from partita.lowering.shapes.result_shapes import broadcast as broadcast_shapes
 from partita_opencl.emitters.operator_table import (
     BOOL,
     COMPUTED,

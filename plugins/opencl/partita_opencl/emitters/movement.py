@@ -10,8 +10,8 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.shapes.shape_rules import check_box
 from partita.lowering.shapes.symbolic_size import whole
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator

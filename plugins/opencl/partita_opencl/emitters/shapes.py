@@ -8,8 +8,8 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
+from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
-from partita.lowering.shapes.result_shapes import count_of_range, length_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integers, whole
 from partita_opencl.emitters.movement import expand, one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator

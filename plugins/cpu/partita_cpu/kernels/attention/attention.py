@@ -11,8 +11,8 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.kernel_table import refused_choice
-from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
 from partita_cpu.kernels.attention.valid_keys import attend_valid_keys, has_valid_keys
 from partita_cpu.kernels.elementwise.cast import emit_cast

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.shapes.result_shapes import broadcast
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention import emit_attention

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.shapes import result_shapes
+from partita.lowering.geometry import broadcasting
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.math import wide_vectors
@@ -151,7 +151,7 @@ def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     """
     shapes = [operand.shape for operand in operands]
     try:
-        return result_shapes.broadcast(*shapes)
+        return broadcasting.broadcast(*shapes)
     except ValueError as error:
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise OperandError(

@@ -11,7 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
-from partita.lowering.shapes.result_shapes import broadcast
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.batched import emit_batches
 from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product, stays_stored

@@ -20,7 +20,7 @@ from partita.lowering.shapes.mixture_inputs import (
     refused_mixture,
     refused_quantized_mixture,
 )
-from partita.lowering.shapes.mixture_rules import Layer, layers_of
+from partita.lowering.shapes.mixture_layers import Layer, layers_of
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.mixture.experts import Experts, Part, SwiGlu, mixture
 from partita_cpu.kernels.mixture.routing import choose_experts, routes

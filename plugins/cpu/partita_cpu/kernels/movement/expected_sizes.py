@@ -16,8 +16,8 @@ import numpy as np
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.builder import Emitted
+from partita.lowering.geometry.ranges import length_of_range
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.result_shapes import length_of_range
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.kernels.constant import count_up

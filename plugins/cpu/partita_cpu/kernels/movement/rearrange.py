@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
 from partita_cpu.nhwc.transpose import emit_transpose

@@ -22,7 +22,7 @@ from partita.lowering.shapes.mixture_inputs import (
     refused_mixture,
     refused_quantized_mixture,
 )
-from partita.lowering.shapes.mixture_rules import Layer, layers_of
+from partita.lowering.shapes.mixture_layers import Layer, layers_of
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.experts.products import (
     Gate,

@@ -10,7 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
-from partita.lowering.shapes.result_shapes import broadcast
+from partita.lowering.geometry.broadcasting import broadcast
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.bf16_triples import is_triple, triple_product
 from partita_opencl.emitters.gemm.matrix_units import (

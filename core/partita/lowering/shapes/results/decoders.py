@@ -1,31 +1,21 @@
-"""Shapes and types of results of operators of decoders; see `result_shapes`."""
+"""Results of operators of decoders: products of few bits, caches, normalized sums."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.results.rule import ResultRules
 from partita.lowering.shapes.symbolic_size import evaluated, settled, whole
 
-Rules = Callable[[Node, Any], Sequence[Operand] | None]
-
-DECODER_RULES: dict[str, Rules] = {}
-"""By operator; each makes stand-ins for all outputs, or ``None`` if they are not as usual."""
+DECODER_RESULTS = ResultRules()
 
 _MICROSOFT = "com.microsoft::"
 _BYTE = np.dtype(np.uint8)
-
-
-def _rule(*kinds: str) -> Callable[[Rules], Rules]:
-    def register(rule: Rules) -> Rules:
-        DECODER_RULES.update(dict.fromkeys(kinds, rule))
-        return rule
-
-    return register
 
 
 def _outputs(node: Node, *found: Operand) -> Sequence[Operand] | None:
@@ -33,13 +23,13 @@ def _outputs(node: Node, *found: Operand) -> Sequence[Operand] | None:
     return found if all(value is None for value in node.outputs[len(found) :]) else None
 
 
-@_rule(_MICROSOFT + "MatMulNBits")
+@DECODER_RESULTS.outputs(_MICROSOFT + "MatMulNBits")
 def _matmul_nbits(node: Node, operands: Any) -> Sequence[Operand] | None:
     x = operands[0]
     return _outputs(node, Operand((*x.shape[:-1], node.attrs["N"]), x.dtype))
 
 
-@_rule(_MICROSOFT + "GatherBlockQuantized")
+@DECODER_RESULTS.outputs(_MICROSOFT + "GatherBlockQuantized")
 def _gather_block_quantized(node: Node, operands: Any) -> Sequence[Operand] | None:
     data, index, scales = operands[:3]
     shape = list(data.shape)
@@ -49,7 +39,7 @@ def _gather_block_quantized(node: Node, operands: Any) -> Sequence[Operand] | No
     return _outputs(node, Operand((*shape[:axis], *index.shape, *shape[axis + 1 :]), scales.dtype))
 
 
-@_rule(
+@DECODER_RESULTS.outputs(
     *("SimplifiedLayerNormalization", "RotaryEmbedding", "partita::Mixture"),
     *(_MICROSOFT + name for name in ("RotaryEmbedding", "FastGelu", "BiasGelu", "QuickGelu")),
     *(_MICROSOFT + name for name in ("MoE", "QMoE")),
@@ -58,7 +48,7 @@ def _like_first(node: Node, operands: Any) -> Sequence[Operand] | None:
     return _outputs(node, Operand(operands[0].shape, operands[0].dtype))
 
 
-@_rule(
+@DECODER_RESULTS.outputs(
     *(_MICROSOFT + name for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"))
 )
 def _normalized_sum(node: Node, operands: Any) -> Sequence[Operand] | None:
@@ -67,7 +57,7 @@ def _normalized_sum(node: Node, operands: Any) -> Sequence[Operand] | None:
     return [Operand(operands[0].shape, operands[0].dtype) for _ in node.outputs]
 
 
-@_rule(_MICROSOFT + "GroupQueryAttention")
+@DECODER_RESULTS.outputs(_MICROSOFT + "GroupQueryAttention")
 def _group_query_attention(node: Node, operands: Any) -> Sequence[Operand] | None:
     query, key, _, past_key, past_value, _, total = operands[:7]
     if past_key is None or past_value is None:
@@ -84,6 +74,6 @@ def _group_query_attention(node: Node, operands: Any) -> Sequence[Operand] | Non
     return _outputs(node, y, *(Operand(shape, past.dtype) for past in (past_key, past_value)))
 
 
-@_rule("TensorScatter")
+@DECODER_RESULTS.outputs("TensorScatter")
 def _tensor_scatter(node: Node, operands: Any) -> Sequence[Operand] | None:
     return _outputs(node, Operand(operands[0].shape, operands[0].dtype))

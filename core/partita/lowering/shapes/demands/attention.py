@@ -1,11 +1,11 @@
-"""What operators of decoders demand of the shapes of their inputs; see `shape_rules`."""
+"""Demands of operators of decoders: attention with a cache, rotation, rows put into a cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from partita.lowering.graph import Node
-from partita.lowering.shapes.demands import Demand, Shape, Shapes, demands_in, is_of_shape
+from partita.lowering.shapes.demands.demand import Demand, Shape, Shapes, demands_in, is_of_shape
 from partita.tensors.cache_rows import is_quantized, row_bytes
 
 ATTENTION_DEMANDS: dict[str, Demand] = {}

@@ -1,0 +1,1 @@
+"""Shapes and types of results, told without emitting anything, by family of operators."""
