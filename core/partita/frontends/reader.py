@@ -17,6 +17,7 @@ from partita.frontends.onnx.external_data import (
     check_weights,
     densify,
     put_weights,
+    set_folder,
     tensors_of,
 )
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
@@ -139,6 +140,8 @@ def _from_onnx(
             proto, folder = by_real_names(proto, path)
         ir_model = ir.from_proto(densify(proto, origin))
         put_weights(ir_model.graph, apart)
+        if folder is not None:
+            set_folder(ir_model, folder)
         if labels:
             note_on_model(ir_model, {LABELS: labels})
     except PartitaError:
@@ -146,8 +149,6 @@ def _from_onnx(
     except Exception as error:  # damaged files make the parsers raise errors of any kind
         what = described(proto, error)
         raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
-    if folder is not None:
-        ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = "model" if path is None else path.stem
     return ir_model

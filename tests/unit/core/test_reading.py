@@ -633,6 +633,46 @@ def test_external_weights_in_bodies_and_functions_are_checked():
     refused(body, "Tensor 't' of the ModelProto is kept in file '/etc/passwd'")
 
 
+def placed_in_function(tensor, place):
+    """A model whose result is a tensor, which lies deep in a function."""
+    out = [value("o", [4])]
+    if place == "default":
+        constant = node("Constant", [], "c")
+        constant.attribute.add(name="value", ref_attr_name="told", type=onnx.AttributeProto.TENSOR)
+        proto = with_function([constant])
+        proto.functions[0].attribute_proto.append(helper.make_attribute("told", tensor))
+        return proto
+    if place == "constant of a body":
+        body = helper.make_graph([node("Constant", [], "o", value=tensor)], "body", [], out)
+    else:
+        body = helper.make_graph([node("Identity", ["t"], "o")], "body", [], out, [tensor])
+    always = numpy_helper.from_array(np.array(True), "always")
+    choose = node("If", ["always"], "c", then_branch=body, else_branch=body)
+    return with_function([node("Constant", [], "always", value=always), choose])
+
+
+@pytest.mark.parametrize("place", ["default", "constant of a body", "initializer of a body"])
+def test_external_weights_deep_in_functions(tmp_path, monkeypatch, place):
+    """From the current folder they led anywhere, and those beside the model were not found."""
+    tensor = TensorProto(name="t", data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    entry = tensor.external_data.add(key="location", value="w.bin")
+    found = np.arange(4, dtype=np.float32)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "w.bin").write_bytes(found.tobytes())
+    path = tmp_path / "in" / "m.onnx"
+    path.write_bytes(placed_in_function(tensor, place).SerializeToString())
+    assert external_files(path.read_bytes(), path) == [path.with_name("w.bin")]
+    monkeypatch.chdir(tmp_path)
+    model = read_model(path)
+    for again in (model, read_model(model.to_onnx())):  # what is written names no files
+        (result,) = evaluate(again, x=X)
+        np.testing.assert_array_equal(result, found)
+    refused(path.read_bytes(), "is kept in file 'w.bin'; read the model from its path")
+    entry.value = str(tmp_path / "in" / "w.bin")
+    path.write_bytes(placed_in_function(tensor, place).SerializeToString())
+    refused(path, "which is outside the model's folder")
+
+
 # ------------------------------------------------------------------------ inner weights
 
 

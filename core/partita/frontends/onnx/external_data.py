@@ -6,7 +6,7 @@ import errno
 import functools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,20 +85,58 @@ def put_weights(graph: ir.Graph, apart: Mapping[str, memoryview]) -> None:
 
 
 def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """All tensors that a model holds: initializers and attributes, the parts of sparse ones too."""
+    """All tensors that a model holds, its functions and all bodies included.
+
+    They are initializers, tensors in attributes and in defaults of functions' attributes, and both
+    parts of sparse ones. What is not listed here is not checked before it is read.
+    """
     graphs = list(_graphs(proto.graph))
-    nodes = [node for graph in graphs for node in graph.node]
-    nodes += [node for function in proto.functions for node in function.node]
+    attributes = [attribute for graph in graphs for attribute in _attributes(graph.node)]
+    for function in proto.functions:
+        own = [*function.attribute_proto, *_attributes(function.node)]
+        bodies = list(_bodies(own))
+        graphs += bodies
+        attributes += own
+        attributes += [attribute for graph in bodies for attribute in _attributes(graph.node)]
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
     sparse = [tensor for graph in graphs for tensor in graph.sparse_initializer]
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.type in _NUMBERS_AND_TEXTS:
-                continue
-            tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
-            if attribute.HasField("sparse_tensor"):
-                sparse.append(attribute.sparse_tensor)
+    for attribute in attributes:
+        if attribute.type in _NUMBERS_AND_TEXTS:
+            continue
+        tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+        sparse += attribute.sparse_tensors
+        if attribute.HasField("sparse_tensor"):
+            sparse.append(attribute.sparse_tensor)
     return tensors + [part for tensor in sparse for part in (tensor.values, tensor.indices)]
+
+
+def set_folder(model: ir.Model, folder: Path) -> None:
+    """Says in which folder files of weights lie, those of functions and bodies included.
+
+    Tensors in attributes, which are no initializers and may stay where they are, become arrays that
+    map their files: a model that is written holds no other files' names.
+    """
+    import onnx_ir as ir
+
+    functions = model.functions.values()
+    held = [function.attributes for function in functions]  # defaults
+    graphs = [model.graph, *(function.graph for function in functions)]
+    graphs += [
+        default.value
+        for defaults in held
+        for default in defaults.values()
+        if isinstance(default.value, ir.Graph)
+    ]
+    for graph in graphs:
+        ir.external_data.set_base_dir(graph, folder)
+        held += [node.attributes for node in ir.traversal.RecursiveGraphIterator(graph)]
+    for attributes in held:
+        for name, attribute in attributes.items():
+            tensor = attribute.value
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.base_dir = folder
+                array = ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name)
+                attributes[name] = ir.AttrTensor(name, array)
 
 
 def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
@@ -130,13 +168,22 @@ def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all bodies in it."""
     yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type in _NUMBERS_AND_TEXTS:
-                continue
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(body)
+    yield from _bodies(_attributes(graph.node))
+
+
+def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
+    return (attribute for node in nodes for attribute in node.attribute)
+
+
+def _bodies(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.GraphProto]:
+    """All graphs that attributes hold, at any depth."""
+    for attribute in attributes:
+        if attribute.type in _NUMBERS_AND_TEXTS:
+            continue
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _graphs(body)
 
 
 def _bytes_of(tensor: onnx.TensorProto, where: str) -> int:
