@@ -181,13 +181,13 @@ class Builder:
         kind = np.dtype(dtype)
         if any(n < 0 for n in dims):
             raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
-                f"{list(dims)}; check the shapes and attributes that lead to it."
+                f"Operation '{self.node.name}' ({self.node.model_kind}) would make a tensor of "
+                f"shape {list(dims)}; check the shapes and attributes that lead to it."
             )
         if math.prod(dims) * kind.itemsize > _MOST_BYTES:
             raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.told}) would make a tensor of shape "
-                f"{list(dims)}, more than any memory; check the shapes that lead to it."
+                f"Operation '{self.node.name}' ({self.node.model_kind}) would make a tensor of "
+                f"shape {list(dims)}, more than any memory; check the shapes that lead to it."
             )
         if not self._folding:
             return Operand(dims, kind)
@@ -199,8 +199,8 @@ class Builder:
         dims = tuple(map(whole, shape))
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.told}) cannot view a tensor of shape "
-                f"{list(x.shape)} as {list(dims)}."
+                f"Operation '{self.node.name}' ({self.node.model_kind}) cannot view a tensor of "
+                f"shape {list(x.shape)} as {list(dims)}."
             )
         return x.viewed(dims)
 
@@ -439,7 +439,7 @@ class Builder:
         self.steps.append(step)
         if len(self.steps) > self._steps_end:
             raise CompileError(
-                f"Operation '{self.node.name}' ({self.node.told}) would take more than "
+                f"Operation '{self.node.name}' ({self.node.model_kind}) would take more than "
                 f"{_MOST_STEPS} steps; check the shapes that lead to it."
             )
 

@@ -193,7 +193,7 @@ def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
         numbers = isinstance(error, (ArithmeticError, IndexError, ValueError))
         kind = OperandError if numbers else CompileError
         raise kind(
-            f"Operation '{node.name}' ({node.told}) cannot be computed from its constants by "
+            f"Operation '{node.name}' ({node.model_kind}) cannot be computed from its constants by "
             f"ONNX's reference ({type(error).__name__}: {error}); check its attributes and inputs."
         ) from error
     return [np.asarray(next(computed)) if name else np.empty(0) for name in proto.output]

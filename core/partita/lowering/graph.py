@@ -68,7 +68,7 @@ class Node:
     """
 
     __slots__ = (
-        "_told",
+        "_model_kind",
         "attrs",
         "domain",
         "inputs",
@@ -99,7 +99,7 @@ class Node:
         self.attrs = dict(attrs or {})
         self.name = name
         self.origins = (name,) if origins is None else origins
-        self._told = ""
+        self._model_kind = ""
         for value in self.outputs:
             if value is not None:
                 value.producer = self
@@ -156,15 +156,15 @@ class Node:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     @property
-    def told(self) -> str:
+    def model_kind(self) -> str:
         """The :attr:`kind` that the operation of this name has in the model, for messages."""
-        return self._told or self.kind
+        return self._model_kind or self.kind
 
     def stand_for(self, nodes: Iterable[Node]) -> None:
         """Takes over from the one of this name how the model writes it."""
         for node in nodes:
             if node.name == self.name:
-                self._told = node.told
+                self._model_kind = node.model_kind
 
     def graphs(self) -> list[Graph]:
         """The graphs among the attributes (bodies of If, Loop and Scan)."""

@@ -47,7 +47,7 @@ def _described(node: Node, error: Exception) -> str:
     attributes = ", ".join(f"{name}={value!r}" for name, value in node.attrs.items())
     shown = attributes[:_MOST] + "..." * (len(attributes) > _MOST)
     return (
-        f"Operation '{node.name}' ({node.told}) cannot be computed with "
+        f"Operation '{node.name}' ({node.model_kind}) cannot be computed with "
         f"{f'attributes {shown}' if shown else 'its inputs'} "
         f"({type(error).__name__}: {error}); check its attributes and what it reads."
     )

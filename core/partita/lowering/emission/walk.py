@@ -155,7 +155,9 @@ class Walk:
             self._builder.begin(node, False)
             source = node.inputs[0]
             if source is None:
-                raise CompileError(f"Operation '{node.name}' ({node.told}) lacks its first input.")
+                raise CompileError(
+                    f"Operation '{node.name}' ({node.model_kind}) lacks its first input."
+                )
             if node.op_type == "If":
                 condition = self._builder.value(self._operand(source))
                 self._inline(node, taken_branch(node, condition), work)
@@ -276,8 +278,8 @@ class Walk:
         if not self._target.allow_split:
             names = ", ".join(f"'{value.name}'" for value in values)
             error = CompileError(
-                f"Operation '{node.name}' ({node.told}) needs the value of {names}, which is only "
-                "known while the model runs; this device cannot compile that."
+                f"Operation '{node.name}' ({node.model_kind}) needs the value of {names}, which is "
+                "only known while the model runs; this device cannot compile that."
             )
             if not self._folds_all:
                 raise MustFoldAll from error

@@ -61,7 +61,7 @@ def resolve_dft(node: Node, shape: Sequence[int], length: int | None, axis: int)
     rank = len(shape)
     if not -rank <= axis < rank - 1 or axis == -1:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has axis {axis}; its input of shape "
+            f"Operation '{node.name}' ({node.model_kind}) has axis {axis}; its input of shape "
             f"{list(shape)} takes {-rank} to {rank - 2}, but for -1: its last dimension holds the "
             "parts of a number."
         )
@@ -74,8 +74,8 @@ def resolve_dft(node: Node, shape: Sequence[int], length: int | None, axis: int)
         points = 2 * (points - 1)
     if (half or length is not None) and points < 1:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) transforms {points} points of an input of "
-            f"shape {list(shape)} along dimension {axis}; dft_length is to be at least 1."
+            f"Operation '{node.name}' ({node.model_kind}) transforms {points} points of an input "
+            f"of shape {list(shape)} along dimension {axis}; dft_length is to be at least 1."
         )
     bins = points // 2 + 1 if half and not inverse else points
     parts = 1 if half and inverse else 2

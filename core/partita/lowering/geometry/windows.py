@@ -189,7 +189,7 @@ def resolve(
     window = (_slid if symbolic else _kept)(sliding, tuple(size), tuple(kernel))
     if window is None:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has a window of {list(kernel)} that "
+            f"Operation '{node.name}' ({node.model_kind}) has a window of {list(kernel)} that "
             f"does not fit its padded input of {list(size)}."
         )
     return window
@@ -312,8 +312,8 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
 def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
     if not 1 <= rank <= 3 or len(kernel) != rank:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has {rank} spatial dimensions and a window "
-            f"of {len(kernel)}; 1 to 3 of both are possible."
+            f"Operation '{node.name}' ({node.model_kind}) has {rank} spatial dimensions and a "
+            f"window of {len(kernel)}; 1 to 3 of both are possible."
         )
 
 
@@ -323,8 +323,8 @@ def _check_numbers(node: Node, kernel: Sequence[int]) -> None:
     for name, values in {**named, "kernel_shape": kernel}.items():
         if any(abs(value) >= _MOST for value in values):
             raise OperandError(
-                f"Operation '{node.name}' ({node.told}) has {name} {list(values)}; numbers up "
-                f"to {_MOST - 1} are possible."
+                f"Operation '{node.name}' ({node.model_kind}) has {name} {list(values)}; numbers "
+                f"up to {_MOST - 1} are possible."
             )
 
 

@@ -59,7 +59,8 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
     if fault is not None:
         listed = ", ".join("none" if shape is None else str(list(shape)) for shape in shapes)
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}): {fault}; its inputs have shapes {listed}."
+            f"Operation '{node.name}' ({node.model_kind}): {fault}; its inputs have shapes "
+            f"{listed}."
         )
 
 
@@ -83,6 +84,6 @@ def check_box(
     last = start + sum(end for end in ends if end > 0)
     if first < 0 or last >= x.size:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) would copy elements beyond a tensor of shape "
-            f"{list(x.shape)}; check the shapes and attributes that lead to it."
+            f"Operation '{node.name}' ({node.model_kind}) would copy elements beyond a tensor of "
+            f"shape {list(x.shape)}; check the shapes and attributes that lead to it."
         )

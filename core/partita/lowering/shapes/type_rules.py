@@ -43,8 +43,8 @@ def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
         if len(found) > 1 and not found <= PRECISIONS:
             listed = ", ".join("none" if o is None else str(o.dtype) for o in operands)
             raise CompileError(
-                f"Operation '{node.name}' ({node.told}) has inputs of types {listed}; one type is "
-                "due where they are joined or combined. Cast them."
+                f"Operation '{node.name}' ({node.model_kind}) has inputs of types {listed}; one "
+                "type is due where they are joined or combined. Cast them."
             )
 
 

@@ -114,5 +114,5 @@ def emitter_for(node: Node, operands: Sequence[Operand | None]) -> Entry:
         )
     reason = entry.refuse(node, [None if o is None else o.dtype for o in operands])
     if reason is not None:
-        raise CompileError(f"Operation '{node.name}' ({node.told}) on device CPU: {reason}.")
+        raise CompileError(f"Operation '{node.name}' ({node.model_kind}) on device CPU: {reason}.")
     return entry

@@ -64,8 +64,8 @@ def _emit_draw(b: Builder, node: Node, shape: tuple[int, ...], dtype: np.dtype[A
         low, high = float(attrs.get("low", 0.0)), float(attrs.get("high", 1.0))
         if not math.isfinite(high - low):
             raise CompileError(
-                f"Operation '{node.name}' ({node.told}) draws from {low} to {high}; the distance "
-                "must be finite."
+                f"Operation '{node.name}' ({node.model_kind}) draws from {low} to {high}; the "
+                "distance must be finite."
             )
         b.call_numpy(draw_uniform, _generator(node), low, high, y)
     return emit_cast(b, y, dtype)

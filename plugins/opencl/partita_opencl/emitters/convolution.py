@@ -113,9 +113,9 @@ def check_size(node: Node, image: int, channels: int, window: Window) -> None:
     most = max(image, channels * math.prod(padded), math.prod(window.out))
     if max(most, *padded, *ends) > LARGEST_IMAGE:
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) has images of {image} elements, padded to "
-            f"{padded[::-1]}, and results of {math.prod(window.out)} pixels; device OPENCL takes "
-            f"{LARGEST_IMAGE}."
+            f"Operation '{node.name}' ({node.model_kind}) has images of {image} elements, padded "
+            f"to {padded[::-1]}, and results of {math.prod(window.out)} pixels; device OPENCL "
+            f"takes {LARGEST_IMAGE}."
         )
 
 
@@ -129,8 +129,8 @@ def as_result(k: Kit, node: Node, residual: Operand, out: Operand) -> Operand:
     fits = len(dims) == out.ndim
     if not fits or any(n not in (1, m) for n, m in zip(dims, out.shape, strict=True)):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}): a tensor of shape {list(residual.shape)} "
-            f"does not broadcast to {list(out.shape)}."
+            f"Operation '{node.name}' ({node.model_kind}): a tensor of shape "
+            f"{list(residual.shape)} does not broadcast to {list(out.shape)}."
         )
     return expand(k, residual, out.shape)
 

@@ -74,6 +74,6 @@ def _check_size(node: Node, x: Operand, window: Window) -> None:
     image = x.size // max(x.shape[0], 1)
     if max(image, *ends, math.prod(window.size)) > LARGEST_IMAGE:
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) has images of {image} elements, and results of "
-            f"{list(window.size)} pixels; device OPENCL takes {LARGEST_IMAGE}."
+            f"Operation '{node.name}' ({node.model_kind}) has images of {image} elements, and "
+            f"results of {list(window.size)} pixels; device OPENCL takes {LARGEST_IMAGE}."
         )

@@ -47,7 +47,7 @@ def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
         node = k.builder.node
         shapes = " and ".join(str(list(x.shape)) for x in operands)
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot broadcast shapes {shapes}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot broadcast shapes {shapes}."
         ) from error
 
 
@@ -112,7 +112,9 @@ def _emit_expression(k: Kit, node: Node, *inputs: Operand) -> Operand:
     dtype = inputs[0].dtype
     template = _template(expression, dtype)
     if template is None:
-        raise CompileError(f"Operation '{node.name}' ({node.told}) has no kernel for {dtype}.")
+        raise CompileError(
+            f"Operation '{node.name}' ({node.model_kind}) has no kernel for {dtype}."
+        )
     result = _BOOL if expression.compares else dtype
     parameters = expression.parameters(node.attrs)
     if _hides_zero(expression, dtype):

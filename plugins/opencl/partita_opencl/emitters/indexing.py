@@ -61,8 +61,8 @@ def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: 
     axis = axis_of(node, x.ndim)
     if indices.shape != updates.shape:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has indices of shape {list(indices.shape)} "
-            f"and updates of shape {list(updates.shape)}."
+            f"Operation '{node.name}' ({node.model_kind}) has indices of shape "
+            f"{list(indices.shape)} and updates of shape {list(updates.shape)}."
         )
     if updates.dtype != x.dtype:
         updates = convert(k, updates, x.dtype)  # of halves, constants of one element are not
@@ -198,8 +198,8 @@ def gather_blocks(
     ):
         shapes = [list(x.shape) for x in (table, scales, zeros) if x is not None]
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has a table, scales and zero points of shapes "
-            f"{shapes}, which do not fit blocks of {block} elements of {bits} bits."
+            f"Operation '{node.name}' ({node.model_kind}) has a table, scales and zero points of "
+            f"shapes {shapes}, which do not fit blocks of {block} elements of {bits} bits."
         )
     y = k.empty((*indices.shape, *table.shape[1:-1], line), scales.dtype)
     flags = {} if zeros is None else {"ZEROS": None}

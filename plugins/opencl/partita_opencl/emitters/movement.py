@@ -45,13 +45,14 @@ def copy_box(
     if x.dtype.itemsize != y.dtype.itemsize:
         node = k.builder.node
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) cannot copy {x.dtype} to {y.dtype}; cast it."
+            f"Operation '{node.name}' ({node.model_kind}) cannot copy {x.dtype} to {y.dtype}; cast "
+            "it."
         )
     dims, froms, tos = _merged(sizes, x_steps, y_steps)
     if len(dims) > _DIMS:
         node = k.builder.node
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) moves a box of {len(dims)} dimensions; "
+            f"Operation '{node.name}' ({node.model_kind}) moves a box of {len(dims)} dimensions; "
             f"device OPENCL takes {_DIMS}."
         )
     outer = math.prod(dims[2:])
@@ -238,7 +239,8 @@ def one_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
     """
     if not -rank <= axis < max(rank, 1):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has {name} {axis}; its input has rank {rank}."
+            f"Operation '{node.name}' ({node.model_kind}) has {name} {axis}; its input has rank "
+            f"{rank}."
         )
     return int(axis) % max(rank, 1)
 

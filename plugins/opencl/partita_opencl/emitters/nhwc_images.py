@@ -115,7 +115,7 @@ def conv(
         return out
     if residual is not None and residual.shape != out.shape:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot add a tensor of shape "
+            f"Operation '{node.name}' ({node.model_kind}) cannot add a tensor of shape "
             f"{list(residual.shape)} to a result of shape {list(out.shape)}."
         )
     if groups == filters > 1 == w.shape[1]:

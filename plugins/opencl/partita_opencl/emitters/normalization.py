@@ -123,8 +123,8 @@ def _repeated(k: Kit, v: Operand, x: Operand, shape: tuple[int, ...]) -> Operand
     if not fits:
         node = k.builder.node
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot broadcast shape {list(v.shape)} to "
-            f"{list(shape)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot broadcast shape {list(v.shape)} "
+            f"to {list(shape)}."
         )
     return expand(k, _as(k, v, x), shape)
 

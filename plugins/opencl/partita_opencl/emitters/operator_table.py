@@ -189,15 +189,15 @@ def emitter_for(
             reason = entry.refuse(node, [None if o is None else o.dtype for o in operands])
         if reason is not None:
             raise CompileError(
-                f"Operation '{node.name}' ({node.told}) on device {device}: {reason}."
+                f"Operation '{node.name}' ({node.model_kind}) on device {device}: {reason}."
             )
         if constant:
             return BoundEmitter(entry, tuning, folds)
         fit = fitness(family_of(node, entry))
         if fit.reason:
             raise CompileError(
-                f"Operation '{node.name}' ({node.told}): device {device} does not compute it: "
-                f"{fit.reason}. Run it on another device, e.g. 'HETERO:{device},CPU'."
+                f"Operation '{node.name}' ({node.model_kind}): device {device} does not compute "
+                f"it: {fit.reason}. Run it on another device, e.g. 'HETERO:{device},CPU'."
             )
         return BoundEmitter(entry, tuned(fit.form), folds)
 

@@ -24,7 +24,7 @@ def pool(k: Kit, node: Node, x: Operand) -> Operand:
         return y
     if math.prod(window.out) > _MOST_PIXELS:
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) makes images of {math.prod(window.out)} "
+            f"Operation '{node.name}' ({node.model_kind}) makes images of {math.prod(window.out)} "
             f"pixels; device OPENCL takes {_MOST_PIXELS}."
         )
     planes = x.shape[0] * x.shape[1]

@@ -24,7 +24,7 @@ def top_k(k: Kit, node: Node, x: Operand, count: Operand) -> tuple[Operand, Oper
     number = whole(k.value(count).reshape(-1)[0])
     if not 0 <= number <= x.shape[axis]:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) is to find {number} of {x.shape[axis]} "
+            f"Operation '{node.name}' ({node.model_kind}) is to find {number} of {x.shape[axis]} "
             "elements."
         )
     order = [*(i for i in range(x.ndim) if i != axis), axis]

@@ -220,7 +220,7 @@ def _filled(node: Node, outside: float, dtype: np.dtype[Any]) -> Array:
         fits = limits.min <= outside <= limits.max
     if not fits:
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) has extrapolation_value {outside}, which "
+            f"Operation '{node.name}' ({node.model_kind}) has extrapolation_value {outside}, which "
             f"{dtype} does not have."
         )
     return np.full(1, outside, dtype)

@@ -33,7 +33,7 @@ def _heads(b: Builder, x: Operand, count: int | None) -> Heads:
     batch, s, width = x.shape
     if not count or width % count:
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}): {width} features do not fall into "
+            f"Operation '{b.node.name}' ({b.node.model_kind}): {width} features do not fall into "
             f"{count} heads."
         )
     return Heads(b.view(x, (batch, s, count, width // count)), count, last=True)
@@ -51,7 +51,7 @@ def _joined(b: Builder, past: Operand | None, x: Heads, wanted: bool) -> Heads:
     if past is not None:
         if past.shape != (batch, x.count, before, x.size):
             raise OperandError(
-                f"Operation '{b.node.name}' ({b.node.told}): the past is of shape "
+                f"Operation '{b.node.name}' ({b.node.model_kind}): the past is of shape "
                 f"{list(past.shape)}, {[batch, x.count, before, x.size]} is needed."
             )
         copy_box(b, past, y, past.shape, strides_of(past.shape), steps)

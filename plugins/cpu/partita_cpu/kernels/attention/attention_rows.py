@@ -258,8 +258,8 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
     if not fits or q.count % max(k.count, 1):
         given = [x.shape for x in (q.tensor, k.tensor, v.tensor, mask, lengths) if x is not None]
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}): query, key, value and mask of shapes "
-            f"{', '.join(str(list(shape)) for shape in given)} do not fit each other."
+            f"Operation '{b.node.name}' ({b.node.model_kind}): query, key, value and mask of "
+            f"shapes {', '.join(str(list(shape)) for shape in given)} do not fit each other."
         )
 
 

@@ -125,7 +125,7 @@ def group_query_attention(
     shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.row)
     pasts = inputs.past_key, inputs.past_value
     if reason := refused_caches(node, CACHES, *pasts):
-        raise CompileError(f"Operation '{node.name}' ({node.told}): {reason.detail}.")
+        raise CompileError(f"Operation '{node.name}' ({node.model_kind}): {reason.detail}.")
     keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
     y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
     if y.size:

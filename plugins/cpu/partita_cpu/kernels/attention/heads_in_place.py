@@ -49,7 +49,7 @@ def attention_in_place(
     scores = Scores(attrs["scale"], masks, factors, attrs.get("least"), attrs["becomes_zero"])
     if not emit_attention(b, parts, HeadSizes(*attrs["sizes"]), scores):
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}): attention of {list(attrs['shape'])} does not "
-            "fit into one step."
+            f"Operation '{node.name}' ({node.model_kind}): attention of {list(attrs['shape'])} "
+            "does not fit into one step."
         )
     return y

@@ -156,7 +156,7 @@ def deform_conv(
         due = c.batch, parts * window.taps * count, *window.out_shape
         if given is not None and given.shape != due:
             raise OperandError(
-                f"Operation '{node.name}' ({node.told}) has the {name} of shape "
+                f"Operation '{node.name}' ({node.model_kind}) has the {name} of shape "
                 f"{list(given.shape)}; {list(due)} fits its input, weights and attributes."
             )
     y = b.empty(c.out_shape, x.dtype)

@@ -49,7 +49,7 @@ def _check_rank(node: Node) -> Reason | None:
 def _window(node: Node, x: Operand) -> Window:
     if not 3 <= x.ndim <= 5:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has an input of {x.ndim} dimensions; "
+            f"Operation '{node.name}' ({node.model_kind}) has an input of {x.ndim} dimensions; "
             "3 to 5 are possible."
         )
     kernel_shape = node.attrs["kernel_shape"]

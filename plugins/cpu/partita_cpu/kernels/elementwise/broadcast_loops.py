@@ -155,8 +155,8 @@ def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     except ValueError as error:
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast; "
-            "check the shapes of the inputs."
+            f"Operation '{b.node.name}' ({b.node.model_kind}): the shapes {listed} do not "
+            "broadcast; check the shapes of the inputs."
         ) from error
 
 
@@ -221,8 +221,8 @@ def emit_broadcast(
     ):
         listed = ", ".join(str(list(operand.shape)) for operand in operands)
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}): the shapes {listed} do not broadcast to "
-            f"{list(y.shape)}; check the shapes of the inputs."
+            f"Operation '{b.node.name}' ({b.node.model_kind}): the shapes {listed} do not "
+            f"broadcast to {list(y.shape)}; check the shapes of the inputs."
         )
     if y.size == 0:
         return

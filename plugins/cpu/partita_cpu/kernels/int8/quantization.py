@@ -158,8 +158,9 @@ class Grid:
             return
         if scale.size != x.shape[axis]:
             raise OperandError(
-                f"Operation '{node.name}' ({node.told}) has {scale.size} scales for axis {axis} "
-                f"of a tensor of shape {list(x.shape)}; it must have one per index of that axis."
+                f"Operation '{node.name}' ({node.model_kind}) has {scale.size} scales for axis "
+                f"{axis} of a tensor of shape {list(x.shape)}; it must have one per index of that "
+                "axis."
             )
         self.extents = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
         self.shape = (x.shape[axis], *[1] * (x.ndim - axis - 1))

@@ -316,8 +316,8 @@ def _requantized(
     channels = extents[1]
     if factor.size not in (1, channels) or (bias is not None and bias.size != channels):
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}) has {factor.size} scales for {channels} "
-            "channels; it must have 1, or one per channel."
+            f"Operation '{b.node.name}' ({b.node.model_kind}) has {factor.size} scales for "
+            f"{channels} channels; it must have 1, or one per channel."
         )
     terms = b.zeros(channels, np.int32) if bias is None else b.flat(bias)
     args = (b.flat(sums), terms, factor, b.flat(zero), b.flat(y))

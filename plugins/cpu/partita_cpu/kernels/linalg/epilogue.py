@@ -84,8 +84,8 @@ def finish(
     """
     if bias is not None and bias_mode == BIAS_PER_COLUMN and bias.size != inner:
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}) has a bias of shape {list(bias.shape)} for "
-            f"{inner} columns."
+            f"Operation '{b.node.name}' ({b.node.model_kind}) has a bias of shape "
+            f"{list(bias.shape)} for {inner} columns."
         )
     act = activation or NO_ACTIVATION
     mode = bias_mode if bias is not None else 0

@@ -62,7 +62,7 @@ def product(
         rows = -1
     if k != rows:
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}) cannot multiply tensors of shapes "
+            f"Operation '{b.node.name}' ({b.node.model_kind}) cannot multiply tensors of shapes "
             f"{list(x.shape)} and {list(w.shape)}."
         )
     y = b.empty((*batch, m, n), x.dtype)

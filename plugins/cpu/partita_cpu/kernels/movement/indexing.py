@@ -209,7 +209,7 @@ def table_of_indices(
     Raises:
         OperandError: One is out of bounds.
     """
-    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.told})"
+    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.model_kind})"
     return b.table((count,), np.int64, _within, *where, index_of, *args)
 
 

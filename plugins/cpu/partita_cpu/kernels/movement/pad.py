@@ -77,8 +77,8 @@ def _folded(
     kept, left, right = size + min(low, 0) + min(high, 0), max(low, 0), max(high, 0)
     if kept < 1 and (left or right):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has pads {low} and {high}, which leave nothing "
-            f"of the {size} elements along axis {axis} to repeat."
+            f"Operation '{node.name}' ({node.model_kind}) has pads {low} and {high}, which leave "
+            f"nothing of the {size} elements along axis {axis} to repeat."
         )
     longest = kept - 1 if mode == "reflect" else kept
     if kept < 1 or (mode != "edge" and max(left, right) > longest):  # the border folds again

@@ -38,8 +38,8 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
     dims = (1,) * (len(shape) - x.ndim) + x.shape
     if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
         raise OperandError(
-            f"Operation '{b.node.name}' ({b.node.told}): a tensor of shape {list(x.shape)} does "
-            f"not broadcast to {list(shape)}."
+            f"Operation '{b.node.name}' ({b.node.model_kind}): a tensor of shape {list(x.shape)} "
+            f"does not broadcast to {list(shape)}."
         )
     if x.size == math.prod(shape):
         return b.view(x, shape)
@@ -69,7 +69,7 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
     """
     if not -rank <= axis < rank:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has axis {axis}, "
+            f"Operation '{node.name}' ({node.model_kind}) has axis {axis}, "
             f"but its tensor has {rank} dimensions."
         )
     return axis % rank
@@ -124,7 +124,8 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     new = {axis_of(node, axis, rank) for axis in given}
     if len(new) < len(given):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) adds a dimension twice: axes {list(given)}."
+            f"Operation '{node.name}' ({node.model_kind}) adds a dimension twice: axes "
+            f"{list(given)}."
         )
     rest = iter(x.shape)
     return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])

@@ -31,7 +31,7 @@ def choice_of(b: Builder) -> Choice:
     choice = native_choice(b.options)
     if choice is None:
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.told}) needs native kernels, and there "
+            f"Operation '{b.node.name}' ({b.node.model_kind}) needs native kernels, and there "
             "are none for this machine."
         )
     return choice

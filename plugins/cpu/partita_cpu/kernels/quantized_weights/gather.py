@@ -173,8 +173,8 @@ def _check_shapes(
     if scales.shape != blocks or (zeros is not None and zeros.shape != points):
         found = [list(x.shape) for x in (scales, zeros) if x is not None]
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has scales and zero points of shapes {found}; "
-            f"elements of shape {shape} need {list(blocks)} and {list(points)}."
+            f"Operation '{node.name}' ({node.model_kind}) has scales and zero points of shapes "
+            f"{found}; elements of shape {shape} need {list(blocks)} and {list(points)}."
         )
 
 

@@ -165,7 +165,7 @@ def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
     each = -(-sizes.blocks * sizes.bits // 8) if zeros.dtype == np.uint8 else sizes.blocks
     if zeros.size != sizes.columns * each:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has {zeros.size} zero points of type "
+            f"Operation '{node.name}' ({node.model_kind}) has {zeros.size} zero points of type "
             f"{zeros.dtype}; {sizes.columns} columns of {sizes.blocks} blocks need "
             f"{sizes.columns * each}."
         )

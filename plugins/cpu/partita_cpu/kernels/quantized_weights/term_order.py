@@ -77,8 +77,8 @@ def in_order(
     groups = b.value(order).reshape(-1)[: sizes.terms]
     if len(groups) < sizes.terms or groups.min() < 0 or groups.max() >= sizes.blocks:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}): g_idx has {len(groups)} numbers of scales; "
-            f"{sizes.terms} are due, from 0 to {sizes.blocks - 1}."
+            f"Operation '{node.name}' ({node.model_kind}): g_idx has {len(groups)} numbers of "
+            f"scales; {sizes.terms} are due, from 0 to {sizes.blocks - 1}."
         )
     places, block_groups = _places(groups, sizes.size)
     wider = sizes._replace(terms=len(places))

@@ -39,7 +39,7 @@ def require_sizes(
     elif bias is not None and bias.size != form.columns:
         wrong = f"a bias of {bias.size} elements for N {form.columns}"
     if wrong:
-        raise OperandError(f"Operation '{node.name}' ({node.told}) has {wrong}.")
+        raise OperandError(f"Operation '{node.name}' ({node.model_kind}) has {wrong}.")
 
 
 def joined_blocks(
@@ -107,8 +107,8 @@ def joined_halves(
     matrices = [matrix for matrix in by_input[0] if matrix is not None]
     if x.shape[-1:] != (form.depth,):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) has an input of shape {list(x.shape)} for "
-            f"weights of {form.depth} rows."
+            f"Operation '{node.name}' ({node.model_kind}) has an input of shape {list(x.shape)} "
+            f"for weights of {form.depth} rows."
         )
     stream = stream_of(form, 1)
 

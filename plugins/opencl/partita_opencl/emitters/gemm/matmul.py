@@ -131,8 +131,8 @@ def _matmul(
 ) -> Operand:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[max(0, b.ndim - 2)]:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot multiply shapes {list(a.shape)} and "
-            f"{list(b.shape)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot multiply shapes {list(a.shape)} "
+            f"and {list(b.shape)}."
         )
     if is_half(a.dtype) and _streams(k, a, b, bias, residual):
         return _streamed(k, node, a, b, bias, residual)

@@ -63,13 +63,13 @@ def attention(
     keys = shapes[1][1]
     if shapes[1] != shapes[2] or shapes[1] != (batch, keys, heads, elements):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot attend by shapes {list(q.shape)}, "
+            f"Operation '{node.name}' ({node.model_kind}) cannot attend by shapes {list(q.shape)}, "
             f"{list(key.shape)} and {list(value.shape)}."
         )
     if elements % UNIT or elements > MOST_ELEMENTS:
         raise CompileError(
-            f"Operation '{node.name}' ({node.told}) has heads of {elements} elements; multiples of "
-            f"{UNIT} up to {MOST_ELEMENTS} are possible."
+            f"Operation '{node.name}' ({node.model_kind}) has heads of {elements} elements; "
+            f"multiples of {UNIT} up to {MOST_ELEMENTS} are possible."
         )
     out = k.empty(shapes[0], q.dtype)
     if not out.size:
@@ -125,8 +125,8 @@ def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot add a mask of shape {list(mask.shape)} "
-            f"to scores of shape {list(whole)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot add a mask of shape "
+            f"{list(mask.shape)} to scores of shape {list(whole)}."
         )
     strides = (math.prod(shape[axis + 1 :]) for axis in range(4))
     return ints(*(step if size > 1 else 0 for step, size in zip(strides, shape, strict=True)))

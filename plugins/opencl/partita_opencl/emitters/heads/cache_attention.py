@@ -189,8 +189,8 @@ class Sizes:
 
 def _refuse(node: Node, what: str, x: Operand) -> NoReturn:
     raise OperandError(
-        f"Operation '{node.name}' ({node.told}) has {what}: an input of shape {list(x.shape)} "
-        f"and type {x.dtype} does not fit."
+        f"Operation '{node.name}' ({node.model_kind}) has {what}: an input of shape "
+        f"{list(x.shape)} and type {x.dtype} does not fit."
     )
 
 
@@ -226,7 +226,7 @@ def group_query_attention(
     Where past and present are one buffer, only the new tokens are written.
     """
     if reason := refused_caches(node, FLOATS, past_key, past_value):
-        raise CompileError(f"Operation '{node.name}' ({node.told}): {reason.detail}.")
+        raise CompileError(f"Operation '{node.name}' ({node.model_kind}): {reason.detail}.")
     if past_key is not None and past_value is not None:  # one of them may be written in place
         past_value = convert(k, past_value, past_key.dtype)
     key, value = (None if x is None else _alike(k, x, query) for x in (key, value))

@@ -66,8 +66,8 @@ def _turned(
         wrong = wrong or positions.size != batch * tokens
     if wrong or int(node.attrs.get("rotary_embedding_dim", 0)) not in (0, turned):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot turn an input of shape {list(x.shape)} "
-            f"by tables of shapes {list(cosines.shape)} and {list(sines.shape)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot turn an input of shape "
+            f"{list(x.shape)} by tables of shapes {list(cosines.shape)} and {list(sines.shape)}."
         )
     y = k.empty(x.shape, x.dtype)
     flags = {
@@ -113,7 +113,7 @@ def _sizes(node: Node, x: Operand, cosines: Operand) -> tuple[int, int, int, int
     size = width // heads if heads else 2 * cosines.shape[-1] if cosines.ndim else 0
     if not size or width % size:
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot cut an input of shape {list(x.shape)} "
-            f"into {heads} heads."
+            f"Operation '{node.name}' ({node.model_kind}) cannot cut an input of shape "
+            f"{list(x.shape)} into {heads} heads."
         )
     return x.shape[0], width // size, x.shape[1], size

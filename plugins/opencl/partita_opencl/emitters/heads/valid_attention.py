@@ -97,8 +97,8 @@ def _bias(k: Kit, node: Node, mask: Operand, scores: tuple[int, ...]) -> Operand
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, scores, strict=True)):
         raise OperandError(
-            f"Operation '{node.name}' ({node.told}) cannot add a mask of shape {list(mask.shape)} "
-            f"to scores of shape {list(scores)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot add a mask of shape "
+            f"{list(mask.shape)} to scores of shape {list(scores)}."
         )
     return expand(k, k.view(mask, shape), (*shape[:2], *scores[2:]))
 
@@ -118,6 +118,6 @@ def _as_grouped(node: Node, size: int) -> Node:
 def _unfit(node: Node, *operands: Operand) -> CompileError:
     shapes = ", ".join(str(list(x.shape)) for x in operands)
     return OperandError(
-        f"Operation '{node.name}' ({node.told}) has inputs of shapes {shapes}, which do not fit "
-        "each other."
+        f"Operation '{node.name}' ({node.model_kind}) has inputs of shapes {shapes}, which do not "
+        "fit each other."
     )
