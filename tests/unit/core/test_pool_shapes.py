@@ -49,6 +49,16 @@ def test_sizes_of_a_constant_are_those_of_another_engine():
     assert partita.Core().read_model(proto).outputs[0].shape == want.shape
 
 
+@pytest.mark.parametrize("opset", [13, 19])
+@pytest.mark.parametrize("attributes", CASES.values(), ids=CASES)
+def test_an_axis_that_is_known_beside_one_that_is_not(attributes, opset):
+    proto = two_pools(opset, attributes, "N,3,14,W")
+    want = ort.InferenceSession(proto.SerializeToString()).run(
+        None, {"x": np.zeros((2, 3, 14, 15), np.float32)}
+    )
+    assert partita.Core().read_model(proto).outputs[0].shape[1:3] == want[0].shape[1:3]
+
+
 def test_sizes_that_are_not_known_stay_so():
     model = partita.Core().read_model(two_pools(13, CASES["one axis of two"], "2,3,N,15"))
     assert model.outputs[0].shape[2] is None or isinstance(model.outputs[0].shape[2], str)

@@ -2,7 +2,7 @@
 
 With ``ceil_mode`` a last window may reach beyond the padding, but must start before it; one that
 would start in the padding behind is not computed. Inference counts it for operators older than
-opset 22. So where sizes are known, the padding is made such that rounding down counts right.
+opset 22. So inference gets a window that has as many places when it rounds down, for any size.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ def settle_rounding(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     changed = False
     for scope in scopes(proto, inferred):
         for node in scope.graph.node:
-            if node.op_type not in _POOLS or not _rounds_up(node):
-                continue
-            sizes = scope.shape(node.input[0]) if node.input else None
-            if sizes is not None and len(sizes) > 2 and None not in sizes[2:]:
-                changed |= _settle(node, sizes[2:])  # type: ignore[arg-type]  # none is None
+            if node.op_type in _POOLS and _rounds_up(node):
+                changed |= _settle(node, scope.shape(node.input[0]) if node.input else None)
     return changed
 
 
@@ -46,10 +43,11 @@ def _rounds_up(node: onnx.NodeProto) -> bool:
     return rounds and ("auto_pad" not in attributes or attributes["auto_pad"].s == b"NOTSET")
 
 
-def _settle(node: onnx.NodeProto, sizes: Sequence[int]) -> bool:
-    rank = len(sizes)
+def _settle(node: onnx.NodeProto, shape: Sequence[int | None] | None) -> bool:
+    """Puts a window in the place of another one; ``False`` if there is something wrong with it."""
     given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     kernel = given.get("kernel_shape", [])
+    rank = len(kernel)
     strides, dilations = given.get("strides", [1] * rank), given.get("dilations", [1] * rank)
     pads = given.get("pads", [0] * 2 * rank)
     lists = (kernel, strides, dilations)
@@ -57,20 +55,32 @@ def _settle(node: onnx.NodeProto, sizes: Sequence[int]) -> bool:
         return False
     if any(value < 1 for values in lists for value in values) or min(pads) < 0:
         return False
-    for axis, (size, width, stride, apart) in enumerate(
-        zip(sizes, kernel, strides, dilations, strict=True)
+    sizes = [] if shape is None else shape[2:]
+    reaches = [(width - 1) * apart + 1 for width, apart in zip(kernel, dilations, strict=True)]
+    low, high = pads[:rank], pads[rank:]
+    if len(sizes) != rank or any(last >= reach for last, reach in zip(high, reaches, strict=True)):
+        return False
+    if any(
+        size is not None and size + first + last < reach
+        for size, first, last, reach in zip(sizes, low, high, reaches, strict=True)
     ):
-        low, high, reach = pads[axis], pads[axis + rank], (width - 1) * apart + 1
-        room = size + low + high - reach
-        if room < 0:
-            return False
-        last = -(-room // stride)
-        if last * stride >= size + low:
-            last -= 1
-        if last != room // stride:
-            pads[axis + rank] = last * stride + reach - size - low
-    kept = [a for a in node.attribute if a.name not in ("ceil_mode", "pads")]
+        return False
+    # Places behind the first one: ceil((size + low + high - reach) / stride), and no more than
+    # ceil((size + low) / stride) - 1. That is floor((size + low - width) / stride) with this width:
+    widths = [
+        1 + max(reach - stride - last, 0)
+        for reach, stride, last in zip(reaches, strides, high, strict=True)
+    ]
+    kept = [a for a in node.attribute if a.name not in ("ceil_mode", "dilations")]
     del node.attribute[:]
     node.attribute.extend(kept)
-    node.attribute.add(name="pads", type=7, ints=pads)  # AttributeProto.INTS
+    _set(node, kernel_shape=widths, pads=[*low, *[0] * rank])
     return True
+
+
+def _set(node: onnx.NodeProto, **lists: Sequence[int]) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name not in lists]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    for name, values in lists.items():
+        node.attribute.add(name=name, type=7, ints=values)  # AttributeProto.INTS
