@@ -25,6 +25,9 @@ LARGEST_IMAGE = 2**31 - 1
 Triple = tuple[int, ...]
 """Numbers along x, y and z."""
 
+_FILTERS_AT_ONCE = 32
+"""Filters of which a part of the terms fits the first-level cache while they are laid out."""
+
 _MOST_TAPS = 32
 """Taps of which a kernel keeps a bit each."""
 
@@ -234,8 +237,14 @@ def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
     order = (0, 3, 2, 1) if taps_first else (0, 2, 3, 1)
 
     def pack(array: Array) -> Array:
-        terms = array.reshape(shape).transpose(order).reshape(groups, depth, shape[1])
-        return np.ascontiguousarray(np.pad(terms, ((0, 0), (0, 0), (0, -shape[1] % 8))))
+        terms = array.reshape(shape).transpose(order)
+        filters = shape[1]
+        panels = np.empty((*terms.shape[:-1], filters + -filters % 8), array.dtype)
+        panels[..., filters:] = 0
+        for start in range(0, filters, _FILTERS_AT_ONCE):
+            some = slice(start, min(start + _FILTERS_AT_ONCE, filters))
+            panels[..., some] = terms[..., some]
+        return panels.reshape(groups, depth, panels.shape[-1])
 
     if w.const is not None:
         return k.builder.prepack(w, f"packed:{groups}:{taps_first}", pack)

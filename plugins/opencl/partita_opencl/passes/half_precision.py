@@ -50,9 +50,10 @@ _STATISTICS = frozenset({"BatchNormalization"})
 
 
 def reads_stored(tuning: Tuning, weights: Array) -> bool:
-    """Whether products of halves take weights as they are stored, without float32 in between.
+    """Whether products take weights as they are stored, without a copy in float32 on the host.
 
-    Where bfloat16 is in the place of float16, float16 would be taken for that.
+    Those of float32 widen them on their way to the device. Where bfloat16 is in the place of
+    float16, float16 would be taken for that.
     """
     kind = weights.dtype
     return kind == _BFLOAT or (kind == HALF and not tuning.bfloat)

@@ -88,19 +88,22 @@ class OpenClModel(DeviceModel):
         self._least_form = Form.USUAL
         self._most_kept_bytes = properties.SHAPE_CACHE_BYTES
         self.fuse_chains = properties.FUSE_ELEMENTWISE
-        graph = lower(model)
-        own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
-        precision = properties.INFERENCE_PRECISION_HINT
-        half = precision in (Precision.F16, Precision.BF16)
-        triples = precision is Precision.BF16X3
-        tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
-        bfloat = precision is Precision.BF16 and not own_halves
-        self.tuning = replace(tuning, device=self.target.identity, bfloat=bfloat, triples=triples)
-        self.objection = ""
-        halves = half or own_halves
-        self._mode = mode_of(self.target, properties, graph)
-        trials = DeviceTrials(self.target, properties)
-        with joint_work.workers(1) as pool:  # trials of units beside those of families
+        with joint_work.workers(2) as pool:  # trials of units beside those of families
+            # The device opens beside the lowering; what fails there fails again where it is used.
+            pool.submit(getattr, self.target, "pool")
+            graph = lower(model)
+            own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
+            precision = properties.INFERENCE_PRECISION_HINT
+            half = precision in (Precision.F16, Precision.BF16)
+            triples = precision is Precision.BF16X3
+            tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
+            bfloat = precision is Precision.BF16 and not own_halves
+            identity = self.target.identity
+            self.tuning = replace(tuning, device=identity, bfloat=bfloat, triples=triples)
+            self.objection = ""
+            halves = half or own_halves
+            self._mode = mode_of(self.target, properties, graph)
+            trials = DeviceTrials(self.target, properties)
             tried = pool.submit(_tried, self.tuning, self.target) if halves or triples else None
             reasons = refusals(graph, trials)
         if tried is not None:
@@ -117,10 +120,11 @@ class OpenClModel(DeviceModel):
             graph,
             toolkit,
             lambda: fuse(graph, accepts=self._accepts),
-            lambda array: half and reads_stored(self.tuning, array),
+            lambda array: reads_stored(self.tuning, array),
         )
         compute_both_branches(graph)
-        take_stored(graph, self.tuning)
+        if half:
+            take_stored(graph, self.tuning)
         fuse_decoder(graph, self._accepts, halves=half and self.tuning.matrix_units)
         self._half = half
         self._graph = graph

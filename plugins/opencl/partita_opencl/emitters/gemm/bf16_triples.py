@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from partita.lowering import Activation, Array, Operand
+from partita.system.array_conversion import converted
 from partita_opencl.emitters.gemm.matrix_units import MOST_ROWS, Stream, packed_bias, stream_product
 from partita_opencl.launches.emitter_kit import Kit, i32, i64
 from partita_opencl.passes.half_precision import HALF, SINGLE
@@ -68,6 +69,7 @@ def triple_product(
     )
 
     def pack(array: Array) -> Array:
+        array = converted(array, SINGLE)
         kept = wide.halves(array)
         dropped = wide.halves(array - _wide(kept))
         return np.ascontiguousarray(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.kernel_table import HALVES, DTypes
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.bf16_triples import is_triple, triple_product
 from partita_opencl.emitters.gemm.matrix_units import (
@@ -29,14 +30,19 @@ from partita_opencl.launches.emitter_kit import Kit, is_half
 from partita_opencl.passes.half_precision import HALF, SINGLE, narrow
 from partita_opencl.passes.nhwc import UNIT
 
+_STORED: Mapping[int, DTypes] = {
+    place: FLOATS | HALVES if place == 1 else FLOATS for place in range(4)
+}
+"""Weights may be stored in 16 bits where the rest is float32."""
 
-@operator("MatMul")
+
+@operator("MatMul", types=_STORED)
 def matmul(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
     """Product of matrices, with numpy's rules for vectors and batches."""
     return _matmul(k, node, a, b, None, None)
 
 
-@operator("MatMul", domain="partita")
+@operator("MatMul", domain="partita", types=_STORED)
 def matmul_fused(
     k: Kit,
     node: Node,

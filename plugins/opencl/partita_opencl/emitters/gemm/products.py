@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import getitem
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
-from partita.system.array_conversion import convert_into
+from partita.system.array_conversion import convert_into, converted
 from partita_opencl.device.limits import Limits
 from partita_opencl.emitters.movement import transpose
 from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
@@ -101,11 +102,18 @@ def multiply(
     if product.depth == 0:
         empty_sums(k, product, out, epilogue)
     elif product.rows <= _VECTOR_ROWS and product.batches == 1 and k.tuning.local_tiles:
-        _multiply_vectors(k, product, a, b, out, epilogue)
+        _multiply_vectors(k, product, a, _unpacked(k, b, a.dtype), out, epilogue)
     elif k.tuning.local_tiles:
-        tiles(k, product, a, b, out, epilogue)
+        tiles(k, product, a, _unpacked(k, b, a.dtype), out, epilogue)
     else:
         lanes(k, product, a, b, out, epilogue)
+
+
+def _unpacked(k: Kit, b: Operand, dtype: np.dtype[Any]) -> Operand:
+    """Matrices in the type of the sums' other factor; constants may be stored in another."""
+    if b.dtype == dtype:
+        return b
+    return k.builder.prepack(b, f"as {dtype}", lambda array: converted(array, dtype))
 
 
 def tiles(
@@ -243,7 +251,8 @@ def lanes(
     lanes = _FEW_LANES if k.tuning.form is Form.NARROW else _LANES
     if b.const is not None:
         key = f"panels:{lanes}:{product.depth}:{product.columns}:{columns_first}"
-        b = k.builder.prepack(b, key, _panels(product, lanes, columns_first), anywhere=True)
+        pack = _panels(product, lanes, columns_first, a.dtype)
+        b = k.builder.prepack(b, key, pack, anywhere=True)
         options = {**options, "PANELS": None}
     elif columns_first:
         matrices = k.view(
@@ -277,7 +286,9 @@ def lanes(
     )
 
 
-def _panels(product: Product, lanes: int, columns_first: bool) -> Callable[[Array], Array]:
+def _panels(
+    product: Product, lanes: int, columns_first: bool, dtype: np.dtype[Any]
+) -> Callable[[Array], Array]:
     """What turns constant matrices into panels of as many columns as an item has."""
 
     def pack(array: Array) -> Array:
@@ -286,7 +297,7 @@ def _panels(product: Product, lanes: int, columns_first: bool) -> Callable[[Arra
         else:
             matrices = array.reshape(-1, product.depth, product.columns).transpose(0, 2, 1)
         count, (whole, rest) = len(matrices), divmod(product.columns, lanes)
-        panels = np.zeros((count, whole + (rest > 0), product.depth, lanes), array.dtype)
+        panels = np.zeros((count, whole + (rest > 0), product.depth, lanes), dtype)
         blocks = matrices[:, : whole * lanes].reshape(count, whole, lanes, product.depth)
         convert_into(panels[:, :whole], blocks.transpose(0, 1, 3, 2))
         if rest:
