@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DevicePlugin
@@ -35,6 +36,9 @@ def compiled(
 ) -> CompiledModel:
     """A compiled model, out of the cache if it is there.
 
+    A file is named by its content before it is compiled and looked at once more behind it: what
+    another process puts in its place meanwhile is not kept under the former content's name.
+
     Args:
         plugin: The device's plugin.
         properties: Complete and checked.
@@ -53,6 +57,10 @@ def compiled(
     except PartitaError as error:
         _log.warning("A cached model is not used and compiled again: %s", error)
     fresh = _compiled(plugin, properties, source, extensions)
+    is_file = isinstance(source, (str, os.PathLike))
+    if is_file and key_of(identity_with(plugin, properties), source) != key:
+        _log.warning("The compiled model is not cached: '%s' was replaced meanwhile.", source)
+        return fresh
     try:
         cache.store(key, fresh.export_model())
     except PartitaError as error:

@@ -140,6 +140,26 @@ def test_a_changed_file_of_weights_has_another_key(device, tmp_path):
     assert not core.compile_model(path, "TOY", config).loaded_from_cache
 
 
+def test_a_file_that_is_replaced_while_it_is_compiled_is_not_cached(
+    device, tmp_path, caplog, monkeypatch
+):
+    """What is compiled is the new one; under the old one's key it would be found for ever."""
+    path, folder = tmp_path / "m.onnx", tmp_path / "cache"
+    onnx.save(affine(), path)
+    load = model_cache.ModelCache.load
+
+    def replaced_after(cache, key):
+        found = load(cache, key)
+        onnx.save(changed_weight(), path)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_cache.ModelCache, "load", replaced_after)
+        core_with(device).compile_model(str(path), "TOY", {"CACHE_DIR": str(folder)})
+    assert f"The compiled model is not cached: '{path}' was replaced meanwhile" in caplog.text
+    assert not folder.exists()
+
+
 def test_properties_drivers_and_code_belong_to_the_key(device, tmp_path, monkeypatch):
     config = {"CACHE_DIR": str(tmp_path)}
 
