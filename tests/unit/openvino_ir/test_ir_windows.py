@@ -157,3 +157,53 @@ def test_short_time_transforms(frames_last, length, signals):
     found = single("STFT", x, *constants, transpose_frames=str(frames_last).lower(), **data)[0]
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def restored(spectrum, window, size, step, center, normalized, length):
+    """ISTFT-16: what frames say of each sample, weighted by their windows, in float64."""
+    before = (size - len(window)) // 2
+    weights = np.pad(window.astype(float), (before, size - len(window) - before))
+    numbers = spectrum[..., 0].astype(float) + 1j * spectrum[..., 1].astype(float)
+    frames = np.fft.irfft(np.moveaxis(numbers, -2, -1), size)
+    frames *= np.sqrt(size) if normalized else 1
+    count = frames.shape[-2]
+    total = np.zeros((*frames.shape[:-2], (count - 1) * step + size))
+    weight = np.zeros(total.shape[-1])
+    for number in range(count):
+        samples = slice(number * step, number * step + size)
+        total[..., samples] += frames[..., number, :] * weights
+        weight[samples] += weights**2
+    signal = np.divide(total, weight, out=np.zeros_like(total), where=weight != 0)
+    if center:
+        signal = signal[..., size // 2 : signal.shape[-1] - (0 if length else size // 2)]
+    if length is None:
+        return signal
+    room = [(0, 0)] * (signal.ndim - 1) + [(0, max(length - signal.shape[-1], 0))]
+    return np.pad(signal, room)[..., :length]
+
+
+@pytest.mark.parametrize("signals", [(), (3,)])
+@pytest.mark.parametrize("size", [16, 11])
+@pytest.mark.parametrize("length", [None, 64, 20])
+@pytest.mark.parametrize(("center", "normalized"), [(False, False), (True, False), (True, True)])
+def test_inverse_short_time_transforms(signals, size, length, center, normalized):
+    spectrum, window = floats(*signals, size // 2 + 1, 13, 2), np.abs(floats(9)) + 0.5
+    expected = restored(spectrum, window, size, 4, center, normalized, length)
+    found = single(
+        "ISTFT", spectrum, window, np.int64(size), np.int32(4),
+        *([] if length is None else [np.array([length])]),
+        out=[("f32", expected.shape)], version="opset16",
+        center=str(center).lower(), normalized=str(normalized).lower(),
+    )[0]  # fmt: skip
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_signal_comes_back_from_its_frames():
+    signal, window = floats(2, 56), np.hanning(13)[1:-1].astype(np.float32)
+    constants = [window, np.int64(11), np.int64(3)]
+    data = {"out": [("f32", (2, 6, 16, 2))], "version": "opset15", "transpose_frames": "true"}
+    spectrum = single("STFT", signal, *constants, **data)[0]
+    data = {"center": "false", "normalized": "false", "version": "opset16"}
+    found = single("ISTFT", spectrum, *constants, out=[("f32", (2, 56))], **data)[0]
+    np.testing.assert_allclose(found, signal, atol=1e-5)

@@ -178,6 +178,9 @@ class GraphScope:
         """The graph of what was written."""
         import onnx_ir as ir
 
+        for node in self.nodes:
+            for value in node.outputs:
+                value.name = value.name or self.fresh(node.name or name)
         read = {value for node in self.nodes for value in values_read(node)} | set(outputs)
         return ir.Graph(
             inputs,
@@ -197,6 +200,10 @@ class GraphScope:
             raise ModelFormatError(f"{layer}: bodies lie deeper than {_DEEPEST}")
         net = network(element, f"the body of {layer}")
         return GraphScope(net, self.weights, self.depth + 1, self._names)
+
+    def empty_body(self, name: str) -> GraphScope:
+        """The scope of a body that a translator writes, where the layer has none."""
+        return GraphScope(Network(name, {}, {}, {}), self.weights, self.depth + 1, self._names)
 
     def follow(self, given: Mapping[str, ir.Value]) -> None:
         """Translates all layers; ``given`` holds the values of parameters, by layer id."""
@@ -354,7 +361,7 @@ def _is_arithmetic_on_constants(nodes: Sequence[ir.Node], own: set[ir.Value]) ->
     weights is left to the devices.
     """
     for node in nodes:
-        if node.op_type in ("If", "Loop"):
+        if node.op_type in ("If", "Loop", "Scan"):
             return False
         for value in node.inputs:
             if value is None or value in own:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Translator = Callable[["Site"], "ir.Value | Sequence[ir.Value]"]
+Step = Callable[
+    ["Site", "list[ir.Value]", "list[ir.Value]"],
+    "tuple[Sequence[ir.Value], Sequence[ir.Value]]",
+]
+"""Writes a step of a scan of its states and slices: the states behind it, and its outputs."""
 
 TRANSLATORS: dict[str, Translator] = {}
 """Layer type to what makes ONNX operations of it."""
@@ -78,6 +83,9 @@ class Scope(Protocol):
 
     def body(self, element_name: str, layer: Layer) -> Scope:
         """The scope of a body of a layer."""
+
+    def empty_body(self, name: str) -> Scope:
+        """The scope of a body that a translator writes, where the layer has none."""
 
     def follow(self, given: Mapping[str, ir.Value]) -> None:
         """Translates all layers; ``given`` holds the values of parameters, by layer id."""
@@ -259,6 +267,49 @@ class Site:
         given = {key: value for key, value in attributes.items() if value is not None}
         return self.scope.write(op_type, inputs, given, outputs, self.layer.name)
 
+    def scan(
+        self,
+        step: Step,
+        states: Sequence[tuple[ir.Value, Any]],
+        sequences: Sequence[tuple[ir.Value, Any]],
+        outputs: int,
+        backwards: bool = False,
+    ) -> list[ir.Value]:
+        """Goes through the first axis of sequences, and hands states on from slice to slice.
+
+        Args:
+            step: Writes one step: takes a site, the states and the slices, and returns the states
+                behind it and its outputs.
+            states: The first ones, with their element types, as numpy's.
+            sequences: With theirs.
+            outputs: How many of them a step has.
+            backwards: Whether to begin at the last slice; outputs keep the order of sequences.
+
+        Returns:
+            The last states, and the outputs of all steps along a new first axis.
+        """
+        import onnx_ir as ir
+
+        scope = self.scope.empty_body(self.layer.name)
+        held = [
+            ir.Value(
+                name=scope.fresh(f"{self.layer.name}/held"),
+                type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))),
+            )
+            for _, dtype in (*states, *sequences)
+        ]
+        after, made = step(Site(self.layer, [], scope), held[: len(states)], held[len(states) :])
+        results = [scope.own(value) for value in (*after, *made)]
+        return self.emit_many(
+            "Scan",
+            len(results),
+            *(value for value, _ in (*states, *sequences)),
+            body=scope.graph(held, results, f"{self.layer.name}/step"),
+            num_scan_inputs=len(sequences),
+            scan_input_directions=[int(backwards)] * len(sequences),
+            scan_output_directions=[int(backwards)] * outputs or None,
+        )
+
     def const(self, array: Any, dtype: Any = None) -> ir.Value:
         """A constant."""
         return self.scope.constant(np.asarray(array, dtype), self.layer.name)
@@ -279,6 +330,11 @@ class Site:
     def size(self, value: ir.Value, axis: int) -> ir.Value:
         """The size of an axis, as int64[1]."""
         return self.emit("Shape", value, start=axis, end=axis + 1 if axis != -1 else None)
+
+    def counting(self, count: ir.Value) -> ir.Value:
+        """Numbers from 0 on, as int64; as many as an int64[1] says."""
+        ends = self.const(0, np.int64), self.emit("Squeeze", count), self.const(1, np.int64)
+        return self.emit("Range", *ends)
 
     def reversed(self, value: ir.Value, axis: int) -> ir.Value:
         """A value with one axis the other way round."""

@@ -28,9 +28,8 @@ def labels_by_mask(at: Site) -> ir.Value:
 @translates("CTCGreedyDecoderSeqLen")
 def labels_by_length(at: Site) -> list[ir.Value]:
     """The best labels of sequences of given lengths, -1 behind them, and how many there are."""
-    scores, one = at.inputs[0], at.const(1, np.int64)
-    steps = at.emit("Squeeze", at.size(scores, 1))
-    places = at.emit("Range", at.const(0, np.int64), steps, one)
+    scores = at.inputs[0]
+    places = at.counting(at.size(scores, 1))
     lengths = at.emit("Unsqueeze", at.indices(1), at.const([1], np.int64))
     goes_on = at.emit("Less", places, lengths)
     blank = at.row(2) if at.has(2) else None
@@ -54,7 +53,7 @@ def _decoded(
         blank: The class that stands for no label; the last one if none is given.
         merges: Whether a label that follows itself is left out.
     """
-    zero, one = at.const([0], np.int64), at.const([1], np.int64)
+    one = at.const([1], np.int64)
     if blank is None:
         blank = at.emit("Sub", at.size(scores, 2), one)
     best = at.emit("ArgMax", scores, axis=2, keepdims=0)
@@ -63,14 +62,26 @@ def _decoded(
         pads, axis = at.const([1, -1], np.int64), one
         before = at.emit("Pad", best, pads, at.const(-1, np.int64), axis)
         kept = at.emit("And", kept, at.emit("Not", at.emit("Equal", best, before)))
-    numbers = at.emit("Cast", kept, to=7)
+    return in_front(at, best, kept, at.const(-1, np.int64))
+
+
+def in_front(
+    at: Site, values: ir.Value, kept: ir.Value, filling: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """What is kept of each row, side by side from its front, and how many there are.
+
+    Args:
+        at: The layer.
+        values: Of [rows, steps], int64.
+        kept: Likewise, of truth values.
+        filling: What stands behind.
+    """
+    one = at.const([1], np.int64)
+    numbers, steps = at.emit("Cast", kept, to=7), at.size(values, 1)
     behind = at.emit("Sub", at.emit("CumSum", numbers, at.const(1, np.int64)), one)
-    steps = at.size(scores, 1)
-    place = at.emit("Where", kept, behind, steps)  # all others share one place behind the labels
-    room = at.emit("Concat", at.size(scores, 0), at.emit("Add", steps, one), axis=0)
-    nothing = at.const(-1, np.int64)
-    start = at.emit("Expand", nothing, room)
-    written = at.emit("Where", kept, best, nothing)
-    labels = at.emit("ScatterElements", start, place, written, axis=1)
-    labels = at.emit("Slice", labels, zero, steps, one)
-    return labels, at.emit("ReduceSum", numbers, one, keepdims=0)
+    place = at.emit("Where", kept, behind, steps)  # all others share one place behind
+    room = at.emit("Concat", at.size(values, 0), at.emit("Add", steps, one), axis=0)
+    written = at.emit("Where", kept, values, filling)
+    found = at.emit("ScatterElements", at.emit("Expand", filling, room), place, written, axis=1)
+    count = at.emit("ReduceSum", numbers, one, keepdims=0)
+    return at.emit("Slice", found, at.const([0], np.int64), steps, one), count
