@@ -44,11 +44,12 @@ Room for that is limited to `LARGE_PANEL_SHARE`.
 """
 
 LONG_LINE = 14
-"""Pixels of a line from which on tiles may end where it ends; `FEW_ROWS` of them where tiles have
-no more rows.
+"""Pixels of a copied line from which on tiles of a strided convolution may end where it ends;
+`FEW_ROWS` of them where tiles have no more rows.
 
 No cache decides that: shorter lines leave tiles half empty, and to copy a window for every pixel
-takes less. With tiles of 14 rows (AVX-512) it is slower from here on.
+takes less. With tiles of 14 rows (AVX-512) it is slower from here on. Lines that are read where
+they lie are not copied at all: half a tile is enough.
 """
 
 LEAST_RUN = 32
@@ -424,12 +425,17 @@ class _Planner:
             plain
             and i.slices == 1
             and self.group_channels >= LEAST_RUN
-            and 4 * i.stride[1] * self.x_pitch % self.set_bytes != 0
+            and not self._lines_collide()
             and 4 * i.depth * self.columns <= self._piece_bytes()
             and i.begin[1] % gap == 0
             and i.begin[1] // gap < i.kernel[1]
             and (i.out_width - 1) * i.stride[1] < i.width
         )
+
+    def _lines_collide(self) -> bool:
+        """Whether so many pixels under a line's tile push one another out of the nearest cache."""
+        apart = 4 * self.images.stride[1] * self.x_pitch
+        return min(self.rows, self.images.out_width) > SET_LINES and apart % self.set_bytes == 0
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
@@ -464,8 +470,8 @@ class _Planner:
         return True
 
     def _strided_lines(self) -> bool:
-        """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
-        if self.images.within:
+        """Whether a strided convolution reads its rows out of lines: few channels, long lines."""
+        if self.images.within or self._lies_ready():
             return True
         enough = FEW_ROWS if self.rows <= FEW_ROWS else LONG_LINE
         return self.cell == self.group_channels and self.images.out_width >= enough

@@ -21,6 +21,12 @@ MACHINE = MachineModel(EVERY["avx512"], 1, CacheSizes(48 << 10, 1 << 20, 16 << 2
 IMAGES = Images(
     *(1, 14, 14, 64, 64, 1, (3, 3)), begin=(1, 1), end=(1, 1), out_height=14, out_width=14
 )
+SEVEN_PIXELS = {
+    "channels": 512,
+    "stride": (2, 2),
+    **dict.fromkeys(("width", "height"), 14),
+    **dict.fromkeys(("out_width", "out_height"), 7),
+}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,8 @@ IMAGES = Images(
         (True, {"kernel": (1, 3), "begin": (0, 1), "end": (0, 1)}),
         (True, {"kernel": (3, 1), "begin": (1, 0), "end": (1, 0)}),
         (True, {"stride": (2, 2), "width": 28, "height": 28}),
+        (True, {"stride": (2, 2), "width": 20, "height": 20, "out_width": 10, "out_height": 10}),
+        (True, SEVEN_PIXELS),  # 4 KiB apart, but few of them
         (True, {"dilation": (2, 2), "begin": (2, 2), "end": (2, 2)}),
         (True, {"groups": 2}),
         (False, {"groups": 4}),  # runs of 16 channels
