@@ -58,6 +58,7 @@ class Batcher:
         delay_ns: int,
         ended: RunEnded,
     ) -> None:
+        self._instances = instances
         self._idle = list(instances)
         self._threads = threads
         self._limit = limit
@@ -84,6 +85,11 @@ class Batcher:
             return await job.future
         finally:
             self._leave(job)
+
+    def forget(self) -> None:
+        """Has the next run of each instance begin with the model's initial state."""
+        for instance in self._instances:
+            instance.forget()
 
     def _enter(self, job: Job) -> None:
         group = self._groups.setdefault(job.alike, _Group())

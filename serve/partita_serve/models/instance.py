@@ -81,6 +81,11 @@ class Instance:
 
     def __init__(self, compiled: CompiledModel) -> None:
         self._request = compiled.create_infer_request()
+        self._resets_next = False
+
+    def forget(self) -> None:
+        """Has the next run begin with the model's initial state, whatever its job says."""
+        self._resets_next = True
 
     def run(self, jobs: Sequence[Job]) -> Finished:
         """Makes one run for all jobs; if it fails, one for each, so that one fails alone."""
@@ -111,8 +116,9 @@ class Instance:
             return serving_error(error)
 
     def _infer(self, feeds: dict[str, Array], resets: bool) -> Outputs:
-        if resets:
+        if resets or self._resets_next:
             self._request.reset_state()
+            self._resets_next = False
         return self._request.infer(feeds).to_dict()
 
 

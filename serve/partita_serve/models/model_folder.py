@@ -107,7 +107,10 @@ def _model_file(name: str, place: Path) -> Path:
 
 
 def _lies_in(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root)
+    try:
+        return path.resolve().is_relative_to(root)
+    except RuntimeError as error:  # links in circles, as Python tells of them up to 3.12
+        raise OSError(str(error)) from error
 
 
 def _fingerprint(place: Path, config: Path) -> Fingerprint:

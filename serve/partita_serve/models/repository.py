@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from partita import Core
 from partita.errors import PartitaError
@@ -62,7 +63,8 @@ class Repository:
         self._settings = settings
         self._observers = observers
         self._models: dict[str, dict[str, _Version]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Each as long as somebody holds it: clients may name any number of models.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._retirements: set[asyncio.Task[None]] = set()
 
     # -------------------------------------------------------------------- requests

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from partita_serve.models.batching import Batcher
 from partita_serve.models.instance import Job, Outputs
-from partita_serve.protocol.errors import InvalidRequest, Overloaded
+from partita_serve.protocol.errors import InvalidRequest, Overloaded, ServingError
 from partita_serve.protocol.records import Parameters
 
 SequenceId = int | str
@@ -50,8 +50,19 @@ class SequenceStep:
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
+    """An open sequence.
+
+    Attributes:
+        batcher: Runs its requests.
+        running: How many of them there are.
+        begun: Whether one was answered.
+        ends: Whether it is over once all are.
+        timer: Ends it when it is idle.
+    """
+
     batcher: Batcher
     running: int = 0
+    begun: bool = False
     ends: bool = False
     timer: asyncio.TimerHandle | None = None
 
@@ -73,6 +84,7 @@ class Sequences:
         self._idle_s = idle_s
         self._open: dict[SequenceId, _Sequence] = {}
         self._spare: list[Batcher] = []
+        self._ending = False  # all of them
         self.all_ended = asyncio.Event()
         self.all_ended.set()
 
@@ -86,7 +98,10 @@ class Sequences:
         Raises:
             InvalidRequest: The sequence has not begun.
             Overloaded: Too many are open, or too many requests wait.
-            ServingError: The device failed; the sequence is as it was before.
+            ServingError: The device failed, or its turn did not come in time.
+
+        After an error the sequence is as it was before: one that was to begin has not, one that was
+        to end is open.
         """
         sequence = self._begun(step) if step.start else self._open.get(step.id)
         if sequence is None or (sequence.ends and not step.start):
@@ -100,7 +115,13 @@ class Sequences:
         if sequence.timer is not None:
             sequence.timer.cancel()
         try:
-            return await sequence.batcher.run(job)
+            outputs = await sequence.batcher.run(job)
+            sequence.begun = True
+            return outputs
+        except ServingError:
+            if step.end:
+                sequence.ends = self._ending
+            raise
         finally:
             sequence.running -= 1
             if not sequence.running:
@@ -108,6 +129,7 @@ class Sequences:
 
     def end_all(self) -> None:
         """Ends every sequence, once the requests that it has are answered."""
+        self._ending = True
         for name, sequence in list(self._open.items()):
             sequence.ends = True
             if not sequence.running:
@@ -128,7 +150,7 @@ class Sequences:
 
     def _rest(self, name: SequenceId, sequence: _Sequence) -> None:
         """Nothing of a sequence runs: it ends, or waits for its next request."""
-        if sequence.ends:
+        if sequence.ends or not sequence.begun:
             self._close(name)
         else:
             loop = asyncio.get_running_loop()
@@ -138,6 +160,8 @@ class Sequences:
         timer = self._open[name].timer
         if timer is not None:
             timer.cancel()
-        self._spare.append(self._open.pop(name).batcher)
+        batcher = self._open.pop(name).batcher
+        batcher.forget()  # the next sequence is another client's
+        self._spare.append(batcher)
         if not self._open:
             self.all_ended.set()

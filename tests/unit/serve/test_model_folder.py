@@ -1,9 +1,15 @@
 """Folders of models: what is found in them, and what is refused."""
 
+import asyncio
+import gc
+
 import pytest
 
+from partita import Core
 from partita.errors import ModelError, PropertyError
 from partita_serve.models.model_folder import look_into
+from partita_serve.models.repository import Repository
+from partita_serve.protocol.errors import NotFound
 from partita_serve.settings import ModelSettings, ServerSettings, read_toml, validated
 
 
@@ -61,6 +67,35 @@ def test_what_cannot_be_served_says_why(tmp_path, files, said):
     assert not entry.sources
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(entry.failure)
+
+
+def test_versions_that_are_links_in_circles_are_refused_alone(tmp_path):
+    """Up to Python 3.12 they raise an error of a kind of their own, which ended the watch."""
+    put(tmp_path, "sound/1/model.onnx")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "1").symlink_to("1")
+    found = look(tmp_path)
+    assert found["sound"].sources
+    assert not found["m"].sources
+    assert "of model 'm' needs one model" in found["m"].failure or "loop" in found["m"].failure
+
+
+def test_names_that_nobody_serves_leave_nothing_behind():
+    async def scenario():
+        repository = Repository(Core(), ServerSettings(models={"one": "builtin:sine"}), ())
+
+        async def ask(count):
+            for number in range(count):
+                with pytest.raises(NotFound):
+                    await repository.load(f"nobody{number}")
+                with pytest.raises(NotFound):
+                    await repository.unload(f"nobody{number}")
+            gc.collect()
+            return sum(isinstance(one, asyncio.Lock) for one in gc.get_objects())
+
+        assert await ask(1) == await ask(20)
+
+    asyncio.run(scenario())
 
 
 def test_names_that_no_address_holds_are_left_out(tmp_path):
