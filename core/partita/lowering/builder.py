@@ -59,6 +59,10 @@ def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) ->
     return plain(np.asarray(fn(*args), dtype))
 
 
+def _repeated(element: Any, *shape: int) -> Array:
+    return np.broadcast_to(element, shape)
+
+
 def _write(fn: Callable[..., Array], args: tuple[Any, ...], y: Array) -> None:
     y[...] = fn(*args)
 
@@ -245,13 +249,18 @@ class Builder:
             dtype: Element type of the result.
             fn: A function of sizes and other constants, known by itself: see
                 :meth:`partita.lowering.shapes.symbolic_size.Recording.evaluate`.
-            args: Its arguments.
+            args: Its arguments; a size that is no argument but within one is taken as a number.
         """
         kind = np.dtype(dtype)
         elements = evaluated(_plain_result, kind, fn, *args)
         if type(elements) is Size:
-            elements = np.array(elements, object)
-        return Operand(tuple(shape), kind, elements)
+            return Operand(tuple(shape), kind, np.array(elements, object))
+        return Operand(elements.shape, kind, elements)  # without sizes, as the elements are
+
+    def filled(self, shape: Iterable[int], dtype: Any, element: Any) -> Operand:
+        """A :meth:`table` of one element, again and again."""
+        dims = tuple(shape)
+        return self.table(dims, dtype, _repeated, element, *dims)
 
     def table(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any

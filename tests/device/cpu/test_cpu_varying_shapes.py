@@ -279,6 +279,27 @@ def test_sizes_of_none_one_and_many_alternate():
     assert len(recorded(compiled)) >= (5 if isa().native else 0)
 
 
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceProd"])
+def test_reductions_of_nothing_at_many_sizes(op_type):
+    """What they yield is known, but how much of it depends on sizes."""
+    grown = Builder(3)
+    total = grown.add(op_type, "r", grown.weight(np.array([0])), keepdims=0)
+    y = grown.add("Mul", total, grown.weight(np.float32(3)))
+    given = helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", "length", WIDTH])
+    made = helper.make_tensor_value_info(y, TensorProto.FLOAT, None)
+    graph = helper.make_graph(grown.nodes, "empty", [given], [made], grown.weights)
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    wanted = {"ReduceSum": np.sum, "ReduceProd": np.prod}[op_type]
+    for count, length in ((0, 4), (0, 5), (2, 5), (0, 7), (3, 6), (0, 0), (0, 9)):
+        x = grown.rng.standard_normal((count, length, WIDTH)).astype(np.float32)
+        y = request.infer({"r": x})[0]
+        np.testing.assert_allclose(y, 3 * wanted(x, axis=0), rtol=1e-5, atol=1e-6)
+    assert bool(recorded(compiled)) == isa().native
+
+
 def test_what_follows_a_size_that_the_run_tells_is_shared_by_sizes():
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),

@@ -129,7 +129,7 @@ def dropout(
     share = b.constant(np.float32(0.5)) if ratio is None else ratio
     if training is None or not bool(b.value(training)) or not b.value(share).any():
         kind = x.dtype if node.version < 10 else np.dtype(np.bool_)
-        return x, b.table(x.shape, kind, np.broadcast_to, np.True_, x.shape)
+        return x, b.filled(x.shape, kind, np.True_)
     y, mask = b.empty(x.shape, x.dtype), b.empty(x.shape, np.bool_)
     b.call_numpy(drop, node.attrs.get("seed"), x, share, y, mask)
     return y, mask

@@ -265,12 +265,12 @@ def affine_grid(b: Builder, node: Node, theta: Operand, size: Operand) -> Operan
     n, _, *spatial = ints(b, size)
     aligned = bool(node.attrs.get("align_corners", 0))
     shape = math.prod(spatial), len(spatial) + 1
-    base = b.table(shape, theta.dtype, _pixels, tuple(spatial), aligned, theta.dtype)
+    base = b.table(shape, theta.dtype, _pixels, aligned, theta.dtype, *spatial)
     y = product(b, base, theta, False, True)
     return b.view(y, (n, *spatial, len(spatial)))
 
 
-def _pixels(spatial: tuple[int, ...], aligned: bool, dtype: np.dtype[Any]) -> Array:
+def _pixels(aligned: bool, dtype: np.dtype[Any], *spatial: int) -> Array:
     """Coordinates of all pixels, the last axis first, and 1 behind them."""
     result: Array = np.ones((*spatial, len(spatial) + 1), dtype)
     for axis, count in enumerate(spatial):

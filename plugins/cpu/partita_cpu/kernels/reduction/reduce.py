@@ -167,7 +167,7 @@ def reduce_axes(
     ]
     count = math.prod(x.shape[axis] for axis in axes)
     if count == 0 or x.size == 0:
-        return b.table(shape, x.dtype, np.broadcast_to, _empty(how, x.dtype), tuple(shape))
+        return b.filled(shape, x.dtype, _empty(how, x.dtype))
     result = _passes(b, emit_cast(b, x, computed), _groups(x.shape, axes), how)
     if how.last == "mean" and count > 1:
         number = evaluated(x.dtype.type if x.dtype.kind == "f" else np.int64, count)
