@@ -33,7 +33,7 @@ def compared(text, *arrays, gated=True):
     feeds = dict(zip([i.name for i in model.graph.input], arrays, strict=True))
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, feeds)
-    compiled = partita.Core().compile_model(model, "CPU")
+    compiled = partita.Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
     request = compiled.create_infer_request()
     for _ in range(2):  # what a step writes in place is made anew by each run
         results = request.infer(feeds)
