@@ -15,7 +15,7 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, LONGEST
 
 from .conftest import Guarded
-from .test_native_layout import Net, check
+from .test_native_layout import Net, check, compiled
 from .test_native_passes import steps_of
 
 LEVELS = [level for level in available() if level.lanes == LANES]
@@ -24,12 +24,13 @@ SUFFICIENT = 2e-6
 """Of float32 beside float64, for elements of a few units."""
 
 
-def normalized(guarded, level, x, scale, bias, name):
-    """Results, what was taken off rows, and their factors."""
+def normalized(guarded, level, x, scale, bias, name, over=False):
+    """Results, what was taken off rows, and their factors; results over the rows if need be."""
     rows, n = x.shape
     y = guarded.array(np.full((rows, n), np.nan, np.float32))
     means, inverses = (guarded.array(np.full(rows, np.nan, np.float32)) for _ in range(2))
     arrays = [guarded.array(array) for array in (x, scale, bias)]
+    y = arrays[0] if over else y
     places = [array.ctypes.data for array in (*arrays, y, means, inverses)]
     kernel = addresses(level, "_normalized")[name]
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8, ctypes.c_double)(kernel)
@@ -40,15 +41,20 @@ def normalized(guarded, level, x, scale, bias, name):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("centered", [True, False])
 @examples(40)
-@given(eights=st.integers(0, 3), n=st.integers(1, LONGEST), mean=st.sampled_from([0, 3, -1e4]))
-def test_eight_rows(level, centered, eights, n, mean):
+@given(
+    eights=st.integers(0, 3),
+    n=st.integers(1, LONGEST),
+    mean=st.sampled_from([0, 3, -1e4]),
+    over=st.booleans(),
+)
+def test_eight_rows(level, centered, eights, n, mean, over):
     rng = np.random.default_rng(n)
     guarded = Guarded()
     deviations = rng.uniform(0.5, 4, (EIGHT * eights, 1))
     x = (rng.standard_normal((EIGHT * eights, n)) * deviations + mean).astype(np.float32)
     scale, bias = rng.standard_normal((2, n)).astype(np.float32)
     name = "normalize_eights" if centered else "scale_eights"
-    y, means, inverses = normalized(guarded, level, x, scale, bias, name)
+    y, means, inverses = normalized(guarded, level, x, scale, bias, name, over)
     wide = x.astype(np.float64)
     taken = wide.mean(-1, keepdims=True) * centered
     inverse = 1 / np.sqrt(((wide - taken) ** 2).mean(-1, keepdims=True) + EPSILON)
@@ -84,3 +90,26 @@ def test_operators_of_short_rows(level_of_model, operator, rows, n):
     wide = "avx512" in level_of_model or level_of_model == "amx"
     together = wide and rows >= EIGHT and n <= LONGEST
     assert ("normalize_short_rows" in steps_of(net, y)) == together
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
+@pytest.mark.parametrize("last", [True, False])
+def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level_of_model, operator, last):
+    """Of 37 rows five are no eight."""
+    net = Net(37, 40)
+    x = net.add("MatMul", "x", net.const(40, 33))
+    y = net.add("MatMul", net.add(operator, x, net.const(33)), net.const(33, 8))
+    if not last:
+        y = net.add("Add", y, net.add("MatMul", x, net.const(33, 8)))
+    strict = {"EXECUTION_MODE_HINT": "ACCURACY"}
+    check(net, y, config=strict)
+    device = compiled(net.model(y), **strict)
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    program = device.device_model.specializer.program(specs, None)
+    places = [
+        [program.offsets[operand.root] for operand in step.over]
+        for step in program.steps
+        if step.fn.__name__ == "normalize_short_rows"
+    ]
+    wide = "avx512" in level_of_model or level_of_model == "amx"
+    assert [made == read for made, read in places] == [last] * wide

@@ -272,7 +272,8 @@ def _emit_rows(
     given = b.flat(x), factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
     if eights := _eights_kernel(b, x, outer, n, centered):
         sizes = RowSizes(outer, n, int(centered))
-        b.call(normalize_short_rows, *given, sizes, eights, float(epsilon))
+        # Of eight rows a vector is read for the last time right before its results are written.
+        b.call(normalize_short_rows, *given, sizes, eights, float(epsilon), over=(y, x))
     else:
         b.call(normalize_rows, *given, outer, n, float(epsilon), int(centered))
     if not fits:
