@@ -131,6 +131,34 @@ def reason(name: str) -> str:
     return next((why for what, why in REASONS.items() if re.fullmatch(what, name)), "")
 
 
+SETS = range(1, 18)
+"""Operation sets whose layers a file may have."""
+
+OTHER_NAMES = frozenset({"absolute", "ceil", "ops"})
+"""What the modules of operation sets have beside functions that make one layer each."""
+
+IN_THE_READER = frozenset({"constant", "parameter", "result"})
+"""Layers that the reader of files takes without a translator."""
+
+
+def layers_not_read() -> dict[int, list[str]]:
+    """Operation set to the names of its layers that no translator reads; each name once."""
+    from partita.frontends.openvino_ir import translators
+    from partita.frontends.openvino_ir.translator import TRANSLATORS
+    from partita.system.modules import import_modules
+
+    import_modules(translators)
+    known = {kind.lower() for kind in TRANSLATORS} | IN_THE_READER | OTHER_NAMES
+    found: dict[int, list[str]] = {}
+    for number in SETS:
+        for name in public(importlib.import_module(f"openvino.opset{number}")):
+            kind = name.removesuffix("_op").replace("_", "")
+            if kind not in known:
+                known.add(kind)
+                found.setdefault(number, []).append(name)
+    return found
+
+
 def page() -> tuple[str, list[str]]:
     """The page, and names that are missing without a reason."""
     import openvino
@@ -154,7 +182,12 @@ def page() -> tuple[str, list[str]]:
         for why, lacks in by_reason.items():
             listed = ", ".join(f"`{name}`" for name in lacks)
             missing.append(f"| `{group}` | {listed} | {why} |")
+    layers = [
+        f"| `opset{number}` | {', '.join(f'`{name}`' for name in names)} |"
+        for number, names in layers_not_read().items()
+    ]
     text = TEXT.format(
+        layers="\n".join(layers),
         version=openvino.__version__.partition("-")[0],
         rows="\n".join(rows),
         missing="\n".join(missing),
@@ -212,6 +245,16 @@ This page is written by `python benchmarks/openvino_surface.py --write` from the
 | part | names | why |
 | --- | --- | --- |
 {missing}
+
+## Layers of files that are not read
+
+`Core.read_model` refuses an OpenVINO IR that has one of these layers, and says which. They have the
+names of functions of the first operation set that has them; all others of `opset1` to `opset17` are
+read.
+
+| set | layers |
+| --- | --- |
+{layers}
 """
 
 

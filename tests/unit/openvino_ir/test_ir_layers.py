@@ -383,7 +383,7 @@ def test_boxes_come_by_score_over_all_classes():
         ("Transpose", [A, np.array([0, 2, 1])], {}, "input 1 must be a constant"),
         ("HardSigmoid", [A, np.float32(1), np.float32(0)], {}, "input 1 must be a constant"),
         ("LRN", [A, np.array([2])], {"alpha": "1"}, "input 1 must be a constant"),
-        ("Proposal", [A], {}, "layers that are not known: layer 'Proposal_1' (Proposal, opset1)"),
+        ("PSROIPooling", [A], {}, "not known: layer 'PSROIPooling_1' (PSROIPooling, opset1)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_translated_is_refused_by_name(kind, arrays, data, said):

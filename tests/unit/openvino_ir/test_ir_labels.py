@@ -1,4 +1,4 @@
-"""Layers that go through sequences step by step mean what their definitions say.
+"""Layers of sequences of labels mean what their definitions say.
 
 They are compared with plain loops: GatherTree-1 as its pseudocode goes, and all alignments of
 CTCLoss-4 one by one, as OpenVINO's operation sets define them.
