@@ -109,3 +109,30 @@ def test_keys_that_are_not_turned_stay_as_they_are():
     feeds = feeds_of([(2, 3, 5, 5)] * 3, None, rng)
     del feeds["m"]
     assert "Softmax" in compared(model, feeds)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("f32", 2e-5), ("bf16", 2e-2)])
+def test_queries_and_keys_that_follow_from_shapes(precision, tolerance):
+    """What shapes tell is constant once they are known; the run attends to it all the same."""
+    rng = np.random.default_rng(0)
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[3, 7, 16] x) => (float[a, b, c, d] y) {
+      r = MatMul(x, w) b1 = Relu(r) z = MatMul(b1, w) mean = ReduceMean <keepdims = 0> (z)
+      s = Shape(x) f = Cast <to = 1> (s) n = Mul(f, small) rows = MatMul(n, u)
+      q = Reshape(rows, dims)
+      t = Shape(q) g = Cast <to = 1> (t) m = Mul(g, small) more = MatMul(m, v)
+      k = Reshape(more, dims)
+      kt = Transpose <perm = [0, 1, 3, 2]> (k) scores = MatMul(q, kt)
+      p = Softmax <axis = -1> (scores) e = MatMul(p, q) y = Add(e, mean) }""")
+    constants = {
+        "w": rng.standard_normal((16, 16)).astype(np.float32) / 4,
+        "small": np.float32(0.1),
+        "u": rng.standard_normal((3, 64)).astype(np.float32),
+        "v": rng.standard_normal((4, 64)).astype(np.float32),
+        "dims": np.array([1, 2, 8, 4]),
+    }
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+    )
+    feeds = {"x": rng.standard_normal((3, 7, 16)).astype(np.float32)}
+    compared(model, feeds, tolerance, INFERENCE_PRECISION_HINT=precision)

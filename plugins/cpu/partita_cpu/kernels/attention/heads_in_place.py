@@ -15,7 +15,7 @@ HEADS = "partita.heads"
 """Domain of attention that `passes.attention_in_place` makes, where there are native kernels."""
 
 
-@kernel("Attention", domain=HEADS, dtypes=F32)
+@kernel("Attention", domain=HEADS, dtypes=F32, folds=False)
 def attention_in_place(
     b: Builder,
     node: Node,
