@@ -293,6 +293,7 @@ class Generator:
         """Checks a prompt and what is asked of it."""
         stop = [stop] if isinstance(stop, str) else stop
         tokens = self._tokens_of(prompt, formatted)
+        limit = self._limit(len(tokens), max_new_tokens)  # before millions of them are looked at
         known = self._tokenizer_if_any()
         if stop and known is None:
             raise InputError("Stop words need a tokenizer; give Generator one.")
@@ -300,7 +301,7 @@ class Generator:
             number,
             tokens,
             Sampler(sampling, self._checked(tokens), number),
-            self._limit(len(tokens), max_new_tokens),
+            limit,
             known.end_tokens if known else frozenset(),
             StopWords(stop),
             known.stream(() if formatted else tokens) if known else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -84,8 +85,24 @@ class TextModel:
             Overloaded: Too many texts wait.
             InputError: A prompt or an option is wrong.
         """
-        self.check_room(len(prompts))
-        return self._pieces(self.generator.generate_batch(prompts, **options), len(prompts))
+        count = len(prompts)
+        self.check_room(count)
+        pieces = self.generator.generate_batch(prompts, **options)
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
+        is_over = threading.Event()
+
+        def put(item: Piece | Exception | None) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+        # They count from now on, not from when the answer is sent: others ask meanwhile.
+        self._going += count
+        work = loop.run_in_executor(self._threads, _iterate, pieces, put, is_over)
+        work.add_done_callback(lambda _: self._end(count))
+        answer = _arriving(arrived, is_over)
+        # One that nobody ever begins to read, whose client has gone by then, is closed by no block.
+        weakref.finalize(answer, is_over.set).atexit = False
+        return answer
 
     def check_room(self, count: int) -> None:
         """Does nothing if so many texts may be generated; asked before their prompts are read.
@@ -103,26 +120,6 @@ class TextModel:
                 f"Model '{self.name}' is at {self._going} texts, and takes {self._most} at most; "
                 "try again later."
             )
-
-    async def _pieces(self, pieces: Iterator[Piece], count: int) -> Pieces:
-        """What a thread generates, on the event loop."""
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
-        is_over = threading.Event()
-
-        def put(item: Piece | Exception | None) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, item)
-
-        self._going += count
-        work = loop.run_in_executor(self._threads, _iterate, pieces, put, is_over)
-        work.add_done_callback(lambda _: self._end(count))
-        try:
-            while (item := await arrived.get()) is not None:
-                if isinstance(item, Exception):
-                    raise serving_error(item) from item
-                yield item
-        finally:
-            is_over.set()
 
     def _end(self, texts: int) -> None:
         self._going -= texts
@@ -185,6 +182,19 @@ def _loaded(name: str, settings: ServerSettings, core: Core) -> TextModel:
         core=core,
     )
     return TextModel(name, generator, settings.texts_at_once, settings.max_texts_waiting)
+
+
+async def _arriving(
+    arrived: asyncio.Queue[Piece | Exception | None], is_over: threading.Event
+) -> Pieces:
+    """What a thread generates, on the event loop; closing it tells the thread."""
+    try:
+        while (item := await arrived.get()) is not None:
+            if isinstance(item, Exception):
+                raise serving_error(item) from item
+            yield item
+    finally:
+        is_over.set()
 
 
 def _iterate(

@@ -106,6 +106,10 @@ class Body:
             raise self._too_large(f"more than {self._most}")
         if not unpacker.eof:
             raise InvalidRequest("The body cannot be unpacked: it ends too early.")
+        if unpacker.unused_data:
+            raise InvalidRequest(
+                f"{len(unpacker.unused_data)} bytes stand behind the packed body; pack it as one."
+            )
         self._count(len(whole), 0)
         return memoryview(whole)
 

@@ -175,6 +175,8 @@ def test_longer_texts_than_the_context_are_refused_with_what_fits(make):
         generator.generate(PROMPTS[0], max_new_tokens=9)
     with pytest.raises(ContextLengthError, match=r"A prompt of 16 tokens .*; shorten the prompt"):
         generator.generate([1] * 16)
+    with pytest.raises(ContextLengthError):  # their number tells, and none of them is looked at
+        generator.generate(["no token"] * 16)
 
 
 def test_text_needs_a_tokenizer(make):

@@ -1,6 +1,7 @@
 """OpenAI's API with a small decoder, by OpenAI's own client; float64 says which texts are right."""
 
 import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -333,6 +334,26 @@ def test_texts_beyond_the_queue_are_refused_until_one_ends():
         again = await taken(model, [[1]])
         assert (await anext(again)).text == "a"
         await again.aclose()
+        model.close()
+
+    asyncio.run(check())
+
+
+def test_texts_count_before_their_answers_are_read():
+    """Streams begin to be read when their headers are sent, and others ask before that."""
+
+    async def check():
+        generator = Waiting()
+        model = TextModel("slow", generator, 1, 0)
+        pieces = model.generate([[1]])
+        with pytest.raises(Overloaded, match="is at 1 texts, and takes 1 at most"):
+            model.generate([[1]])
+        assert await asyncio.to_thread(generator.began.wait, 60)
+        del pieces  # its client went before the headers: nobody closes it
+        gc.collect()
+        generator.go.set()
+        assert await asyncio.to_thread(generator.is_closed.wait, 60)
+        await (await taken(model, [[1]])).aclose()
         model.close()
 
     asyncio.run(check())
