@@ -31,6 +31,14 @@ READ = 1 / 8
 READ_AGAIN = 1 / 32
 """Time to read a byte from there in addition that was written or read shortly before."""
 
+ARRIVAL = 3 / 8
+"""The same from memory, for weights of the first panel that meets them: at 11 GB/s for each thread,
+which a panel of few tiles waits for."""
+
+PASSED = 1 / 2
+"""Of the time to read rows from the third-level cache, what does not pass while others are
+multiplied."""
+
 CALL = 60.0
 """Time to begin and end a tile of products of one point."""
 
@@ -143,7 +151,7 @@ def panel_and_shares(side: int, *numbers: int) -> tuple[int, int]:
     sizes = Sizes(*numbers)
     across = _time(sizes, side)[1]
     tiles = -(-_tiles(sizes, side) // (sizes.threads // across))
-    panels = -(-tiles // _most_tiles(sizes, side)[0])
+    panels = -(-tiles // _most_tiles(sizes, side, tiles)[0])
     return max(1, -(-tiles // max(1, panels))), across
 
 
@@ -151,16 +159,28 @@ def _tiles(sizes: Sizes, side: int) -> int:
     return sizes.batch * -(-sizes.height // side) * -(-sizes.width // side)
 
 
-def _most_tiles(sizes: Sizes, side: int) -> tuple[int, bool]:
-    """How many tiles are computed at a time, and whether they stay in the second-level cache."""
+def _most_tiles(sizes: Sizes, side: int, tiles: int) -> tuple[int, float]:
+    """How many tiles of a share are computed at a time, and the time to read a row from afar.
+
+    Either they stay in the second-level cache, or each row is read from the third-level one for
+    every column of outputs.
+    """
     pieces = -(-sizes.channels // sizes.lanes) * sizes.lanes
     bytes_of_tile = pixels_of(side) ** 2 * (pieces + sizes.columns) * 4
     near, far = (max(sizes.rows, room // bytes_of_tile) for room in (sizes.near, sizes.far))
     # Bytes that are read for a row: of weights, and of the row itself if it lies far.
     weights = sizes.columns * 4
-    if weights / near <= 4 + weights / far:
-        return near // sizes.rows * sizes.rows, True
-    return far // sizes.rows * sizes.rows, False
+    fewer, more = (room // sizes.rows * sizes.rows for room in (near, far))
+    row = 4 * READ_AGAIN
+
+    def waits(most: int) -> float:
+        """How much longer than its products weights of the first panel take, for a channel."""
+        return max(0.0, weights * ARRIVAL - -(-tiles // -(-tiles // most)))
+
+    soon = waits(fewer) <= waits(more) + PASSED * row * tiles
+    if soon and weights / near <= 4 + weights / far:
+        return fewer, 0.0
+    return more, sizes.channels * row
 
 
 def _direct(sizes: Sizes) -> float:
@@ -177,12 +197,12 @@ def _direct(sizes: Sizes) -> float:
 def _time(sizes: Sizes, side: int) -> tuple[float, int]:
     """Time of the longest share with tiles of one size, and shares across."""
     points, channels = pixels_of(side) ** 2, sizes.channels
-    most, is_near = _most_tiles(sizes, side)
-    weights, row = channels * sizes.columns * 4, 0 if is_near else channels * 4 * READ_AGAIN
+    weights = channels * sizes.columns * 4
     inputs = INPUT_TRANSFORM * -(-channels // sizes.lanes)
     results = OUTPUT_TRANSFORM * sizes.columns / sizes.lanes
 
     def share(tiles: int, blocks: int) -> float:
+        most, row = _most_tiles(sizes, side, tiles)
         products = tiles * (channels + row) + CALL * -(-tiles // sizes.rows)
         products += weights * (READ + (-(-tiles // most) - 1) * READ_AGAIN)
         return points * (blocks * (products + results * tiles) + inputs * tiles)

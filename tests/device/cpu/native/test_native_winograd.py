@@ -25,7 +25,7 @@ from partita_cpu.threads.claims import LINE
 from partita_cpu.winograd.point_weights import evaluation, recovery, transform
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
 from partita_cpu.winograd.tile_plan import transform_kernels, winograd_plan
-from partita_cpu.winograd.time_model import Sizes, fastest_side, side_for
+from partita_cpu.winograd.time_model import Sizes, fastest_side, panel_and_shares, side_for
 
 from .conftest import CACHES, GATES, Guarded, gated, own_share_left
 from .conftest import TOLERANCE as TOLERANCE_OF
@@ -304,6 +304,16 @@ def test_where_it_pays():
     strided = images_of(1, (56, 56), 64, 64)
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
         assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "found"),
+    [(28, 128, 49), (56, 128, 196), (56, 64, 49), (112, 64, 56), (112, 128, 28)],
+)
+def test_a_panel_has_tiles_enough_for_weights_to_arrive(size, channels, found):
+    """Where a few panels of what the second-level cache holds would wait for them."""
+    sizes = (1, size, size, channels, channels, 1, 16, 32, 14, 768 << 10, 8 << 20)
+    assert panel_and_shares(4, *Sizes(*sizes)) == (found, 1)
 
 
 @examples(60)
