@@ -19,22 +19,25 @@ Ended = Callable[[BaseException | None], None]
 class AsyncRun:
     """One asynchronous run: whether it was cancelled, which thread calls back, and its end."""
 
-    __slots__ = ("_going", "calling_back", "cancelled", "failure")
+    __slots__ = ("_going", "_has_ended", "calling_back", "cancelled", "failure")
 
     def __init__(self) -> None:
         self.cancelled = False
         self.calling_back = 0
         self.failure: BaseException | None = None
+        self._has_ended = False
+        # Whoever waits for it holds it for a moment, so it tells nobody whether the run has ended.
         self._going = threading.Lock()
         self._going.acquire()
 
     def has_ended(self) -> bool:
         """Whether the run and its callback have ended."""
-        return not self._going.locked()
+        return self._has_ended
 
     def end(self, failure: BaseException | None) -> None:
         """Marks the run as ended."""
         self.failure = failure
+        self._has_ended = True
         self._going.release()
 
     def wait(self, seconds: float = -1) -> bool:
@@ -43,9 +46,11 @@ class AsyncRun:
         Raises:
             InferError: The error of the run or of its callback.
         """
-        if not self._going.acquire(timeout=seconds):
-            return False
-        self._going.release()
+        if not self._has_ended:
+            if self._going.acquire(timeout=seconds):
+                self._going.release()
+            elif not self._has_ended:
+                return False
         if self.failure is not None:
             raise self.failure
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -12,6 +13,7 @@ from toy_device import ToyDevice, core_with
 
 import partita as ov
 from partita.errors import InferCancelledError, InferError, InputError, RequestBusyError
+from partita.runtime.async_run import AsyncRun
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -225,6 +227,26 @@ def test_waiting_in_a_requests_own_callback_is_refused(through):
     assert len(told) == 1
     assert "in the request's own callback" in told[0]
     np.testing.assert_array_equal(results[0], -X)
+
+
+def test_threads_that_look_at_the_same_ended_run_never_see_it_going():
+    run, seen = AsyncRun(), []
+    run.end(None)
+
+    def look():
+        seen.extend(run.wait(0) and run.has_ended() for _ in range(20_000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen == [True] * 60_000
 
 
 # ------------------------------------------------------------------------------ cancels
