@@ -134,9 +134,9 @@ class InferRequest(RequestTensors):
                 "wait() was called in the request's own callback, whose end it would wait for; the "
                 "run is over, so read its results without waiting."
             )
-        while run.cancelled and not run.wait(_CANCEL_AGAIN_S):
-            self.runner.cancel()  # it may have begun only after it was asked first
-        run.wait()
+        while not run.wait(_CANCEL_AGAIN_S):
+            if run.cancelled:
+                self.runner.cancel()  # it may have begun only after it was asked first
 
     def wait_for(self, timeout: float) -> bool:
         """Waits at most ``timeout`` milliseconds; returns whether the run has ended.

@@ -270,6 +270,47 @@ def test_cancel(gate, gated):
     np.testing.assert_array_equal(request.infer(X)[0], -X)
 
 
+class LateToListen(ToyDevice):
+    """Is asked to stop before its run listens, and computes until it is asked then."""
+
+    def __init__(self):
+        super().__init__(compute=self._compute)
+        self.asked, self.asked_again = threading.Event(), threading.Event()
+
+    def compile_model(self, model, properties):
+        compiled = super().compile_model(model, properties)
+        runner = compiled.create_runner()
+        runner.cancel = lambda: (self.asked_again if self.asked.is_set() else self.asked).set()
+        compiled.create_runner = lambda: runner
+        return compiled
+
+    def _compute(self, x):
+        assert self.asked.wait(60)
+        assert self.asked_again.wait(10), "nobody asked again"
+        return [-x]
+
+
+def test_a_thread_that_waits_before_the_cancel_asks_again():
+    plugin = LateToListen()
+    request = core_with(plugin).compile_model(neg(), "TOY").create_infer_request()
+    request.start_async(X)
+    waiting = threading.Event()
+
+    def wait():
+        waiting.set()
+        with pytest.raises(InferCancelledError):
+            request.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waiting.wait(60)
+    assert plugin.started.wait(60)
+    assert not request.wait_for(300)  # the other one waits by now
+    request.cancel()
+    thread.join(60)
+    assert plugin.asked_again.is_set()
+
+
 def test_a_cancel_after_the_run_does_not_hit_the_next_one():
     request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
     request.set_callback(lambda _: request.cancel())
