@@ -207,14 +207,14 @@ class Core:
                 device_name, wanted = one_runtime.placement(os.environ)
                 config = {**wanted, **normalize(config)}
         device = device_name or self.default_device
-        if weights is not None or hasattr(model, "getvalue"):
+        if weights is not None:
             model = self.read_model(model, weights)
         plugin, properties = self._devices.target(device, config)
         folder = properties.CACHE_DIR
         if "CACHE_DIR" not in properties.model_fields_set:
             folder = self._own.CACHE_DIR
         try:
-            source = _source(model)
+            source = _content(_source(model))
             return compiling.compiled(plugin, properties, source, folder, self._devices.extensions)
         except UnsupportedOpError as error:
             several = self._devices.registry.with_fallback(device)

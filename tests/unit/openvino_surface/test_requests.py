@@ -128,6 +128,17 @@ def test_models_are_read_from_streams(core):
         np.testing.assert_array_equal(core.compile_model(model, "CPU")(X)[0], -X)
 
 
+def test_files_that_are_open_and_tensors_are_models_wherever_bytes_are(core, tmp_path):
+    data = neg().SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data)
+    with (tmp_path / "m.onnx").open("rb") as file:
+        for make in (lambda: file, lambda: ov.Tensor(np.frombuffer(data, np.uint8).copy())):
+            assert len(core.query_model(make(), "CPU")) == 1
+            file.seek(0)
+            np.testing.assert_array_equal(core.compile_model(make(), "CPU")(X)[0], -X)
+            file.seek(0)
+
+
 def test_versions(core):
     found = core.get_versions("CPU")["CPU"]
     assert f"{found.major}.{found.minor}.{found.patch}" == ov.__version__
