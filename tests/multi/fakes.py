@@ -60,15 +60,22 @@ class FakeDevice(DevicePlugin):
         kind="accelerator",
         meet=None,
         fault="",
+        memory_bytes=None,
     ):
-        self.device_name = name
+        self.device_name, self.memory_bytes = name, memory_bytes
         self.refuses, self.breaks_on, self.memory = set(refuses), set(breaks_on), memory
         self.delay_s, self.fails_at_run, self.kind = delay_s, fails_at_run, kind
         self.meet, self.fault = meet, fault
         self.compiled, self.seen_properties, self.queries, self.uploads, self.runs = [], [], 0, 0, 0
 
     def device_info(self, device_id):
-        return DeviceInfo(self.device_name, "fake", kind=self.kind, memory=self.memory)
+        return DeviceInfo(
+            self.device_name,
+            "fake",
+            kind=self.kind,
+            memory=self.memory,
+            memory_bytes=self.memory_bytes,
+        )
 
     def query_model(self, model, properties):
         self.queries += 1

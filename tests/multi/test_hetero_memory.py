@@ -50,6 +50,35 @@ def test_a_device_keeps_what_fits_and_the_rest_goes_on():
     )
 
 
+def test_a_device_is_not_given_more_than_the_memory_that_it_tells_of():
+    core = core_with(FakeDevice("A", memory_bytes=2 * ONE + 2 * ROW), FakeDevice("B"))
+    compiled = run(core, layers(4), "HETERO:A,B", config={}, feeds={"x": ROWS})
+    assert list(devices_of(compiled).values()) == ["A", "A", "B", "B"]
+    why = compiled.explain()["v2"]
+    assert (why.reason.code, why.reason.detail) == (ReasonCode.MEMORY_LIMIT, "no room on A")
+    assert why.refused["A"].detail.endswith("800 B of values; the limit is 78.9 KiB")
+    answer = core.query_model(core.read_model(layers(4)), "HETERO:A,B")
+    assert list(answer.values()) == ["A", "A", "B", "B"]
+    assert str(answer.reasons["v2"]).startswith("FALLBACK: not A: MEMORY_LIMIT: those before it")
+    with pytest.raises(UnsupportedOpError, match="A: MEMORY_LIMIT: those before it take"):
+        core.compile_model(layers(4), "HETERO:A")
+
+
+@pytest.mark.parametrize(("limit", "homes"), [(9 * ONE, "AAAA"), (ONE + 2 * ROW, "ABBB")])
+def test_a_limit_stands_for_the_memory_that_a_device_tells_of(limit, homes):
+    core = core_with(FakeDevice("A", memory_bytes=2 * ONE + 2 * ROW), FakeDevice("B"))
+    config = {"HETERO_MEMORY_LIMITS": {"A": limit}}
+    compiled = run(core, layers(4), "HETERO:A,B", config=config, feeds={"x": ROWS})
+    assert "".join(devices_of(compiled).values()) == homes
+
+
+def test_memory_that_holds_the_whole_model_is_not_looked_into(monkeypatch):
+    core = core_with(FakeDevice("A", memory_bytes=4 * ONE + 5 * ROW), FakeDevice("B"))
+    monkeypatch.delattr(MemoryModel, "use")
+    compiled = run(core, layers(4), "HETERO:A,B", config={}, feeds={"x": ROWS})
+    assert set(devices_of(compiled).values()) == {"A"}
+
+
 def test_a_query_has_the_answer_of_a_compile():
     core, limits = core_with(FakeDevice("A"), FakeDevice("B")), {"A": 2 * ONE + 2 * ROW}
     model = core.read_model(layers(4))

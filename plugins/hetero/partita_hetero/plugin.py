@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import partita
@@ -44,21 +43,15 @@ class HeteroPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.QueryResult:
         """The first device of the list that takes each operation, or that it is pinned to."""
-        from partita_hetero.partition import op_graph
+        from partita_hetero.compile.placer import Placer
         from partita_hetero.partition.decoder_layers import cache_inputs
-        from partita_hetero.placement import constraints
 
-        devices, wiring = self._devices(properties), op_graph.build(model)
+        devices = self._devices(properties)
         if devices.properties.HETERO_CONTEXT and cache_inputs(model):
             from partita_hetero.tuning.decoders.decoder_plan import plan_model
 
             return plan_model(model, devices).query_result(model, devices)
-        if devices.memory_limits:
-            from partita_hetero.compile.placer import Placer
-
-            return Placer(model, devices, heeds_affinities=False).query()
-        wanted = constraints.gather(model, wiring, devices, partial(devices.ask, model), {})
-        return devices.query(model, wiring, wanted.pins)
+        return Placer(model, devices, heeds_affinities=False).query()
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties

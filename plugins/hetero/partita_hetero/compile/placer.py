@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -109,24 +110,48 @@ class Placer:
                 *(every, properties.STRICT, wishes),
             )
 
-        if not self.devices.memory_limits:
+        limits = self._limits([*names, *(device for device, _ in wishes.values())])
+        if not limits:
             return place({})
         if keeps_limits:
             placement = place({})
             if placement.follows(wishes):
                 return placement
         return memory_limits.enforce(
-            memory_limits.MemoryModel(
-                self.wiring,
-                self.sizes,
-                lambda device: self.devices.core.device_info(device).memory == HOST,
-                properties.executor.objective,
-            ),
-            self.devices.memory_limits,
+            self._memory,
+            limits,
             lambda op, device: op in pins and pins[op].hard and pins[op].device == device,
             self.wiring.names(),
             place,
         )
+
+    @functools.cached_property
+    def _memory(self) -> memory_limits.MemoryModel:
+        """Counts what devices hold."""
+        return memory_limits.MemoryModel(
+            self.wiring,
+            self.sizes,
+            lambda device: self.devices.core.device_info(device).memory == HOST,
+            self.devices.properties.executor.objective,
+        )
+
+    @functools.cached_property
+    def _most_bytes(self) -> int:
+        """More than a device can hold of the model."""
+        return self._memory.everything()
+
+    def _limits(self, names: Sequence[str]) -> dict[str, int]:
+        """Device to bytes: those that users set, and devices' own where the model may be larger.
+
+        Args:
+            names: What operations may go to, beside what they are pinned to.
+        """
+        limits = dict(self.devices.memory_limits)
+        for name in dict.fromkeys([*names, *self.pins.values()]):
+            room = None if name in limits else self.devices.room(name)
+            if room is not None and room < self._most_bytes:
+                limits[name] = room
+        return limits
 
     def query(self) -> QueryResult:
         """Who would take what within the memory limits.
@@ -136,7 +161,7 @@ class Placer:
             UnsupportedOpError: No device that takes an operation has room for it.
         """
         answer = self.devices.query(self.model, self.wiring, self.wanted.pins)
-        if len(answer) < len(self.model.ops):
+        if len(answer) < len(self.model.ops) or not self._limits(self.devices.names):
             return answer  # what nobody takes has no place
         placement = self.place({}, {})
         reasons = dict(answer.reasons)

@@ -142,6 +142,18 @@ class DeviceList:
         """What :meth:`override` was told, by device."""
         return {device: dict(values) for device, values in self._overrides.items()}
 
+    def room(self, device: str) -> int | None:
+        """Bytes for weights and values on a device: its limit, or else the memory that it tells of.
+
+        ``None`` for no limit, and for a device that cannot be used.
+        """
+        if device in self.memory_limits:
+            return self.memory_limits[device]
+        try:
+            return self.core.device_info(device).memory_bytes
+        except DeviceError:
+            return None
+
     def _memory_limits(self) -> dict[str, int]:
         """Limits by the name that each device has in the list."""
         listed = {self.core.resolve_device(name): name for name in self.names}

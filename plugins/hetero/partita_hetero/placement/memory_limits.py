@@ -79,6 +79,13 @@ class MemoryModel:
         self._objective = objective
         self.weights = [wiring.weights_of(op, self._sizes) for op in range(len(wiring.nodes))]
 
+    def everything(self) -> int:
+        """All weights and values at once: more than any device holds under any placement."""
+        every = {name: nbytes or 0 for name, nbytes in self._sizes.items()}
+        for weights in self.weights:
+            every |= weights
+        return sum(every.values())
+
     def use(self, device: str, homes: Sequence[str | None]) -> MemoryUse:
         """What a device holds under a placement: device of each operation, or ``None``."""
         placed = [op for op, home in enumerate(homes) if home is not None]

@@ -187,7 +187,7 @@ class Scheduler:
         for name in names:
             info = self._core.device_info(name)
             key = database.add_device(self._core.fingerprint(name, self._devices.config(name)))
-            room = self._devices.memory_limits.get(name, info.memory_bytes)
+            room = self._devices.room(name)
             described.append(DeviceCosts(name, key, info.kind, room, alike=alike.get(name, "")))
         return described
 

@@ -180,7 +180,7 @@ def describe_devices(
                 DecoderDevice(
                     name,
                     device_speed(devices, name, key, database, formats, *sizes),
-                    devices.memory_limits.get(name, info.memory_bytes),
+                    devices.room(name),
                     launch_cost(devices, name, key, database) or 0.0,
                     None if on_host else link_costs(core, name, key, database),
                     info.kind == "reference",
