@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from partita.contract.device_model import DeviceModel, exported_state
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
-from partita.errors import BlobError, PropertyError
+from partita.errors import BlobError, PluginError, PropertyError
 from partita.model.model import Model, Port, find_port
 from partita.properties.values import Config, check_name, normalize
 from partita.storage import exported_model
@@ -57,13 +57,21 @@ class CompiledFacts(OfOneProcess):
 
         Raises:
             BlobError: The model is too large for one protobuf (2 GiB), or ``stream`` is no stream.
+            PluginError: The device gave something else than bytes.
         """
         if stream is not None and not hasattr(stream, "write"):
             raise BlobError(
                 f"A model is exported to a stream; found {type(stream).__name__}. Open the file "
                 "with open(path, 'wb'), or write the bytes that export_model() returns."
             )
-        blob = self.device_model.export_model() or self._packed()
+        blob = self.device_model.export_model()
+        if blob is None:
+            blob = self._packed()
+        elif not isinstance(blob, bytes):
+            raise PluginError(
+                f"Device '{self.device}' answered export_model with {type(blob).__name__}; bytes "
+                "are due, or None. Tell the author of its plugin."
+            )
         if stream is not None:
             stream.write(blob)
         return blob

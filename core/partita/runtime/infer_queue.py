@@ -9,16 +9,17 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import InferError
+from partita.contract.call_queue import CallQueue
+from partita.errors import InferError, PluginError
 from partita.runtime.async_run import AsyncRun, check_callback, request_threads
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import OfOneProcess
 
 if TYPE_CHECKING:
-    from partita.contract.call_queue import CallQueue
     from partita.runtime.compiled_model import CompiledModel
 
 _queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
@@ -52,8 +53,8 @@ class AsyncInferQueue(OfOneProcess):
             ) from None
         if jobs < 0:
             raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
-        self._calls = compiled_model.device_model.create_call_queue(jobs)
-        count = jobs or compiled_model.optimal_number_of_infer_requests
+        self._calls = _call_queue(compiled_model, jobs)
+        count = jobs or _optimal_number(compiled_model)
         if self._calls is not None:
             count = self._calls.requests
         self._requests = [compiled_model.create_infer_request() for _ in range(count)]
@@ -281,6 +282,36 @@ class AsyncInferQueue(OfOneProcess):
 
     def __getitem__(self, index: int) -> InferRequest:
         return self._requests[index]
+
+
+def _call_queue(compiled: CompiledModel, jobs: int) -> CallQueue | None:
+    """The device's queue of bound calls, if it has any.
+
+    Raises:
+        PluginError: It gave something else.
+    """
+    found = compiled.device_model.create_call_queue(jobs)
+    if found is not None and not (isinstance(found, CallQueue) and found.requests >= 1):
+        raise PluginError(
+            f"Device '{compiled.device}' answered create_call_queue with {found!r}; a CallQueue of "
+            "at least one request is due, or None. Tell the author of its plugin."
+        )
+    return found
+
+
+def _optimal_number(compiled: CompiledModel) -> int:
+    """How many requests keep the device busy.
+
+    Raises:
+        PluginError: It says what is no number of requests; nothing would ever be free.
+    """
+    found = compiled.optimal_number_of_infer_requests
+    if not isinstance(found, Integral) or found < 1:
+        raise PluginError(
+            f"Device '{compiled.device}' says that {found!r} requests keep it busy; a whole number "
+            "from 1 on is due. Give the queue 'jobs', and tell the author of its plugin."
+        )
+    return int(found)
 
 
 def _interrupted(error: BaseException) -> bool:

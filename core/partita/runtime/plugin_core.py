@@ -196,6 +196,11 @@ def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model)
             f"Device '{plugin.device_name}' answered query_model with "
             f"{type(result).__name__}; a QueryResult is due."
         )
+    if not isinstance(result.reasons, Mapping):
+        raise PluginError(
+            f"Device '{plugin.device_name}' answered query_model with reasons that are "
+            f"{type(result.reasons).__name__}; a dict of operation to Reason is due."
+        )
     for op, reason in result.reasons.items():
         if not isinstance(reason, Reason):
             raise PluginError(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from models import add_sub, neg
 from patience import patiently
-from toy_device import ToyDevice, core_with
+from toy_device import ToyCompiled, ToyDevice, core_with
 
 import partita as ov
-from partita.errors import InferCancelledError, InferError, InputError
+from partita.errors import InferCancelledError, InferError, InputError, PluginError
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -210,6 +210,23 @@ def test_the_size_of_a_queue(monkeypatch):
     assert len(ov.AsyncInferQueue(compiled)) == 3
     with pytest.raises(InferError, match=r"A queue needs at least one request; -1 were asked for"):
         ov.AsyncInferQueue(compiled, -1)
+
+
+@pytest.mark.parametrize("number", [0, "3", None])
+def test_a_device_that_knows_no_number_of_requests_is_blamed(monkeypatch, number):
+    """A queue without requests would wait for ever for a free one."""
+    monkeypatch.setattr(ToyCompiled, "optimal_number_of_infer_requests", number)
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match=f"'TOY' says that {number!r} requests keep it busy"):
+        ov.AsyncInferQueue(compiled)
+    assert len(ov.AsyncInferQueue(compiled, 2)) == 2
+
+
+def test_a_device_whose_queue_of_calls_is_none_is_blamed(monkeypatch):
+    monkeypatch.setattr(ToyCompiled, "create_call_queue", lambda model, jobs: jobs)
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match="'TOY' answered create_call_queue with 2; a CallQueue"):
+        ov.AsyncInferQueue(compiled, 2)
 
 
 def test_what_is_no_queue_is_told_at_once():

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from models import affine, neg
-from toy_device import ToyDevice, ToyTensor, core_with
+from toy_device import ToyCompiled, ToyDevice, ToyTensor, core_with
 
 import partita as ov
 from partita.contract.query import QueryResult
@@ -262,6 +262,16 @@ def test_answers_with_wrong_parts():
     plugin.query_model = lambda model, properties: QueryResult.of("TOY", {"neg": "no"})
     with pytest.raises(PluginError, match=r"'TOY' answered query_model with 'no' for 'neg'; a Rea"):
         core_with(plugin).query_model(neg(), "TOY")
+    plugin.query_model = lambda model, properties: QueryResult("TOY", {}, ["no"])
+    with pytest.raises(PluginError, match=r"with reasons that are list; a dict of operation to"):
+        core_with(plugin).query_model(neg(), "TOY")
+
+
+def test_an_export_that_is_no_bytes(monkeypatch):
+    monkeypatch.setattr(ToyCompiled, "export_model", lambda model: "text")
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match=r"'TOY' answered export_model with str; bytes are due"):
+        compiled.export_model()
 
 
 def test_a_model_whose_base_was_not_made():
