@@ -300,6 +300,31 @@ def test_reductions_of_nothing_at_many_sizes(op_type):
     assert bool(recorded(compiled)) == isa().native
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_convolutions_of_nothing_but_padding(rank):
+    """One axis of a sequence, an image or a volume has no elements, now and then."""
+    grown = Builder(3)
+    w, bias = grown.floats(5, CHANNELS, *[3] * rank), grown.floats(5)
+    y = grown.add("Relu", grown.add("Conv", "x", w, bias, pads=[2] * 2 * rank))
+    dims = ["n", CHANNELS, "length", *["size"] * (rank - 1)]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+    made = helper.make_tensor_value_info(y, TensorProto.FLOAT, None)
+    graph = helper.make_graph(grown.nodes, "padding", [given], [made], grown.weights)
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    for length in (4, 0, 1, 0):
+        shape = (2, CHANNELS, *([length, 3, 3][:rank]))
+        x = grown.rng.standard_normal(shape).astype(np.float32)
+        padded = np.pad(x.astype(float), [(0, 0), (0, 0), *[(2, 2)] * rank])
+        axes = tuple(range(2, 2 + rank))
+        weights, offset = (numpy_helper.to_array(one).astype(float) for one in grown.weights)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3,) * rank, axes)
+        sums = np.tensordot(windows, weights, ([1, *range(-rank, 0)], range(1, 2 + rank)))
+        wanted = np.maximum(np.moveaxis(sums + offset, -1, 1), 0)
+        np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_what_follows_a_size_that_the_run_tells_is_shared_by_sizes():
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),

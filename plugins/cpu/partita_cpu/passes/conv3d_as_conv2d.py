@@ -50,7 +50,11 @@ class Volumes(Lifting):
         if node.kind not in _POOLS:
             return super().follows(node) and self._spreads(node)
         ours = node.inputs[0] in self.lifted and not any(node.outputs[1:])
-        return ours and self.holds(node.outputs[0])
+        return ours and self.holds(node.inputs[0]) and self.holds(node.outputs[0])
+
+    def holds(self, value: Value | None) -> bool:
+        """Whether there are slices: where there is none, an image has forgotten their height."""
+        return super().holds(value) and value is not None and self.shapes[value][2] != 0
 
     def _spreads(self, node: Node) -> bool:
         """Whether rows of all slices are spread over those of the output as they are volumes."""

@@ -113,7 +113,8 @@ class Lifting(abc.ABC):
     def _view(self, source: Value, target: Value, owner: Node) -> Node:
         shape = Value.constant(np.array(self.shapes[target], np.int64))
         name = f"{owner.name}/{self.mark}"
-        return Node("Reshape", [source, shape], [target], {}, name=name, origins=owner.origins)
+        attrs = {"allowzero": 1}  # an axis of no elements is none that is copied
+        return Node("Reshape", [source, shape], [target], attrs, name=name, origins=owner.origins)
 
 
 def constant_weights(node: Node, rank: int) -> Array | None:
