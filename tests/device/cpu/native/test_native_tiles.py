@@ -307,7 +307,7 @@ def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, specia
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 def test_the_sources_are_all_used(level, arithmetic):
     whole = Images(1, 14, 14, 64, 64, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 14, 14)
-    strided = Images(1, 10, 10, 64, 64, 1, (3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 5, 5)
+    strided = Images(1, 10, 10, 16, 64, 1, (3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 5, 5)
     assert plan(whole, MachineModel(level), arithmetic, 2).source is Source.HALO
     assert plan(strided, MachineModel(level), arithmetic, 2).source is Source.COLUMNS
 
