@@ -245,7 +245,7 @@ def lie(rng, node):
     kind = TensorProto.FLOAT if x is None else helper.np_dtype_to_tensor_dtype(x.dtype)
     if rng.random() < 0.2:
         kind = int(rng.integers(1, 17))
-    node.model_kind[name] = kind, shape
+    node.told[name] = kind, shape
 
 
 BREAKS = (
