@@ -1,11 +1,12 @@
 """Threads that help to walk a table of kernel calls: one call from Python runs many steps.
 
-The calling thread goes from row to row. For a row that is shared it puts up a ticket; whoever is
-awake draws shares from it, and the caller goes on when all that were drawn are done. So nobody
-waits for a thread that the system has put aside, unless it holds a share. Idle threads look for a
-while, so that the next ticket finds them at once, and then sleep; where runs are apart they do so
-at once. They may run wherever the caller may, but for the processor that it is on: the system tends
-to wake them there, behind it.
+The calling thread goes from row to row. For a row that is shared it puts up a ticket. Whoever is
+awake takes its own share, and soon those that nobody has taken; the caller goes on when all are
+done. So nobody waits for a thread that the system has put aside, unless it holds a share, and from
+step to step a thread tends to find in its caches what it has computed itself. Idle threads look
+for a while, so that the next ticket finds them at once, and then sleep; where runs are apart they
+do so at once. They may run wherever the caller may, but for the processor that it is on: the system
+tends to wake them there, behind it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from partita_cpu.jit.intrinsics.atomics import (
     call_system,
     load,
     pause,
+    replace,
     store,
 )
 from partita_cpu.jit.kernel import jit
@@ -41,7 +43,11 @@ _GENERATION, TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
 _TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
 _WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
 WORDS = 64
-"""Size of the shared memory."""
+"""Size of the shared memory, without the claims."""
+
+_CLAIMS = 8 * WORDS
+"""Where the number of the ticket is that each share was taken of last; each on a line of its own:
+threads that take their own shares wait for nobody."""
 
 ROW = 5
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone), where words
@@ -51,6 +57,12 @@ LOOKS = 3000
 """How often a waiting thread looks before it sleeps, or lets others use its processor.
 
 Some tens of microseconds.
+"""
+
+OWN_LOOKS = 8
+"""How often one looks before it takes a share that is another's: a fifth of a microsecond.
+
+The line with its claim then stays in that thread's cache, if it comes in time.
 """
 
 IDLE_LOOKS = 10000
@@ -78,12 +90,9 @@ TRIES = 16
 USAGE_BYTES = 144
 """What the system tells of a thread; the last word is how often it was put aside."""
 
-# A ticket is the row's number in 24 bits, how many shares there are in 12, and how many were drawn
-# by those who help and by the caller, 14 bits each. A thread that helps may draw twice in vain, at
-# the end of a ticket and, if it comes late, of the next one; so three times as many are drawn as
-# there are shares and threads. Numbers begin anew after the last one: nothing waits so long.
-NUMBER, SHARES, HELPED = 40, 28, 14
-NUMBERS, MOST_SHARES, MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
+# A ticket is the row's number, above how many shares there are.
+NUMBER = 12
+MOST_SHARES = (1 << NUMBER) - 1
 
 MOST_THREADS = MOST_SHARES
 """Of a thread pool, so that its tickets hold."""
@@ -101,25 +110,30 @@ def _compute(sync: int, place: int, share: int, shares: int) -> None:
 
 
 @jit(inline=True)
-def _draw(sync: int, helps: int) -> None:
-    """Draws shares of the ticket that is up, and computes them, until there are none.
+def _take(sync: int, ticket: int, share: int) -> None:
+    """Computes a share of a ticket if nobody has taken it.
 
-    The caller begins with the first share and who helps with the last, so that from step to step
-    a thread tends to find in its caches what it has computed itself.
+    All shares of a ticket are taken before the next one is put up: whoever comes late finds them
+    taken of the same number, or of a higher one.
     """
-    while True:
-        drawn = add(sync + TICKET, 1 << HELPED if helps else 1)
-        share, helped = drawn & MOST_DRAWN, (drawn >> HELPED) & MOST_DRAWN
-        shares = (drawn >> SHARES) & MOST_SHARES
-        if share + helped >= shares:
-            return
-        if helps:
-            share = shares - 1 - helped
+    number, shares = ticket >> NUMBER, ticket & MOST_SHARES
+    claim = sync + _CLAIMS + 64 * share
+    before = load(claim)
+    if before < number and replace(claim, before, number):
         # Only who holds a share may look at the table: it stays until all shares are done.
-        row = ((drawn >> NUMBER) - load(sync + _FIRST_TICKET)) & NUMBERS
-        place = load(sync + _TABLE) + 8 * ROW * row
-        _compute(sync, place, share, shares)
+        row = number - load(sync + _FIRST_TICKET)
+        _compute(sync, load(sync + _TABLE) + 8 * ROW * row, share, shares)
         add(sync + _DONE, 1)
+
+
+@jit(inline=True)
+def _take_left(sync: int, ticket: int, own: int) -> None:
+    """Computes shares of a ticket that nobody has taken, from the one behind one's own on."""
+    shares = ticket & MOST_SHARES
+    share = own
+    for _ in range(shares):
+        share = share + 1 if share + 1 < shares else 0
+        _take(sync, ticket, share)
 
 
 @jit(inline=True)
@@ -136,8 +150,8 @@ def looks_after_run(calm: int, vain: int) -> int:
 
 
 @jit
-def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
-    """What a thread of the pool does all its life."""
+def _serve(sync: int, usage: int, own: int, tid: int, nt: int) -> None:
+    """What a thread of the pool does all its life; it takes its own share first."""
     seen = 0
     looks = 0
     most = LOOKS
@@ -155,16 +169,19 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
             if idle:  # it has not slept since the run before
                 vain = 0
             idle = 0
-            if (ticket >> SHARES) & MOST_SHARES == 0:  # a run is over
+            if ticket & MOST_SHARES == 0:  # a run is over
                 call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
                 before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
                 calm = calm + 1 if put_aside == before else 0
                 most = looks_after_run(calm, vain)
                 idle = 1
-            _draw(sync, 1)
+            if own < ticket & MOST_SHARES:
+                _take(sync, ticket, own)
             continue
         pause()
         looks += 1
+        if looks == OWN_LOOKS:
+            _take_left(sync, ticket, own)
         if looks >= most:
             looks = 0
             vain += idle
@@ -232,13 +249,16 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
         cleared = load(place + 24)
         for line in range(load(place + 32)):
             store(cleared + 64 * line, 0)
-        store(sync + TICKET, ((number - first + row) << NUMBER) | (shares << SHARES))
+        ticket = ((number - first + row) << NUMBER) | shares
+        store(sync + TICKET, ticket)
         _wake(sync)
-        _draw(sync, 0)
+        _take(sync, ticket, 0)
         looks = 0
         while load(sync + _DONE) < shares:
             pause()
             looks += 1
+            if looks == OWN_LOOKS:
+                _take_left(sync, ticket, 0)
             if looks == LOOKS:
                 # The system has put aside a thread that holds a share: let it go on.
                 call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
@@ -251,7 +271,7 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
 
 
 _LEADING = _lead, (0,) * 5
-_SERVING = _serve, (0, 0)
+_SERVING = _serve, (0, 0, 0)
 CALLS = _LEADING, _SERVING, (_rouse, (0,))
 """What is compiled here, and arguments like those that it is called with."""
 
@@ -314,7 +334,7 @@ class ThreadPool:
         self._processors = processors
         self._busy = threading.Lock()
         self._pid = 0
-        self.memory = np.zeros(WORDS + 8, np.int64)
+        self.memory = np.zeros(0, np.int64)
         self.words = self.memory.data
         self.threads: list[threading.Thread] = []
         self._helpers = np.zeros(set_bytes() // 8 + size - 1, np.int64)
@@ -349,7 +369,7 @@ class ThreadPool:
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
-        self.memory = np.zeros(WORDS + 8, np.int64)
+        self.memory = np.zeros(WORDS + 8 + 8 * self.size, np.int64)
         self.words = self.memory.data
         start = self.memory.ctypes.data
         block = start + -start % 64
@@ -369,8 +389,8 @@ class ThreadPool:
         self.sync_word = self._block()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         self.threads = [
-            threading.Thread(target=_live, args=(self.sync_word, home), name="partita", daemon=True)
-            for home in homes
+            threading.Thread(target=_live, args=args, name="partita", daemon=True)
+            for args in ((self.sync_word, own, home) for own, home in enumerate(homes, 1))
         ]
         for thread in self.threads:
             thread.start()
@@ -412,7 +432,7 @@ def stay_on(processor: int | None) -> None:
         this_system().pin(processor)
 
 
-def _live(sync: int, processor: int | None) -> None:
+def _live(sync: int, own: int, processor: int | None) -> None:
     stay_on(processor)
     usage = np.zeros(USAGE_BYTES, np.uint8)
-    _serve(sync, usage.ctypes.data, 0, 1)
+    _serve(sync, usage.ctypes.data, own, 0, 1)
