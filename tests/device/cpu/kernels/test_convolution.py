@@ -81,18 +81,6 @@ def test_conv(x, w, attributes):
     check("Conv", [normal(1, *x), normal(2, *w), normal(3, w[0])], constants=(1, 2), **attributes)
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
-@pytest.mark.parametrize("channels", [8, 12, 24, 40, 1000])
-def test_channels_of_equal_weights_are_equal(channels, kernel):
-    # What a classifier cannot tell apart must not be told apart by the order of sums.
-    x = normal(1, 1, 64, 7, 7)
-    w = np.repeat(normal(2, 1, 64, kernel, kernel), channels, axis=0)
-    model = model_of("Conv", [x, w], constants=[1], pads=[kernel // 2] * 4)
-    core = partita.Core()
-    (y,) = core.compile_model(core.read_model(model), "CPU")([x]).to_tuple()
-    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
-
-
 def test_weights_given_at_run_time():
     check("Conv", [normal(1, 1, 3, 8, 8), normal(2, 4, 3, 3, 3)])
     check("Conv", [normal(1, 1, 4, 8, 8), normal(2, 4, 1, 3, 3), normal(3, 4)], group=4)

@@ -114,3 +114,18 @@ def test_a_model_of_channels_last_needs_no_turning(level, monkeypatch):
     request = compiled(net.model(last)).create_infer_request()
     x = np.random.default_rng(2).standard_normal(net.shape).astype(np.float32)
     assert np.asarray(request.infer({"x": x})[0]).shape == (1, 12, 14, 20)
+
+
+@pytest.mark.usefixtures("level_of_model")
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("channels", [8, 12, 24, 40, 1000])
+def test_channels_of_equal_weights_are_equal(channels, kernel):
+    # What a classifier cannot tell apart must not be told apart by the order of sums. Where BLAS
+    # multiplies, it adds up columns at edges in another order.
+    net = Net(1, 64, 7, 7)
+    w = net.rng.standard_normal((1, 64, kernel, kernel)).astype(np.float32)
+    repeated = net.const(values=np.repeat(w, channels, axis=0))
+    model = net.model(net.add("Conv", "x", repeated, pads=[kernel // 2] * 4))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (y,) = compiled(model)(x).to_tuple()
+    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
