@@ -49,7 +49,7 @@ class PartitaBackendRep(BackendRep):
     def __init__(self, compiled: CompiledModel, inputs: Sequence[str]) -> None:
         self.compiled = compiled
         self._inputs = list(inputs)
-        self._wanted = {port.name for port in compiled.inputs}
+        self._input_names = {port.name for port in compiled.inputs}
         self._request = compiled.create_infer_request()
         self._result = namedtupledict("Outputs", [port.name for port in compiled.outputs])
 
@@ -84,7 +84,7 @@ class PartitaBackendRep(BackendRep):
                 f"{len(values)} values were given."
             )
         pairs = zip(self._inputs, values, strict=False)
-        return {name: value for name, value in pairs if name in self._wanted}
+        return {name: value for name, value in pairs if name in self._input_names}
 
 
 class PartitaBackend(Backend):

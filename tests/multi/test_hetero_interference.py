@@ -144,7 +144,7 @@ def test_parts_at_the_same_time_that_share_processors_are_told_of(monkeypatch):
     model = compiled.device_model
     inputs = [HostTensor(np.ones((2, 3), np.float32))]
     found = interference.slowdowns(model.compilation, model.assembly, inputs)
-    told = [one.told(core) for one in found]
+    told = [one.describe(core) for one in found]
     assert {(one.device, one.neighbours) for one in found} == {("A", ("B",)), ("B", ("A",))}
     assert all("2.0 times slower beside" in text for text in told)
     assert all("at the same time: set INFERENCE_NUM_THREADS of each" in text for text in told)
@@ -163,7 +163,7 @@ def test_plans_that_are_slow_are_run_once_each_way():
 
 def test_it_may_be_its_own_threads_that_a_device_is_slowed_by():
     spun = interference.Slowdown("B", ("A",), 0.006, 0.002, 2, "B", 0.05)
-    assert spun.told(core_with(*devices())).endswith(
+    assert spun.describe(core_with(*devices())).endswith(
         "Threads of B spin: 50.0 ms of processor time in a pause; set ALLOW_SPINNING=NO for B."
     )
 

@@ -98,7 +98,7 @@ def test_a_new_shape_at_every_call_keeps_bounded_plans():
     kept = [part.specializer.programs for part in compiled.device_model.assembly.compiled]
     assert all(programs.nbytes <= most for programs in kept)
     assert min(map(len, kept)) < 80
-    assert len(compiled.device_model.failover.due_shapes.known) <= 16
+    assert len(compiled.device_model.failover.expected_shapes.known) <= 16
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:2], ["CPU", "REFERENCE"], ["REFERENCE", "CPU"]])

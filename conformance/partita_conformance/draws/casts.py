@@ -44,7 +44,7 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
         drawn = _to_eights(op_type, np.dtype(TYPES[element]))
     for name in _TARGETS:
         target = np.dtype(TYPES[name])
-        x = _told(np.dtype(TYPES[element]), target)
+        x = _defined_numbers(np.dtype(TYPES[element]), target)
         if op_type == "Cast":
             to = int(helper.np_dtype_to_tensor_dtype(target))
             drawn.append((f"to {name}", Draw([x], {"to": to})))
@@ -198,7 +198,7 @@ def _read(op_type: str, name: str) -> tuple[str, Draw]:
     return f"texts to {name}", made
 
 
-def _told(source: np.dtype[Any], target: np.dtype[Any]) -> Array:
+def _defined_numbers(source: np.dtype[Any], target: np.dtype[Any]) -> Array:
     """Numbers of a type whose cast ONNX says: fractions are cut off, integers keep their low bits.
 
     Floats beyond the range of an integer have no answer.

@@ -14,7 +14,7 @@ def _numbers(*shape: int) -> Array:
     return np.arange(1, 1 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -32,24 +32,24 @@ EMPTY: Mapping[str, Callable[[], list[Draw]]] = {
     "Where": _one(np.ones((2, 1, 3), np.bool_), _NOTHING, _numbers(1)),
     "Cast": _one(_NOTHING, to=7),
     **{op: _one(_NOTHING, axes=[1]) for op in ("ReduceProd", "ReduceL1", "ReduceSumSquare")},
-    "ReduceSum": _one(_NOTHING, _whole(1), constant=(1,)),
+    "ReduceSum": _one(_NOTHING, _int64(1), constant=(1,)),
     "Softmax": _one(_NOTHING),
     "MatMul": _one(_numbers(2, 0), _numbers(0, 3)),
     "Gemm": _one(_numbers(2, 0), _numbers(0, 3), _numbers(3)),
     "Concat": _one(_numbers(2, 1), _numbers(2, 0), _numbers(2, 3), axis=1),
-    "Split": lambda: [Draw([_numbers(4), _whole(1, 0, 3)], {}, [1], 3)],
-    "Slice": _one(_numbers(3, 4), _whole(2), _whole(2), _whole(1), constant=(1, 2, 3)),
+    "Split": lambda: [Draw([_numbers(4), _int64(1, 0, 3)], {}, [1], 3)],
+    "Slice": _one(_numbers(3, 4), _int64(2), _int64(2), _int64(1), constant=(1, 2, 3)),
     "Gather": _one(_numbers(3, 4), np.zeros((0,), np.int64)),
     "GatherElements": _one(_numbers(3, 4), np.zeros((0, 4), np.int64)),
     "Transpose": _one(_NOTHING, perm=[2, 0, 1]),
-    "Reshape": _one(_NOTHING, _whole(0, 5), constant=(1,), allowzero=1),
+    "Reshape": _one(_NOTHING, _int64(0, 5), constant=(1,), allowzero=1),
     "Flatten": _one(_NOTHING),
-    "Squeeze": _one(_numbers(1, 0), _whole(0), constant=(1,)),
-    "Unsqueeze": _one(_numbers(0, 2), _whole(0), constant=(1,)),
-    "Expand": _one(_numbers(3, 1), _whole(3, 0), constant=(1,)),
-    "Tile": _one(_numbers(2, 3), _whole(2, 0), constant=(1,)),
-    "Pad": _one(_numbers(0, 2), _whole(1, 0, 1, 1), constant=(1,)),
-    "TopK": lambda: [Draw([_numbers(2, 3), _whole(0)], {}, [1], 2)],
+    "Squeeze": _one(_numbers(1, 0), _int64(0), constant=(1,)),
+    "Unsqueeze": _one(_numbers(0, 2), _int64(0), constant=(1,)),
+    "Expand": _one(_numbers(3, 1), _int64(3, 0), constant=(1,)),
+    "Tile": _one(_numbers(2, 3), _int64(2, 0), constant=(1,)),
+    "Pad": _one(_numbers(0, 2), _int64(1, 0, 1, 1), constant=(1,)),
+    "TopK": lambda: [Draw([_numbers(2, 3), _int64(0)], {}, [1], 2)],
     "CumSum": _one(_NOTHING, np.array(1, np.int64), constant=(1,)),
     "Trilu": _one(_numbers(2, 0)),
     "NonZero": _one(np.zeros((2, 3), np.float32)),
@@ -60,7 +60,7 @@ EMPTY: Mapping[str, Callable[[], list[Draw]]] = {
     "Shape": _one(_NOTHING),
     "Size": _one(_NOTHING),
     "Range": _one(*(np.array(n, np.float32) for n in (3, 1, 1))),
-    "ConstantOfShape": _one(_whole(2, 0)),
+    "ConstantOfShape": _one(_int64(2, 0)),
     "ArgMax": _one(_NOTHING, axis=2),
     "Conv": _one(_numbers(0, 2, 4), _numbers(3, 2, 2)),
     "MaxPool": _one(_numbers(0, 2, 4), kernel_shape=[2]),

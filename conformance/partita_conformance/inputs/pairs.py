@@ -43,7 +43,7 @@ def _numbers(*shape: int) -> Array:
     return np.asarray(0.75 + (np.arange(count) * 5 % 7) / 4, np.float32).reshape(shape)
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -61,17 +61,17 @@ def _one(value: float) -> Callable[[Sequence[int]], Constants]:
 
 _FAR = np.iinfo(np.int64).max
 STEPS: Mapping[str, Step] = {
-    "every other": Step("Slice", {}, lambda s: (_whole(0), _whole(_FAR), _whole(0), _whole(2))),
-    "backwards": Step("Slice", {}, lambda s: (_whole(-1), _whole(-_FAR), _whole(-1), _whole(-1))),
-    "but the first": Step("Slice", {}, lambda s: (_whole(1), _whole(_FAR), _whole(-1))),
+    "every other": Step("Slice", {}, lambda s: (_int64(0), _int64(_FAR), _int64(0), _int64(2))),
+    "backwards": Step("Slice", {}, lambda s: (_int64(-1), _int64(-_FAR), _int64(-1), _int64(-1))),
+    "but the first": Step("Slice", {}, lambda s: (_int64(1), _int64(_FAR), _int64(-1))),
     "padded": Step(
-        "Pad", {}, lambda s: (_whole(*[0] * (2 * len(s) - 1), 1), np.array(0.5, np.float32))
+        "Pad", {}, lambda s: (_int64(*[0] * (2 * len(s) - 1), 1), np.array(0.5, np.float32))
     ),
-    "the middle": Step("Slice", {}, lambda s: (_whole(1), _whole(3), _whole(len(s) - 1))),
+    "the middle": Step("Slice", {}, lambda s: (_int64(1), _int64(3), _int64(len(s) - 1))),
     "padded with zeros": Step(
-        "Pad", {}, lambda s: (_whole(*[0] * (len(s) - 1), 1, *[0] * len(s)),)
+        "Pad", {}, lambda s: (_int64(*[0] * (len(s) - 1), 1, *[0] * len(s)),)
     ),
-    "cropped": Step("Pad", {}, lambda s: (_whole(*[0] * (len(s) - 1), -1, *[0] * len(s)),)),
+    "cropped": Step("Pad", {}, lambda s: (_int64(*[0] * (len(s) - 1), -1, *[0] * len(s)),)),
     "turned": Step("Transpose"),
     "turned round": Step("Transpose", {"perm": [1, 2, 0]}),
     "shares of columns": Step("Softmax", {"axis": -1}),
@@ -92,16 +92,16 @@ STEPS: Mapping[str, Step] = {
     "rectified": Step("Relu"),
     "a root": Step("Sqrt"),
     "a power of e": Step("Exp"),
-    "the sum of rows": Step("ReduceSum", {"keepdims": 1}, lambda s: (_whole(0),)),
-    "the sum of rows alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_whole(0),)),
-    "the sum of columns alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_whole(1),)),
+    "the sum of rows": Step("ReduceSum", {"keepdims": 1}, lambda s: (_int64(0),)),
+    "the sum of rows alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_int64(0),)),
+    "the sum of columns alone": Step("ReduceSum", {"keepdims": 0}, lambda s: (_int64(1),)),
     "the greatest of columns": Step("ReduceMax", {"axes": [-1], "keepdims": 0}),
     "the mean of columns": Step("ReduceMean", {"axes": [-1], "keepdims": 1}),
-    "flat but for the last": Step("Reshape", {}, lambda s: (_whole(-1, s[-1]),)),
-    "the first rows kept": Step("Reshape", {}, lambda s: (_whole(0, -1),)),
-    "one more axis": Step("Unsqueeze", {}, lambda s: (_whole(1),)),
+    "flat but for the last": Step("Reshape", {}, lambda s: (_int64(-1, s[-1]),)),
+    "the first rows kept": Step("Reshape", {}, lambda s: (_int64(0, -1),)),
+    "one more axis": Step("Unsqueeze", {}, lambda s: (_int64(1),)),
     "joined": Step("Concat", {"axis": -1}, lambda s: (_numbers(*s),)),
-    "chosen": Step("Gather", {"axis": -1}, lambda s: (_whole(s[-1] - 1, 0, 0),)),
+    "chosen": Step("Gather", {"axis": -1}, lambda s: (_int64(s[-1] - 1, 0, 0),)),
     "the latter half": Step("Split", {"axis": -1}, outputs=2),
     "times a matrix": Step("MatMul", {}, lambda s: (_numbers(s[-1], s[-1]),)),
     "a matrix times": Step("MatMul", {}, before=lambda s: (_numbers(s[-2], s[-2]),)),
@@ -170,10 +170,10 @@ IMAGE_STEPS: Mapping[str, Step] = {
     "the mean of windows": Step("AveragePool", {"kernel_shape": [2, 2]}),
     "the mean of channels": Step("GlobalAveragePool"),
     "padded": Step(
-        "Pad", {}, lambda s: (_whole(0, 0, 1, 0, 0, 0, 0, 1), np.array(0.5, np.float32))
+        "Pad", {}, lambda s: (_int64(0, 0, 1, 0, 0, 0, 0, 1), np.array(0.5, np.float32))
     ),
-    "padded with zeros": Step("Pad", {}, lambda s: (_whole(0, 0, 1, 0, 0, 0, 0, 1),)),
-    "cropped": Step("Pad", {}, lambda s: (_whole(0, 0, 0, 0, 0, 0, -1, -1),)),
+    "padded with zeros": Step("Pad", {}, lambda s: (_int64(0, 0, 1, 0, 0, 0, 0, 1),)),
+    "cropped": Step("Pad", {}, lambda s: (_int64(0, 0, 0, 0, 0, 0, -1, -1),)),
     "larger": Step(
         "Resize",
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"},

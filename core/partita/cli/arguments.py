@@ -137,7 +137,7 @@ def add_device_options(
                 option.flag,
                 dest=option.property,
                 action="append" if option.repeatable else "store",
-                type=_telling(option.parse),
+                type=_with_message(option.parse),
                 metavar=option.metavar,
                 help=f"{option.help} ({option.device}{', repeatable' * option.repeatable})",
             )
@@ -148,16 +148,16 @@ def add_device_options(
     parser.set_defaults(device_options=added)
 
 
-def _telling(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def _with_message(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """As an argument's type, of whose ``ValueError`` argparse would drop the message."""
 
-    def told(text: str) -> Any:
+    def converted(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    return told
+    return converted
 
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:

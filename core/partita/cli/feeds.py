@@ -12,7 +12,7 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
-from partita.model.synthetic_inputs import concrete_shape, made_up_inputs, tensor_dtype
+from partita.model.synthetic_inputs import concrete_shape, synthetic_inputs, tensor_dtype
 from partita.zoo import media
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +86,7 @@ def make_feeds(
     notes = []
     missing = [port for port in model.inputs if port.name not in feeds]
     if missing:
-        feeds |= made_up_inputs(model, np.random.default_rng(seed), missing)
+        feeds |= synthetic_inputs(model, np.random.default_rng(seed), missing)
         notes += [_assumption(port) for port in missing if not port.is_static]
         names = ", ".join(f"'{port.name}'" for port in missing)
         notes.append(f"random input (seed {seed}) for {names}")

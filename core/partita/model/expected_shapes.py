@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 InputShapes = tuple[Shape, ...]
 
 
-class DueShapes:
+class ExpectedShapes:
     """Shapes of a model's values for given input shapes, inferred when first asked for.
 
     Args:

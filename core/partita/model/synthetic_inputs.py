@@ -27,7 +27,7 @@ _EVERYTHING = np.iinfo(np.int32).max
 """An end of a Slice that leaves nothing out."""
 
 
-def made_up_inputs(
+def synthetic_inputs(
     model: Model, generator: np.random.Generator, ports: Sequence[Port] | None = None
 ) -> dict[str, Array]:
     """An array for each input of a model.

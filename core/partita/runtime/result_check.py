@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.model.expected_shapes import DueShapes, Shape
+from partita.model.expected_shapes import ExpectedShapes, Shape
 from partita.model.model import Port, is_static
 from partita.tensors.tensor import HostTensor, Tensor
 
@@ -20,7 +20,7 @@ class ResultCheck:
         due: The shapes that the values of the whole model have; judges symbols.
     """
 
-    def __init__(self, ports: Sequence[Port], due: DueShapes) -> None:
+    def __init__(self, ports: Sequence[Port], due: ExpectedShapes) -> None:
         self._ports = ports
         self._due = due
         self._fixed = _fixed(ports)
@@ -46,7 +46,7 @@ class ResultCheck:
         Args:
             results: What the device returned.
             shapes: The shapes of the whole model's inputs in this run.
-            sizes: What :meth:`DueShapes.sizes` finds of them, if that is known already.
+            sizes: What :meth:`ExpectedShapes.sizes` finds of them, if that is known already.
         """
         ports = self._ports
         if not isinstance(results, Sequence):

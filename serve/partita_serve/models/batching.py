@@ -64,7 +64,7 @@ class Batcher:
         self._limit = limit
         self._max_rows = max_rows
         self._delay_ns = delay_ns
-        self._told = ended
+        self._on_ended = ended
         self._loop = asyncio.get_running_loop()
         self._groups: dict[Hashable, _Group] = {}
         self._numbers = itertools.count()
@@ -189,4 +189,4 @@ class Batcher:
             else:
                 job.future.set_result(outcome)
         # Behind the tasks that were just woken, so that no answer waits for counters.
-        self._loop.call_soon(self._told, jobs, finished)
+        self._loop.call_soon(self._on_ended, jobs, finished)

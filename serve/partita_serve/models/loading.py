@@ -15,7 +15,7 @@ import numpy as np
 
 from partita import CompiledModel, Core, Model, Port
 from partita.errors import ModelError, PartitaError, PropertyError
-from partita.model.synthetic_inputs import made_up_inputs
+from partita.model.synthetic_inputs import synthetic_inputs
 from partita.zoo.naming import resolve
 from partita_serve.protocol.datatypes import datatype_of
 from partita_serve.settings import ModelSettings
@@ -155,7 +155,7 @@ def _warm_up(loaded: LoadedModel) -> None:
         if any(math.prod(shape) > _MOST_MADE_UP for shape in shapes.values()):
             return  # who sends as much may wait
         try:
-            made = made_up_inputs(loaded.compiled.model, np.random.default_rng(0), loaded.inputs)
+            made = synthetic_inputs(loaded.compiled.model, np.random.default_rng(0), loaded.inputs)
             feeds = {
                 name: np.ascontiguousarray(np.broadcast_to(made[name], shape))
                 for name, shape in shapes.items()

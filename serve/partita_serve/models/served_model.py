@@ -164,8 +164,8 @@ class ServedModel:
             feeds,
             rows,
             alike,
-            _whole(request, "priority") or self.settings.default_priority,
-            (_whole(request, "timeout") or self.settings.default_timeout_us) * 1000,
+            _integer_parameter(request, "priority") or self.settings.default_priority,
+            (_integer_parameter(request, "timeout") or self.settings.default_timeout_us) * 1000,
         )
 
     def _check_output(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -269,7 +269,7 @@ class ServedModel:
         return config
 
 
-def _whole(request: InferenceRequest, name: str) -> int:
+def _integer_parameter(request: InferenceRequest, name: str) -> int:
     """A parameter that is a whole number; 0 if it is not there."""
     value = request.parameters.get(name, 0)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:

@@ -41,10 +41,10 @@ def create_app(
     app = Starlette(
         routes=[*_protocol_routes(), *routes],
         exception_handlers={
-            ServingError: _told,
+            ServingError: _error_response,
             HTTPException: _no_route,
             ClientDisconnect: _gone,
-            Exception: _told,
+            Exception: _error_response,
         },
     )
     app.router.redirect_slashes = False
@@ -76,7 +76,7 @@ class _InferenceFirst:
         except ClientDisconnect as error:
             response = await _gone(request, error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            response = await _told(request, error)
+            response = await _error_response(request, error)
         await response(scope, receive, send)
 
 
@@ -110,7 +110,7 @@ def _protocol_routes() -> list[BaseRoute]:
 # requests are refused, which take turns at the interpreter with the event loop.
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """An error in the protocol's form."""
     told = serving_error(error)
     if told.http_status == 500:

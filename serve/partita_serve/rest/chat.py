@@ -173,7 +173,7 @@ def _telling_errors(handler: Handler) -> Handler:
         except ClientDisconnect:  # nobody is there to be told
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            told = _told(error)
+            told = _error_for_client(error)
             if told.http_status == 500:
                 _log.error("A request failed: %s", told, exc_info=error)
             return _json(error_body(told), told.http_status)
@@ -181,7 +181,7 @@ def _telling_errors(handler: Handler) -> Handler:
     return handle
 
 
-def _told(error: Exception) -> ServingError:
+def _error_for_client(error: Exception) -> ServingError:
     """An error as clients are told it; what a tokenizer does not take came from them."""
     if isinstance(error, TokenizerError):
         return InvalidRequest(str(error))

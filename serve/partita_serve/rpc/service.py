@@ -114,7 +114,7 @@ class InferenceService:
                 response = await self._server.infer(request)
             return stream_response_bytes(_marked_final(request, response))
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            failed.error_message = str(_told(error))
+            failed.error_message = str(_error_for_client(error))
         return _to_bytes(failed)
 
     # ----------------------------------------------------------------- all the rest
@@ -162,11 +162,11 @@ class InferenceService:
 
 async def abort(context: grpc.aio.ServicerContext, error: Exception) -> Any:
     """Ends a call with the code and the text of an error."""
-    told = _told(error)
+    told = _error_for_client(error)
     await context.abort(grpc.StatusCode[told.grpc_code], str(told))
 
 
-def _told(error: Exception) -> ServingError:
+def _error_for_client(error: Exception) -> ServingError:
     """An error as clients are told it; the log has what they are not told."""
     told = serving_error(error)
     if told.http_status == 500:

@@ -268,9 +268,9 @@ def test_parts_of_a_family_are_all_of_it(family):
         made = {*part.feeds, *part.weights, *(y for node in part.nodes for y in node.output)}
         assert {x for node in part.nodes for x in node.input if x} <= made
         assert {*part.feeds, *part.weights} <= {x for node in part.nodes for x in node.input}
-        told |= part.wanted
-    assert told.keys() == whole.wanted.keys()
-    for name, wanted in whole.wanted.items():
+        told |= part.expected
+    assert told.keys() == whole.expected.keys()
+    for name, wanted in whole.expected.items():
         np.testing.assert_array_equal(told[name], wanted)
 
 
@@ -542,7 +542,7 @@ def test_verdicts_depend_on_kernels_launches_and_checks():
 
 def test_a_wrong_result_is_far_off():
     sample = kernel_checks.sample("softmax")
-    right = dict(sample.wanted)
+    right = dict(sample.expected)
     assert sample.error(right) == 0.0
     name = next(iter(right))
     assert sample.error({**right, name: right[name] * 1.01}) > 5e-3

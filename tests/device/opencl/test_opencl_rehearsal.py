@@ -261,7 +261,7 @@ def test_what_fails_beside_launches_is_told(scripted, alone):
 @pytest.mark.parametrize("failing", [None, 0, 1, 2])
 def test_processes_share_the_launches_of_a_graphics_card(scripted, monkeypatch, failing):
     launches, device = steps(), find_device("")
-    told = [rehearsed_launch.told(launch) for launch in launches]
+    told = [rehearsed_launch.to_json(launch) for launch in launches]
     assert len({json.dumps(launch["program"]) for launch in told}) == 3
     monkeypatch.setattr(device, "limits", replace(device.limits, is_cpu=False))
     monkeypatch.setattr(standing_processes, "best_count", lambda *_: 2)
@@ -280,7 +280,10 @@ def test_processes_share_the_launches_of_a_graphics_card(scripted, monkeypatch, 
 @pytest.mark.parametrize("how", ["dies", "wrong options"])
 def test_what_fails_side_by_side_is_found_one_by_one(scripted, alone, how):
     launches, device = steps(), alone
-    bad = rehearsed_launch.told(launches[1])["kernel"], rehearsed_launch.told(launches[1])["args"]
+    bad = (
+        rehearsed_launch.to_json(launches[1])["kernel"],
+        rehearsed_launch.to_json(launches[1])["args"],
+    )
     asked = scripted(lambda launch: how if (launch["kernel"], launch["args"]) == bad else "")
     with pytest.raises(rehearsal.LaunchError, match=r"SIGSEGV|wrong options") as caught:
         rehearsal.require(device, launches)
@@ -294,7 +297,7 @@ def test_what_fails_side_by_side_is_found_one_by_one(scripted, alone, how):
 @pytest.mark.parametrize("long", [0, 1, 2])
 def test_a_launch_that_runs_for_long_is_made_with_few_groups(scripted, alone, long):
     launches, device = steps(), alone
-    told = [rehearsed_launch.told(launch) for launch in launches]
+    told = [rehearsed_launch.to_json(launch) for launch in launches]
     made = []
 
     def script(launch):
@@ -322,10 +325,10 @@ def test_a_launch_that_never_ends_fails(scripted, alone):
 
 
 def test_few_groups_are_one_where_a_kernel_does_not_ask_how_many_there_are():
-    chain = rehearsed_launch.told(steps()[0])
+    chain = rehearsed_launch.to_json(steps()[0])
     chain["sizes"] = (512, 6, 4), (64, 2, 1)  # it goes on by as many rows and planes
     assert rehearsed_launch.cut(chain)["sizes"] == [[64, 6, 4], (64, 2, 1)]
-    softmax = next(t for t in map(rehearsed_launch.told, steps()) if "softmax" in t["kernel"])
+    softmax = next(t for t in map(rehearsed_launch.to_json, steps()) if "softmax" in t["kernel"])
     softmax["sizes"] = (512, 6, 4), (64, 2, 1)
     assert rehearsed_launch.cut(softmax)["sizes"] == [[64, 2, 1], (64, 2, 1)]
 
@@ -492,7 +495,7 @@ def test_a_process_rehearses_the_next_model_too_and_tries_families(scripted):
 
 def test_a_fault_of_the_driver_is_told_and_not_that_memory_is_short(monkeypatch):
     device = find_device("")
-    launch = rehearsed_launch.told(steps()[0])
+    launch = rehearsed_launch.to_json(steps()[0])
     assert rehearsed_launch.make_launch(device, launch) == {"fault": "", "lasts": True}
     missing = {**launch, "kernel": "no_such_kernel"}
     assert "INVALID_KERNEL_NAME" in rehearsed_launch.make_launch(device, missing)["fault"]

@@ -36,7 +36,7 @@ def test_formulas_agree_with_onnxruntime():
             continue
         compared += 1
         for feeds, due in made.cases:
-            agree(session.run(None, feeds), due, traits.told(makeup))
+            agree(session.run(None, feeds), due, traits.deviations(makeup))
     assert compared >= 40
 
 
@@ -54,7 +54,7 @@ def test_neighbours_differ_in_one_trait():
         near = traits.neighbours(base, trait, fits)
         assert all(traits.difference(base, one).startswith(f"{trait}: ") for one in near)
         assert all(";" not in traits.difference(base, one) for one in near)
-    assert "plain" in traits.told(base)
+    assert "plain" in traits.deviations(base)
     assert traits.difference(base, base) == "nothing"
 
 

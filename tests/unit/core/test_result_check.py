@@ -10,7 +10,7 @@ from toy_device import ToyDevice, ToyTensor, core_with
 
 import partita
 from partita.errors import PluginError
-from partita.model.expected_shapes import DueShapes
+from partita.model.expected_shapes import ExpectedShapes
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.tensor import HostTensor
 
@@ -104,6 +104,6 @@ def test_a_symbol_that_the_file_has_wrong_is_not_held_against_the_device():
         [value("y", ("N", "M"))],
     )
     model = partita.Core().read_model(proto)
-    check = ResultCheck(model.outputs, DueShapes(model))
+    check = ResultCheck(model.outputs, ExpectedShapes(model))
     assert check.fault([HostTensor(X.T.copy())], [(2, 3)]) == ""
     assert "float32[4, 2] as 'y'" in check.fault([HostTensor(np.ones((4, 2), "f"))], [(2, 3)])

@@ -26,7 +26,7 @@ def ahead(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     return makers[int(rng.integers(len(makers)))](rng, array)
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -53,17 +53,17 @@ def _reshaped(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     target = list(array.shape)
     if rng.random() < 0.4:
         target[_axis(rng, array)] = -1
-    return "Reshape", Draw([array.reshape(one_of(rng, *shapes)), _whole(*target)], {}, [1])
+    return "Reshape", Draw([array.reshape(one_of(rng, *shapes)), _int64(*target)], {}, [1])
 
 
 def _unsqueezed(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     ones = [axis for axis, n in enumerate(array.shape) if n == 1]
     if not ones:
         axis = int(rng.integers(array.ndim + 1))
-        axes = _whole(_spelled(rng, axis, array.ndim + 1))
+        axes = _int64(_spelled(rng, axis, array.ndim + 1))
         return "Squeeze", Draw([np.expand_dims(array, axis), axes], {}, [1])
     axis = one_of(rng, *ones)
-    axes = _whole(_spelled(rng, axis, array.ndim))
+    axes = _int64(_spelled(rng, axis, array.ndim))
     return "Unsqueeze", Draw([array.squeeze(axis), axes], {}, [1])
 
 
@@ -78,7 +78,7 @@ def _sliced(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     first, last = before, before + array.shape[axis]
     if step < 0:
         first, last = last - 1, before - 1 if before else -(2**40)
-    limits = [_whole(first), _whole(last), _whole(_spelled(rng, axis, array.ndim)), _whole(step)]
+    limits = [_int64(first), _int64(last), _int64(_spelled(rng, axis, array.ndim)), _int64(step)]
     return "Slice", Draw([source, *limits], {}, range(1, 5))
 
 
@@ -101,7 +101,7 @@ def _split(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     if rng.random() < 0.5:
         return "Split", Draw([source], {**given, "num_outputs": 2}, (), 2, 18)
     n = array.shape[axis]
-    return "Split", Draw([source, _whole(n, n)], given, [1], 2)
+    return "Split", Draw([source, _int64(n, n)], given, [1], 2)
 
 
 def _gathered(rng: Rng, array: Array) -> tuple[str, Draw] | None:
@@ -144,7 +144,7 @@ def _padded(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     source, mode = array[(slice(None),) * axis + (kept,)], one_of(rng, "constant", "edge")
     if rng.random() < 0.5:
         return "Pad", Draw([source, sides.ravel()], {"mode": mode}, [1])
-    named = [source, sides[:, axis], None, _whole(_spelled(rng, axis, array.ndim))]
+    named = [source, sides[:, axis], None, _int64(_spelled(rng, axis, array.ndim))]
     return "Pad", Draw(named, {"mode": mode}, [1, 3], opset=18)
 
 
@@ -155,7 +155,7 @@ def _expanded(rng: Rng, array: Array) -> tuple[str, Draw] | None:
     target = [
         one_of(rng, n, n, 1) if source.shape[a] == n else n for a, n in enumerate(array.shape)
     ]
-    return "Expand", Draw([source, _whole(*target)], {}, [1])
+    return "Expand", Draw([source, _int64(*target)], {}, [1])
 
 
 def _weighed(rng: Rng, array: Array) -> tuple[str, Draw] | None:

@@ -42,7 +42,7 @@ def around(op: str, number: int) -> GraphDraw:
     turn = zlib.crc32(op.encode()) + number // 2
     graph = GraphDraw(era[turn % len(era)] if era else newest, rng, one_of(rng, 0.0, 0.0, 0.4))
     for one in drawn:
-        _between(graph, op, one)
+        _insert_draw(graph, op, one)
     return graph
 
 
@@ -68,7 +68,7 @@ def _plain(one: Draw) -> bool:
     return numbers and not bodies and few and len(arrays) > len(one.constant)
 
 
-def _between(graph: GraphDraw, op: str, one: Draw) -> None:
+def _insert_draw(graph: GraphDraw, op: str, one: Draw) -> None:
     """A draw of which one or two inputs are made, and whose result is read."""
     rng = graph.rng
     places = [

@@ -22,7 +22,7 @@ def _numbers(*shape: int) -> Array:
     return np.asarray(values, np.float32).reshape(shape)
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -38,7 +38,7 @@ def _reduced() -> list[Draw]:
 
 def _summed() -> list[Draw]:
     x = _numbers(3, _ROW)
-    return [Draw([x, _whole(-1)], {}, [1]), Draw([x.T.copy(), _whole(0)], {}, [1]), Draw([x])]
+    return [Draw([x, _int64(-1)], {}, [1]), Draw([x.T.copy(), _int64(0)], {}, [1]), Draw([x])]
 
 
 def _scanned() -> list[Draw]:
@@ -78,7 +78,7 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
         ],
     ),
     "TopK": lambda: [
-        Draw([_ROWS, _whole(k)], {"axis": 1, "largest": largest}, [1], 2)
+        Draw([_ROWS, _int64(k)], {"axis": 1, "largest": largest}, [1], 2)
         for k, largest in ((5, 1), (600, 1), (5, 0), (600, 0))
     ],
     "CumSum": _scanned,
@@ -97,13 +97,13 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
         Draw([_numbers(*_TILES, 3)], {"perm": [2, 1, 0]}),
     ],
     "Concat": _one(_ROWS, _numbers(3, 7), _ROWS, axis=1),
-    "Split": lambda: [Draw([_ROWS, _whole(2000, 53)], {"axis": 1}, [1], 2)],
+    "Split": lambda: [Draw([_ROWS, _int64(2000, 53)], {"axis": 1}, [1], 2)],
     "Gather": _one(_numbers(7, 5), np.arange(_ROW) % 14 - 7),
     "GatherElements": _one(_ROWS, np.tile(np.arange(_ROW)[::-1], (3, 1)), axis=1),
-    "Slice": _one(_ROWS, _whole(1), _whole(2050), _whole(1), _whole(3), constant=(1, 2, 3, 4)),
-    "Pad": _one(_ROWS, _whole(0, 3, 1, 0), constant=(1,)),
-    "Tile": _one(_numbers(3, 700), _whole(1, 3), constant=(1,)),
-    "Expand": _one(_numbers(3, 1), _whole(3, _ROW), constant=(1,)),
+    "Slice": _one(_ROWS, _int64(1), _int64(2050), _int64(1), _int64(3), constant=(1, 2, 3, 4)),
+    "Pad": _one(_ROWS, _int64(0, 3, 1, 0), constant=(1,)),
+    "Tile": _one(_numbers(3, 700), _int64(1, 3), constant=(1,)),
+    "Expand": _one(_numbers(3, 1), _int64(3, _ROW), constant=(1,)),
     "NonZero": _one(np.round(_ROWS)),
     "Compress": _one(_numbers(_ROW), np.arange(_ROW) % 3 == 0, axis=0),
     "OneHot": _one(np.arange(300), np.array(300), _numbers(2), constant=(1, 2)),
@@ -131,19 +131,19 @@ _FAR = 70_001
 _LINE = _numbers(_FAR)
 _WIDE = _numbers(1, 2, 3, 1100)
 """Lines that are longer than buffers of lines are."""
-_ENDS = _whole(0, 65535, 65536, _FAR - 1, -1, -_FAR, 65539, 32768)
+_ENDS = _int64(0, 65535, 65536, _FAR - 1, -1, -_FAR, 65539, 32768)
 
 FAR: Mapping[str, Callable[[], list[Draw]]] = {
     "Gather": _one(_LINE, _ENDS),
     "GatherElements": _one(_LINE, _ENDS),
     "GatherND": _one(_LINE, _ENDS[:, None]),
-    "ScatterND": _one(_LINE, _whole(65537, 32769, 1)[:, None], _numbers(3) + 9),
-    "Slice": _one(_LINE, _whole(65530), _whole(65550), constant=(1, 2)),
+    "ScatterND": _one(_LINE, _int64(65537, 32769, 1)[:, None], _numbers(3) + 9),
+    "Slice": _one(_LINE, _int64(65530), _int64(65550), constant=(1, 2)),
     "Concat": _one(_LINE, _numbers(5) + 9, axis=0),
-    "Split": lambda: [Draw([_LINE, _whole(65541, _FAR - 65541)], {"axis": 0}, [1], 2)],
+    "Split": lambda: [Draw([_LINE, _int64(65541, _FAR - 65541)], {"axis": 0}, [1], 2)],
     "Transpose": _one(_LINE.reshape(_FAR, 1).repeat(2, 1)),
     "ArgMax": _one(_LINE, axis=0),
-    "TopK": lambda: [Draw([_LINE, _whole(3)], {"axis": 0}, [1], 2)],
+    "TopK": lambda: [Draw([_LINE, _int64(3)], {"axis": 0}, [1], 2)],
     "NonZero": _one(np.maximum(_LINE - 1.99, 0)),
     "CumSum": _one(np.round(_LINE), np.array(0, np.int64), constant=(1,)),
     "Compress": _one(_LINE, np.arange(_FAR) % 9001 == 0, axis=0),

@@ -19,7 +19,7 @@ def _numbers(*shape: int) -> Array:
     return np.asarray(values, np.float32).reshape(shape)
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -69,9 +69,9 @@ ROWS: Mapping[str, Callable[[], list[Draw]]] = {
         " ReduceLogSum ReduceLogSumExp",
         _one(_ROWS, axes=[-1]),
     ),
-    "ReduceSum": _one(_ROWS, _whole(-1), constant=(1,)),
+    "ReduceSum": _one(_ROWS, _int64(-1), constant=(1,)),
     **_each("ArgMax ArgMin", _one(_ROWS, axis=1)),
-    "TopK": lambda: [Draw([_ROWS, _whole(1)], {"axis": 1}, [1], 2)],
+    "TopK": lambda: [Draw([_ROWS, _int64(1)], {"axis": 1}, [1], 2)],
     "CumSum": _one(_ROWS, np.array(1, np.int64), constant=(1,)),
     "LayerNormalization": _one(_numbers(_COUNT, 4), _numbers(4), _numbers(4), constant=(1, 2)),
     "RMSNormalization": _newer(23, _numbers(_COUNT, 4), _numbers(4)),
@@ -90,22 +90,22 @@ ROWS: Mapping[str, Callable[[], list[Draw]]] = {
     ],
     "Concat": lambda: [Draw([_ROWS, _COLUMN], {"axis": 1}), Draw([_ROWS, _ROWS], {"axis": 0})],
     "Split": lambda: [Draw([_ROWS], {"axis": 1}, (), 2)],
-    "Slice": _one(_ROWS, _whole(1), _whole(2), _whole(1), constant=(1, 2, 3)),
+    "Slice": _one(_ROWS, _int64(1), _int64(2), _int64(1), constant=(1, 2, 3)),
     "Gather": lambda: [
         Draw([_ROWS, np.arange(_COUNT)[::-1].copy()], {"axis": 0}),
-        Draw([_ROWS, _whole(1, 0, 1)], {"axis": 1}),
+        Draw([_ROWS, _int64(1, 0, 1)], {"axis": 1}),
     ],
     "GatherElements": _one(_ROWS, (_ROWS > 1).astype(np.int64), axis=1),
     "GatherND": _one(_ROWS, np.arange(_COUNT)[::-1, None].copy()),
-    "ScatterElements": _one(_ROWS, np.tile(_whole(1, 0), (_COUNT, 1)), -_ROWS, axis=1),
+    "ScatterElements": _one(_ROWS, np.tile(_int64(1, 0), (_COUNT, 1)), -_ROWS, axis=1),
     "ScatterND": _one(_ROWS, np.arange(_COUNT)[::-1, None].copy(), -_ROWS),
-    "Pad": _one(_ROWS, _whole(0, 1, 0, 0), constant=(1,)),
-    "Tile": _one(_COLUMN, _whole(1, 2), constant=(1,)),
-    "Expand": _one(_COLUMN, _whole(_COUNT, 2), constant=(1,)),
-    "Reshape": _one(_ROWS, _whole(2, -1), constant=(1,)),
+    "Pad": _one(_ROWS, _int64(0, 1, 0, 0), constant=(1,)),
+    "Tile": _one(_COLUMN, _int64(1, 2), constant=(1,)),
+    "Expand": _one(_COLUMN, _int64(_COUNT, 2), constant=(1,)),
+    "Reshape": _one(_ROWS, _int64(2, -1), constant=(1,)),
     "Flatten": _one(_ROWS, axis=2),
-    "Squeeze": _one(_COLUMN, _whole(1), constant=(1,)),
-    "Unsqueeze": _one(_ROWS, _whole(1), constant=(1,)),
+    "Squeeze": _one(_COLUMN, _int64(1), constant=(1,)),
+    "Unsqueeze": _one(_ROWS, _int64(1), constant=(1,)),
     "OneHot": _one(np.arange(_COUNT) % 3, np.array(3), _numbers(2), constant=(1, 2)),
     "Trilu": _one(_numbers(_COUNT, 2, 2)),
     "QuantizeLinear": _one(

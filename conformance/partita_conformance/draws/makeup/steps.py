@@ -45,7 +45,7 @@ class Step(NamedTuple):
     since: int = 7
 
 
-def _whole(*values: int) -> Array:
+def _int64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -73,12 +73,12 @@ def _softmax(x: Array, axis: int = -1) -> Array:
 
 def _columns(shape: tuple[int, ...], number: int) -> Sequence[Array]:
     last = shape[-1] - 1
-    return (_whole(*((last, 0, last // 2), (0, last), (-1, -1 - last, 0))[number]),)
+    return (_int64(*((last, 0, last // 2), (0, last), (-1, -1 - last, 0))[number]),)
 
 
 def _cut(shape: tuple[int, ...], number: int) -> Sequence[Array]:
     ends = ((0, shape[-1]), (shape[-1] // 2, shape[-1]), (-1, 2**62))[number]
-    return _whole(ends[0]), _whole(ends[1]), _whole(1)
+    return _int64(ends[0]), _int64(ends[1]), _int64(1)
 
 
 def _gemm(x: Array, w: Array, alpha: float = 1.0, transB: int = 0) -> Array:  # noqa: N803
@@ -145,7 +145,7 @@ STEPS: Mapping[str, Step] = {
         "Reshape",
         _shaped,
         _ALL,
-        shapes=lambda shape, n: (_whole(*((-1, 1), (1, -1), (-1, shape[-1]))[n]),),
+        shapes=lambda shape, n: (_int64(*((-1, 1), (1, -1), (-1, shape[-1]))[n]),),
     ),
     "turned": Step(
         "Transpose",
@@ -157,20 +157,20 @@ STEPS: Mapping[str, Step] = {
         "Tile",
         np.tile,
         _ALL,
-        shapes=lambda shape, n: (_whole(*((1, 2), (2, 1), (1, 1))[n]),),
+        shapes=lambda shape, n: (_int64(*((1, 2), (2, 1), (1, 1))[n]),),
     ),
     "padded": Step(
         "Pad",
         lambda x, pads: np.pad(x, ((int(pads[0]), int(pads[2])), (int(pads[1]), int(pads[3])))),
         "float double int64 int32",
-        shapes=lambda shape, n: (_whole(*((0, 1, 0, 0), (1, 0, 0, 2), (0, 0, 0, 0))[n]),),
+        shapes=lambda shape, n: (_int64(*((0, 1, 0, 0), (1, 0, 0, 2), (0, 0, 0, 0))[n]),),
         since=11,
     ),
     "the sum of rows": Step(
         "ReduceSum",
         _half(lambda x, axes, keepdims=1: x.sum(axis=int(axes[0]), keepdims=True)),
         "float double int64 int32",
-        shapes=lambda shape, n: (_whole((0, 1, -1)[n]),),
+        shapes=lambda shape, n: (_int64((0, 1, -1)[n]),),
         given=({}, {"keepdims": 1}, {}),
         since=13,
     ),

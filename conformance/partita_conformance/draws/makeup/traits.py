@@ -129,7 +129,7 @@ def neighbours(makeup: Makeup, trait: str, fits: Fits) -> list[Makeup]:
     return [other for other in others if fits(other)]
 
 
-def told(makeup: Makeup) -> str:
+def deviations(makeup: Makeup) -> str:
     """What is not plain about a makeup."""
     strange = (f"{trait}: {makeup[trait]}" for trait in TRAITS if makeup[trait] != PLAIN[trait])
     return "; ".join(strange) or "all plain"

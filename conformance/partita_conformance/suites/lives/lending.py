@@ -67,7 +67,7 @@ class Lent:
         self.blocks: list[Array] = []
         self._items: list[Array] | None = None
         self._fixed = False
-        self.array = self._laid(array, manner, rng)
+        self.array = self._copy_laid_out(array, manner, rng)
         self.given: Any = self.array
         small = array.size <= _MOST_IN_LISTS and not array.dtype.hasobject
         match manner:
@@ -100,7 +100,7 @@ class Lent:
         lent.hold()
         return lent
 
-    def _laid(self, array: Array, manner: str, rng: random.Random) -> Array:
+    def _copy_laid_out(self, array: Array, manner: str, rng: random.Random) -> Array:
         """A copy that lies as the manner says."""
         if array.dtype.hasobject:
             value = unboxed(array)

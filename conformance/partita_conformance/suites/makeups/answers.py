@@ -14,7 +14,7 @@ import partita
 from partita.contract.device_plugin import DecoderRequest
 from partita_conformance.bench.bench import Bench
 from partita_conformance.draws.makeup.built import built
-from partita_conformance.draws.makeup.traits import PLAIN, told
+from partita_conformance.draws.makeup.traits import PLAIN, deviations
 from partita_conformance.judging.requirements import NotApplicableError, require
 from partita_conformance.suites.makeups.monitor import require_right
 
@@ -42,7 +42,7 @@ def answers_are_the_callers(bench: Bench) -> None:
         now = _plain(ask())
         said = f"{name} gives {now!r:.200} once a caller changed an answer; before {kept!r:.200}."
         require(_alike(kept, now), said)
-    require_right(compiled, made, f"{told(made.makeup)}, behind answers that were changed")
+    require_right(compiled, made, f"{deviations(made.makeup)}, behind answers that were changed")
 
 
 def _questions(

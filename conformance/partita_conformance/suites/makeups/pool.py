@@ -65,7 +65,7 @@ class Pool:
             self._drop: 2,
             self._ask: 1,
             self._fail: 1,
-            self._together: 1,
+            self._compile_side_by_side: 1,
         }
 
     def go(self, steps: int) -> None:
@@ -151,7 +151,7 @@ class Pool:
         except PartitaError:
             return
 
-    def _together(self, member: Member) -> None:
+    def _compile_side_by_side(self, member: Member) -> None:
         """All are compiled at once, each on a thread of its own."""
         made: list[tuple[Member, Any]] = []
         start = threading.Barrier(len(self._members))

@@ -21,9 +21,9 @@ from partita_conformance.draws.makeup.traits import (
     TRAITS,
     Makeup,
     covering,
+    deviations,
     drawn,
     neighbours,
-    told,
 )
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -92,22 +92,24 @@ def _drawn() -> tuple[Makeup, ...]:
 
 def _alone(group: int, bench: Bench) -> None:
     tried = 0
-    _told(bench, {**PLAIN, "it comes": _IN_PARTS}, 0)  # what is to be set up for once is so now
+    _examined_with_deviations(
+        bench, {**PLAIN, "it comes": _IN_PARTS}, 0
+    )  # what is to be set up for once is so now
     with of_new_objects(first=False), undisturbed():
         for place, makeup in enumerate(_drawn()[group::_GROUPS]):
-            tried += _told(bench, makeup, group + place * _GROUPS)
+            tried += _examined_with_deviations(bench, makeup, group + place * _GROUPS)
     if not tried:
         raise NotApplicableError("the device takes none of the models")
 
 
-def _told(bench: Bench, makeup: Makeup, number: int) -> bool:
+def _examined_with_deviations(bench: Bench, makeup: Makeup, number: int) -> bool:
     """Looks at a model, and says what is not plain about it where that fails."""
     way = makeup["it comes"]
     try:
         return examined(bench, built(makeup), way, number)
     except Exception as error:
         kind = "" if isinstance(error, ConformanceError) else f"{type(error).__name__}: "
-        raise ConformanceError(f"A model ({told(makeup)}), {way}: {kind}{error}") from error
+        raise ConformanceError(f"A model ({deviations(makeup)}), {way}: {kind}{error}") from error
 
 
 def examined(bench: Bench, made: Built, way: str, number: int) -> bool:
@@ -215,7 +217,7 @@ def _beside(trait: str, bench: Bench) -> None:
         try:
             Pool(bench, members, len(trait), folder).go(_STEPS)
         except ConformanceError as error:
-            said = f"Models that differ in {trait} alone ({told(base)}): {error}"
+            said = f"Models that differ in {trait} alone ({deviations(base)}): {error}"
             raise ConformanceError(said) from error
 
 

@@ -162,7 +162,7 @@ def _wrong_of(
     wrong = []
     for value, array in zip(outputs, have, strict=True):
         what = f"{', then '.join(value.path)} (opset {graph.opset}, {value.name})"
-        found = _wrong(array, right[value.name], what) if _told(value, right) else []
+        found = _wrong(array, right[value.name], what) if _is_defined(value, right) else []
         if found and (
             _exact(value) or not _differ(answers(_moved(feeds))[value.name], right[value.name])
         ):
@@ -270,7 +270,7 @@ def _differ(one: Array, other: Array) -> bool:
     return bool(_wrong(one, other, ""))
 
 
-def _told(value: Value, right: Mapping[str, Array]) -> bool:
+def _is_defined(value: Value, right: Mapping[str, Array]) -> bool:
     """Whether ONNX says what each operator makes of what it reads."""
     read = [right[name] for name in value.read if name in right]
     floats = [array for array in read if array.dtype.kind == "f"]

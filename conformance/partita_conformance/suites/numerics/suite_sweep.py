@@ -84,7 +84,7 @@ def sweep_checks(count: int) -> list[Check]:
             what = f"{op} where {variable} is {element}"
             checks.append(draw_check(f"types/{op}/{variable}={element}", op, make, what))
         for attribute in attributes_of(op, newest):
-            make = functools.partial(_told, op, attribute)
+            make = functools.partial(_telling_draws, op, attribute)
             what = f"{op} where {attribute} matters"
             checks.append(draw_check(f"attributes/{op}/{attribute}", op, make, what))
         for opset in OPSETS:
@@ -227,7 +227,7 @@ def telling(op: str, attribute: str) -> Draw | None:
     return None if attempt is None else draw(op, 0, attempt)
 
 
-def _told(op: str, attribute: str, _: Bench) -> list[tuple[str, Draw]]:
+def _telling_draws(op: str, attribute: str, _: Bench) -> list[tuple[str, Draw]]:
     found = telling(op, attribute)
     return [] if found is None else [("", found)]
 

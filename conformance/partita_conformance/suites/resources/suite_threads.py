@@ -31,7 +31,7 @@ _LONG = 100
 """Operations of a model whose runs overlap."""
 
 
-def _together(count: int, task: Callable[[int], None]) -> None:
+def _run_side_by_side(count: int, task: Callable[[int], None]) -> None:
     """Runs a task on several threads that start at the same time; raises what the first raised."""
     barrier = threading.Barrier(count)
     errors: list[BaseException] = []
@@ -67,7 +67,7 @@ def requests_run_together(bench: Bench) -> None:
                 what = f"{sample.name}, thread {index}, run {turn + 1}"  # noqa: B023  # see above
                 compare(result.to_tuple(), expected[index], what)  # noqa: B023  # see above
 
-        _together(4, task)
+        _run_side_by_side(4, task)
 
 
 @check("threads", values=True)
@@ -84,7 +84,7 @@ def shapes_change_together(bench: Bench) -> None:
             what = f"{sample.name}, thread {index}, {key[1]} rows"
             compare(compiled(feeds[key]).to_tuple(), expected[key], what)
 
-    _together(4, task)
+    _run_side_by_side(4, task)
 
 
 @check("threads", values=True)
@@ -100,7 +100,7 @@ def models_compile_together(bench: Bench) -> None:
         result = bench.compile(sample.proto)(sample.feeds(5))
         compare(result.to_tuple(), expected[index % len(usable)], f"{sample.name}, thread {index}")
 
-    _together(4, task)
+    _run_side_by_side(4, task)
 
 
 @check("threads", values=True)
@@ -122,7 +122,7 @@ def any_thread_may_do_any_step(bench: Bench) -> None:
         compare(made[0](feeds).to_tuple(), expected, what)
 
     for step in (*steps, run, run):
-        _together(1, step)
+        _run_side_by_side(1, step)
     run(0)
 
 
@@ -140,7 +140,7 @@ def transfers_are_made_together(bench: Bench) -> None:
             have = [tensor.numpy() for tensor in tensors]
             compare(have, arrays, f"tensors of thread {index}, turn {turn + 1}", 0, 0)
 
-    _together(4, task)
+    _run_side_by_side(4, task)
 
 
 @check("threads")
@@ -162,13 +162,13 @@ def the_process_is_left_alone_together(bench: Bench) -> None:
         for _ in range(3 + index):
             requests[index].infer(feeds)
 
-    _together(1, task)  # what is imported now may set up its things
+    _run_side_by_side(1, task)  # what is imported now may set up its things
     with unusual_state():
         before, interval = state_at_hand(), sys.getswitchinterval()
         try:
             sys.setswitchinterval(_OFTEN_S)
             for _ in range(5):
-                _together(4, task)
+                _run_side_by_side(4, task)
         finally:
             sys.setswitchinterval(interval)
         after = state_at_hand()
@@ -186,7 +186,9 @@ def one_array_is_the_input_of_all(bench: Bench) -> None:
         expected = bench.expected(sample.proto, held)
         compiled = bench.compile(sample.proto)
         compiled(feeds)
-        _together(4, functools.partial(_read_one_array, sample.name, compiled, feeds, expected))
+        _run_side_by_side(
+            4, functools.partial(_read_one_array, sample.name, compiled, feeds, expected)
+        )
         compare([*feeds.values()], [*held.values()], f"inputs of {sample.name}", rtol=0, atol=0)
 
 
@@ -225,7 +227,7 @@ def failures_stay_on_their_thread(bench: Bench) -> None:
             have = request.infer(good[index]).to_tuple()
             compare(have, due[index], f"thread {index} beside failing runs, run {turn + 1}")
 
-    _together(4, task)
+    _run_side_by_side(4, task)
 
 
 @check("threads", values=True)
@@ -242,7 +244,7 @@ def requests_are_made_together(bench: Bench) -> None:
                 have = compiled.create_infer_request().infer(feeds[index]).to_tuple()  # noqa: B023  # joined in this turn
                 compare(have, due[index], f"{sample.name}, first run of thread {index}")  # noqa: B023  # see above
 
-            _together(4, task)
+            _run_side_by_side(4, task)
 
 
 @check("threads", values=True)
@@ -274,7 +276,7 @@ def bound_calls_are_made_together(bench: Bench) -> None:
                 what = f"{sample.name}, bound call {turn + 1} of thread {index}"  # noqa: B023  # see above
                 compare([tensor.numpy() for tensor in outputs], due[index], what)  # noqa: B023  # see above
 
-        _together(4, task)
+        _run_side_by_side(4, task)
         for runner in runners:
             runner.close()
 
@@ -300,7 +302,7 @@ def models_come_and_go_together(bench: Bench) -> None:
                 have = compiled(feeds[index]).to_tuple()
                 compare(have, due[index], f"{sample.name}, thread {index}, model {turn + 1}")
 
-    _together(4, task)
+    _run_side_by_side(4, task)
 
 
 _TURNS = 12
@@ -321,7 +323,7 @@ def all_threads_compute_alike(bench: Bench) -> None:
             x = np.resize(_TINY, _TINY.size * count)
             (due,) = compiled({"x": x}).to_tuple()
             due = due.copy()
-            _together(3, functools.partial(_computes_alike, step, compiled, x, due))
+            _run_side_by_side(3, functools.partial(_computes_alike, step, compiled, x, due))
             request = compiled.create_infer_request()
             request.start_async({"x": x})
             request.wait()

@@ -79,7 +79,7 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
     dtype = element_type(tensor.type, tensor)
     data = tensor.data if tensor.data is not None else memoryview(b"")
     sparsity = tensor.sparsity
-    count = math.prod(tensor.dims) if sparsity is None else _kept(tensor, sparsity)
+    count = math.prod(tensor.dims) if sparsity is None else _stored_elements(tensor, sparsity)
     bits = 4 if tensor.type == INT4 else dtype.bitwidth
     if len(data) != math.ceil(count * bits / 8):
         raise ModelFormatError(
@@ -98,7 +98,7 @@ def constant(tensor: Tensor) -> ir.TensorProtocol:
     return ir.Tensor(raw.view(dtype.numpy()).reshape(tensor.dims), dtype)
 
 
-def _kept(tensor: Tensor, sparsity: sparse.Sparsity) -> int:
+def _stored_elements(tensor: Tensor, sparsity: sparse.Sparsity) -> int:
     """How many elements of a sparse tensor are kept."""
     fault = sparsity.fault(tensor.dims)
     count = None if fault else sparsity.count()

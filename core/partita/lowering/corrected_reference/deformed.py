@@ -40,7 +40,7 @@ class DeformConv(OpRun):
             for axis in range(2)
         ]
         images = x.astype(np.float64).reshape(n, parts, -1, *x.shape[2:])
-        columns = _between(images, *places) * factors.astype(np.float64)[:, :, None]
+        columns = _interpolated(images, *places) * factors.astype(np.float64)[:, :, None]
         columns = columns.reshape(n, groups, channels // groups * kernel[0] * kernel[1], -1)
         weights = w.astype(np.float64).reshape(groups, outputs // groups, -1)
         y = (weights @ columns).reshape(n, outputs, *out)
@@ -61,7 +61,7 @@ def _grid(axis: int, taps: int, count: int, steps: Ints, gaps: Ints, pads: Ints)
     return np.asarray(tap + window - pads[axis])
 
 
-def _between(images: Array, rows: Array, columns: Array) -> Array:
+def _interpolated(images: Array, rows: Array, columns: Array) -> Array:
     """Images (N, parts, C, H, W) between four pixels, at places (N, parts, ...); 0 beside them."""
     n, parts = rows.shape[:2]
     padded = np.pad(images, [(0, 0)] * 3 + [(1, 2)] * 2)  # a place at the end has one behind it

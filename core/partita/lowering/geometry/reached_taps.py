@@ -30,10 +30,10 @@ def without_padding(b: Builder, window: Window, w: Operand) -> tuple[Window, Ope
     if w.const is None or taps == list(w.shape[2:]):
         return window, w
 
-    def kept(array: Array) -> Array:
+    def trim(array: Array) -> Array:
         places = (slice(None), slice(None), *(slice(low, high) for low, high in reached))
         return np.ascontiguousarray(array[places])
 
     form = Form(w.dtype, (*w.shape[:2], *taps))
     key = ("reached", *(place for ends in reached for place in ends))
-    return window.trimmed, b.prepack(w, key, kept, form=form)
+    return window.trimmed, b.prepack(w, key, trim, form=form)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import DeviceMemoryError, InferError, InputError, PluginError
-from partita.model.expected_shapes import DueShapes
+from partita.model.expected_shapes import ExpectedShapes
 from partita.model.model import Port
 from partita.runtime.binding.input_conversion import Array, check, is_plain
 from partita.runtime.infer_result import InferResult
@@ -39,7 +39,7 @@ class RequestOutputs:
         self._ports = compiled.outputs
         state = {variable.written for variable in compiled.model.variables}
         self._own = [port.index for port in compiled.outputs if port.name not in state]
-        self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))
+        self._check = ResultCheck(compiled.outputs, ExpectedShapes(compiled.model))
         self._targets: list[ArrayState | None] | None = None
         self._feedback_buffers: FeedbackBuffers | None = None
         self.results: Sequence[Tensor] = ()

@@ -78,7 +78,7 @@ class _Reader:
         self._packages = {_OURS, package}
         self._hash = hashlib.sha256()
         self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []
+        self._alive: list[Any] = []
         self.size = 0
         self.units: list[KernelDefinition] = []
 
@@ -93,7 +93,7 @@ class _Reader:
                 self._note(f"again {number}")
                 return
             self._seen[id(thing)] = len(self._seen)
-            self._kept.append(thing)
+            self._alive.append(thing)
         if isinstance(thing, KernelDefinition):
             records = described(thing.py_func)
             self._note(f"kernel {sorted(thing.options)} {thing.counts} {thing.drives} {records}")

@@ -57,15 +57,15 @@ class Job(NamedTuple):
 
     Attributes:
         file: The name of the file of `disk_cache` that shall be there.
-        what: The rest.
+        spec: What it is compiled from: the module, the function and the types of its arguments.
     """
 
     file: str
-    what: dict[str, Any]
+    spec: dict[str, Any]
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The job as JSON takes it."""
-        return {"file": self.file, "cache": str(cache_root() or ""), **self.what}
+        return {"file": self.file, "cache": str(cache_root() or ""), **self.spec}
 
 
 _READY = Job("ready", {"module": __name__, "kernel": "", "kinds": ()})
@@ -206,8 +206,8 @@ class _Staff:
         with theirs:
             ours.setblocking(False)
             self._socket = ours
-            first = [job for job in jobs if "part" in job.what]
-            told = json.dumps([job.told() for job in first])
+            first = [job for job in jobs if "part" in job.spec]
+            told = json.dumps([job.to_json() for job in first])
             copies = min(usable_processors(), MOST)
             starter = subprocess.Popen(
                 [*_python(), str(theirs.fileno()), str(copies), told],
@@ -232,7 +232,7 @@ class _Staff:
         for job in jobs:
             if job.file not in self._open:
                 try:
-                    self._socket.send(json.dumps(job.told()).encode())
+                    self._socket.send(json.dumps(job.to_json()).encode())
                 except OSError:
                     return  # too many at once, or nobody is there: a file will be missing
                 self._open.add(job.file)

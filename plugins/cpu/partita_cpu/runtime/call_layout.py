@@ -48,7 +48,7 @@ class CallLayout:
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
         self.patched: dict[Place, int] = {}
         self.cleared: dict[int, tuple[int, int]] = {}
-        self._kept: list[Array] = []
+        self._alive: list[Array] = []
         self._tables: list[tuple[int, int, int]] = []
         self._made: list[tuple[int, int]] = []
         of_outputs = self._find_places(program)
@@ -110,8 +110,8 @@ class CallLayout:
         """Where an array lies; from the arena's start if it lies there, 0 if sizes tell."""
         arg = program.steps[place[0]].args[place[1]]
         if isinstance(arg, np.ndarray):
-            self._kept.append(plain(arg))
-            return address_of(self._kept[-1])
+            self._alive.append(plain(arg))
+            return address_of(self._alive[-1])
         if arg.const is not None:
             if arg.const.dtype == object and holds_sizes(arg.const):
                 self._tables.append((slot, *place))

@@ -81,7 +81,7 @@ def _now(queue: int, place: int) -> None:
 
 
 @jit(inline=True)
-def _between(first: int, last: int) -> Any:
+def _elapsed(first: int, last: int) -> Any:
     """Nanoseconds between two times."""
     return (load(last) - load(first)) * _BILLION + load(last + 8) - load(first + 8)
 
@@ -118,11 +118,11 @@ def _make(queue: int, request: int) -> Any:
     call = _place(queue, request)
     _now(queue, call + _START)
     alone = load(queue + _HELPING) == 0 and load(queue + _SERVING) < load(queue + _STREAMS)
-    if alone and _between(queue + _SUBMITTED_AT, call + _START) > AWAY_NS:
+    if alone and _elapsed(queue + _SUBMITTED_AT, call + _START) > AWAY_NS:
         _count_on_nobody(queue)
     call_share(load(call), (load(call + 8), 0, 1))
     _now(queue, call + _END)
-    took = _between(call + _START, call + _END)
+    took = _elapsed(call + _START, call + _END)
     long = load(queue + _LONG) + 1 if took >= SLOW_NS else 0
     store(queue + _LONG, long)
     if long == LONG:
@@ -194,7 +194,7 @@ def _note_punctual(queue: int) -> None:
     """Notes whether the thread that starts requests has come in time."""
     since = queue + _CAME_AT
     _now(queue, since)
-    if _between(queue + _SUBMITTED_AT, since) > AWAY_NS:
+    if _elapsed(queue + _SUBMITTED_AT, since) > AWAY_NS:
         return
     times = load(queue + _PUNCTUAL) + 1
     store(queue + _PUNCTUAL, times)

@@ -333,4 +333,4 @@ def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
         found = slowdowns(compilation, placed.assembly, inputs)
     except PartFailedError as failure:
         return [f"How devices run beside each other is not known: {failure.error}"]
-    return [one.told(compilation.devices.core) for one in found]
+    return [one.describe(compilation.devices.core) for one in found]

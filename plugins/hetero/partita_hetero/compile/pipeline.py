@@ -84,7 +84,7 @@ class Compilation:
             CompileError: ``STRICT`` is set and a device failed.
         """
         with self._lock:  # requests that failed at the same time come one after another
-            standing = [note for note in self.placer.wanted.notes if note not in notes]
+            standing = [note for note in self.placer.constraints.notes if note not in notes]
             return self._assemble(dict(excluded), [*standing, *notes])
 
     @property
@@ -120,7 +120,7 @@ class Compilation:
             ]
             if len(assemblies) < len(built):
                 return self._assemble(excluded, remarks)
-            return self._kept(assemblies)
+            return self._final_assembly(assemblies)
 
     def build(
         self,
@@ -194,7 +194,7 @@ class Compilation:
         while True:
             assemblies = self._built(out, remarks)
             if assemblies is not None:
-                return self._kept(assemblies)
+                return self._final_assembly(assemblies)
 
     def _built(
         self, out: dict[tuple[int, str], Reason], remarks: list[str]
@@ -229,12 +229,12 @@ class Compilation:
         ]
         return ReplicaSet.of(placed, choice.shares)
 
-    def _kept(self, assemblies: Sequence[Assembly]) -> Assembly:
-        """The assembly that will run, told of in the log, and in files if they are wanted."""
+    def _final_assembly(self, assemblies: Sequence[Assembly]) -> Assembly:
+        """The assembly that will run; writes it to the log, and to files if these are asked for."""
         assembly = with_variants(assemblies, [port.name for port in self.model.inputs])
         self.compiler.forget_old([piece for one in assembly.every() for piece in one.submodels])
         _log.info("%s", assembly.explanation.summary())
-        if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.wanted(os.environ):
+        if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.is_requested(os.environ):
             why = assembly.explanation
             graphviz.write(Path.cwd(), self.model.name, self.wiring, assembly.submodels, why)
         return assembly

@@ -61,11 +61,11 @@ class Placer:
         if pins is None:
             marked = model.ops if heeds_affinities else []
             affinities = {op.name: op.affinity for op in marked if op.affinity}
-            self.wanted = constraints.gather(model, self.wiring, devices, self.ask, affinities)
+            self.constraints = constraints.gather(model, self.wiring, devices, self.ask, affinities)
         else:
-            self.wanted = constraints.by_name(pins, self.wiring, devices)
-        self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
-        self.wanted.notes.extend(self._unknown_sizes())
+            self.constraints = constraints.by_name(pins, self.wiring, devices)
+        self.pins = {op: pin.device for op, pin in self.constraints.pins.items()}
+        self.constraints.notes.extend(self._unknown_sizes())
 
     def ask(self, device: str) -> QueryResult:
         """A device's answer; one that cannot answer takes nothing, with its error as the reason."""
@@ -100,7 +100,7 @@ class Placer:
             order: The devices; ``None`` for those of the list.
             keeps_limits: Whether the choice keeps memory limits if all its wishes come true.
         """
-        properties, pins = self.devices.properties, self.wanted.pins
+        properties, pins = self.devices.properties, self.constraints.pins
         names = self.devices.names if order is None else order
 
         def place(full: Exclusions) -> Placement:
@@ -160,7 +160,7 @@ class Placer:
             InfeasiblePlanError: Pinned operations break a limit.
             UnsupportedOpError: No device that takes an operation has room for it.
         """
-        answer = self.devices.query(self.model, self.wiring, self.wanted.pins)
+        answer = self.devices.query(self.model, self.wiring, self.constraints.pins)
         if len(answer) < len(self.model.ops) or not self._limits(self.devices.names):
             return answer  # what nobody takes has no place
         placement = self.place({}, {})

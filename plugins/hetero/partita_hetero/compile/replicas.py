@@ -71,7 +71,7 @@ class ReplicaSet:
         seats = [
             intact.index(seat) if seat in intact else next(spare) for seat in range(len(placed))
         ]
-        return cls(_told([placed[seat][0] for seat in intact]), seats, shares)
+        return cls(_with_device_names([placed[seat][0] for seat in intact]), seats, shares)
 
     @property
     def key(self) -> tuple[tuple[str | None, ...], ...]:
@@ -79,8 +79,8 @@ class ReplicaSet:
         return tuple(tuple(one.device) for one in self.placements)
 
 
-def _told(placements: Sequence[Placement]) -> list[Placement]:
-    """Replicas with reasons that name those which there are."""
+def _with_device_names(placements: Sequence[Placement]) -> list[Placement]:
+    """Replicas whose reasons name the devices on which there is one."""
     devices = [dict.fromkeys(homes) for homes in zip(*(p.device for p in placements), strict=True)]
     told = []
     for one in placements:

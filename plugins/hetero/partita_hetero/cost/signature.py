@@ -31,7 +31,7 @@ class Signatures:
         self._nodes: dict[int, str] = {}
 
     @functools.cached_property
-    def whole(self) -> str:
+    def of_model(self) -> str:
         """Signature of the whole model."""
         return _digest(self._lines(range(len(self._wiring.nodes)), self._wiring.outputs))
 
@@ -48,7 +48,7 @@ class Signatures:
         """
         lines = self._lines(ops, outputs or self._wiring.writes[ops[-1]])
         if any("?" in line for line in lines):
-            lines += [self.whole, ",".join(map(str, ops))]
+            lines += [self.of_model, ",".join(map(str, ops))]
         if self._varies:
             lines.append("for other shapes too")
         return _digest(lines)

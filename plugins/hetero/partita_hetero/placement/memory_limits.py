@@ -106,7 +106,7 @@ class MemoryModel:
         weights: dict[str, int] = {}
         for op in placed:
             if homes[op] == device:
-                weights |= self._kept(op, lambda source: homes[source] is not None)
+                weights |= self._own_weights(op, lambda source: homes[source] is not None)
         return MemoryUse(sum(weights.values()), timeline.peak_bytes[device])
 
     def _on_host(self, device: str) -> bool:
@@ -118,7 +118,7 @@ class MemoryModel:
         values = {name: self._sizes.get(name) or 0 for name in names}
         return sum({**values, **self.weights[op]}.values())
 
-    def _kept(self, op: int, placed: Callable[[int], bool]) -> dict[str, int]:
+    def _own_weights(self, op: int, placed: Callable[[int], bool]) -> dict[str, int]:
         """Its weights; a constant that is computed in a place of its own is a value there."""
         producer = self._wiring.producer
         return {

@@ -22,8 +22,8 @@ _ANSWERS = dict.fromkeys(["yes", "true", "on", "1"], True)
 _ANSWERS |= dict.fromkeys(["no", "false", "off", "0", ""], False)
 
 
-def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether a variable asks for the files.
+def is_requested(environment: Mapping[str, str]) -> bool:
+    """Whether an environment variable asks for the files.
 
     Raises:
         PropertyError: One says neither yes nor no.

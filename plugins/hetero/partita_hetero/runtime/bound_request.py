@@ -88,7 +88,7 @@ class BoundRequest:
             (slot, None if slot is not None else assembly.constants[port.name])
             for slot, port in zip(assembly.plan.outputs, model.outputs, strict=True)
         ]
-        self._checks = OutputChecks(assembly, failover.due_shapes, properties.REJECT_NAN)
+        self._checks = OutputChecks(assembly, failover.expected_shapes, properties.REJECT_NAN)
         self.times = RunTimeline(assembly) if properties.PERF_COUNT else None
         self.paces = Paces(properties.HETERO_DRIFT_FACTOR, failover.running)
         # Where steps are timed, copies are steps of their own.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import DeviceNotFoundError
-from partita.model.expected_shapes import DueShapes
+from partita.model.expected_shapes import ExpectedShapes
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
@@ -62,7 +62,7 @@ class Failover:
         properties: How requests run.
         assembly: What requests run from now on.
         seats: Which replica each request is bound to.
-        due_shapes: The shapes that values of the model have.
+        expected_shapes: The shapes that values of the model have.
         watchdog: Gives up calls that take too long, if there is a limit.
         running: Counts the requests that run now.
         measured: When each step of the last request ran, if requests note that.
@@ -84,7 +84,7 @@ class Failover:
         self._told_of_nan = False
         self._drifted: set[Hashable] = set()
         timeout_ms = self.properties.HETERO_TIMEOUT_MS
-        self.due_shapes = DueShapes(compilation.model)
+        self.expected_shapes = ExpectedShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
         self.running = Running()
         self.measured: RunTimeline | None = None

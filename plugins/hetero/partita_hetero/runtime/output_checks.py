@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.errors import InferError
-from partita.model.expected_shapes import DueShapes
+from partita.model.expected_shapes import ExpectedShapes
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
@@ -19,19 +19,21 @@ class OutputChecks:
 
     Args:
         assembly: What the request runs.
-        due_shapes: The shapes that values of the model have.
+        expected_shapes: The shapes that values of the model have.
         reject_nan: Whether a result must not hold NaN.
     """
 
-    def __init__(self, assembly: Assembly, due_shapes: DueShapes, reject_nan: bool) -> None:
+    def __init__(
+        self, assembly: Assembly, expected_shapes: ExpectedShapes, reject_nan: bool
+    ) -> None:
         self._ports = {
             piece.number: part.outputs
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self._checks = {
-            number: ResultCheck(ports, due_shapes) for number, ports in self._ports.items()
+            number: ResultCheck(ports, expected_shapes) for number, ports in self._ports.items()
         }
-        self._due_shapes = due_shapes
+        self._expected_shapes = expected_shapes
         self._reject_nan = reject_nan
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sizes: dict[str, int] = {}
@@ -41,9 +43,9 @@ class OutputChecks:
 
         Nothing is looked at, and none returned, where the model's shapes are fixed.
         """
-        if self._due_shapes.symbols:
+        if self._expected_shapes.symbols:
             self._shapes = tuple(tensor.shape for tensor in inputs)
-            self._sizes = self._due_shapes.sizes(self._shapes)
+            self._sizes = self._expected_shapes.sizes(self._shapes)
         return self._shapes
 
     def are_plain(self, number: int, results: Sequence[Tensor]) -> bool:

@@ -84,7 +84,7 @@ class WatchedBoundCall(BoundCall):
         self._assembly = failover.assembly
         self._paces = watch.paces if watch.paces.watching else None
         self._is_whole = is_whole
-        symbols = failover.due_shapes.symbols
+        symbols = failover.expected_shapes.symbols
         self._shapes = tuple(tensor.shape for tensor in inputs) if symbols else ()
         self._look_for_nan = watch.look_for_nan
         self._call = call

@@ -304,7 +304,9 @@ class Accuracy:
         worst: dict[int, dict[str, float]] = {}
         for (op, device), error in self._errors.items():
             worst.setdefault(op, {})[device] = error
-        pins = {op: pin for op, pin in self._compilation.placer.wanted.pins.items() if pin.hard}
+        pins = {
+            op: pin for op, pin in self._compilation.placer.constraints.pins.items() if pin.hard
+        }
         least = {
             op: min(
                 (e for device, e in errors.items() if op not in pins or device == pins[op].device),
@@ -360,7 +362,7 @@ class Accuracy:
         return self._names[op] in self._compilation.placer.ask(device)
 
     def _pinned(self, op: int, device: str) -> bool:
-        pin = self._compilation.placer.wanted.pins.get(op)
+        pin = self._compilation.placer.constraints.pins.get(op)
         return pin is not None and pin.hard and pin.device == device
 
     def _key(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> str:
@@ -389,7 +391,9 @@ class Accuracy:
             str(core.fingerprint(self._against, {})),
             f"{self._budget!r}",
             str(sorted((op, device) for op, (device, _) in wishes.items())),
-            str(sorted((op, pin.device) for op, pin in compilation.placer.wanted.pins.items())),
+            str(
+                sorted((op, pin.device) for op, pin in compilation.placer.constraints.pins.items())
+            ),
             str(sorted(out)),
             str(sorted(self._devices.memory_limits.items())),
         ]

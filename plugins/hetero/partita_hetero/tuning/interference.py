@@ -91,8 +91,8 @@ class Slowdown:
         """Whether it is idle threads that these are lost to."""
         return self.spun_s >= max(SPUN_S, EXPLAINED * self.lost_s / self.parts)
 
-    def told(self, core: CoreAPI) -> str:
-        """For people, with what to set."""
+    def describe(self, core: CoreAPI) -> str:
+        """A sentence for people: the slowdown, and which property to set against it."""
         text = (
             f"{self.device} ran {self.beside_s / self.alone_s:.1f} times slower beside "
             f"{', '.join(self.neighbours)}: {self.beside_s * 1e3:.2f} ms in the plan, "

@@ -124,7 +124,7 @@ def make_plan(problem: Problem, wishes: Wishes) -> Planned:
     if groups:
         of_one = [plan_of_one(problem, group, planned) for group in groups]
         plan = _spread(problem, plan, [one for one in of_one if one is not None])
-    why = _told(problem, plan, reasons(problem, plan))
+    why = _with_shared_tasks(problem, plan, reasons(problem, plan))
     return Planned(problem, plan, why, summarize(problem, plan, why))
 
 
@@ -148,8 +148,8 @@ def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
     problem = _wished(outcome.problem, wishes)
     ideal = planned(problem)
     assignments = [outcome.assignment, *outcome.replicas]
-    plan = _kept(problem, ideal, assignments, outcome.shares, outcome.kept.name)
-    why = _told(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
+    plan = _plan_of(problem, ideal, assignments, outcome.shares, outcome.kept.name)
+    why = _with_shared_tasks(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
     return Planned(
         problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
     )
@@ -167,10 +167,10 @@ def _spread(problem: Problem, plan: Plan, of_one: Sequence[Sequence[int]]) -> Pl
     if found is None or found.value_us >= plan.value_us:
         return plan
     used = [[problem.devices[at].name for at in one] for one in found.assignments]
-    return _kept(problem, plan, found.assignments, found.shares, replicas_name(used))
+    return _plan_of(problem, plan, found.assignments, found.shares, replicas_name(used))
 
 
-def _kept(
+def _plan_of(
     problem: Problem,
     ideal: Plan,
     assignments: Sequence[tuple[int, ...]],
@@ -200,7 +200,7 @@ def _kept(
     )
 
 
-def _told(problem: Problem, plan: Plan, why: Sequence[TaskReason]) -> list[TaskReason]:
+def _with_shared_tasks(problem: Problem, plan: Plan, why: Sequence[TaskReason]) -> list[TaskReason]:
     """Reasons, with one of their own for tasks that several devices run."""
     told = []
     for one, *places in zip(why, *plan.assignments, strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import is_static
-from partita.model.synthetic_inputs import made_up_inputs
+from partita.model.synthetic_inputs import synthetic_inputs
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import Cost, Database
@@ -190,7 +190,7 @@ class Profile:
             if not is_static(port.shape):
                 raise PartitaError(f"the shape of '{port.name}' is not known before the model runs")
         inputs: list[Tensor] = []
-        for array in made_up_inputs(model, np.random.default_rng(0)).values():
+        for array in synthetic_inputs(model, np.random.default_rng(0)).values():
             tensor: Tensor = HostTensor(array)
             if not core.can_share(device.name, tensor.memory):
                 tensor = core.transfer_to(device.name, tensor)

@@ -119,7 +119,7 @@ class Contest:
         self._profile = profile
         self._objective = objective
         self._inputs = samples.tensors()
-        self._made_up = samples.made_up
+        self._synthetic = samples.synthetic
         self._entries: dict[tuple[tuple[str | None, ...], ...], Entry] = {}
         self._present: Entry | None = None
         self._seen_together: set[frozenset[str]] = set()
@@ -224,7 +224,7 @@ class Contest:
         """The fastest of all that work, after a race."""
         able = [entry for entry in self._entries.values() if entry.trial is not None]
         self._race(able)
-        if self._made_up and any(entry.failure for entry in self._entries.values()):
+        if self._synthetic and any(entry.failure for entry in self._entries.values()):
             self.note(UNFIT)
         chosen = best(able, self._present)
         if chosen is not None:
@@ -338,7 +338,7 @@ class Contest:
         core = self._compilation.devices.core
         try:
             for found in slowdowns(self._compilation, assembly, self._inputs):
-                self.note(found.told(core))
+                self.note(found.describe(core))
         except PLUGIN_FAILURES as error:  # whatever a broken device raises
             _log.info("how devices run beside each other is not known: %s", in_words(error))
 

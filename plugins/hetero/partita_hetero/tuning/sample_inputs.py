@@ -10,7 +10,7 @@ import numpy as np
 from partita.bisection.repro import read_data
 from partita.errors import InputError
 from partita.model.model import Model
-from partita.model.synthetic_inputs import made_up_inputs
+from partita.model.synthetic_inputs import synthetic_inputs
 from partita.runtime.binding.input_conversion import to_tensor
 from partita.storage.model_cache import files_content
 from partita.tensors.tensor import Tensor
@@ -30,8 +30,8 @@ class Samples:
     """
 
     def __init__(self, model: Model, path: str) -> None:
-        self.feeds = read_samples(model, path) if path else made_up_inputs(model, _generator())
-        self.made_up = not path
+        self.feeds = read_samples(model, path) if path else synthetic_inputs(model, _generator())
+        self.synthetic = not path
         self._model = model
         self._path = path
 

@@ -196,7 +196,7 @@ class Scheduler:
         properties = self._devices.properties
         facts = {
             "partita": partita.__version__,
-            "model": self._signatures.whole,
+            "model": self._signatures.of_model,
             "varies": [*self._sized.shapes],
             "present": [
                 {str(op): device for op, (device, _) in wishes.items()}
@@ -258,7 +258,7 @@ class Scheduler:
             self._sized.value_bytes,
             shared,
             compilation.model.name,
-            [i for i in pins if not compilation.placer.wanted.pins[groups[i].ops[0]].hard],
+            [i for i in pins if not compilation.placer.constraints.pins[groups[i].ops[0]].hard],
         )
 
     def _memory(self, device: DeviceCosts) -> str:
@@ -299,7 +299,7 @@ class Scheduler:
     ) -> Contest:
         """Fills the table; each device that can has run what it takes of the model."""
         profile = Profile(self._compilation, self._sized, table, database, self._signatures)
-        profile.notes += _told(self._sized)
+        profile.notes += _notes_on_sizes(self._sized)
         for device in table.devices:
             launch = launch_cost(self._devices, device.name, device.key, database)
             if launch is None:
@@ -332,7 +332,7 @@ class Scheduler:
         return contest
 
 
-def _told(sized: SizedModel) -> list[str]:
+def _notes_on_sizes(sized: SizedModel) -> list[str]:
     """A note on the sizes that stand for those of requests."""
     if not sized.shapes:
         return []

@@ -99,7 +99,7 @@ def _complete(model: Model, given: Mapping[str, Shape]) -> dict[str, Shape]:
         named[port.name] = tuple(shape)
         symbols |= zip(port.shape or (), shape, strict=False)
     return {
-        port.name: named.get(port.name) or _made_up(port.shape, symbols)
+        port.name: named.get(port.name) or _guessed_shape(port.shape, symbols)
         for port in model.inputs
         if port.shape is not None and port.dtype is not None
     }
@@ -113,7 +113,7 @@ def _fits(port: Port, shape: Shape) -> bool:
     )
 
 
-def _made_up(dims: Sequence[Dim], symbols: dict[Dim, int]) -> Shape:
+def _guessed_shape(dims: Sequence[Dim], symbols: dict[Dim, int]) -> Shape:
     """A shape for an input; equal symbols get equal sizes."""
     shape = []
     for axis, dim in enumerate(dims):

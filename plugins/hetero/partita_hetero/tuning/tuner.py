@@ -37,7 +37,7 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
 
 def _locked_choice(compilation: Compilation) -> list[Choice]:
     """The replicas of a lock file; none where it has none."""
-    wanted = compilation.placer.wanted.replicas
+    wanted = compilation.placer.constraints.replicas
     if len(wanted) < 2:
         return []
     first, *others = (

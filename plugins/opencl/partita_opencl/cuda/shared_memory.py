@@ -118,9 +118,9 @@ class SharedMemory:
             pyopencl.Error: OpenCL does not import the memory.
             OSError: The process may have no more descriptors, of which each buffer takes one.
         """
-        return self._part(_size_of(nbytes)) if nbytes <= _PART else self._whole(nbytes)
+        return self._part(_size_of(nbytes)) if nbytes <= _PART else self._slabs(nbytes)
 
-    def _whole(self, nbytes: int) -> Any:
+    def _slabs(self, nbytes: int) -> Any:
         size = -(-nbytes // _SLAB) * _SLAB
         cuda = self._cuda
         _require_descriptors()
@@ -153,7 +153,7 @@ class SharedMemory:
         with self._lock:
             free = self._free.setdefault(size, [])
             if not free:
-                slab = self._whole(_SLAB)
+                slab = self._slabs(_SLAB)
                 _keep(slab)
                 for start in range(0, _SLAB - size + 1, size):
                     part = slab.get_sub_region(start, size)

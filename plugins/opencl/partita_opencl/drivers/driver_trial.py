@@ -91,7 +91,7 @@ def has_adopted() -> bool:
     return _adopted is not None
 
 
-def told() -> list[Json]:
+def loaded_drivers() -> list[Json]:
     """The drivers that are loaded, as :func:`adopt` takes them in another process."""
     return [
         {"driver": vars(one.driver), "versions": one.verdict.facts.get("versions", [])}

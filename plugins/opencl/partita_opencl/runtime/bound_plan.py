@@ -92,7 +92,7 @@ class BoundPlan:
         self._uses: dict[Operand, list[Use]] = {}
         self._described_by: dict[Operand, list[Single]] = {}
         self._describers: list[Single] = []
-        self._untold: set[Single] = set()  # those whose matrices are elsewhere now
+        self._undescribed: set[Single] = set()  # those whose matrices are elsewhere now
         self._reported = (
             device.pool.allocate(4 * REPORTS, np.zeros(REPORTS, np.int32))
             if plan.may_fault or plan.needs_device
@@ -122,7 +122,7 @@ class BoundPlan:
         self._by_cuda: CudaCommands | None = None
         self._refused = False  # by CUDA
         self._made: list[Commands] = []
-        self._told: Commands | None = None  # whose addresses descriptions have
+        self._described_to: Commands | None = None  # whose addresses descriptions have
         self._same: Commands | None = None  # of which the next run on the bound tensors is a copy
 
     @property
@@ -299,18 +299,18 @@ class BoundPlan:
             numbers = [np.int32(value).tobytes() for value in (number, *sizes)]
             describer = Single(program, "tensor_map", [buffer, self._buffer(operand), *numbers])
             self._describers.append(describer)
-            self._untold.add(describer)
+            self._undescribed.add(describer)
             if not operand.is_constant and operand.root in self._changing:
                 self._described_by.setdefault(operand.root, []).append(describer)
         return buffer
 
     def _describe(self, commands: Commands) -> None:
         """Has the copy engine told where matrices are, if they are elsewhere now."""
-        untold = self._untold if self._told is commands else self._describers
+        untold = self._undescribed if self._described_to is commands else self._describers
         for describer in untold:
             commands.describe(describer)
-        self._told = commands
-        self._untold.clear()
+        self._described_to = commands
+        self._undescribed.clear()
 
     def _shared(self, arg: Any) -> Any:
         """The argument itself, or the request's buffer that it stands for."""
@@ -330,7 +330,7 @@ class BoundPlan:
                     commands.change(number, position, buffer)
             for describer in self._described_by.get(operand, ()):
                 describer.arguments[1] = buffer
-                self._untold.add(describer)
+                self._undescribed.add(describer)
 
     # ---------------------------------------------------------------------- commands
 

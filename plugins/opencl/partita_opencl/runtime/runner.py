@@ -148,7 +148,7 @@ class OpenClRunner(Runner):
             return None
         specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
         try:
-            plan = self._compiled.plan(specs, _not_told)
+            plan = self._compiled.plan(specs, _no_elements)
         except _ElementsNeededError:
             return None
         name = self._compiled.device
@@ -269,5 +269,5 @@ class _ElementsNeededError(Exception):
     """What is launched depends on the elements of an input."""
 
 
-def _not_told(index: int) -> Array:
+def _no_elements(index: int) -> Array:
     raise _ElementsNeededError

@@ -19,7 +19,7 @@ from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, verdicts
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.trials.kernel_trial import Mode, source_digest
-from partita_opencl.trials.neighbourhood import between, neighbourhoods
+from partita_opencl.trials.neighbourhood import neighbourhoods, nodes_between
 from partita_opencl.trials.rehearsal import Failure
 
 MOST = 1000
@@ -71,7 +71,7 @@ def _key(graph: Graph, members: Sequence[Node]) -> str:
 
     Empty if shapes are open, or if nothing says where the operations stand.
     """
-    others = between(graph, members)
+    others = nodes_between(graph, members)
     if len(neighbourhoods([*members, *others])) != 1:
         return ""
     parts = [sorted(map(operation_digest, nodes)) for nodes in (members, others)]
@@ -90,7 +90,7 @@ def _refused(key: str, digests: Mapping[Node, str]) -> Iterator[Node]:
 def operation_digest(node: Node) -> str:
     """The digest of what decides which kernels compute an operation; empty if shapes are open."""
     values = [*node.inputs, *node.outputs]
-    attributes = [(name, _told(value)) for name, value in sorted(node.attrs.items())]
+    attributes = [(name, _attribute_text(value)) for name, value in sorted(node.attrs.items())]
     if not all(map(_is_static, values)) or any(told is None for _, told in attributes):
         return ""
     parts = [node.domain, node.op_type, node.version, len(node.inputs), attributes]
@@ -116,7 +116,7 @@ def _form(value: Value | None) -> object:
     return str(value.dtype), value.shape, content
 
 
-def _told(attribute: object) -> str | None:
+def _attribute_text(attribute: object) -> str | None:
     """An attribute as text; ``None`` for graphs."""
     if isinstance(attribute, Graph):
         return None

@@ -30,7 +30,7 @@ class Sample:
         self.nodes: list[Any] = []
         self.feeds: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
-        self.wanted: dict[str, Array] = {}
+        self.expected: dict[str, Array] = {}
         self.random = np.random.default_rng(0)
         self._names = (f"y{n}" for n in itertools.count())
 
@@ -56,11 +56,11 @@ class Sample:
         names = inputs.split(" "), output.split(" ")
         self.nodes.append(helper.make_node(op_type, *names, output, **attrs))
 
-    def check(self, op_type: str, inputs: str, wanted: Array, **attrs: Any) -> None:
+    def check(self, op_type: str, inputs: str, expected: Array, **attrs: Any) -> None:
         """Adds an operation whose result is an output."""
         name = next(self._names)
         self.step(op_type, inputs, name, **attrs)
-        self.wanted[name] = wanted
+        self.expected[name] = expected
 
     def model(self) -> Any:
         """The ONNX model."""
@@ -70,7 +70,7 @@ class Sample:
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
             for n, x in self.feeds.items()
         ]
-        outputs = [helper.make_empty_tensor_value_info(name) for name in self.wanted]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in self.expected]
         weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
         graph = helper.make_graph(self.nodes, "trial", ports, outputs, weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
@@ -78,8 +78,8 @@ class Sample:
 
     def keep(self, number: int) -> None:
         """Leaves only one of the outputs, by its number, and what that one needs."""
-        (name,) = list(self.wanted)[number : number + 1]
-        self.wanted = {name: self.wanted[name]}
+        (name,) = list(self.expected)[number : number + 1]
+        self.expected = {name: self.expected[name]}
         needed = {name}
         kept = []
         for node in reversed(self.nodes):
@@ -92,14 +92,14 @@ class Sample:
 
     def error(self, found: Mapping[str, Array]) -> float:
         """The largest relative error of an output; infinite for one of a wrong shape."""
-        return max(_distance(found[name], wanted) for name, wanted in self.wanted.items())
+        return max(_distance(found[name], expected) for name, expected in self.expected.items())
 
 
-def _distance(found: Array, wanted: Array) -> float:
-    if found.shape != wanted.shape:
+def _distance(found: Array, expected: Array) -> float:
+    if found.shape != expected.shape:
         return np.inf
-    difference = float(np.linalg.norm(found.astype(np.float64) - wanted))
-    return difference / max(float(np.linalg.norm(wanted)), 1e-30)
+    difference = float(np.linalg.norm(found.astype(np.float64) - expected))
+    return difference / max(float(np.linalg.norm(expected)), 1e-30)
 
 
 def sample(family: str, part: int | None = None) -> Sample:
@@ -114,7 +114,7 @@ def sample(family: str, part: int | None = None) -> Sample:
 @functools.cache
 def parts(family: str) -> int:
     """In how many parts a family can be tried, so that processes can share them."""
-    return len(sample(family).wanted)
+    return len(sample(family).expected)
 
 
 def _family(fill: Family) -> Family:
@@ -180,11 +180,11 @@ def _mixture(s: Sample) -> None:
         chosen = s.feed(f"l{bits}", logits).argmax(1)
         parts = [_experts(s, f"{bits}{name}", bits, *sizes) for name, sizes in _PARTS.items()]
         inner = np.einsum("tk,tnk->tn", x, parts[0][1][chosen])
-        wanted = np.einsum("tk,tnk->tn", np.maximum(inner, 0.0), parts[1][1][chosen])
+        expected = np.einsum("tk,tnk->tn", np.maximum(inner, 0.0), parts[1][1][chosen])
         names = " ".join([f"x{bits}", f"l{bits}", *(names for names, _ in parts)])
         attrs = {"expert_weight_bits": bits, "block_size": 32} if bits else {}
         more = {"normalize_routing_weights": 1, "domain": MICROSOFT, **attrs}
-        s.check("QMoE" if bits else "MoE", names, wanted, **more)
+        s.check("QMoE" if bits else "MoE", names, expected, **more)
 
 
 _PARTS = {"in": (34, 40), "out": (40, 34)}
@@ -207,14 +207,14 @@ def _convolution(s: Sample) -> None:
     x = s.feed("x", s.numbers(1, 6, 9, 10))
     w = s.weight("w", s.numbers(18, 6, 3, 3))
     bias = s.weight("bias", s.numbers(18))
-    wanted = _convolved(x, w, 1) + bias[:, None, None]
-    s.check("Conv", "x w bias", wanted, pads=[1, 1, 1, 1])
+    expected = _convolved(x, w, 1) + bias[:, None, None]
+    s.check("Conv", "x w bias", expected, pads=[1, 1, 1, 1])
     narrow = s.weight("narrow", s.numbers(8, 6, 1, 1))
     s.check("Conv", "x narrow", _convolved(x, narrow, 0))
     deep = s.feed("deep", s.numbers(1, 70, 5, 6))  # so deep that its sums are cut in parts
     taken = s.weight("taken", s.numbers(18, 70, 3, 3))
-    wanted = _convolved(deep, taken, 1) + bias[:, None, None]
-    s.check("Conv", "deep taken bias", wanted, pads=[1, 1, 1, 1])
+    expected = _convolved(deep, taken, 1) + bias[:, None, None]
+    s.check("Conv", "deep taken bias", expected, pads=[1, 1, 1, 1])
 
 
 @_family
@@ -222,16 +222,16 @@ def _depthwise(s: Sample) -> None:
     x = s.feed("x", s.numbers(1, 6, 9, 10))
     w = s.weight("w", s.numbers(6, 1, 3, 3))
     windows = _windows(x, 3, 1)
-    wanted = np.einsum("ncyxij,cij->ncyx", windows, w[:, 0])
-    s.check("Conv", "x w", wanted, pads=[1, 1, 1, 1], group=6)
+    expected = np.einsum("ncyxij,cij->ncyx", windows, w[:, 0])
+    s.check("Conv", "x w", expected, pads=[1, 1, 1, 1], group=6)
 
 
 @_family
 def _convolution_transposed(s: Sample) -> None:
     x = s.feed("x", s.numbers(1, 5, 4, 6))
     w = s.weight("w", s.numbers(5, 3, 2, 2))
-    wanted = np.einsum("ncyx,cfij->nfyixj", x, w).reshape(1, 3, 8, 12)
-    s.check("ConvTranspose", "x w", wanted, strides=[2, 2])
+    expected = np.einsum("ncyx,cfij->nfyixj", x, w).reshape(1, 3, 8, 12)
+    s.check("ConvTranspose", "x w", expected, strides=[2, 2])
 
 
 @_family
@@ -265,7 +265,7 @@ def _ranking(s: Sample) -> None:
     x = s.feed("x", s.random.permutation(60).reshape(4, 15).astype(np.float32))
     s.weight("k", np.array([3]))
     s.step("TopK", "x k", "values places", axis=1)
-    s.wanted |= {"values": -np.sort(-x, 1)[:, :3], "places": np.argsort(-x, 1)[:, :3]}
+    s.expected |= {"values": -np.sort(-x, 1)[:, :3], "places": np.argsort(-x, 1)[:, :3]}
 
 
 @_family
@@ -282,8 +282,8 @@ def _normalization(s: Sample) -> None:
     scale, shift = s.weight("scale", s.numbers(40)), s.weight("shift", s.numbers(40))
     s.check("LayerNormalization", "x scale shift", _normal(x, 2) * scale + shift)
     gain, offset = s.weight("gain", s.numbers(5)), s.weight("offset", s.numbers(5))
-    wanted = _normal(x, 2) * gain[:, None] + offset[:, None]
-    s.check("InstanceNormalization", "x gain offset", wanted)
+    expected = _normal(x, 2) * gain[:, None] + offset[:, None]
+    s.check("InstanceNormalization", "x gain offset", expected)
     factors = 2.0 / np.sqrt(4.0 * (x**2).mean(2, keepdims=True) + 1e-5)
     attrs = {"domain": MICROSOFT, "epsilon": 1e-5}
     s.check("SkipSimplifiedLayerNormalization", "x x scale", x * factors * scale, **attrs)
@@ -348,8 +348,8 @@ def _rotary_embedding(s: Sample) -> None:
     first, second = heads[..., :3], heads[..., 3:6]
     turned = [first * c - second * d, second * c + first * d, heads[..., 6:]]
     attrs = {"num_heads": 2, "rotary_embedding_dim": 6, "domain": MICROSOFT}
-    wanted = np.concatenate(turned, -1).reshape(x.shape)
-    s.check("RotaryEmbedding", "x positions cosines sines", wanted, **attrs)
+    expected = np.concatenate(turned, -1).reshape(x.shape)
+    s.check("RotaryEmbedding", "x positions cosines sines", expected, **attrs)
 
 
 @_family
@@ -395,9 +395,9 @@ def _indexing(s: Sample) -> None:
     s.weight("table", s.random.integers(0, 256, (5, 16)).astype(np.uint8))
     scales = s.weight("scales", s.numbers(5, 1))
     numbers = np.stack([s.weights["table"] & 15, s.weights["table"] >> 4], -1).reshape(5, 32)
-    wanted = (scales * (numbers - 8.0))[picked.astype(int)]
+    expected = (scales * (numbers - 8.0))[picked.astype(int)]
     attrs = {"block_size": 32, "quantize_axis": 1, "gather_axis": 0, "bits": 4}
-    s.check("GatherBlockQuantized", "table picked scales", wanted, domain=MICROSOFT, **attrs)
+    s.check("GatherBlockQuantized", "table picked scales", expected, domain=MICROSOFT, **attrs)
 
 
 @_family

@@ -336,6 +336,6 @@ def _fault(
     config = {"INFERENCE_PRECISION_HINT": precision, "TILING": tiling}
     compiled = own_device.compile_model(sample.model(), device_id, config)
     results = compiled.create_infer_request().infer(sample.feeds)
-    arrays: dict[str, Any] = {name: np.array(results[name]) for name in sample.wanted}
+    arrays: dict[str, Any] = {name: np.array(results[name]) for name in sample.expected}
     error = sample.error(arrays)
     return "" if error < _TOLERANCES[precision] else f"results are {error:.2g} off"

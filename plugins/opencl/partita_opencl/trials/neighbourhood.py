@@ -34,7 +34,7 @@ def neighbourhoods(nodes: Sequence[Node]) -> list[list[Node]]:
     return groups
 
 
-def between(graph: Graph, members: Collection[Node]) -> list[Node]:
+def nodes_between(graph: Graph, members: Collection[Node]) -> list[Node]:
     """The other nodes of a graph on ways from one member to another."""
     below: set[Value | None] = set()
     after: set[Node] = set()

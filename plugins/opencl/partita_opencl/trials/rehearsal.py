@@ -160,7 +160,7 @@ class _Stage:
                     missing.append(digest)
                 else:
                     found[digest] = self._known[digest] = kept
-            launches = [rehearsed_launch.told(steps[digest]) for digest in missing]
+            launches = [rehearsed_launch.to_json(steps[digest]) for digest in missing]
             results = self._make(device, launches) if launches else []
             for digest, (verdict, lasts) in zip(missing, results, strict=True):
                 if lasts:

@@ -42,7 +42,7 @@ _LONGEST_PAUSE = 0.02
 # ------------------------------------------------------------------------- a launch as JSON
 
 
-def told(step: Step) -> Json:
+def to_json(step: Step) -> Json:
     """A step's launch, as :func:`perform` takes it in another process."""
     launch = step.fn
     if not isinstance(launch, Launch):

@@ -182,7 +182,7 @@ def open_process(device: Device) -> TrialProcess:
     Raises:
         NoProcessError: It cannot be started.
     """
-    request = {"drivers": driver_trial.told(), "device": device.id}
+    request = {"drivers": driver_trial.loaded_drivers(), "device": device.id}
     try:
         process = TrialProcess(WORKER, request, SECONDS, lasting=True)
     except OSError as error:

@@ -11,7 +11,7 @@ from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES
 from partita.model.model import Model
-from partita.model.synthetic_inputs import made_up_inputs
+from partita.model.synthetic_inputs import synthetic_inputs
 from partita.system import joint_work
 from partita.tensors.tensor import HostTensor, Tensor
 
@@ -39,7 +39,7 @@ def inputs_of(model: Model, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
         InputError: An input is no tensor.
     """
     fixed = model.clone().reshape(dict(enumerate(shapes)))
-    made = made_up_inputs(fixed, np.random.default_rng(0))
+    made = synthetic_inputs(fixed, np.random.default_rng(0))
     return [HostTensor(made[port.name]) for port in fixed.inputs]
 
 

@@ -369,7 +369,7 @@ def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
     assert dispatch.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
     module = "partita_cpu.kernels.elementwise.broadcast_loops"  # nothing is imported here
     wanted = {"module": module, "kernel": "map1_relu", "kinds": ("int", "int")}
-    assert [job.what for job in ordered] == [wanted]
+    assert [job.spec for job in ordered] == [wanted]
 
 
 def test_another_kernel_of_the_same_name_is_not_compiled(monkeypatch, tmp_path):

@@ -42,7 +42,7 @@ def contest_of(keys, refusals=None):
     signatures = SimpleNamespace(of=str, label=str)
     sized = SizedModel(model, wiring, {}, {})
     profile = Profile(compilation, sized, table, None, signatures)
-    samples = SimpleNamespace(tensors=list, made_up=True)
+    samples = SimpleNamespace(tensors=list, synthetic=True)
     return Contest(compilation, {}, [], table, profile, "LATENCY", samples)
 
 

@@ -18,8 +18,8 @@ from partita_cpu.jit.translation.kinds import (
     Integer,
     Number,
     UntranslatableError,
+    common_kind,
     joined,
-    together,
 )
 from partita_cpu.jit.translation.values import (
     Value,
@@ -90,9 +90,9 @@ class Arithmetic:
                 return constant(kinds.float64, left**right)
         if isinstance(a.kind, Boolean) and a.kind == b.kind and kind in _FOLDED:
             if kind in (ast.BitAnd, ast.BitOr, ast.BitXor):
-                return Value(a.kind, (self._whole(kind, a.number, b.number),))
+                return Value(a.kind, (self._integer_operation(kind, a.number, b.number),))
             raise UntranslatableError(f"{kind.__name__} of truths")
-        common = together(a.kind, b.kind)
+        common = common_kind(a.kind, b.kind)
         if kind is ast.Div and isinstance(common, Integer):
             common = kinds.float64
         x, y = cast(self._builder, a, common), cast(self._builder, b, common)
@@ -116,9 +116,9 @@ class Arithmetic:
             return quotient if kind is ast.FloorDiv else rest
         if kind not in _WHOLE:
             raise UntranslatableError(f"{kind.__name__} of integers")
-        return Value(x.kind, (self._whole(kind, x.number, y.number),))
+        return Value(x.kind, (self._integer_operation(kind, x.number, y.number),))
 
-    def _whole(self, kind: type[ast.operator], x: Any, y: Any) -> Any:
+    def _integer_operation(self, kind: type[ast.operator], x: Any, y: Any) -> Any:
         return getattr(self._builder, _WHOLE[kind])(x, y)
 
     def divided(self, x: Value, y: Value) -> tuple[Value, Value]:
@@ -211,7 +211,9 @@ class Arithmetic:
         if kind not in COMPARED or not isinstance(a.kind, Number) or not isinstance(b.kind, Number):
             raise UntranslatableError(f"{kind.__name__} of {a.kind} and {b.kind}")
         sign, both = COMPARED[kind], a.kind == b.kind
-        common = kinds.uint8 if both and isinstance(a.kind, Boolean) else together(a.kind, b.kind)
+        common = (
+            kinds.uint8 if both and isinstance(a.kind, Boolean) else common_kind(a.kind, b.kind)
+        )
         x, y = (cast(self._builder, value, common).number for value in (a, b))
         if not isinstance(common, Float):
             signed = isinstance(common, Integer) and common.signed

@@ -178,7 +178,7 @@ def of_argument(kind: str) -> Kind:
 _ARGUMENTS: dict[str, Kind] = {"int": int64, "float": float64, "single": float32}
 
 
-def together(a: Any, b: Any) -> Number:
+def common_kind(a: Any, b: Any) -> Number:
     """The kind in which two numbers are added: 64 bits for integers, the float if there is one.
 
     Raises:

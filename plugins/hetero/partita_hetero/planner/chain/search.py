@@ -155,7 +155,7 @@ class _Search:
         for task in range(len(self.chain.tasks)):
             if task:
                 labels = self._grown(labels, task)
-            labels = self._kept(labels, task)
+            labels = self._promising(labels, task)
             if not len(labels):
                 return None
             steps.append(labels)
@@ -201,8 +201,8 @@ class _Search:
             )
         return _Labels.joined(parts)
 
-    def _kept(self, labels: _Labels, task: int) -> _Labels:
-        """Those that can still become the best."""
+    def _promising(self, labels: _Labels, task: int) -> _Labels:
+        """The partial placements that can still become better than the best one found."""
         labels = labels.at(np.flatnonzero((labels.nbytes <= self.limit).all(axis=1)))
         if not len(labels):
             return labels

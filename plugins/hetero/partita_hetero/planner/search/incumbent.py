@@ -85,18 +85,18 @@ class Search:
     cut: bool = False
 
     def __post_init__(self) -> None:
-        self.whole: Arrays = flatten(self.problem)
-        self.arrays = self.whole
-        self.limited = bool(np.isfinite(self.whole.limit).any())
+        self.full_arrays: Arrays = flatten(self.problem)
+        self.arrays = self.full_arrays
+        self.limited = bool(np.isfinite(self.full_arrays.limit).any())
         self.alive = self.limited and any(value.nbytes for value in self.problem.values)
-        self.surcharges = (0.0, 0.5, 1.0) if self.whole.launch.any() else (0.0,)
+        self.surcharges = (0.0, 0.5, 1.0) if self.full_arrays.launch.any() else (0.0,)
         self._seen: dict[bytes, float] = {}
         self._most_alive = np.zeros(len(self.problem.devices))
-        self.alike: list[Kind] = kinds(self.whole)
-        self.through_host = not self.whole.is_direct.any()
+        self.alike: list[Kind] = kinds(self.full_arrays)
+        self.through_host = not self.full_arrays.is_direct.any()
         self.blocks: Blocks | None = None
         if self.contiguous or self.objective != "LATENCY":
-            self.blocks = contract(self.whole)
+            self.blocks = contract(self.full_arrays)
 
     @property
     def done(self) -> bool:
@@ -105,7 +105,7 @@ class Search:
 
     def offer(self, method: str, place: Array) -> None:
         """Simulates a placement and keeps it if it is the best that breaks no rule."""
-        if self.contiguous and not is_contiguous(self.problem, self.whole.tasks(place)):
+        if self.contiguous and not is_contiguous(self.problem, self.full_arrays.tasks(place)):
             return
         known = self._seen.get(place.tobytes())
         quick = float(self._quick_value(place)) if known is None else known
@@ -115,7 +115,7 @@ class Search:
         if known is not None or (self.best is not None and quick >= self.best.value):
             self.tried[method] = min(quick, self.tried.get(method, quick))
             return
-        assignment = self.whole.tasks(place)
+        assignment = self.full_arrays.tasks(place)
         timeline = simulate(self.problem, assignment, self.objective)
         value = float(objective_value(self.problem, assignment, self.objective, timeline))
         broken = broken_rules(self.problem, assignment, timeline)
@@ -133,8 +133,8 @@ class Search:
     def leave_room(self) -> None:
         """Tightens the limits for searching by what live values were seen to take."""
         self.lost = False
-        room = np.maximum(self.whole.limit - self._most_alive, 0.0)
-        self.arrays = self.whole._replace(limit=room)
+        room = np.maximum(self.full_arrays.limit - self._most_alive, 0.0)
+        self.arrays = self.full_arrays._replace(limit=room)
 
     def _quick_value(self, place: Array) -> float:
         """The value of a placement, launches apart, in compiled loops."""
@@ -142,12 +142,12 @@ class Search:
         from partita_hetero.planner.arrays.loads import device_loads
 
         if self.objective == "PARALLEL":
-            device = place[self.whole.unit_of]
-            return float(parallel_us(self.whole, device, self.problem.early_handover, False))
-        load = device_loads(self.whole, place)[0]
+            device = place[self.full_arrays.unit_of]
+            return float(parallel_us(self.full_arrays, device, self.problem.early_handover, False))
+        load = device_loads(self.full_arrays, place)[0]
         if self.objective == "LATENCY":
             return float(load.sum())
-        slots = np.where(self.whole.slots > 0, self.whole.slots, np.inf)
+        slots = np.where(self.full_arrays.slots > 0, self.full_arrays.slots, np.inf)
         return float((load / slots).max())
 
     def offer_repaired(self, method: str, place: Array) -> None:
@@ -198,11 +198,11 @@ class Search:
 
     def _choices(self) -> list[Array]:
         """By unit the devices that take it."""
-        return [np.flatnonzero(row) for row in np.isfinite(self.whole.unit_cost)]
+        return [np.flatnonzero(row) for row in np.isfinite(self.full_arrays.unit_cost)]
 
     def _reserve(self, place: Array, timeline: Timeline) -> None:
         """Leaves as much room for live values as a refused placement would have needed."""
-        used = np.bincount(place, self.whole.unit_weight, len(self._most_alive))
+        used = np.bincount(place, self.full_arrays.unit_weight, len(self._most_alive))
         for index, device in enumerate(self.problem.devices):
             live = timeline.peak_bytes[device.name] - used[index]
             if device.memory_bytes is not None and live > self._most_alive[index]:

@@ -54,7 +54,7 @@ def solve(
     """
     start = time.perf_counter()
     search = Search(problem, objective, contiguous)
-    fits = fit(problem, search.whole)
+    fits = fit(problem, search.full_arrays)
     for attempt in range(ROUNDS):
         left = time_limit_s - (time.perf_counter() - start)
         _run(search, fits, max(left / (1 if attempt else 1.5), 0.1) if search.alive else left)
@@ -67,7 +67,7 @@ def solve(
         )
     found = search.best
     return Plan(
-        search.whole.tasks(found.place),
+        search.full_arrays.tasks(found.place),
         objective,
         found.value,
         min(search.bound, found.value),
@@ -125,8 +125,8 @@ def _cut_sequence(search: Search, seconds: float) -> None:
     from partita_hetero.planner.bounds.minimum_cut import minimum_cut, two_devices
 
     target = np.inf if search.best is None else search.best.value
-    bound, priced = lower_bounds.cut_bound(search.whole, search.alike, seconds / 4, target)
-    search.prove("minimum cut", bound + _least_launch(search.whole))
+    bound, priced = lower_bounds.cut_bound(search.full_arrays, search.alike, seconds / 4, target)
+    search.prove("minimum cut", bound + _least_launch(search.full_arrays))
     for place in priced:
         search.offer_repaired("minimum cut", place)
     devices = search.problem.devices
@@ -155,7 +155,7 @@ def _search_sequential(search: Search, seconds: float) -> None:
             search.cut = True
             break
         charged = with_surcharge(search.arrays, share)
-        spend = left / (len(search.surcharges) - number) / (2 if _small(search.whole) else 1)
+        spend = left / (len(search.surcharges) - number) / (2 if _small(search.full_arrays) else 1)
         found = anneal_loads(charged, search.best.place, False, spend)
         search.cut |= not found.full
         search.offer("annealing", found.place)
@@ -168,12 +168,12 @@ def _search_milp(search: Search, busiest: bool, end: float) -> None:
     left = end - time.perf_counter()
     if search.best is None or search.done or search.contiguous:
         return
-    if not (_small(search.whole) and search.through_host):
+    if not (_small(search.full_arrays) and search.through_host):
         return
     if left < 0.2:
         search.cut = True
         return
-    complete, bound, place = solve_milp(search.whole, busiest, search.best.value, left)
+    complete, bound, place = solve_milp(search.full_arrays, busiest, search.best.value, left)
     search.cut |= not complete
     search.prove("MILP", bound)
     if place is not None:
@@ -185,7 +185,7 @@ def _search_parallel(search: Search, seconds: float) -> None:
     from partita_hetero.planner.bounds.minimum_cut import minimum_cut, two_devices
     from partita_hetero.planner.search.anneal import anneal_parallel
 
-    arrays, whole = search.arrays, search.whole
+    arrays, whole = search.arrays, search.full_arrays
     early = search.problem.early_handover
     end = time.perf_counter() + seconds
     search.prove("critical path", lower_bounds.critical_path(whole))
@@ -220,7 +220,7 @@ def _search_throughput(search: Search, seconds: float) -> None:
     from partita_hetero.planner.search.anneal import anneal_loads
     from partita_hetero.planner.search.ideals import best_contiguous
 
-    arrays, whole = search.arrays, search.whole
+    arrays, whole = search.arrays, search.full_arrays
     end = time.perf_counter() + seconds
     search.prove("divisible load", lower_bounds.divisible_load(whole))
     _offer_stretches(search, busiest=True)

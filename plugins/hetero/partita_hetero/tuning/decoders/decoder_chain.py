@@ -240,7 +240,7 @@ class ChainBuilder:
 
     def _layer(self, layer: LayerOps) -> DecoderLayer:
         """Splits a layer by pins, and takes experts apart."""
-        pins = self._placer.wanted.pins
+        pins = self._placer.constraints.pins
         groups: dict[tuple[bool, str], list[int]] = {}
         for op in layer.ops:
             device = pins[op].device if op in pins else ""
@@ -255,7 +255,7 @@ class ChainBuilder:
         taking = [index for index, one in enumerate(self._devices) if refused[one.name] is None]
         pinned = ""
         if device:
-            pin = self._placer.wanted.pins[ops[0]]
+            pin = self._placer.constraints.pins[ops[0]]
             mine = [index for index in taking if self._devices[index].name == device]
             if not mine and pin.hard:
                 raise InfeasiblePlanError(

@@ -24,13 +24,13 @@ def slab_count(tile: StreamTile, parts: int, room: int) -> int:
     return max(n for n in range(1, parts + 1) if parts % n == 0 and n <= max(1, fitting))
 
 
-def _together(tile: StreamTile, limits: Limits) -> int:
+def _groups_per_unit(tile: StreamTile, limits: Limits) -> int:
     """Groups that a compute unit has local memory for."""
     return max(1, limits.kernel_local_bytes // tile.local_bytes)
 
 
 def _group_count(tiles: int, limits: Limits, tile: StreamTile) -> int:
-    return min(tiles, limits.compute_units * _together(tile, limits))
+    return min(tiles, limits.compute_units * _groups_per_unit(tile, limits))
 
 
 def _multiplier(tile: StreamTile, half_kind: str) -> str:
@@ -41,7 +41,7 @@ def _macros(tile: StreamTile, limits: Limits, size: int) -> Options:
     """What the kernel is told of the tile; ``size`` is that of a result in halves."""
     options = {name: value for name, value in tile.options().items() if name != "BULK"}
     options["STAGES"] = tile.stages
-    room = limits.kernel_local_bytes // _together(tile, limits)
+    room = limits.kernel_local_bytes // _groups_per_unit(tile, limits)
     options["SLABS"] = slab_count(tile, tile.wide * size // 64, room)
     return tuple(options.items())
 

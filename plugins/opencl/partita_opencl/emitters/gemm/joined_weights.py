@@ -92,7 +92,7 @@ def weights_of(
         given = [[k.value(part) for part in parts if part is not None] for parts in by_input[1:3]]
         numbers = [first, *(k.value(other) for other in others if other is not None)]
         data, scales, *zeros = [
-            _together(node, parts, gated=gated) for parts in (numbers, *given) if parts
+            _joined(node, parts, gated=gated) for parts in (numbers, *given) if parts
         ]
         return data, scales, zeros[0] if has_zeros else None
 
@@ -142,12 +142,12 @@ def joined(
     others = given[1:]
 
     def join(array: Array) -> Array:
-        return _together(node, [array, *(k.value(other) for other in others)], gated=gated)
+        return _joined(node, [array, *(k.value(other) for other in others)], gated=gated)
 
     return k.builder.prepack(given[0], ("joined", name, node.name), join)
 
 
-def _together(node: Node, arrays: Sequence[Array], *, gated: bool) -> Array:
+def _joined(node: Node, arrays: Sequence[Array], *, gated: bool) -> Array:
     """What products have of each column, one product's behind another's, or in turns."""
     if len(arrays) == 1:
         return arrays[0]

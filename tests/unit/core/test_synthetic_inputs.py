@@ -9,7 +9,7 @@ from models import model_of, node, value, weight
 from onnx import TensorProto, helper
 
 import partita
-from partita.model.synthetic_inputs import made_up_inputs
+from partita.model.synthetic_inputs import synthetic_inputs
 
 INT = TensorProto.INT64
 F32 = np.float32
@@ -22,7 +22,7 @@ def index(*dims):
 
 def made(proto, seed=0):
     model = partita.Core().read_model(proto)
-    feeds = made_up_inputs(model, np.random.default_rng(seed))
+    feeds = synthetic_inputs(model, np.random.default_rng(seed))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -133,7 +133,7 @@ def test_indices_are_in_bounds_and_use_them(proto, most):
 def test_indices_into_an_unknown_size_are_0_or_1():
     proto = model_of([node("Gather", ["x", "i"], "y")], [value("x", ["n"]), index(99)], ["y"])
     model = partita.Core().read_model(proto)
-    found = made_up_inputs(model, np.random.default_rng(0))["i"]
+    found = synthetic_inputs(model, np.random.default_rng(0))["i"]
     assert set(found.tolist()) == {0, 1}
 
 
@@ -189,5 +189,5 @@ def test_shapes_and_bounds_leave_something(operator, expected, shape):
 def test_only_what_is_wanted_is_made():
     proto = model_of([node("Add", ["a", "b"], "y")], [value("a", [2]), "b"], ["y"])
     model = partita.Core().read_model(proto)
-    feeds = made_up_inputs(model, np.random.default_rng(0), model.inputs[:1])
+    feeds = synthetic_inputs(model, np.random.default_rng(0), model.inputs[:1])
     assert list(feeds) == ["a"]

@@ -1,6 +1,6 @@
-"""Operators between convolutions of images with channels last: Add, Gate and Resize.
+"""Add, Gate and nearest Resize of images with channels last.
 
-They read some channels of an image and write to a part of another, as convolutions do.
+They read some channels of each pixel and write to a part of another image, as convolutions do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from partita_cpu.kernels.movement.indexing import taken_pixels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, INDICES, kernel
-from partita_cpu.nhwc.between import Summand, add_images, gate_images, take_pixels
+from partita_cpu.nhwc.pixel_steps import Summand, add_images, gate_images, take_pixels
 
 
 @kernel("Add", domain=DOMAIN, dtypes=STORED)

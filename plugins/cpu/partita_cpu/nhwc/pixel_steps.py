@@ -1,4 +1,4 @@
-"""What lies between convolutions of images with channels last: sums, gates and nearest pixels."""
+"""Native steps on pixels of images with channels last: sums, gates, nearest pixels."""
 
 from __future__ import annotations
 
