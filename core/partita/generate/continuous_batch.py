@@ -2,16 +2,19 @@
 
 A run gives every row that takes part equally many tokens. As long as prompts are to be read, runs
 read them, in chunks that are no longer than what is left of the shortest; then every text gets a
-token a run. Chunks that are not full are of 1, 2, 4, ... tokens, since a device prepares a program
-for every number of tokens, and prompts are of all lengths. A new text joins as soon as a row is
-free (a decoder whose cache grows takes new ones when all rows are free), and begins behind what
-its row's cache holds of it already.
+token a run. Rows without tokens take part with padding, which is computed too; so where the decoder
+can read a row alone it does, if that computes less, and between the runs that read a prompt those
+texts that go on get a token: nobody waits for all of another's prompt. Chunks that are not full are
+of 1, 2, 4, ... tokens, since a device prepares a program for every number of tokens, and prompts
+are of all lengths. A new text joins as soon as a row is free (a decoder whose cache grows takes new
+ones when all rows are free), and begins behind what its row's cache holds of it already.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +29,25 @@ Array = np.ndarray[Any, Any]
 READ_AGAIN = 8
 """Tokens that are read again at most to save a run: it reads all weights, which takes as long."""
 
+_WEIGHTS = READ_AGAIN
+"""Tokens that take as long to compute as it takes to read all weights."""
+
 
 @dataclass
 class _Row:
-    """A row of the decoder: the tokens whose keys and values it holds, and whose they are."""
+    """A row of the decoder: the tokens whose keys and values it holds, and whose they are.
 
+    Attributes:
+        index: Which row it is.
+        held: The tokens.
+        generation: The text; ``None`` while the row is free.
+        turn: A number that is larger the later the text came.
+    """
+
+    index: int
     held: list[int] = field(default_factory=list)
     generation: Generation | None = None
+    turn: int = 0
 
     @property
     def pending(self) -> int:
@@ -49,6 +64,30 @@ class _Row:
             self.generation.pending[:0] = self.held[-count:]
             del self.held[-count:]
 
+    def can_read(self, count: int) -> bool:
+        """Whether it has so many tokens to read, those included that it may read again."""
+        return self.pending >= count or self.can_step_back(count - self.pending)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run of the decoder.
+
+    Attributes:
+        count: Tokens of each row.
+        rows: Those that take part.
+        alone: Whether it is a run of the one row that takes part, not of all.
+    """
+
+    count: int
+    rows: Sequence[_Row]
+    alone: bool = False
+
+    def cost(self, batch: int) -> float:
+        """How long it takes for each token that is read, in times of a token's computation."""
+        computed = self.count * (1 if self.alone else batch)
+        return (_WEIGHTS + computed) / (self.count * len(self.rows))
+
 
 class ContinuousBatch:
     """Texts in the making on one decoder. Not for several threads at once.
@@ -63,9 +102,11 @@ class ContinuousBatch:
         self._decoder = decoder
         self._chunk = chunk
         self._statistics = statistics
-        self._rows = [_Row() for _ in range(decoder.batch)]
+        self._rows = [_Row(index) for index in range(decoder.batch)]
         self._waiting: deque[Generation] = deque()
-        self._sizes = {1}  # the decoder is warm for it
+        self._sizes = {(1, False), (1, True)}  # the decoder is warm for these
+        self._turns = 0
+        self._has_read = False  # whether the last run read prompts
 
     def submit(self, generation: Generation) -> None:
         """Takes a text; it begins when a row is free."""
@@ -89,7 +130,7 @@ class ContinuousBatch:
         if not any(row.pending for row in self._rows):
             return
         try:
-            self._run(*self._plan())
+            self._run(self._plan())
         except BaseException as error:
             self._abandon(error)
             raise
@@ -115,27 +156,42 @@ class ContinuousBatch:
             del row.held[start:]
             generation.pending = generation.prompt[start:]
             row.generation = generation
+            self._turns += 1
+            row.turn = self._turns
 
-    def _plan(self) -> tuple[int, list[bool], int]:
-        """Tokens of each row that the next run reads, which rows take part, and how many again."""
-        capacity, most = self._decoder.capacity, self._chunk
-        if capacity is not None:  # the padding of those that wait needs room too
-            held = [len(row.held) for row in self._rows if row.generation is not None]
-            most = min(most, capacity - max(held))
-        prompts = [row for row in self._rows if row.pending > 1]
+    def _plan(self) -> _Run:
+        """Which rows read how many tokens in the next run."""
+        going = [row for row in self._rows if row.pending]
+        prompts = [row for row in going if row.pending > 1]
+        if not self._decoder.takes_rows:
+            return self._of_all(going)
+        others = [row for row in going if row.pending == 1]
+        self._has_read = bool(prompts) and not (others and self._has_read)
+        if not self._has_read:
+            return _Run(1, others, alone=len(others) == 1 < len(self._rows))
+        first = min(prompts, key=lambda row: row.turn)
+        together = self._of_all(going)
+        alone = _Run(self._size_of_run([first], self._most([first])), [first], alone=True)
+        return min(together, alone, key=lambda run: run.cost(len(self._rows)))
+
+    def _of_all(self, going: Sequence[_Row]) -> _Run:
+        """A run of all rows in which prompts are read, or each text gets a token."""
+        prompts = [row for row in going if row.pending > 1]
+        most = self._most(going)
+        if self._decoder.takes_rows:  # a run of all need be no larger than that of one
+            most = max(1, min(most, self._chunk // len(self._rows)))
         count = self._size_of_run(prompts, most) if prompts else 1
-        again = 0
-        for row in prompts:
-            lacks = count - row.pending
-            if lacks > 0 and row.can_step_back(lacks):
-                row.step_back(lacks)
-                again += lacks
-        for row in self._rows:
-            if row.generation is None and capacity is not None and capacity - len(row.held) < count:
-                row.held.clear()
-        return count, [row.pending >= count for row in self._rows], again
+        taking = [row for row in going if row.pending >= count or row in prompts]
+        return _Run(count, [row for row in taking if row.can_read(count)])
 
-    def _size_of_run(self, prompts: list[_Row], most: int) -> int:
+    def _most(self, rows: Sequence[_Row]) -> int:
+        """Tokens that a run of these rows may have; the padding of those that wait needs room."""
+        capacity = self._decoder.capacity
+        if capacity is None:
+            return self._chunk
+        return min(self._chunk, capacity - max(len(row.held) for row in rows))
+
+    def _size_of_run(self, prompts: Sequence[_Row], most: int) -> int:
         """Tokens of the next run of these rows, at most so many; those that lack few step back."""
         shortest = min(prompts, key=lambda row: row.pending)
         size = _size_within(min(shortest.pending, most), self._chunk)
@@ -146,25 +202,48 @@ class ContinuousBatch:
         fits = larger <= most and shortest.can_step_back(larger - shortest.pending)
         return larger if fits else size
 
-    def _run(self, count: int, taking_part: list[bool], again: int) -> None:
+    def _run(self, run: _Run) -> None:
         start = time.perf_counter()
-        tokens = np.zeros((len(self._rows), count), np.int64)
-        lengths = np.array([len(row.held) for row in self._rows], np.int64)
-        for index, row in enumerate(self._rows):
-            if taking_part[index] and row.generation is not None:
-                tokens[index] = row.generation.pending[:count]
-        logits = self._decoder.run(tokens, lengths, np.array(taking_part))
-        is_prefill = False
-        for index, row in enumerate(self._rows):
-            if taking_part[index] and row.generation is not None:
-                is_prefill |= row.generation.is_prompt
-                self._advance(row, row.generation, tokens[index].tolist(), logits[index])
+        again = 0
+        for row in run.rows:
+            lacks = run.count - row.pending
+            if lacks > 0:
+                row.step_back(lacks)
+                again += lacks
+        lengths = np.array([len(row.held) for row in run.rows])
+        texts = [(row, row.generation) for row in run.rows if row.generation is not None]
+        read = [text.pending[: run.count] for _, text in texts]
+        logits = self._logits(run, read)
+        is_prefill = any(text.is_prompt for _, text in texts)
+        for (row, text), tokens, scores in zip(texts, read, logits, strict=True):
+            self._advance(row, text, tokens, scores)
         seconds = time.perf_counter() - start
-        read = count * sum(taking_part) - again
-        self._count(is_prefill, read, lengths[taking_part].sum(), seconds)
-        if count not in self._sizes:
-            self._sizes.add(count)
+        self._count(is_prefill, run.count * len(texts) - again, lengths.sum(), seconds)
+        if (run.count, run.alone) not in self._sizes:
+            self._sizes.add((run.count, run.alone))
             self._statistics.first_run_seconds += seconds
+
+    def _logits(self, run: _Run, read: Sequence[Sequence[int]]) -> Sequence[Array]:
+        """Makes a run; logits of the rows that take part, whose tokens are given."""
+        if run.alone:
+            (row,) = run.rows
+            return [self._decoder.run_row(row.index, np.array(read[0], np.int64), len(row.held))]
+        self._make_room_for_padding(run.count)
+        tokens = np.zeros((len(self._rows), run.count), np.int64)
+        lengths = np.array([len(row.held) for row in self._rows], np.int64)
+        places = [row.index for row in run.rows]
+        tokens[places] = read
+        takes_part = np.zeros(len(self._rows), np.bool_)
+        takes_part[places] = True
+        logits = self._decoder.run(tokens, lengths, takes_part)
+        return [logits[place] for place in places]
+
+    def _make_room_for_padding(self, count: int) -> None:
+        """Lets free rows forget what they hold where so many tokens do not fit behind it."""
+        capacity = self._decoder.capacity
+        for row in self._rows:
+            if row.generation is None and capacity is not None and capacity - len(row.held) < count:
+                row.held.clear()
 
     def _advance(self, row: _Row, generation: Generation, read: list[int], logits: Array) -> None:
         """Notes that a row has read tokens, and chooses the next one behind the last of them."""

@@ -35,6 +35,10 @@ _FED = (
 )
 """Inputs besides the cache that can be fed."""
 
+SEQUENCES_KEY = "partita.sequences"
+"""The entry of a model's metadata that says how many sequences it is for, where its batch is open
+so that a run may take fewer of them."""
+
 SEQUENCE_AXIS = 2
 """The axis of a cache, ``[batch, heads, sequence, head size]``, along which it is written."""
 
@@ -53,6 +57,7 @@ class DecoderPorts:
         room: Tokens that the buffers begin with room for, if caches grow in such, as
             :mod:`partita.generate.caches.room` makes them.
         has_whole_mask: Whether the mask is as long as these buffers.
+        sequences: How many it is for, where a run may take fewer of them.
     """
 
     inputs: dict[str, Port]
@@ -62,6 +67,7 @@ class DecoderPorts:
     is_fixed: bool
     room: int | None = None
     has_whole_mask: bool = False
+    sequences: int | None = None
 
     @classmethod
     def of(cls, model: Model) -> DecoderPorts:
@@ -94,12 +100,13 @@ class DecoderPorts:
                 f"Model '{model.name}' is no decoder that text can be generated with: "
                 f"{'; '.join(faults)}. Export it with a cache, as onnxruntime-genai or optimum do."
             )
-        room = model.metadata.get(ROOM_KEY)
+        room, sequences = (model.metadata.get(key) for key in (ROOM_KEY, SEQUENCES_KEY))
         return cls(
             *({p.name: p for p in known}, caches, read, "logits"),
             is_fixed=room is None and _is_fixed(model, caches),
             room=None if room is None else int(room),
             has_whole_mask=WHOLE_MASK_KEY in model.metadata,
+            sequences=None if sequences is None else int(sequences),
         )
 
     @property
@@ -113,9 +120,9 @@ class DecoderPorts:
 
     @property
     def batch(self) -> int | None:
-        """Sequences that one run takes; ``None`` while that is open."""
+        """Sequences that the caches hold; ``None`` while that is open."""
         found = (self.inputs["input_ids"].shape or (None,))[0]
-        return found if isinstance(found, int) else None
+        return found if isinstance(found, int) else self.sequences
 
     def cache_bytes(self, batch: int, context: int, cache_type: str | None = None) -> int:
         """Bytes of all keys and values of so many sequences of so many tokens.

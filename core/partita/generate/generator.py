@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypedDict, Unpack
@@ -36,6 +35,7 @@ from partita.generate.text import packages
 from partita.generate.text.chat_template import Message
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
+from partita.generate.turns import Turns
 from partita.model.model import Model
 from partita.model.prompt_chunk import chunk_tokens
 from partita.runtime.compiled_model import CompiledModel
@@ -159,7 +159,7 @@ class Generator:
         self.context: int = self._room(context)
         self.chunk: int = min(chunk or self._usual_chunk(), self.context)
         self._batch = ContinuousBatch(self._decoder, self.chunk, self.statistics)
-        self._turn = threading.Lock()
+        self._turn = Turns()
         self._decoder.warm_up()
         self._vocabulary_size = self._logits_size()
 

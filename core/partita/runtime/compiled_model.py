@@ -41,17 +41,25 @@ class CompiledModel(CompiledFacts):
         super().__init__(device_model, made_by, loaded_from_cache)
         self._of_thread = threading.local()
 
-    def create_infer_request(self, share_state_with: InferRequest | None = None) -> InferRequest:
+    def create_infer_request(
+        self, share_state_with: InferRequest | None = None, state_rows: int | None = None
+    ) -> InferRequest:
         """Creates a request; requests are independent and can run at the same time.
 
         Args:
             share_state_with: A request of this model with which the new one shares its state; the
                 two then run one after the other.
+            state_rows: The new request has so many rows of that state, along the first axis of each
+                variable, and so takes inputs of so many: the first ones, until
+                :meth:`~partita.InferRequest.select_state_rows` says others. For models whose batch
+                is open, after a run or a value has decided it.
 
         Raises:
-            InferError: The device does not update state in place, so that it cannot be shared.
+            InputError: There are not so many rows.
+            InferError: The device does not update state in place, so that it cannot be shared; or
+                not in the host's memory, which is needed for a part of it.
         """
-        return InferRequest(self, share_state_with)
+        return InferRequest(self, share_state_with, state_rows)
 
     def infer_new_request(self, inputs: Any = None) -> InferResult:
         """Infers once with a new request; results are copies."""

@@ -34,9 +34,10 @@ class InferRequest(RequestTensors):
     Args:
         compiled: The model.
         share_state_with: Another request of the model, with which this one shares its state.
+        state_rows: How many rows of that state this one has; all by default.
 
     Raises:
-        InputError: ``share_state_with`` is a request of another model.
+        InputError: ``share_state_with`` is a request of another model, or has fewer rows.
         InferError: The device does not update the model's state in place.
 
     Attributes:
@@ -44,9 +45,12 @@ class InferRequest(RequestTensors):
     """
 
     def __init__(
-        self, compiled: CompiledFacts, share_state_with: InferRequest | None = None
+        self,
+        compiled: CompiledFacts,
+        share_state_with: InferRequest | None = None,
+        state_rows: int | None = None,
     ) -> None:
-        super().__init__(compiled, share_state_with)
+        super().__init__(compiled, share_state_with, state_rows)
         self._async: AsyncRun | None = None
         self._callback: Callable[[Any], None] | None = None
         self._userdata: Any = None

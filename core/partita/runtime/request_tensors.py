@@ -28,7 +28,7 @@ from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult
-from partita.runtime.state_memory import StateMemory
+from partita.runtime.state_memory import StateMemory, StateRows
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
 from partita.system.own_process import OfOneProcess
@@ -42,7 +42,10 @@ class RequestTensors(OfOneProcess):
     """
 
     def __init__(
-        self, compiled: CompiledFacts, share_state_with: RequestTensors | None = None
+        self,
+        compiled: CompiledFacts,
+        share_state_with: RequestTensors | None = None,
+        state_rows: int | None = None,
     ) -> None:
         self.compiled_model = compiled
         self.model_inputs = compiled.inputs
@@ -55,9 +58,7 @@ class RequestTensors(OfOneProcess):
         self._place: DeviceModel = (
             compiled.device_model.for_request() if other is None else other._place
         )
-        self._memory: StateMemory = (
-            StateMemory(compiled, self._place) if other is None else other._memory
-        )
+        self._memory = _memory_for(compiled, self._place, other, state_rows)
         self._inputs = RequestInputs(compiled, self._memory, self._place)
         self.runner = self._new_runner()
         self._outputs = RequestOutputs(compiled, self._memory)
@@ -220,6 +221,24 @@ class RequestTensors(OfOneProcess):
         for variable in self.query_state():
             variable.reset()
 
+    def select_state_rows(self, first: int) -> None:
+        """Changes to other rows of the state of which this request has some (``state_rows``).
+
+        Nothing is copied. The next runs take somewhat longer, until their calls are bound again.
+
+        Args:
+            first: The first of the rows.
+
+        Raises:
+            InputError: There are not so many rows, or the request has no part of others' state.
+            RequestBusyError: The request, or the one with all rows, is running.
+        """
+        if not isinstance(self._memory, StateRows):
+            raise InputError("The request has no rows of another one's state; see `state_rows`.")
+        with self._idle():
+            self._memory.select(first)
+            self._inputs.state_moved()
+
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Writes all variables to a file, which :meth:`load_state` reads (safetensors).
 
@@ -346,3 +365,14 @@ def _joined(key: Any, parts: Sequence[Any]) -> Any:
         return np.concatenate([np.asarray(one) for one in parts])
     except ValueError as error:
         raise InputError(f"The tensors for input {key!r} make no batch: {error}") from error
+
+
+def _memory_for(
+    compiled: CompiledFacts, place: DeviceModel, other: RequestTensors | None, rows: int | None
+) -> StateMemory:
+    """Memory for a request's variables: its own, another one's, or some rows of that."""
+    if other is None:
+        if rows is not None:
+            raise InputError("Rows are those of another request's state; say whose.")
+        return StateMemory(compiled, place)
+    return other._memory if rows is None else StateRows(other._memory, rows)

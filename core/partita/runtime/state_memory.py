@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import DeviceMemoryError, PartitaError, PluginError
+from partita.errors import DeviceMemoryError, InferError, InputError, PartitaError, PluginError
 from partita.model.port import Port
-from partita.tensors.tensor import Tensor
+from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_facts import CompiledFacts
@@ -128,6 +128,65 @@ class StateMemory:
                 f"{port.dtype}{list(shape)} is due. Tell the author of its plugin."
             )
         return found
+
+
+class StateRows(StateMemory):
+    """Some rows of other variables, along the first axis of each; views, not copies.
+
+    Args:
+        whole: The variables, whose shapes are known.
+        count: How many rows; the first ones, until :meth:`select` says others.
+
+    Raises:
+        InputError: There are not so many.
+        InferError: The variables are not all in the host's memory and updated in place.
+    """
+
+    def __init__(self, whole: StateMemory, count: int) -> None:
+        shared = [tensor for tensor in whole.tensors.values() if tensor.memory == HOST]
+        if len(shared) < len(whole.outputs) or not shared or whole.unsized:
+            raise InferError(
+                "A request can have some rows of another one's state where the device updates it "
+                "in place in the host's memory, once a run or a value has decided its shape."
+            )
+        self._model, self._ports = whole._model, whole._ports
+        self.version = 0
+        self.outputs = whole.outputs
+        self.unsized: set[int] = set()
+        self._whole, self._count = whole, count
+        self.select(0)
+
+    def select(self, first: int) -> None:
+        """Changes to the rows from ``first`` on.
+
+        Raises:
+            InputError: There are not so many.
+        """
+        arrays = {index: tensor.numpy() for index, tensor in self._whole.tensors.items()}
+        most = min(len(array) if array.ndim else 0 for array in arrays.values())
+        if self._count < 1 or not 0 <= first <= most - self._count:
+            raise InputError(
+                f"The state has rows 0 to {most - 1}; {self._count} from row {first} on are not "
+                "among them."
+            )
+        self.tensors = {
+            index: HostTensor(array[first : first + self._count]) for index, array in arrays.items()
+        }
+        self.version += 1
+
+    def put(self, index: int, source: Tensor) -> bool:
+        """Gives the rows of a variable the elements of a tensor; their shape stays.
+
+        Raises:
+            InputError: It has another shape.
+        """
+        held = self.tensors[index]
+        if source.shape != held.shape:
+            raise InputError(
+                f"'{self._ports[index].name}' of these rows is {list(held.shape)}, and "
+                f"{list(source.shape)} is given; give the request with all rows another shape."
+            )
+        return super().put(index, source)
 
 
 def sizes_of(ports: Sequence[Port], shapes: Mapping[int, tuple[int, ...]]) -> dict[str, int]:

@@ -159,6 +159,17 @@ def test_what_cannot_be_shared():
         model.create_infer_request(share_state_with="one")
 
 
+def test_rows_of_state_are_of_the_hosts_memory(device):
+    model = compiled(device)
+    request = model.create_infer_request()
+    with pytest.raises(InferError, match="in place in the host's memory"):
+        model.create_infer_request(request, 1)
+    with pytest.raises(InputError, match="say whose"):
+        model.create_infer_request(state_rows=1)
+    with pytest.raises(InputError, match="no rows of another one's state"):
+        request.select_state_rows(0)
+
+
 def test_a_device_that_offers_nothing_has_two_tensors_by_turns():
     device = CacheDevice(in_place=False)
     request = compiled(device).create_infer_request()

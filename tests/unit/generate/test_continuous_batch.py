@@ -21,8 +21,8 @@ def next_token(tokens):
 class CheckedDecoder:
     """Keeps tokens instead of keys and values, and answers from what a row can see."""
 
-    def __init__(self, batch, capacity):
-        self.batch, self.capacity = batch, capacity
+    def __init__(self, batch, capacity, takes_rows=False):
+        self.batch, self.capacity, self.takes_rows = batch, capacity, takes_rows
         self.held = np.full((batch, capacity), -1)
         self.sizes = []
         self.fails = False
@@ -43,6 +43,18 @@ class CheckedDecoder:
             seen = self.held[row, : length + count]
             assert not taking_part[row] or (seen >= 0).all()
             logits[row, next_token(seen.tolist())] = 1
+        return logits
+
+    def run_row(self, row, tokens, length):
+        assert self.takes_rows
+        count = len(tokens)
+        self.sizes.append((row, count))
+        assert length + count <= self.held.shape[1], "it writes beyond the cache"
+        self.held[row, length : length + count] = tokens
+        seen = self.held[row, : length + count]
+        assert (seen >= 0).all()
+        logits = np.zeros(VOCABULARY, np.float32)
+        logits[next_token(seen.tolist())] = 1
         return logits
 
 
@@ -66,17 +78,17 @@ def finish(batch, texts):
     raise AssertionError("it does not end")
 
 
-def made(batch=2, capacity=64, chunk=8):
-    decoder, statistics = CheckedDecoder(batch, capacity), Statistics()
+def made(batch=2, capacity=64, chunk=8, takes_rows=False):
+    decoder, statistics = CheckedDecoder(batch, capacity, takes_rows), Statistics()
     return decoder, statistics, ContinuousBatch(decoder, chunk, statistics)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(("rows", "takes_rows"), [(1, False), (2, False), (3, False), (3, True)])
 @pytest.mark.parametrize("capacity", [40, 64])
-def test_texts_of_all_lengths_are_as_if_alone(rows, capacity):
+def test_texts_of_all_lengths_are_as_if_alone(rows, takes_rows, capacity):
     draw = np.random.default_rng(rows)
     for _ in range(10):
-        _, _, batch = made(rows, capacity)
+        _, _, batch = made(rows, capacity, takes_rows=takes_rows)
         prompts = [draw.integers(0, 9, draw.integers(1, 24)).tolist() for _ in range(7)]
         counts = [int(draw.integers(1, 16)) for _ in prompts]
         texts = [text_of(n, *both) for n, both in enumerate(zip(prompts, counts, strict=True))]
@@ -119,6 +131,61 @@ def test_few_tokens_are_read_again_to_save_runs(length, sizes):
     assert decoder.sizes[:-2] == sizes
     assert [piece.token for piece in text.pieces] == expected(prompt, 3)
     assert statistics.prefill_tokens == length
+
+
+def test_a_prompt_is_read_without_rows_that_have_nothing_to_read():
+    decoder, statistics, batch = made(4, 512, 64, takes_rows=True)
+    text = text_of(0, [3] * 100, 4)
+    batch.submit(text)
+    finish(batch, [text])
+    assert decoder.sizes == [(0, 64), (0, 32), (0, 4), (0, 1), (0, 1), (0, 1)]
+    assert [piece.token for piece in text.pieces] == expected([3] * 100, 4)
+    assert (statistics.prefill_tokens, statistics.decode_tokens) == (100, 3)
+
+
+def test_equal_prompts_are_read_together_by_runs_no_larger_than_that_of_one():
+    decoder, statistics, batch = made(4, 512, 64, takes_rows=True)
+    texts = [text_of(number, [number + 3] * 32, 2) for number in range(4)]
+    for text in texts:
+        batch.submit(text)
+    finish(batch, texts)
+    assert decoder.sizes == [16, 16, 1]
+    assert statistics.prefill_tokens == 4 * 32
+
+
+def test_texts_go_on_while_a_prompt_is_read():
+    decoder, _, batch = made(4, 512, 64, takes_rows=True)
+    texts = [text_of(0, [5], 20), text_of(1, [6], 20), text_of(2, [7] * 192, 1)]
+    for text in texts[:2]:
+        batch.submit(text)
+    for _ in range(3):
+        batch.step()
+    batch.submit(texts[2])
+    decoder.sizes.clear()
+    for _ in range(6):
+        batch.step()
+    assert decoder.sizes == [(2, 64), 1, (2, 64), 1, (2, 64), 1]
+    finish(batch, texts)
+    for text, prompt, count in zip(texts, ([5], [6], [7] * 192), (20, 20, 1), strict=True):
+        assert [piece.token for piece in text.pieces] == expected(prompt, count)
+
+
+def test_prompts_are_read_in_the_order_in_which_they_came():
+    decoder, _, batch = made(3, 512, 64, takes_rows=True)
+    short = text_of(0, [4, 4], 1)
+    texts = [text_of(1, [5] * 128, 1), text_of(2, [6] * 128, 1)]
+    batch.submit(short)
+    batch.submit(texts[0])
+    finish(batch, [short])  # its row, the first one, is free for the prompt that comes last
+    batch.submit(texts[1])
+    finish(batch, texts)
+    assert [size for size in decoder.sizes if size != 1] == [
+        2,
+        (1, 64),
+        (1, 64),
+        (0, 64),
+        (0, 64),
+    ]
 
 
 def test_nothing_is_read_again_where_the_cache_grows():

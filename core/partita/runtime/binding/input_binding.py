@@ -342,6 +342,12 @@ class RequestInputs:
             self._runs_before_binding *= 2
         self.bound_call, self._bound, self._setters, self._runs = None, (), (), 0
 
+    def state_moved(self) -> None:
+        """Drops the calls that are bound to state which is elsewhere now; others may come soon."""
+        self.unbind()
+        self._parked.clear()
+        self._runs_before_binding = _RUNS_BEFORE_BINDING
+
     def _switch_shapes(self) -> None:
         """Changes to tensors of other shapes, and to the call that was bound to such before.
 
