@@ -112,17 +112,21 @@ class Elements:
     """Elements that the host need not keep once a device has them: they can be read back.
 
     Args:
-        array: The elements.
+        array: The elements, or what makes them each time that they are asked for.
     """
 
     __slots__ = ("_again", "_array")
 
-    def __init__(self, array: Array) -> None:
-        self._array: Array | None = array
+    def __init__(self, array: Array | Callable[[], Array]) -> None:
+        self._array: Array | None = None
         self._again: Callable[[], Array] | None = None
+        if callable(array):
+            self._again = array
+        else:
+            self._array = array
 
     def array(self) -> Array:
-        """The elements, read back if they were released; such an array is the caller's alone."""
+        """The elements, made or read back if nobody has them; they are the caller's alone then."""
         array, again = self._array, self._again
         if array is not None:
             return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,8 @@ class Prepacked:
             key: Tells one transformation of it from another.
             fn: The transformation.
             anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
-            form: What it makes; ``None`` for what is made again in every process.
+            form: What it makes; ``None`` for what is made again in every process. Results that may
+                leave the host's memory are made when the device asks for them then, one by one.
 
         Raises:
             RuntimeError: It made something else than was stated, now or under the same key before.
@@ -84,10 +86,17 @@ class Prepacked:
         if found is not None:
             _require(key, found[1], form)
             return found[1]
+        if self._releasable and form is not None and not form.or_none:
+            later = Packed(
+                form.shape,
+                np.dtype(form.dtype),
+                Elements(partial(self._made_now, array, key, fn, anywhere, form)),
+            )
+            self._made[full_key] = (array, later)
+            return later
         result = None if form is None else self.restore(array, full_key, form)
         if result is None:
-            source = array if anywhere and may_wait(array) else plain(array)
-            result = plain(np.asarray(fn(source)))
+            result = _result(array, fn, anywhere)
         made = self._operand(result, array)
         _require(key, made, form)
         if form is not None:
@@ -96,6 +105,15 @@ class Prepacked:
         self._made[full_key] = (array, made)
         give_back(array)  # whoever asks has looked at it
         return made
+
+    @staticmethod
+    def _made_now(
+        array: Array, key: Any, fn: Callable[[Array], Array], anywhere: bool, form: Form
+    ) -> Array:
+        result = _result(array, fn, anywhere)
+        _require(key, result, form)
+        give_back(array)
+        return result
 
     def packed_again(self, x: Packed, key: Any, fn: Callable[[Array], Array]) -> Operand:
         """What :meth:`operand` makes of what it has made, known by what it was made of."""
@@ -139,7 +157,12 @@ class Prepacked:
         return f"{self._names[of_source]} {full_key[-1]!r}"
 
 
-def _require(key: Any, made: Operand, form: Form | None) -> None:
+def _result(array: Array, fn: Callable[[Array], Array], anywhere: bool) -> Array:
+    source = array if anywhere and may_wait(array) else plain(array)
+    return plain(np.asarray(fn(source)))
+
+
+def _require(key: Any, made: Array | Operand, form: Form | None) -> None:
     if form is not None and not form.fits(made):
         raise RuntimeError(f"{key!r} made {made.dtype}{made.shape}, not {form}")
 

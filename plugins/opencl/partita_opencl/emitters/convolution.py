@@ -12,6 +12,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.transformed_weights import Form as WeightForm
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
 from partita_opencl.emitters.movement import expand, pad_zeros, transpose
 from partita_opencl.emitters.operator_table import operator
@@ -247,7 +248,8 @@ def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
         return panels.reshape(groups, depth, panels.shape[-1])
 
     if w.const is not None:
-        return k.builder.prepack(w, f"packed:{groups}:{taps_first}", pack)
+        form = WeightForm(w.dtype, (groups, depth, shape[1] + -shape[1] % 8))
+        return k.builder.prepack(w, f"packed:{groups}:{taps_first}", pack, form=form)
     return k.view(transpose(k, k.view(w, shape), order), (groups, depth, shape[1]))
 
 

@@ -11,7 +11,7 @@ from partita.errors import OperandError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.block_tiles import are_tiled
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
-from partita_opencl.emitters.gemm.matrix_units import Stream, packed_filters
+from partita_opencl.emitters.gemm.matrix_units import Stream, form_of_filters, packed_filters
 from partita_opencl.launches.emitter_kit import Kit
 
 
@@ -116,7 +116,8 @@ def joined_halves(
         arrays = array, *(k.value(other) for other in matrices[1:])
         return packed_filters(k, stream, *(each.T for each in arrays), gated=gated)
 
-    words = k.builder.prepack(matrices[0], ("halves", node.name), pack, anywhere=True)
+    key, packed = ("halves", node.name), form_of_filters(stream)
+    words = k.builder.prepack(matrices[0], key, pack, anywhere=True, form=packed)
     return BlockWeights(form, words, words, None)
 
 

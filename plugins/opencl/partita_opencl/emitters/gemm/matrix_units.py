@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita.lowering.transformed_weights import Form as WeightForm
 from partita.system.array_conversion import convert_into
 from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
@@ -118,8 +119,15 @@ def packed(
     def pack(array: Array) -> Array:
         return packed_filters(k, stream, array.T if transposed else array)
 
-    weights = k.builder.prepack(w, ("stream", *sizes), pack, anywhere=True)
+    form = form_of_filters(stream)
+    weights = k.builder.prepack(w, ("stream", *sizes), pack, anywhere=True, form=form)
     return weights, packed_bias(k, stream, w, bias)
+
+
+def form_of_filters(stream: Stream) -> WeightForm:
+    """The form of :func:`packed_filters`."""
+    sizes = stream.groups, stream.columns, math.prod(stream.taps), filled(stream.channels)
+    return WeightForm(np.float16, sizes)
 
 
 def packed_filters(k: Kit, stream: Stream, *parts: Array, gated: bool = False) -> Array:
@@ -132,7 +140,7 @@ def packed_filters(k: Kit, stream: Stream, *parts: Array, gated: bool = False) -
         gated: Whether filters of several take turns instead.
     """
     groups, channels, taps = stream.groups, stream.channels, math.prod(stream.taps)
-    packed = np.zeros((groups, stream.columns, taps, filled(channels)), k.tuning.stored_type)
+    packed = np.zeros(form_of_filters(stream).shape, k.tuning.stored_type)
     start = 0
     for number, part in enumerate(parts):
         w = k.numbers(part).reshape(groups, -1, channels, taps).transpose(0, 1, 3, 2)

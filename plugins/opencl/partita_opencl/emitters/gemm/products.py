@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
+from partita.lowering.transformed_weights import Form as WeightForm
 from partita.system.array_conversion import convert_into, converted
 from partita_opencl.device.limits import Limits
 from partita_opencl.emitters.movement import transpose
@@ -113,7 +114,8 @@ def _unpacked(k: Kit, b: Operand, dtype: np.dtype[Any]) -> Operand:
     """Matrices in the type of the sums' other factor; constants may be stored in another."""
     if b.dtype == dtype:
         return b
-    return k.builder.prepack(b, f"as {dtype}", lambda array: converted(array, dtype))
+    form = WeightForm(dtype, b.shape)
+    return k.builder.prepack(b, f"as {dtype}", lambda array: converted(array, dtype), form=form)
 
 
 def tiles(
@@ -252,7 +254,10 @@ def lanes(
     if b.const is not None:
         key = f"panels:{lanes}:{product.depth}:{product.columns}:{columns_first}"
         pack = _panels(product, lanes, columns_first, a.dtype)
-        b = k.builder.prepack(b, key, pack, anywhere=True)
+        count = b.size // max(1, product.depth * product.columns)
+        panels = count, -(-product.columns // lanes), product.depth, lanes
+        form = WeightForm(a.dtype, panels)
+        b = k.builder.prepack(b, key, pack, anywhere=True, form=form)
         options = {**options, "PANELS": None}
     elif columns_first:
         matrices = k.view(
