@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from partita.errors import InferError
-from partita.lowering import Packed, Prepacked
+from partita.lowering import Form, Packed, Prepacked
 from partita_opencl.device.device import find_device
 from partita_opencl.launches.steps import Joined
 from partita_opencl.runtime.execution_plan import Constants
@@ -67,6 +67,34 @@ def test_weights_are_read_back_from_their_own_buffer_and_from_that_of_several():
     for operand, array in zip((first, *others), arrays, strict=True):
         np.testing.assert_array_equal(operand.const, -array)
     assert constants.joined(joined) is held
+
+
+def test_weights_of_a_stated_form_are_made_when_the_device_gets_them():
+    made = []
+
+    def negative(array):
+        made.append(array.shape)
+        return -array
+
+    array = floats(40, 30)
+    prepacked = Prepacked(releasable=True)
+    operand = prepacked.operand(array, "negative", negative, form=Form(np.float32, (40, 30)))
+    assert isinstance(operand, Packed)
+    assert operand.is_constant
+    assert not made
+    constants = Constants(find_device(""))
+    buffer = constants.buffer(operand)
+    assert constants.buffer(operand.viewed((1200,))) is buffer
+    np.testing.assert_array_equal(operand.const, -array)
+    assert made == [(40, 30)]
+
+
+def test_weights_that_are_not_of_their_form_do_not_reach_the_device():
+    prepacked = Prepacked(releasable=True)
+    form = Form(np.float32, (30, 40))
+    operand = prepacked.operand(floats(40, 30), "negative", np.negative, form=form)
+    with pytest.raises(RuntimeError, match=r"'negative' made float32\(40, 30\)"):
+        Constants(find_device("")).buffer(operand)
 
 
 def test_a_device_that_has_failed_is_told_when_weights_are_read_back(monkeypatch):
