@@ -91,7 +91,7 @@ def test_names_that_nobody_serves_leave_nothing_behind():
                 with pytest.raises(NotFound):
                     await repository.unload(f"nobody{number}")
             gc.collect()
-            return sum(isinstance(one, asyncio.Lock) for one in gc.get_objects())
+            return sum(type(one) is asyncio.Lock for one in gc.get_objects())  # may be dead proxies
 
         assert await ask(1) == await ask(20)
 
