@@ -168,7 +168,8 @@ class Walk:
                 place = self._random.choice(alike)
                 if way < 0.35:
                     self._change(place)
-                feeds[port.name] = place.array
+                # Read-only by turns: such memory may change as well, through another array.
+                feeds[port.name] = place.array if self._number % 3 else _read_only(place.array)
             elif made and way < 0.6:
                 feeds[port.name] = self._random.choice(made).array
             else:
@@ -176,8 +177,7 @@ class Walk:
                 self._places[port.name] = [*self._places[port.name][-2:], place]
                 feeds[port.name] = place.array
                 if self._random.random() < 0.2:
-                    feeds[port.name] = place.array.view()
-                    feeds[port.name].flags.writeable = False
+                    feeds[port.name] = _read_only(place.array)
         return feeds
 
     def _change(self, place: Place) -> None:
@@ -374,3 +374,10 @@ class Walk:
         core = self._bench.new_core() if self._random.random() < 0.3 else None
         self._compiled = self._bench.compile(self._proto, core=core)
         self._leave()
+
+
+def _read_only(array: Array) -> Array:
+    """The same memory, through which nobody writes."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
