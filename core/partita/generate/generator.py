@@ -25,6 +25,7 @@ from partita.generate.caches.cache_types import require_known
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
+from partita.generate.fair_lock import FairLock
 from partita.generate.generation import Generation, Piece
 from partita.generate.memory_needs import check_memory
 from partita.generate.model_source import ModelSource
@@ -35,7 +36,6 @@ from partita.generate.text import packages
 from partita.generate.text.chat_template import Message
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
-from partita.generate.turns import Turns
 from partita.model.model import Model
 from partita.model.prompt_chunk import chunk_tokens
 from partita.runtime.compiled_model import CompiledModel
@@ -159,7 +159,7 @@ class Generator:
         self.context: int = self._room(context)
         self.chunk: int = min(chunk or self._usual_chunk(), self.context)
         self._batch = ContinuousBatch(self._decoder, self.chunk, self.statistics)
-        self._turn = Turns()
+        self._turn = FairLock()
         self._decoder.warm_up()
         self._vocabulary_size = self._logits_size()
 

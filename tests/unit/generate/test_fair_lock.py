@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from partita.generate.turns import Turns
+from partita.generate.fair_lock import FairLock
 
 
 def wait_for(condition):
@@ -16,7 +16,7 @@ def wait_for(condition):
 
 
 def test_who_leaves_it_and_comes_back_is_behind_those_who_wait():
-    turns, order = Turns(), []
+    turns, order = FairLock(), []
 
     def take(name):
         with turns:
@@ -34,7 +34,7 @@ def test_who_leaves_it_and_comes_back_is_behind_those_who_wait():
 
 
 def test_an_error_inside_gives_it_back():
-    turns = Turns()
+    turns = FairLock()
     with pytest.raises(ValueError, match="inside"), turns:
         raise ValueError("inside")
     with turns:
@@ -44,7 +44,7 @@ def test_an_error_inside_gives_it_back():
 @pytest.mark.parametrize("is_handed_over", [False, True])
 def test_one_who_is_interrupted_while_waiting_keeps_nobody_out(is_handed_over, monkeypatch):
     """Whether the turn came to him in the same moment or not."""
-    turns = Turns()
+    turns = FairLock()
     waits = threading.Event()
 
     class Interrupted:
@@ -73,7 +73,7 @@ def test_one_who_is_interrupted_while_waiting_keeps_nobody_out(is_handed_over, m
     thread.start()
     held.wait()
     with monkeypatch.context() as patched:
-        patched.setattr("partita.generate.turns.threading.Lock", Interrupted)
+        patched.setattr("partita.generate.fair_lock.threading.Lock", Interrupted)
         with pytest.raises(KeyboardInterrupt), turns:
             raise AssertionError("it was not interrupted")
     thread.join()

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 
 
-class Turns:
+class FairLock:
     """A lock for ``with``; a thread that has it must not ask for it again."""
 
     def __init__(self) -> None:
