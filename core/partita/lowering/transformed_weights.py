@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,34 +85,25 @@ class Prepacked:
         if found is not None:
             _require(key, found[1], form)
             return found[1]
+
+        def make() -> Array:
+            result = None if form is None else self.restore(array, full_key, form)
+            if result is None:
+                source = array if anywhere and may_wait(array) else plain(array)
+                result = plain(np.asarray(fn(source)))
+            _require(key, result, form)
+            give_back(array)  # whoever asks has looked at it
+            return result
+
         if self._releasable and form is not None and not form.or_none:
-            later = Packed(
-                form.shape,
-                np.dtype(form.dtype),
-                Elements(partial(self._made_now, array, key, fn, anywhere, form)),
-            )
-            self._made[full_key] = (array, later)
-            return later
-        result = None if form is None else self.restore(array, full_key, form)
-        if result is None:
-            result = _result(array, fn, anywhere)
-        made = self._operand(result, array)
-        _require(key, made, form)
+            made: Operand = Packed(form.shape, np.dtype(form.dtype), Elements(make))
+        else:
+            made = self._operand(make(), array)
         if form is not None:
             self._stated.add(full_key)
         # The source is kept beside the result: its address is the key.
         self._made[full_key] = (array, made)
-        give_back(array)  # whoever asks has looked at it
         return made
-
-    @staticmethod
-    def _made_now(
-        array: Array, key: Any, fn: Callable[[Array], Array], anywhere: bool, form: Form
-    ) -> Array:
-        result = _result(array, fn, anywhere)
-        _require(key, result, form)
-        give_back(array)
-        return result
 
     def packed_again(self, x: Packed, key: Any, fn: Callable[[Array], Array]) -> Operand:
         """What :meth:`operand` makes of what it has made, known by what it was made of."""
@@ -155,11 +145,6 @@ class Prepacked:
         if of_source not in self._names:
             self._names[of_source] = array_fingerprint(array)
         return f"{self._names[of_source]} {full_key[-1]!r}"
-
-
-def _result(array: Array, fn: Callable[[Array], Array], anywhere: bool) -> Array:
-    source = array if anywhere and may_wait(array) else plain(array)
-    return plain(np.asarray(fn(source)))
 
 
 def _require(key: Any, made: Array | Operand, form: Form | None) -> None:
