@@ -41,8 +41,8 @@ ELEMENTWISE_RESULTS = ResultRules()
     *(f"partita::{name}" for name in ("Gelu", "HardSigmoid", "HardSwish", "Mish", "Silu")),
     *("partita::LayerNormalization", "partita::Narrow", "partita::Widen"),
 )
-def _same(node: Node, operands: Any) -> Sequence[int]:
-    return operands[0].shape  # type: ignore[no-any-return]  # of an operand
+def _same(node: Node, operands: Sequence[Operand]) -> Sequence[int]:
+    return operands[0].shape
 
 
 @ELEMENTWISE_RESULTS.shape(

@@ -138,8 +138,8 @@ def _tile(node: Node, operands: Any) -> Sequence[int] | None:
 
 
 @MOVEMENT_RESULTS.shape("GatherElements")
-def _gather_elements(node: Node, operands: Any) -> Sequence[int]:
-    return operands[1].shape  # type: ignore[no-any-return]  # of an operand
+def _gather_elements(node: Node, operands: Sequence[Operand]) -> Sequence[int]:
+    return operands[1].shape
 
 
 @MOVEMENT_RESULTS.shape("GatherND")

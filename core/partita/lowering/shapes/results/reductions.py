@@ -21,14 +21,14 @@ REDUCTION_RESULTS = ResultRules()
     *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
     *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
 )
-def _reduce(node: Node, operands: Any) -> Sequence[int] | None:
+def _reduce(node: Node, operands: Sequence[Operand]) -> Sequence[int] | None:
     shape, given = operands[0].shape, operands[1] if len(operands) > 1 else None
     if any_unknown(given):
         return None
     axes = node.attrs.get("axes") if given is None else elements_of(given)
     if not axes:
         if node.attrs.get("noop_with_empty_axes", 0):
-            return shape  # type: ignore[no-any-return]  # of an operand
+            return shape
         axes = range(len(shape))
     gone = {axis % len(shape) for axis in axes}
     if node.attrs.get("keepdims", 1):
