@@ -15,7 +15,7 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, LONGEST
 
 from .conftest import Guarded
-from .test_native_layout import Net, check, compiled
+from .test_native_layout import Net, check, compiled, places_written_over
 from .test_native_passes import steps_of
 
 LEVELS = [level for level in available() if level.lanes == LANES]
@@ -103,13 +103,6 @@ def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level_of_mod
         y = net.add("Add", y, net.add("MatMul", x, net.const(33, 8)))
     strict = {"EXECUTION_MODE_HINT": "ACCURACY"}
     check(net, y, config=strict)
-    device = compiled(net.model(y), **strict)
-    specs = [(port.shape, port.dtype) for port in device.inputs]
-    program = device.device_model.specializer.program(specs, None)
-    places = [
-        [program.offsets[operand.root] for operand in step.over]
-        for step in program.steps
-        if step.fn.__name__ == "normalize_short_rows"
-    ]
+    places = places_written_over(compiled(net.model(y), **strict), "normalize_short_rows")
     wide = "avx512" in level_of_model or level_of_model == "amx"
     assert [made == read for made, read in places] == [last] * wide

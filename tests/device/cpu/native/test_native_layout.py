@@ -69,6 +69,20 @@ def compiled(model, **config):
     )
 
 
+def places_written_over(device, *functions):
+    """Where results and what they may be written over lie in the arena, of steps that have both.
+
+    Of certain functions all steps are told; an error if one of them has not.
+    """
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    program = device.device_model.specializer.program(specs, None)
+    return [
+        [program.offsets[operand.root] for operand in step.over]
+        for step in program.steps
+        if (step.fn.__name__ in functions if functions else step.over is not None)
+    ]
+
+
 def check(net, *outputs, config=None, tolerance=4e-6):
     model = net.model(*outputs)
     x = net.rng.standard_normal(net.shape).astype(np.float32)

@@ -10,7 +10,7 @@ from partita.lowering import Graph, Node, Value
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.passes.inplace_concat import write_in_place
 
-from .test_native_layout import LEVELS, Net, check, compiled
+from .test_native_layout import LEVELS, Net, check, compiled, places_written_over
 
 CONFIGS = [
     ({"EXECUTION_MODE_HINT": "ACCURACY"}, 4e-6),
@@ -302,14 +302,7 @@ def test_sums_are_made_where_their_residuals_lie(level, block):
     y = linear(x, 40, 8)
     strict = {"EXECUTION_MODE_HINT": "ACCURACY"}
     check(net, y, config=strict)
-    device = compiled(net.model(y), **strict)
-    specs = [(port.shape, port.dtype) for port in device.inputs]
-    program = device.device_model.specializer.program(specs, None)
-    places = [
-        [program.offsets[operand.root] for operand in step.over]
-        for step in program.steps
-        if step.over is not None
-    ]
+    places = places_written_over(compiled(net.model(y), **strict))
     assert all(made == read for made, read in places)
     assert EVERY[level].tiles or len(places) == 2
 
