@@ -107,6 +107,26 @@ class ToyRunner(partita.Runner):
         self.plugin.cancels += 1
 
 
+class LateToListen(ToyDevice):
+    """Is asked to stop before its run listens, and computes until it is asked then."""
+
+    def __init__(self):
+        super().__init__(compute=self._compute)
+        self.asked, self.asked_again = threading.Event(), threading.Event()
+
+    def compile_model(self, model, properties):
+        compiled = super().compile_model(model, properties)
+        runner = compiled.create_runner()
+        runner.cancel = lambda: (self.asked_again if self.asked.is_set() else self.asked).set()
+        compiled.create_runner = lambda: runner
+        return compiled
+
+    def _compute(self, x):
+        assert self.asked.wait(60)
+        assert self.asked_again.wait(10), "nobody asked again"
+        return [-x]
+
+
 def core_with(*plugins):
     core = partita.Core()
     for plugin in plugins:

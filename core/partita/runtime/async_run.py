@@ -11,6 +11,9 @@ from partita.system.task_threads import TaskThreads
 
 request_threads = TaskThreads("partita-infer", 64)
 
+CANCEL_AGAIN_S = 0.1
+"""Seconds after which a thread that waits for a cancelled run asks the device again to stop."""
+
 
 Ended = Callable[[BaseException | None], None]
 """Called at the end of an asynchronous run, with what it raised, if anything."""

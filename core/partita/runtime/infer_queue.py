@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.call_queue import CallQueue
 from partita.errors import InferError, PluginError
-from partita.runtime.async_run import AsyncRun, check_callback, request_threads
+from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, request_threads
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import OfOneProcess
@@ -208,7 +208,7 @@ class AsyncInferQueue(OfOneProcess):
         calls = self._calls
         while not ready():
             if calls is None or calls.is_idle():
-                self._changed.wait()
+                self._wait_for_change()
             elif not helps or not (self._help(calls) or ready()):
                 self._sleep(calls, helps)
 
@@ -230,9 +230,18 @@ class AsyncInferQueue(OfOneProcess):
             if not helps:
                 self._leave_to_others()
             if not helps or not calls.has_ended():
-                self._changed.wait()
+                self._wait_for_change()
         finally:
             calls.expect_no_more()
+
+    def _wait_for_change(self) -> None:
+        """Waits for a moment; devices are asked again to stop runs that were cancelled.
+
+        That happens under the lock: no request can become free, and be started anew, meanwhile.
+        """
+        if not self._changed.wait(CANCEL_AGAIN_S):
+            for request in self._requests:
+                request._cancel_again()
 
     def wait_all(self) -> None:
         """Waits for all runs and their callbacks.

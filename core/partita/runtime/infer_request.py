@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError, InferError
-from partita.runtime.async_run import AsyncRun, Ended, check_callback, request_threads
+from partita.runtime.async_run import (
+    CANCEL_AGAIN_S,
+    AsyncRun,
+    Ended,
+    check_callback,
+    request_threads,
+)
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
@@ -20,9 +26,6 @@ from partita.runtime.request_tensors import RequestTensors
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
     from partita.contract.call_queue import CallQueue
-
-_CANCEL_AGAIN_S = 0.1
-"""Seconds after which a thread that waits for a cancelled run asks the device again to stop."""
 
 
 class InferRequest(RequestTensors):
@@ -138,9 +141,8 @@ class InferRequest(RequestTensors):
                 "wait() was called in the request's own callback, whose end it would wait for; the "
                 "run is over, so read its results without waiting."
             )
-        while not run.wait(_CANCEL_AGAIN_S):
-            if run.cancelled:
-                self.runner.cancel()  # it may have begun only after it was asked first
+        while not run.wait(CANCEL_AGAIN_S):
+            self._cancel_again()
 
     def wait_for(self, timeout: float) -> bool:
         """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
@@ -345,10 +347,19 @@ class InferRequest(RequestTensors):
             failure = error
         self._finish(run, failure, ended)
 
+    def _cancel_again(self) -> None:
+        """Asks the device again to stop a cancelled run: it may not have begun when asked first.
+
+        Not once the run calls back: the request is free by then, and may run for somebody else.
+        """
+        run = self._async
+        if run is not None and run.cancelled and not run.calling_back:
+            self.runner.cancel()
+
     def _finish(self, run: AsyncRun, failure: BaseException | None, ended: Ended) -> None:
         """Frees the request, calls back, and marks the run as ended."""
-        self._busy.release()
         run.calling_back = threading.get_ident()
+        self._busy.release()
         try:
             ended(failure)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is

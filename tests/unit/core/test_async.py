@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from models import neg
 from patience import patiently
-from toy_device import ToyDevice, core_with
+from toy_device import LateToListen, ToyDevice, core_with
 
 import partita as ov
 from partita.errors import InferCancelledError, InferError, InputError, RequestBusyError
@@ -268,26 +268,6 @@ def test_cancel(gate, gated):
     request.cancel()
     assert plugin.cancels == 1
     np.testing.assert_array_equal(request.infer(X)[0], -X)
-
-
-class LateToListen(ToyDevice):
-    """Is asked to stop before its run listens, and computes until it is asked then."""
-
-    def __init__(self):
-        super().__init__(compute=self._compute)
-        self.asked, self.asked_again = threading.Event(), threading.Event()
-
-    def compile_model(self, model, properties):
-        compiled = super().compile_model(model, properties)
-        runner = compiled.create_runner()
-        runner.cancel = lambda: (self.asked_again if self.asked.is_set() else self.asked).set()
-        compiled.create_runner = lambda: runner
-        return compiled
-
-    def _compute(self, x):
-        assert self.asked.wait(60)
-        assert self.asked_again.wait(10), "nobody asked again"
-        return [-x]
 
 
 def test_a_thread_that_waits_before_the_cancel_asks_again():

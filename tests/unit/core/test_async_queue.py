@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from models import add_sub, neg
 from patience import patiently
-from toy_device import ToyCompiled, ToyDevice, core_with
+from toy_device import LateToListen, ToyCompiled, ToyDevice, core_with
 
 import partita as ov
 from partita.errors import InferCancelledError, InferError, InputError, PluginError
@@ -132,6 +132,20 @@ def test_a_cancelled_request_goes_back_to_its_queue(gate, gated):
         queue.wait_all()
     queue.start_async(X)
     queue.wait_all()
+
+
+@pytest.mark.parametrize("waits", ["wait_all", "get_idle_request_id"])
+def test_who_waits_for_a_queue_asks_again_to_cancel(waits):
+    plugin = LateToListen()
+    queue = ov.AsyncInferQueue(core_with(plugin).compile_model(neg(), "TOY"), 1)
+    queue.start_async(X)
+    assert plugin.started.wait(60)
+    queue[0].cancel()
+    if waits == "get_idle_request_id":
+        assert queue.get_idle_request_id() == 0
+    with pytest.raises(InferCancelledError):
+        queue.wait_all()
+    assert plugin.asked_again.is_set()
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
