@@ -99,9 +99,9 @@ class Batcher:
         group.rows += job.rows
         job.waits = True
         self._limit.waiting += 1
-        if job.timeout_ns:
+        if job.limit.ns:
             passed = time.perf_counter_ns() - job.arrived_ns
-            job.timer = self._loop.call_later((job.timeout_ns - passed) / 1e9, self._expire, job)
+            job.timer = self._loop.call_later((job.limit.ns - passed) / 1e9, self._expire, job)
 
     def _leave(self, job: Job) -> None:
         """Takes a job out of what waits, if it does: it runs, its time is over, or nobody asks."""
@@ -118,8 +118,8 @@ class Batcher:
         if not job.future.done():
             job.future.set_exception(
                 DeadlineExceeded(
-                    f"The request for model '{job.request.model}' waited for "
-                    f"{job.timeout_ns // 1000} us, which is all the time that it was given."
+                    f"The turn of the request for model '{job.request.model}' did not come within "
+                    f"{job.limit.ns / 1e6:g} ms, {job.limit.source}; it was not computed."
                 )
             )
 

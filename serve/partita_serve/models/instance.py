@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,18 @@ Outputs = Mapping[str, Array]
 """Output name to array."""
 
 
+class WaitLimit(NamedTuple):
+    """How long a request may wait for its turn.
+
+    Attributes:
+        ns: Nanoseconds; 0 is for ever.
+        source: What says so, for messages.
+    """
+
+    ns: int = 0
+    source: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One request on its way through a model.
@@ -28,7 +41,7 @@ class Job:
         rows: Rows along the batch axis; 1 where nothing is joined.
         alike: Jobs in which this is equal can be joined.
         priority: Lower numbers go first.
-        timeout_ns: How long it may wait; 0 is for ever.
+        limit: How long it may wait.
         resets: Whether the model's state begins anew with it.
         arrived_ns: When it came, by ``time.perf_counter_ns``.
         future: Gets its outputs.
@@ -41,7 +54,7 @@ class Job:
     rows: int
     alike: Hashable
     priority: int
-    timeout_ns: int
+    limit: WaitLimit
     resets: bool = False
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     future: asyncio.Future[Outputs] = field(

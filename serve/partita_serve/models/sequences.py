@@ -36,16 +36,17 @@ class SequenceStep:
             InvalidRequest: They cannot be.
         """
         name = parameters.get("sequence_id", 0)
-        start = parameters.get("sequence_start", False)
-        end = parameters.get("sequence_end", False)
-        if isinstance(name, (bool, float)) or not isinstance(start, bool | int):
+        if isinstance(name, (bool, float)):
             raise InvalidRequest(
-                f"Parameter 'sequence_id' is {name!r} and 'sequence_start' {start!r}; give a whole "
-                "number or a text, and true or false."
+                f"Parameter 'sequence_id' is {name!r}; give a whole number or a text."
             )
+        flags = {key: parameters.get(key, False) for key in ("sequence_start", "sequence_end")}
+        for key, flag in flags.items():
+            if not isinstance(flag, bool | int):
+                raise InvalidRequest(f"Parameter '{key}' is {flag!r}; give true or false.")
         if not name:  # 0 and "" stand for none
             return None
-        return cls(name, bool(start), bool(end))
+        return cls(name, *map(bool, flags.values()))
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 from partita import Port
 from partita_serve.models.admission import QueueLimit
 from partita_serve.models.batching import Batcher
-from partita_serve.models.instance import Finished, Instance, Job, Outputs
+from partita_serve.models.instance import Finished, Instance, Job, Outputs, WaitLimit
 from partita_serve.models.loading import LoadedModel
 from partita_serve.models.sequences import Sequences, SequenceStep
 from partita_serve.models.statistics import ModelStatistics
@@ -165,8 +165,19 @@ class ServedModel:
             rows,
             alike,
             _integer_parameter(request, "priority") or self.settings.default_priority,
-            (_integer_parameter(request, "timeout") or self.settings.default_timeout_us) * 1000,
+            self._wait_limit(request),
         )
+
+    def _wait_limit(self, request: InferenceRequest) -> WaitLimit:
+        """How long a request may wait: as it says itself or as is usual, within its deadline."""
+        asked = _integer_parameter(request, "timeout")
+        usual = self.settings.default_timeout_us
+        limit = WaitLimit(usual * 1000, "which is the model's 'default_timeout_us'")
+        if asked:
+            limit = WaitLimit(asked * 1000, "which is the request's parameter 'timeout'")
+        if request.left_us is not None and not 0 < limit.ns <= request.left_us * 1000:
+            limit = WaitLimit(request.left_us * 1000, "when the call's deadline was over")
+        return limit
 
     def _check_output(self, name: str, parameters: Mapping[str, Any]) -> None:
         if name not in self._outputs:

@@ -58,6 +58,7 @@ class InferenceRequest:
         outputs: The outputs that are wanted; all of them if it is empty.
         parameters: ``priority`` (1 goes first; 0 is the model's default), ``timeout`` (in
             microseconds, 0 for none), ``sequence_id``, ``sequence_start``, ``sequence_end``.
+        left_us: Microseconds until the client's own deadline, where the protocol tells of one.
     """
 
     model: str
@@ -66,6 +67,7 @@ class InferenceRequest:
     inputs: Sequence[InferenceInput]
     outputs: Sequence[RequestedOutput] = ()
     parameters: Parameters = field(default_factory=dict)
+    left_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

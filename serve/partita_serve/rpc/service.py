@@ -221,10 +221,7 @@ def _within(left_s: float | None, request: InferenceRequest) -> InferenceRequest
     left_us = int(left_s * 1e6)
     if left_us <= 0:
         raise DeadlineExceeded("The call's deadline was over when the server read it.")
-    asked = request.parameters.get("timeout", 0)
-    if isinstance(asked, int) and 0 < asked <= left_us:
-        return request
-    return replace(request, parameters={**request.parameters, "timeout": left_us})
+    return replace(request, left_us=left_us)
 
 
 def _marked_final(request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:

@@ -1,5 +1,6 @@
 """REST as clients speak it: tritonclient, which nobody here wrote, and plain HTTP."""
 
+import asyncio
 import contextlib
 import gzip
 import socket
@@ -19,6 +20,8 @@ from tritonclient.utils import InferenceServerException
 from partita import InferRequest
 from partita.errors import InferError
 from partita_serve.models.instance import Instance
+from partita_serve.protocol.errors import DeadlineExceeded
+from partita_serve.protocol.records import InferenceInput, InferenceRequest
 from partita_serve.rest.connection import LimitedConnection
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
@@ -440,6 +443,35 @@ def test_a_full_queue_refuses_before_the_body_comes(folder, held):
             assert connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
         refused.sendall(body + head + body)  # the connection goes on behind what was refused
         assert refused.recv(10_000).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "left_us", "told"),
+    [
+        ({}, None, "5 ms, which is the model's 'default_timeout_us'; it was not computed"),
+        ({"timeout": 2000}, None, "2 ms, which is the request's parameter 'timeout'; "),
+        ({"timeout": "2000"}, 3000, "2 ms, which is the request's parameter 'timeout'; "),
+        ({"timeout": 9000}, 3000, "3 ms, when the call's deadline was over; "),
+        ({}, 1500, "1.5 ms, when the call's deadline was over; "),
+    ],
+)
+def test_a_request_whose_turn_comes_too_late_is_told_what_limited_it(
+    folder, held, parameters, left_us, told
+):
+    x = InferenceInput("x", "FP32", (1, 2), np.ones((1, 2), np.float32))
+    settings = {"device": "CPU", "instances": 1, "default_timeout_us": 5000}
+    with running_server(models={"neg": str(folder / "neg.onnx")}, defaults=settings) as running:
+        infer = running.server.infer
+        first = infer(InferenceRequest("neg", "", "", [x]))
+        running_first = asyncio.run_coroutine_threadsafe(first, running.loop)
+        while not running.server.repository.find("neg").pending:
+            time.sleep(0.01)
+        late = InferenceRequest("neg", "", "", [x], (), parameters, left_us)
+        with pytest.raises(DeadlineExceeded) as raised:
+            running.call(infer(late))
+        assert f"'neg' did not come within {told}" in str(raised.value)
+        held.set()
+        assert running_first.result(60).outputs
 
 
 def test_more_connections_than_may_be_are_turned_away(folder):

@@ -1,13 +1,14 @@
 """Sequences without a device: a fake model counts its runs, which is its state."""
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from partita_serve.models.admission import QueueLimit
 from partita_serve.models.batching import Batcher
-from partita_serve.models.instance import Instance, Job
+from partita_serve.models.instance import Instance, Job, WaitLimit
 from partita_serve.models.sequences import Sequences, SequenceStep
 from partita_serve.protocol.errors import InvalidRequest, Overloaded
 from partita_serve.protocol.records import InferenceRequest
@@ -63,7 +64,7 @@ class Bench:
 
 
 def job():
-    return Job(InferenceRequest("m", "", "", []), {}, 1, None, 0, 0)
+    return Job(InferenceRequest("m", "", "", []), {}, 1, None, 0, WaitLimit())
 
 
 def run(scenario):
@@ -82,6 +83,21 @@ async def refused(bench, *step):
     with pytest.raises(Overloaded):
         await bench.run(*step)
     bench.limit.refuses = False
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("sequence_id", 1.5, "1.5; give a whole number or a text"),
+        ("sequence_id", True, "True; give a whole number or a text"),
+        ("sequence_start", "true", "'true'; give true or false"),
+        ("sequence_end", "false", "'false'; give true or false"),
+        ("sequence_end", 0.5, "0.5; give true or false"),
+    ],
+)
+def test_parameters_of_other_types_are_refused(key, value, told):
+    with pytest.raises(InvalidRequest, match=f"Parameter '{key}' is {re.escape(told)}"):
+        SequenceStep.of({"sequence_id": 3, key: value})
 
 
 def test_a_sequence_whose_first_request_was_refused_has_not_begun():
