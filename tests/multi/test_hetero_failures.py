@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import traceback
 import weakref
 
@@ -111,6 +112,41 @@ def test_after_three_failures_a_device_is_left_alone_until_it_is_enabled():
     np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-5)
     with pytest.raises(DeviceNotFoundError, match="not among the devices"):
         compiled.device_model.enable_device("REFERENCE")
+
+
+class Gated(FakeDevice):
+    """After its first run it compiles only once it is let."""
+
+    def __init__(self, name, **options):
+        super().__init__(name, **options)
+        self.compiling, self.gate = threading.Event(), threading.Event()
+
+    def compile_model(self, model, properties):
+        if self.runs:
+            self.compiling.set()
+            assert self.gate.wait(60)
+        return super().compile_model(model, properties)
+
+
+def test_runs_go_on_while_a_device_that_was_enabled_compiles():
+    flaky, other = Gated("A", refuses=["Exp"], fails_at_run=[1]), FakeDevice("B")
+    compiled = run(core_with(flaky, other), CHAIN, "HETERO:A,B")
+    assert devices_of(compiled)["a"] == "B"
+    other.fault = "nan"  # which the run tells of, to what requests share
+    found = []
+    runs = threading.Thread(target=lambda: found.append(compiled({"x": X})[0]))
+    enables = threading.Thread(target=compiled.device_model.enable_device, args=["A"])
+    enables.start()
+    assert flaky.compiling.wait(60)
+    runs.start()
+    runs.join(10)
+    ended = not runs.is_alive()
+    flaky.gate.set()
+    for thread in (runs, enables):
+        thread.join(60)
+    assert ended
+    assert np.isnan(found[0]).all()
+    assert devices_of(compiled)["a"] == "A"
 
 
 def test_what_fails_on_every_device_changes_nothing():

@@ -187,8 +187,11 @@ class Failover:
     def enable_device(self, device: str) -> None:
         """Forgets a device's failures and gives its operations back to it.
 
+        Requests go on with what they have while it compiles. If that fails, nothing changes.
+
         Raises:
             DeviceNotFoundError: The device is not in the list.
+            CompileError: ``STRICT`` is set and a device failed.
         """
         devices = self.compilation.devices
         resolve = devices.core.resolve_device
@@ -198,14 +201,25 @@ class Failover:
             raise DeviceNotFoundError(
                 f"'{device}' is not among the devices of this model: {', '.join(names.values())}."
             )
+        self.compilation.forget(name)
+        while not self._give_back(name):
+            pass  # a remedy for another failure was adopted while it compiled
+
+    def _give_back(self, name: str) -> bool:
+        """Gives a device its operations back; ``False`` if the assembly was replaced meanwhile."""
         with self._lock:
-            self._excluded = {key: why for key, why in self._excluded.items() if key[1] != name}
-            self._notes = [note for note in self._notes if not note.startswith(f"{name} ")]
-            self._reports = [note for note in self._reports if not note.startswith(f"{name} ")]
+            start = self.assembly
+            excluded = {key: why for key, why in self._excluded.items() if key[1] != name}
+            notes = _about_others(self._notes, name)
+        assembly = self.compilation.assemble(excluded, notes)
+        with self._lock:
+            if self.assembly is not start:
+                return False
+            self.assembly, self._excluded, self._notes = assembly, excluded, notes
+            self._reports = _about_others(self._reports, name)
             self._drifted = set()
             del self._failures[name]
-            self.compilation.forget(name)
-            self.assembly = self.compilation.assemble(self._excluded, self._notes)
+        return True
 
     def first_to_tell(self, piece: Submodel) -> bool:
         """Whether nobody has told of the drift of a submodel yet; each is told of once."""
@@ -235,6 +249,11 @@ class Failover:
     def first_op(self, piece: Submodel) -> str:
         """The name of a submodel's first operation."""
         return self.compilation.wiring.names()[piece.ops[0]]
+
+
+def _about_others(notes: Sequence[str], device: str) -> list[str]:
+    """The notes that do not begin with a device's name."""
+    return [note for note in notes if not note.startswith(f"{device} ")]
 
 
 def request_assembly(assembly: Assembly, inputs: Sequence[Tensor], seat: int) -> Assembly:
