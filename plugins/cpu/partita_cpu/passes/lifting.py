@@ -86,12 +86,14 @@ class Lifting(abc.ABC):
         )
 
     def bring(self, value: Value, node: Node) -> Value:
-        """A value as an image."""
+        """A value as an image; one of another rank, as a bias is, stays what it is."""
         if value.const is not None:
             shape = self.constant_shape(value.const.shape)
             if shape is None or shape == value.const.shape:
                 return value
             return Value.constant(value.const.reshape(shape), value.name)
+        if len(self.shapes[value]) != self.rank:
+            return value
         found = self.lifted.get(value)
         if found is None:
             found = self.lifted[value] = self.image(value, self.image_shape(self.shapes[value]))

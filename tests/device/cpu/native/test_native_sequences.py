@@ -88,6 +88,19 @@ def test_random_convolutions_over_sequences(data):
     check(encoder(rng, *sizes), feeds)
 
 
+def test_a_bias_that_is_an_input(level):
+    """It has one axis, which is none of a sequence's."""
+    rng = np.random.default_rng(4)
+    weights = {"w": rng.standard_normal((5, 7, 3)).astype(np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv"),
+        helper.make_node("Neg", ["c"], ["y"], "neg"),
+    ]
+    shapes = {"x": (2, 7, 31), "b": (5,)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    check(model_of(nodes, shapes, ["y"], weights), feeds)
+
+
 def test_every_level_computes_a_spectrum(level):
     rng = np.random.default_rng(1)
     weights = {"w": rng.standard_normal((34, 1, 64)).astype(np.float32)}
