@@ -228,6 +228,24 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {told}".removesuffix(": ")
 
 
+def wrong_answer(device: str, member: str, found: object, due: str) -> PluginError:
+    """What is raised where a plugin answers with something else than is due.
+
+    Args:
+        device: Who answered.
+        member: What was asked.
+        found: The answer: a short number is told as it is written, of all else the type.
+        due: What is expected, for the message.
+
+    Example:
+        >>> wrong_answer("TOY", "explain", None, "an Explanation is due").args[0]
+        "Device 'TOY' answered explain with NoneType; an Explanation is due. Tell its author."
+    """
+    written = repr(found) if type(found) in (bool, int, float) else ""
+    told = written if 0 < len(written) < 40 else type(found).__name__
+    return PluginError(f"Device '{device}' answered {member} with {told}; {due}. Tell its author.")
+
+
 def message_of(error: BaseException) -> str | None:
     """The message of an error; ``None`` if its ``__str__`` fails."""
     try:

@@ -11,7 +11,13 @@ import numpy as np
 
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
-from partita.errors import DeviceMemoryError, PluginError, PropertyError, raised_as
+from partita.errors import (
+    DeviceMemoryError,
+    PluginError,
+    PropertyError,
+    raised_as,
+    wrong_answer,
+)
 from partita.printable import shown
 from partita.properties.values import check_name
 from partita.tensors.allocation import host_zeros
@@ -199,11 +205,18 @@ class DeviceModel(abc.ABC):
             "NETWORK_NAME": self.model.name,
             "EXECUTION_DEVICES": self.execution_devices,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.optimal_number_of_infer_requests,
-            **self.extra_properties(),
+            **self._checked_extra_properties(),
         }
         names = [*facts, "SUPPORTED_PROPERTIES", *type(self.properties).model_fields]
         facts["SUPPORTED_PROPERTIES"] = dict.fromkeys(names, "RO")
         return facts
+
+    def _checked_extra_properties(self) -> Mapping[str, Any]:
+        found = self.extra_properties()
+        if isinstance(found, Mapping) and all(isinstance(name, str) for name in found):
+            return found
+        due = "a dict from names to values is due"
+        raise wrong_answer(self.device, "extra_properties", found, due)
 
     def get_property(self, name: str) -> Any:
         """A setting that the model was compiled with, or a fact about it.

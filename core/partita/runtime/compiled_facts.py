@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from numbers import Integral
 from typing import Any, BinaryIO
 
 from partita.contract.device_model import DeviceModel, exported_state
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
-from partita.errors import BlobError, PluginError, PropertyError
+from partita.errors import BlobError, PluginError, PropertyError, raised_as, wrong_answer
 from partita.model.model import Model, Port, find_port
 from partita.properties.values import Config, check_name, normalize
 from partita.storage import exported_model
 from partita.system.own_process import OfOneProcess
 
 _LOADED = "LOADED_FROM_CACHE"
+_MOST_REQUESTS = 1 << 16
 
 
 class CompiledFacts(OfOneProcess):
@@ -41,16 +44,29 @@ class CompiledFacts(OfOneProcess):
     @property
     def execution_devices(self) -> list[str]:
         """The devices that compute parts of the model."""
-        return self.device_model.execution_devices
+        with self._blamed("execution_devices"):
+            found = self.device_model.execution_devices
+        if isinstance(found, list) and all(isinstance(name, str) for name in found):
+            return found
+        raise wrong_answer(self.device, "execution_devices", found, "a list of names is due")
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """How many requests keep the device busy."""
-        return self.device_model.optimal_number_of_infer_requests
+        with self._blamed("optimal_number_of_infer_requests"):
+            found = self.device_model.optimal_number_of_infer_requests
+            if isinstance(found, Integral) and 1 <= found <= _MOST_REQUESTS:
+                return int(found)
+        due = f"a whole number from 1 to {_MOST_REQUESTS} is due"
+        raise wrong_answer(self.device, "optimal_number_of_infer_requests", found, due)
 
     def explain(self) -> Explanation:
         """Where every operation runs, and why."""
-        return self.device_model.explain()
+        with self._blamed("explain"):
+            found = self.device_model.explain()
+        if isinstance(found, Explanation):
+            return found
+        raise wrong_answer(self.device, "explain", found, "an Explanation is due")
 
     def export_model(self, stream: BinaryIO | None = None) -> bytes:
         """The compiled model as bytes for ``Core.import_model``, also written to a stream if given.
@@ -64,14 +80,12 @@ class CompiledFacts(OfOneProcess):
                 f"A model is exported to a stream; found {type(stream).__name__}. Open the file "
                 "with open(path, 'wb'), or write the bytes that export_model() returns."
             )
-        blob = self.device_model.export_model()
-        if blob is None:
-            blob = self._packed()
-        elif not isinstance(blob, bytes):
-            raise PluginError(
-                f"Device '{self.device}' answered export_model with {type(blob).__name__}; bytes "
-                "are due, or None. Tell the author of its plugin."
-            )
+        with self._blamed("export_model"):
+            blob = self.device_model.export_model()
+            if blob is None:
+                blob = self._packed()
+        if not isinstance(blob, bytes):
+            raise wrong_answer(self.device, "export_model", blob, "bytes are due, or None")
         if stream is not None:
             stream.write(blob)
         return blob
@@ -97,8 +111,13 @@ class CompiledFacts(OfOneProcess):
         check_name(name)
         if name == _LOADED:
             return self.loaded_from_cache
-        found = self.device_model.get_property(name)
-        return {**found, _LOADED: "RO"} if name == "SUPPORTED_PROPERTIES" else found
+        with self._blamed("get_property"):
+            found = self.device_model.get_property(name)
+        if name != "SUPPORTED_PROPERTIES":
+            return found
+        if isinstance(found, dict):
+            return {**found, _LOADED: "RO"}
+        raise wrong_answer(self.device, name, found, 'a dict from names to "RO" is due')
 
     def set_property(self, properties: Config) -> None:
         """Always raises: the properties of a compiled model cannot be changed.
@@ -131,6 +150,10 @@ class CompiledFacts(OfOneProcess):
     def output(self, key: Any = None) -> Port:
         """The output port for an index, name or port; the key may be omitted if there is one."""
         return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
+
+    def _blamed(self, member: str) -> AbstractContextManager[None]:
+        """Has the device blamed for what its half of the model raises in the block."""
+        return raised_as(PluginError, f"Device '{self.device}' failed to answer {member}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.model.name!r} on {self.device}>"

@@ -9,11 +9,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.call_queue import CallQueue
-from partita.errors import InferError, PluginError
+from partita.errors import InferError, PluginError, raised_as, wrong_answer
 from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, request_threads
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
@@ -54,7 +53,7 @@ class AsyncInferQueue(OfOneProcess):
         if jobs < 0:
             raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
         self._calls = _call_queue(compiled_model, jobs)
-        count = jobs or _optimal_number(compiled_model)
+        count = jobs or compiled_model.optimal_number_of_infer_requests
         if self._calls is not None:
             count = self._calls.requests
         self._requests = [compiled_model.create_infer_request() for _ in range(count)]
@@ -299,28 +298,12 @@ def _call_queue(compiled: CompiledModel, jobs: int) -> CallQueue | None:
     Raises:
         PluginError: It gave something else.
     """
-    found = compiled.device_model.create_call_queue(jobs)
+    with raised_as(PluginError, f"Device '{compiled.device}' failed to answer create_call_queue"):
+        found = compiled.device_model.create_call_queue(jobs)
     if found is not None and not (isinstance(found, CallQueue) and found.requests >= 1):
-        raise PluginError(
-            f"Device '{compiled.device}' answered create_call_queue with {found!r}; a CallQueue of "
-            "at least one request is due, or None. Tell the author of its plugin."
-        )
+        due = "a CallQueue of at least one request is due, or None"
+        raise wrong_answer(compiled.device, "create_call_queue", found, due)
     return found
-
-
-def _optimal_number(compiled: CompiledModel) -> int:
-    """How many requests keep the device busy.
-
-    Raises:
-        PluginError: It says what is no number of requests; nothing would ever be free.
-    """
-    found = compiled.optimal_number_of_infer_requests
-    if not isinstance(found, Integral) or found < 1:
-        raise PluginError(
-            f"Device '{compiled.device}' says that {found!r} requests keep it busy; a whole number "
-            "from 1 on is due. Give the queue 'jobs', and tell the author of its plugin."
-        )
-    return int(found)
 
 
 def _interrupted(error: BaseException) -> bool:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
-from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError, InferError
+from partita.errors import (
+    PLUGIN_FAILURES,
+    BoundCallEndedError,
+    InferCancelledError,
+    InferError,
+    raised_as,
+)
 from partita.runtime.async_run import (
     CANCEL_AGAIN_S,
     AsyncRun,
@@ -166,7 +173,7 @@ class InferRequest(RequestTensors):
         run = self._async
         if run is not None and not run.has_ended():
             run.cancelled = True
-            self.runner.cancel()
+            self._cancel_on_device()
 
     def set_callback(self, callback: Callable[[Any], None] | None, userdata: Any = None) -> None:
         """Sets a function that is called as ``callback(userdata)`` after each asynchronous run.
@@ -195,7 +202,8 @@ class InferRequest(RequestTensors):
 
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
-        return self.runner.profiling_info()
+        with self._blamed("tell what it has measured"):
+            return self.runner.profiling_info()
 
     @property
     def profiling_info(self) -> Sequence[ProfilingInfo]:
@@ -207,11 +215,13 @@ class InferRequest(RequestTensors):
 
         Recorded by devices that are made of others, if PERF_COUNT is set; empty for all others.
         """
-        return self.runner.device_spans()
+        with self._blamed("tell when it was busy"):
+            return self.runner.device_spans()
 
     def explain_execution(self) -> Execution:
         """How the last run was executed: kernels, bound calls, transfers and their memory."""
-        return self.runner.explain_execution()
+        with self._blamed("explain how it has run"):
+            return self.runner.explain_execution()
 
     def get_compiled_model(self) -> CompiledFacts:
         """The compiled model (OpenVINO's spelling)."""
@@ -268,7 +278,8 @@ class InferRequest(RequestTensors):
         self._has_results = True
         if self._state is not None and self._is_double_buffered:
             self._state.advance(outputs.results)
-        inputs.bind_if_repeated(self.runner, written, outputs.results)
+        with self._blamed("bind a run"):
+            inputs.bind_if_repeated(self.runner, written, outputs.results)
         self._may_leave_results = inputs.bound_call is None
 
     def _check(self, run: AsyncRun, is_ready: bool = True) -> None:
@@ -354,7 +365,15 @@ class InferRequest(RequestTensors):
         """
         run = self._async
         if run is not None and run.cancelled and not run.calling_back:
+            self._cancel_on_device()
+
+    def _cancel_on_device(self) -> None:
+        with self._blamed("cancel a run"):
             self.runner.cancel()
+
+    def _blamed(self, what: str) -> AbstractContextManager[None]:
+        """Has the device blamed for what its runner raises in the block."""
+        return raised_as(InferError, f"Device '{self.compiled_model.device}' failed to {what}")
 
     def _finish(self, run: AsyncRun, failure: BaseException | None, ended: Ended) -> None:
         """Frees the request, calls back, and marks the run as ended."""

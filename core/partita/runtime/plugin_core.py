@@ -233,7 +233,9 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
             f"Device '{plugin.device_name}' answered compile_model with "
             f"{type(made).__name__}; a DeviceModel is due."
         )
-    if not hasattr(made, "device"):
+    with raised_as(CompileError, what):
+        complete = _is_complete(made)
+    if not complete:
         raise PluginError(
             f"Device '{plugin.device_name}' answered compile_model with a {type(made).__name__} "
             "that is not complete: its __init__ must call "
@@ -242,3 +244,18 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
     elapsed = (time.perf_counter() - start) * 1e3
     _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)
     return made
+
+
+def _is_complete(made: DeviceModel) -> bool:
+    """Whether a device model has what ``DeviceModel.__init__`` gives it."""
+    from partita.model.model import Model, Port
+    from partita.properties import DeviceProperties
+
+    return (
+        isinstance(getattr(made, "device", None), str)
+        and isinstance(made.model, Model)
+        and isinstance(made.properties, DeviceProperties)
+        and isinstance(made.inputs, list | tuple)
+        and isinstance(made.outputs, list | tuple)
+        and all(isinstance(port, Port) for port in (*made.inputs, *made.outputs))
+    )

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from models import affine, neg
-from toy_device import ToyCompiled, ToyDevice, ToyTensor, core_with
+from toy_device import ToyCompiled, ToyDevice, ToyRunner, ToyTensor, core_with
 
 import partita as ov
 from partita.contract.query import QueryResult
@@ -265,6 +265,65 @@ def test_answers_with_wrong_parts():
     plugin.query_model = lambda model, properties: QueryResult("TOY", {}, ["no"])
     with pytest.raises(PluginError, match=r"with reasons that are list; a dict of operation to"):
         core_with(plugin).query_model(neg(), "TOY")
+
+
+FACTS = ["execution_devices", "optimal_number_of_infer_requests", "explain", "extra_properties"]
+
+
+def look_at_facts(compiled):
+    """Asks a compiled model for all that it tells of itself."""
+    for name in compiled.get_property("SUPPORTED_PROPERTIES"):
+        compiled.get_property(name)
+    compiled.get_runtime_model()
+    assert compiled.execution_devices
+    assert compiled.optimal_number_of_infer_requests
+
+
+@pytest.mark.parametrize("member", FACTS)
+@pytest.mark.parametrize("answer", [None, 7.5, [None], {None: 1}, raising(ValueError("lost"))])
+def test_facts_of_wrong_types_are_blamed_on_the_device(monkeypatch, member, answer):
+    given = answer if callable(answer) else lambda *_: answer
+    is_property = isinstance(getattr(ov.DeviceModel, member), property)
+    monkeypatch.setattr(ToyCompiled, member, property(given) if is_property else given)
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match=rf"'TOY' answered {member} with |'TOY' failed to .*lost"):
+        look_at_facts(compiled)
+
+
+def test_facts_of_the_right_types():
+    look_at_facts(core_with(ToyDevice()).compile_model(neg(), "TOY"))
+
+
+@pytest.mark.parametrize(
+    "member", ["profiling_info", "device_spans", "explain_execution", "cancel"]
+)
+def test_what_a_runner_fails_to_tell_is_blamed_on_the_device(monkeypatch, gate, gated, member):
+    monkeypatch.setattr(ToyRunner, member, raising(ValueError("lost")))
+    request = gated[1].create_infer_request()
+    request.start_async({"x": np.ones((2, 3), np.float32)})
+    with pytest.raises(InferError, match=r"Device 'TOY' failed to .*ValueError: lost"):
+        getattr(request, member.replace("profiling_info", "get_profiling_info"))()
+    gate.set()
+
+
+def test_a_runner_that_fails_to_bind_is_blamed_on_the_device(monkeypatch):
+    monkeypatch.setattr(ToyRunner, "bind", raising(ValueError("lost")))
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    with pytest.raises(InferError, match=r"Device 'TOY' failed to bind a run: ValueError: lost"):
+        for _ in range(5):
+            request.infer({"x": np.ones((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("member", ["device", "model", "properties", "inputs", "outputs"])
+def test_a_model_with_a_part_of_a_wrong_type(member):
+    class Odd(ToyDevice):
+        def compile_model(self, model, properties):
+            compiled = super().compile_model(model, properties)
+            setattr(compiled, member, [3])
+            return compiled
+
+    with pytest.raises(PluginError, match=r"a ToyCompiled that is not complete"):
+        core_with(Odd()).compile_model(neg(), "TOY")
 
 
 def test_an_export_that_is_no_bytes(monkeypatch):
