@@ -161,12 +161,17 @@ def _name_left_out_outputs(graph: onnx.GraphProto) -> None:
 class ReferenceModel(DeviceModel):
     """A model held by the reference evaluator.
 
+    Attributes:
+        evaluator: Computes it.
+        sizes_vary: Whether the shape of an input or of a value depends on what a request gives.
+
     Raises:
         CompileError: The evaluator refuses the model.
     """
 
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
         super().__init__(model, properties, device)
+        self.sizes_vary = _sizes_vary(model)
         try:
             opset = model.ir.opset_imports.get("", 1)
             proto = model.to_onnx()
@@ -191,6 +196,7 @@ class ReferenceRunner(Runner):
         self._evaluator = compiled.evaluator
         self._names = [port.name for port in compiled.inputs]
         self._ports = compiled.outputs
+        self._sizes_vary = compiled.sizes_vary
         self._count = compiled.properties.PERF_COUNT
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops] if self._count else []
         self._infos: list[ProfilingInfo] = []
@@ -210,8 +216,11 @@ class ReferenceRunner(Runner):
         ):
             try:
                 results = self._evaluator.run(None, feeds)
-            except IndexError as error:  # what it raises for an index that is out of range
-                raise InputError(f"The reference evaluator failed: {in_words(error)}") from error
+            except (IndexError, TypeError, ValueError) as error:
+                if isinstance(error, IndexError) or (self._sizes_vary and _is_of_sizes(error)):
+                    what = "The reference evaluator cannot compute these inputs"
+                    raise InputError(f"{what}: {in_words(error)}") from error
+                raise
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
             self._infos = self._as_one_record(elapsed)
@@ -240,6 +249,25 @@ class ReferenceRunner(Runner):
                 covers=covers,
             )
         ]
+
+
+def _sizes_vary(model: Model) -> bool:
+    """Whether a request decides the shape of a value, so that its inputs may not fit each other.
+
+    An integer may say which shape a value is to have.
+    """
+    values = (*model.ir.graph.inputs, *(v for node in model.ir.graph for v in node.outputs))
+    return any(value.shape is None or not value.shape.is_static() for value in values) or any(
+        port.dtype is not None and port.dtype.kind in "iu" for port in model.inputs
+    )
+
+
+def _is_of_sizes(error: Exception) -> bool:
+    """Whether an error is what numpy raises for arrays that do not fit each other, or for sizes.
+
+    The evaluator has a TypeError follow it, which tells the types of both.
+    """
+    return isinstance(error, ValueError) or isinstance(error.__cause__, ValueError)
 
 
 def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, w
 from onnx import TensorProto, helper, parser
 
 import partita
-from partita.errors import CompileError, InferError, UnsupportedOpError
+from partita.errors import CompileError, InferError, InputError, UnsupportedOpError
 from partita.tensors.sequence_values import boxed, unboxed
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -80,9 +80,39 @@ def test_a_model_that_the_evaluator_refuses(core, monkeypatch):
 def test_what_fails_while_it_runs(core):
     model = model_of([node("Add", ["a", "b"], "y")], ["a", "b"], ["y"])
     compiled = core.compile_model(model, "REFERENCE")
-    with pytest.raises(InferError, match=r"The reference evaluator failed: \w+Error: "):
+    with pytest.raises(InputError, match=r"evaluator cannot compute these inputs: \w+Error: "):
         compiled([np.ones(2, np.float32), np.ones(3, np.float32)])
     np.testing.assert_array_equal(compiled([X, X])[0], 2 * X)
+
+
+MISFITS = {
+    "Add": ({}, [[3], [4]]),
+    "MatMul": ({}, [[3, 4], [5, 4]]),
+    "Gemm": ({}, [[3, 4], [5, 4]]),
+    "Concat": ({"axis": 0}, [[3, 2], [5, 4]]),
+    "Conv": ({}, [[1, 2, 5, 5], [2, 3, 3, 3]]),
+    "LayerNormalization": ({}, [[3, 5], [4]]),
+    "Einsum": ({"equation": "ij,jk->ik"}, [[3, 4], [5, 4]]),
+}
+
+
+@pytest.mark.parametrize("op_type", MISFITS)
+def test_shapes_that_do_not_fit_each_other_are_the_requests_fault(core, op_type):
+    attributes, shapes = MISFITS[op_type]
+    model = model_of([node(op_type, ["a", "b"], "y", **attributes)], ["a", "b"], ["y"])
+    for device in ("REFERENCE", "CPU"):
+        with pytest.raises(InputError):
+            core.compile_model(model, device)([np.ones(shape, np.float32) for shape in shapes])
+
+
+def test_what_the_evaluator_raises_for_inputs_of_the_only_shape_is_its_own_fault(core, monkeypatch):
+    def fail(self, *args, **kwargs):
+        raise ValueError("out of order")
+
+    compiled = core.compile_model(neg([2, 3]), "REFERENCE")
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", fail)
+    with pytest.raises(InferError, match=r"The reference evaluator failed: ValueError: out of or"):
+        compiled(np.ones((2, 3), np.float32))
 
 
 def test_inputs_are_not_written_and_outputs_are_its_own(core):
