@@ -6,13 +6,21 @@ import functools
 import hashlib
 import importlib.util
 import itertools
+import logging
 import os
 import platform
 import re
 import sys
 from pathlib import Path
 
-from partita.storage.cache_folder import cache_folder, is_private, keep_private, read_private
+from partita.storage.cache_folder import (
+    cache_folder,
+    is_private,
+    keep_private,
+    mark_used,
+    prune,
+    read_private,
+)
 from partita.system.processor_identity import processor_identity
 
 _DIGEST_BYTES = 32
@@ -20,6 +28,15 @@ _DIGEST_BYTES = 32
 _FEW = 3
 """What is known of the processor, and kernels, of which every model needs more than two."""
 
+FILES = 16_384
+"""Files of one machine that are kept, of some 20 kilobytes each; when there are more, the half that
+was used longest ago is deleted."""
+
+WRITES_PER_LOOK = 256
+"""The first of so many writes of a process counts the files, which takes some milliseconds."""
+
+_log = logging.getLogger(__name__)
+_writes = itertools.count()
 _holding_code: set[Path] = set()
 """Folders in which there was more."""
 
@@ -28,8 +45,9 @@ def read(name: str, key: str) -> bytes | None:
     """What was kept under a name and a key, if it is there and whole."""
     path = _path(file_name(name, key))
     content = path and read_private(path)
-    if not content:
+    if not path or not content:
         return None
+    mark_used(path)
     digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return data if data and hashlib.sha256(data).digest() == digest else None
 
@@ -37,12 +55,19 @@ def read(name: str, key: str) -> bytes | None:
 def write(name: str, key: str, data: bytes) -> None:
     """Keeps something, if the folder can be written: else it is good for this process alone.
 
+    When there are too many files, those that were used longest ago are deleted.
+
     A file is its content behind the content's SHA-256; processes that come at the same time never
     see half of one.
     """
     path = _path(file_name(name, key))
-    if path is not None:
-        keep_private(path, hashlib.sha256(data).digest(), data)
+    if path is None or not keep_private(path, hashlib.sha256(data).digest(), data):
+        return
+    if next(_writes) % WRITES_PER_LOOK == 0:
+        try:
+            prune(path.parent, FILES)
+        except OSError as error:
+            _log.info("Machine code cannot be deleted: %s", error)
 
 
 def keeps() -> bool:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -102,6 +103,23 @@ def test_a_damaged_file_is_no_file(folder, damage):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
     assert disk_cache.read("name", "key") is None
+
+
+def test_machine_code_that_was_used_longest_ago_is_deleted_when_there_is_too_much(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(disk_cache, "FILES", 4)
+    monkeypatch.setattr(disk_cache, "WRITES_PER_LOOK", 1)
+    days_ago = {"a": 4, "b": 9, "c": 2, "d": 7}
+    for name, days in days_ago.items():
+        disk_cache.write(name, "key", name.encode())
+        path = folder / "cpu" / disk_cache.machine() / disk_cache.file_name(name, "key")
+        used = time.time() - days * 86_400
+        os.utime(path, (used, used))
+    assert disk_cache.read("b", "key") == b"b"  # used now
+    disk_cache.write("e", "key", b"e")
+    left = {name for name in "abcde" if disk_cache.read(name, "key") == name.encode()}
+    assert left == {"b", "c", "e"}
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm(folder, monkeypatch):
