@@ -168,6 +168,10 @@ class InputError(InferError, ValueError):
     """
 
 
+INPUT_FAULTS = (InputError, OperandError)
+"""What a device raises while it runs if the request's data is at fault: others do no better."""
+
+
 class ContextLengthError(InputError):
     """A prompt, an answer or the requested context is longer than the capacity of the cache."""
 

@@ -16,6 +16,8 @@ from partita.errors import (
     CompileError,
     DeviceNotFoundError,
     InferError,
+    InputError,
+    OperandError,
     UnsupportedOpError,
 )
 from partita.tensors.tensor import HostTensor
@@ -112,6 +114,36 @@ def test_after_three_failures_a_device_is_left_alone_until_it_is_enabled():
     np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-5)
     with pytest.raises(DeviceNotFoundError, match="not among the devices"):
         compiled.device_model.enable_device("REFERENCE")
+
+
+class Blaming(FakeDevice):
+    """Raises an error of the kind in each run."""
+
+    def __init__(self, name, kind, **options):
+        super().__init__(name, **options)
+        self.error = kind
+
+    def compile_model(self, model, properties):
+        compiled = super().compile_model(model, properties)
+        runner = compiled.create_runner()
+        runner.run = raising(self.error("index 7 is out of range"))
+        compiled.create_runner = lambda: runner
+        return compiled
+
+
+@pytest.mark.parametrize("kind", [InputError, OperandError])
+@pytest.mark.parametrize("device", ["HETERO:A,B", "AUTO:A,B", "MULTI:A,B", "HETERO:C,A,B"])
+def test_inputs_at_fault_are_told_at_once(kind, device):
+    other = FakeDevice("B")
+    core = core_with(Blaming("A", kind), other, FakeDevice("C", fault="crash"))
+    config = {"AUTO_SCHEDULE": "PRIORITY"} if device.startswith("AUTO") else {}
+    compiled = core.compile_model(CHAIN, device, config)
+    known = len(other.compiled)
+    for _ in range(4):
+        with pytest.raises(InputError, match="index 7 is out of range"):
+            compiled({"x": X})
+    assert len(other.compiled) == known
+    assert other.runs == 0
 
 
 class Gated(FakeDevice):

@@ -14,7 +14,13 @@ from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
-from partita.errors import PLUGIN_FAILURES, InferCancelledError, PartitaError, in_words
+from partita.errors import (
+    INPUT_FAULTS,
+    PLUGIN_FAILURES,
+    InferCancelledError,
+    PartitaError,
+    in_words,
+)
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.replicas import for_seat
@@ -87,7 +93,7 @@ class HeteroRunner(Runner):
             if bound is not None and bound.abandoned:
                 self._bound = None  # a runner that hung stays busy
             failures = _all_failures(failure, bound)
-            if self._strict:
+            if self._strict or isinstance(failure.error, INPUT_FAULTS):
                 raise failure.as_infer_error() from failure.error
             return self._run_elsewhere(inputs, outputs, failure, failures)
 
@@ -134,6 +140,10 @@ class HeteroRunner(Runner):
 
         Other requests may do the same at the same time. What they have moved already is not moved
         again, so that one fault of a device counts once, however many requests it hits.
+
+        Raises:
+            InputError: A device says that the inputs are at fault.
+            InferError: No device computes them.
         """
         failover = self._failover
         failures = list(failures)
@@ -152,6 +162,8 @@ class HeteroRunner(Runner):
                 results = bound.run(inputs, outputs, self._stop)
             except PartFailedError as again:
                 self._leave(bound)
+                if isinstance(again.error, INPUT_FAULTS):
+                    raise again.as_infer_error() from again.error
                 failures += _all_failures(again, bound)
                 continue
             if not failover.adopt(remedy):

@@ -11,7 +11,7 @@ from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
-from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
+from partita.errors import INPUT_FAULTS, PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.auto.choice import Choice, Chooser
 
@@ -44,7 +44,7 @@ class AutoRunner(Runner):
                 raise InferCancelledError("The request was cancelled.")
             try:
                 results = self._on(choice).run(inputs, outputs)
-            except InferCancelledError:
+            except (InferCancelledError, *INPUT_FAULTS):
                 raise
             except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 if not self._falls_back:

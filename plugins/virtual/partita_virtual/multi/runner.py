@@ -12,7 +12,7 @@ from partita.contract.device_model import new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
-from partita.errors import PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
+from partita.errors import INPUT_FAULTS, PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 
@@ -43,7 +43,7 @@ class MultiRunner(Runner):
             try:
                 results = self.on(member).run(inputs, outputs)
                 is_served = True
-            except InferCancelledError:
+            except (InferCancelledError, *INPUT_FAULTS):
                 raise
             except PLUGIN_FAILURES as error:  # whatever a broken device raises
                 if not self._falls_back:
