@@ -374,26 +374,43 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     return table
 
 
-SOFTMAX, TRANSPOSE = 0, MAX_ROWS + 1
-"""Places of the kernels of attention besides those for tiles."""
+SOFTMAX, TRANSPOSE, NARROW_ATTENTION = range(3)
+CONFIGURE_ATTENTION, RELEASE_ATTENTION, CONFIG_OF_ATTENTION, PRODUCTS = range(3, 7)
+"""Places of the kernels of attention; those of products are so many rows behind the last one."""
+
+ATTENTION_KERNELS = PRODUCTS + MAX_ROWS + 1
 
 
 @functools.cache
-def attention_kernels(level: Level, pairs: bool = False) -> Array:
-    """The kernels of attention over a cache: those of `attend.products` by number of rows.
-
-    They multiply floats, or pairs of bfloat16 where `attend.in_pairs` says that they can.
+def attention_kernels(level: Level, planes: int = 0) -> Array:
+    """The kernels of attention over a cache.
 
     In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
-    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer.
+    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of
+    `NARROW_ATTENTION` the one that makes bfloat16 of floats. Only tiles of AMX have something in
+    the place of `CONFIGURE_ATTENTION`.
+
+    Args:
+        level: Whose kernels.
+        planes: 0 if they multiply floats, else of how many bfloat16 a factor is the sum: by tiles
+            of AMX one or two, elsewhere one where `attend.in_pairs` says so.
     """
-    table = np.zeros(MAX_ROWS + 2, np.int64)
-    known, end = llvm_kernel.addresses(level, "_attention"), attend.PAIRED if pairs else ""
-    for rows in range(1, level.rows + 1):
-        table[rows] = known[f"products{end}_{rows}"]
+    table = np.zeros(ATTENTION_KERNELS, np.int64)
+    base, known = llvm_kernel.addresses(level), llvm_kernel.addresses(level, "_attention")
+    end = attend.PAIRED if planes else ""
+    if planes:
+        table[NARROW_ATTENTION] = base["narrow_bf16x3" if planes > 1 else "narrow_bf16"]
+    if planes and level.tiles:
+        end = f"{attend.TILED}{planes}"
+        table[CONFIGURE_ATTENTION], table[RELEASE_ATTENTION] = base["configure"], base["release"]
+        table[CONFIG_OF_ATTENTION] = _config(STEP).ctypes.data
+        for rows in range(1, attend.TILE_ROWS + 1):
+            table[PRODUCTS + rows] = known[f"products{end}_{1 if rows <= 16 else 2}"]
+    else:
+        for rows in range(1, level.rows + 1):
+            table[PRODUCTS + rows] = known[f"products{end}_{rows}"]
     name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
-    table[SOFTMAX] = known[f"online_softmax{end}"]
-    table[TRANSPOSE] = llvm_kernel.addresses(level)[name]
+    table[SOFTMAX], table[TRANSPOSE] = known[f"online_softmax{end}"], base[name]
     return table
 
 

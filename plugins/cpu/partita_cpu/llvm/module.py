@@ -36,6 +36,7 @@ from partita_cpu.llvm.tiles import (
     amx,
     amx_int8,
     attend,
+    attend_amx,
     dot_blocks,
     dot_int8,
     dot_unpacked,
@@ -97,7 +98,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_winograd_halves":
         return winograd.half_functions() if level.keeps_bfloat16 else []
     if part == "_attention":
-        return attend.functions(level)
+        return attend.functions(level) + (attend_amx.functions() if level.tiles else [])
     if part.startswith("_groups"):
         return _group_functions(level, int(part.rpartition("_")[2]), "halves" in part)
     if part == "_bytes":

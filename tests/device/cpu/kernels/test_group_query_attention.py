@@ -112,10 +112,11 @@ def test_many_queries_at_once(form, level, threads):
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
 
 
-PAIRED = [level for level in available()[1:] if in_pairs(level)]
+TILED = [level for level in available()[1:] if level.tiles]
+IN_BFLOAT16 = [level for level in available()[1:] if in_pairs(level)] + TILED
 
 
-@pytest.mark.parametrize("level", PAIRED)
+@pytest.mark.parametrize("level", IN_BFLOAT16)
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("form", [*MANY, ((1, 3, 1, 41, 7), 50, 49, (48,), {})])
 def test_many_queries_at_once_in_bfloat16(form, kind, level):
@@ -132,6 +133,28 @@ def test_many_queries_at_once_in_bfloat16(form, kind, level):
     assert np.sqrt(np.mean((got[0] - expected[0]) ** 2)) <= 2**-9 * most
     for mine, other in zip(got[1:], exact[1:], strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("level", TILED)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("form", [*MANY, ((1, 3, 1, 41, 7), 50, 49, (48,), {})])
+def test_many_queries_at_once_by_sums_of_two_bfloat16(form, threads, level):
+    *form, attributes = form
+    case = Case(*form, do_rotary=form[0][4] % 2 == 0, **attributes)
+    got = case.native(level, threads, Arithmetic.BF16X3)[0]
+    assert np.abs(got - case.native(level, threads)[0]).max() > 0
+    np.testing.assert_allclose(got, case.expected()[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", TILED)
+@pytest.mark.parametrize("name", ["q", "past_key", "past_value"])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max])
+def test_numbers_without_second_parts(level, name, number):
+    case = Case((1, 6, 2, 130, 64), 700, 600, (599,))
+    case.inputs[name][..., 50, 5] = number
+    with np.errstate(all="ignore"):
+        got, want = (case.native(level, 2, a)[0] for a in (Arithmetic.BF16X3, Arithmetic.F32))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("level", available()[1:])

@@ -1,17 +1,27 @@
 """The kernels of attention over a cache, tile by tile, beside float64."""
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from partita_cpu.gemm.tile_kernels import SOFTMAX, attention_kernels, tile_columns
+from partita_cpu.gemm.tile_kernels import (
+    CONFIG_OF_ATTENTION,
+    CONFIGURE_ATTENTION,
+    PRODUCTS,
+    RELEASE_ATTENTION,
+    SOFTMAX,
+    attention_kernels,
+    tile_columns,
+)
 from partita_cpu.jit.isa import available
-from partita_cpu.llvm.tiles.attend import STATES, TOGETHER, in_pairs, state_rows
+from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
 
 LEVELS = list(available()[1:])
 PAIRED = [level for level in LEVELS if in_pairs(level)]
+TILED = [level for level in LEVELS if level.tiles]
 
 
 def call(address, *args):
@@ -34,7 +44,8 @@ def test_products(level, depth, going_on, guarded):
         packed = b.ctypes.data, b[0].nbytes, blocks
         begin = shares.ctypes.data if going_on else 0
         left = a.ctypes.data, a[0].nbytes, depth
-        call(attention_kernels(level)[rows], *left, *packed, y.ctypes.data, y[0].nbytes, begin)
+        to = y.ctypes.data, y[0].nbytes, begin, 0, 0
+        call(attention_kernels(level)[PRODUCTS + rows], *left, *packed, *to)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(depth) + 4)
 
 
@@ -52,9 +63,60 @@ def test_products_of_pairs(level, depth, guarded):
         flat = others.astype(np.float64).transpose(1, 3, 0, 2).reshape(2 * depth, -1)
         wanted = factors.astype(np.float64) @ flat + shares[:, None].astype(np.float64) * y
         left = a.ctypes.data, a[0].nbytes, depth, b.ctypes.data, b[0].nbytes, blocks
-        to = y.ctypes.data, y[0].nbytes, shares.ctypes.data
-        call(attention_kernels(level, True)[rows], *left, *to)
+        to = y.ctypes.data, y[0].nbytes, shares.ctypes.data, 0, 0
+        call(attention_kernels(level, 1)[PRODUCTS + rows], *left, *to)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(2 * depth) + 4)
+
+
+@pytest.mark.parametrize("level", TILED)
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("going_on", [False, True])
+def test_products_by_tiles(level, planes, steps, going_on, guarded):
+    """Of sums of bfloat16, all but the product of second parts; whole halves are written."""
+    rng, depth, blocks = np.random.default_rng(0), 16 * steps, 3
+    kernels = attention_kernels(level, planes)
+    call(kernels[CONFIGURE_ATTENTION], kernels[CONFIG_OF_ATTENTION])
+    for rows in (1, 16, 17, 32):
+        there = -(-rows // 16) * 16
+        size = np.array([1, 2**-9]).astype(bfloat16)[:planes]
+        a = rng.standard_normal((there, planes, 2 * depth)).astype(bfloat16) * size[:, None]
+        b = rng.standard_normal((blocks, planes, depth, 32, 2)).astype(bfloat16)
+        b *= size[:, None, None, None]
+        y = guarded.array(rng.standard_normal((there, blocks * 32)).astype(np.float32))
+        shares = guarded.array(rng.random(there).astype(np.float32))
+        left, right = guarded.array(a.view(np.uint16)), guarded.array(b.view(np.uint16))
+        wanted = shares[:, None].astype(np.float64) * y if going_on else 0
+        flat = b.astype(np.float64).transpose(1, 2, 4, 0, 3).reshape(planes, 2 * depth, -1)
+        for of_a, of_b in itertools.product(range(planes), repeat=2):
+            if of_a + of_b < planes:
+                wanted = wanted + a[:, of_a].astype(np.float64) @ flat[of_b]
+        begin = shares.ctypes.data if going_on else 0
+        given = left.ctypes.data, left[0].nbytes, depth, right.ctypes.data, right[0].nbytes, blocks
+        parts = left[0, 0].nbytes, right[0, 0].nbytes
+        call(kernels[PRODUCTS + rows], *given, y.ctypes.data, y[0].nbytes, begin, *parts)
+        assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(2 * depth) + 4)
+    call(kernels[RELEASE_ATTENTION])
+
+
+@pytest.mark.parametrize("level", TILED)
+def test_powers_become_sums_of_two_bfloat16(level, guarded):
+    rng, rows, columns = np.random.default_rng(2), TILE_ROWS, 75
+    room = 96
+    given = rng.standard_normal((rows, room)).astype(np.float32)
+    given = np.concatenate([given, np.full_like(given, np.nan)])
+    state = guarded.array(np.full((STATES, rows), -np.inf, np.float32))
+    state[1:] = 0
+    seen = guarded.array(np.repeat([[3], [60]], rows, axis=1).astype(np.int32))
+    scores = guarded.array(given)
+    places = scores.ctypes.data, scores[0].nbytes, rows, columns
+    call(attention_kernels(level, 2)[SOFTMAX], *places, seen.ctypes.data, state.ctypes.data)
+    parts = scores[rows:].view(np.uint16).view(bfloat16).reshape(rows, 2, room)
+    wanted = np.zeros((rows, room))
+    exact = given[:rows, 3:63].astype(np.float64)
+    wanted[:, 3:63] = np.exp(exact - exact.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(parts.astype(np.float64).sum(axis=1), wanted, rtol=2e-5, atol=1e-7)
+    np.testing.assert_allclose(state[1], wanted.sum(axis=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("level", PAIRED)
@@ -63,14 +125,14 @@ def test_powers_become_bfloat16_in_place(level, guarded):
     room, apart = -(-columns // unit) * unit, state_rows(rows, level.lanes)
     given = rng.standard_normal((rows, room)).astype(np.float32)
     found = []
-    for pairs in (False, True):
+    for planes in (0, 1):
         state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
         state[1:] = 0
         seen = guarded.array(np.zeros((2, apart), np.int32))
         seen[0, :rows], seen[1, :rows] = 3, 60
         scores = guarded.array(given)
         places = scores.ctypes.data, scores[0].nbytes, rows, columns
-        kernel = attention_kernels(level, pairs)[SOFTMAX]
+        kernel = attention_kernels(level, planes)[SOFTMAX]
         call(kernel, *places, seen.ctypes.data, state.ctypes.data)
         found.append((np.array(scores), np.array(state)))
     (powers, state), (halves, same) = found

@@ -48,7 +48,7 @@ def calling(*kinds: str, returns: str = "void") -> Any:
 call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 """Calls a tile kernel; see `fma.PARAMETERS`."""
 
-call_products = calling(*[_I64] * 9)
+call_products = calling(*[_I64] * 11)
 """Calls products of a tile of attention; see `attend.PRODUCT_PARAMETERS`."""
 
 call_softmax = calling(*[_I64] * 6)

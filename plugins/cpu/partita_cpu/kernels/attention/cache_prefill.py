@@ -6,6 +6,8 @@ never leave the processor's cache, and the softmax is carried on from block to b
 
 Where products are in bfloat16, queries, keys, values and what the softmax makes of scores are
 rounded to pairs of them, of neighbours along what is added up; sums and the softmax are in float32.
+On AMX they can be sums of two bfloat16 each, whose three larger products are added up. Infinity and
+NaN have no second parts: queries that meet them are computed anew in float32.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.nonfinite import LARGEST
 from partita_cpu.gemm.tile_kernels import (
+    ATTENTION_KERNELS,
+    CONFIG_OF_ATTENTION,
+    CONFIGURE_ATTENTION,
+    NARROW_ATTENTION,
+    PRODUCTS,
+    RELEASE_ATTENTION,
     SOFTMAX,
     TRANSPOSE,
     Arithmetic,
+    on_tiles,
     tile_columns,
     tile_rows,
 )
@@ -26,6 +36,8 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
+    call_narrow,
+    call_plain,
     call_products,
     call_softmax,
     call_transpose,
@@ -56,10 +68,10 @@ from partita_cpu.kernels.attention.cache_elements import (
     pitch,
     scale_at,
 )
-from partita_cpu.kernels.half import float32_to_bfloat16
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.attend import STATES
+from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, in_pairs
+from partita_cpu.llvm.tiles.attend_amx import PAIRS as TILE_PAIRS
 from partita_cpu.llvm.tiles.fma import VECTORS
 from partita_cpu.scalar.math import wide_vectors
 
@@ -75,9 +87,26 @@ _LINE = 32
 SHARES = 4
 """Chunks that each thread gets at least, as far as tiles suffice; they see unequally many keys."""
 
-ROWS, COLUMNS, PAIRS = 17, 18, 19
-"""What the table of `attend_tiles` holds besides that of `attend_cache`: the size of a tile, and
-whether products are of pairs of bfloat16."""
+ROWS, COLUMNS, PLANES, UNIT = 17, 18, 19, 20
+"""What the table of `attend_tiles` holds besides that of `attend_cache`: a `TileShape`."""
+
+_FIELDS = 21
+
+
+class TileShape(NamedTuple):
+    """How attention is cut in tiles.
+
+    Attributes:
+        rows: Queries of a tile, at most.
+        columns: Of a tile.
+        planes: Of how many bfloat16 a factor is the sum, whose neighbours are paired; 0 for floats.
+        unit: Pairs that are added up together.
+    """
+
+    rows: int
+    columns: int
+    planes: int = 0
+    unit: int = 1
 
 
 class Target(NamedTuple):
@@ -112,9 +141,10 @@ class Scratch(NamedTuple):
         seen: Of one tile, likewise.
         keys: A block of keys, packed: for each block of columns (SIZE, columns).
         values: Values, packed: for each block of columns (KEYS, columns).
-        scores: Of one tile, (rows, KEYS).
-        piece: Some keys as floats or pairs, (SIDE, SIZE).
+        scores: Of one tile, (rows, KEYS); behind them powers, if these are sums of two.
+        piece: Some keys as floats or pairs, (SIDE, words of a key).
         rounded: Queries as pairs, where products are of these.
+        row: A key or value as floats, then two values as bfloat16.
     """
 
     sums: KernelArray
@@ -125,6 +155,7 @@ class Scratch(NamedTuple):
     scores: KernelArray
     piece: KernelArray
     rounded: KernelArray
+    row: KernelArray
 
 
 @loop
@@ -143,41 +174,28 @@ def attend_tiles(
     """As `cache_attention.attend_cache`, which describes the arguments, with keys in one part.
 
     Threads take turns with chunks, those that see the most keys first; who was last in a turn is
-    first in the next one. `kernels` are `tile_kernels.attention_kernels`.
+    first in the next one. `kernels` are `tile_kernels.attention_kernels`. Where factors are sums of
+    two bfloat16, kernels and table for floats lie behind both.
     """
     wide_vectors()
     y, scratch = target.y, target.scratch
-    most, wide, outputs = table[ROWS], table[COLUMNS], table[OUTPUTS]
-    floats = prefill_floats(table[SIZE], outputs, most, wide)
+    most, floats = table[ROWS], 0
+    for start in range(0, table.size, _FIELDS):
+        floats = max(floats, _floats_of(table[start : start + _FIELDS]))
     threads = min(nt, scratch.size // floats)
     if tid >= threads:
         return
     made = tid * floats
     made += -(address(scratch) // 4 + made) % 16
-    deep, state = _round_up(table[SIZE], SIDE), _round_up(most, wide // VECTORS)
-    keys = made + most_tiles(most) * most * _round_up(outputs, wide)
-    values = keys + KEYS * deep
-    scores = values + KEYS * _round_up(outputs, wide)
-    piece = scores + KEYS * most
-    seen = piece + SIDE * deep
-    states = seen + 2 * state
-    rounded = states + most_tiles(most) * STATES * state
-    own = Scratch(
-        scratch[made:keys],
-        scratch[states:rounded],
-        scratch[seen:states],
-        scratch[keys:values],
-        scratch[values:scores],
-        scratch[scores:piece],
-        scratch[piece:seen],
-        scratch[rounded : rounded + most_tiles(most) * most * _pairs(table[SIZE])],
-    )
+    own = _scratch_of(scratch, made, table)
     rows = table[QUERIES] * table[GROUP]
     tiles = -(-rows // most)
     heads = table[BATCHES] * table[KV_HEADS]
     chunks = -(-tiles // max(1, min(most_tiles(most), tiles * heads // (SHARES * threads))))
     while heads * chunks % threads != 0 and chunks < tiles:
         chunks += 1  # as many for each thread
+    if kernels[CONFIGURE_ATTENTION]:
+        call_plain(kernels[CONFIGURE_ATTENTION], (kernels[CONFIG_OF_ATTENTION],))
     for turn in range(-(-heads * chunks // threads)):
         unit = turn * threads + (tid if turn % 2 == 0 else threads - 1 - tid)
         if unit < heads * chunks:
@@ -185,8 +203,51 @@ def attend_tiles(
             first, behind = tiles * number // chunks, tiles * (number + 1) // chunks
             low, high = rows * first // tiles, rows * behind // tiles
             chunk = Chunk(unit % heads, low, high, behind - first)
-            _attend_chunk(cache, queries, spans, terms, own, kernels, table, cap, chunk)
-            _store_results(terms, y, own, table, chunk)
+            if _attend_chunk(cache, queries, spans, terms, own, kernels, table, cap, chunk):
+                _store_results(terms, y, own, table, chunk)
+                continue
+            of_floats = table[_FIELDS:]
+            again = _scratch_of(scratch, made, of_floats)
+            chunk = Chunk(unit % heads, low, high, -(-(high - low) // of_floats[ROWS]))
+            others = kernels[ATTENTION_KERNELS:]
+            _attend_chunk(cache, queries, spans, terms, again, others, of_floats, cap, chunk)
+            _store_results(terms, y, again, of_floats, chunk)
+    if kernels[RELEASE_ATTENTION]:
+        call_plain(kernels[RELEASE_ATTENTION], (0,))
+
+
+@loop
+def _floats_of(table: Array) -> Any:
+    """Floats that a thread needs for such tiles."""
+    shape = table[ROWS], table[COLUMNS], table[PLANES], table[UNIT]
+    return prefill_floats(table[SIZE], table[OUTPUTS], *shape)
+
+
+@loop
+def _scratch_of(scratch: Array, made: int, table: Array) -> Any:
+    """A thread's scratch memory from a place on, for such tiles."""
+    most, wide, outputs, planes = table[ROWS], table[COLUMNS], table[OUTPUTS], table[PLANES]
+    words, state = _key_words(table[SIZE], planes, table[UNIT]), _round_up(most, wide // VECTORS)
+    tiles, length = most_tiles(most), planes * _key_pairs(table[SIZE], table[UNIT])
+    keys = made + tiles * most * _round_up(outputs, wide)
+    values = keys + KEYS * words
+    scores = values + KEYS * _round_up(outputs, wide)
+    piece = scores + KEYS * most * max(1, planes)
+    seen = piece + SIDE * words
+    states = seen + 2 * state
+    rounded = states + tiles * STATES * state
+    row = rounded + tiles * most * length
+    return Scratch(
+        scratch[made:keys],
+        scratch[states:rounded],
+        scratch[seen:states],
+        scratch[keys:values],
+        scratch[values:scores],
+        scratch[scores:piece],
+        scratch[piece:seen],
+        scratch[rounded:row],
+        scratch[row : row + _row_floats(table[SIZE], outputs, planes, wide)],
+    )
 
 
 @loop
@@ -200,52 +261,75 @@ def _attend_chunk(
     table: Array,
     cap: float,
     chunk: Chunk,
-) -> None:
-    """Goes through the keys that any query of a chunk sees, block by block."""
+) -> Any:
+    """Goes through the keys that any query of a chunk sees, block by block.
+
+    Returns whether all of it can be computed so; there is no result if not.
+    """
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
-    beyond, deep = _round_up(table[OUTPUTS], wide), _round_up(size, SIDE)
+    beyond, planes, unit = _round_up(table[OUTPUTS], wide), table[PLANES], table[UNIT]
     own.sums[: rows * beyond] = 0
-    apart, pairs = own.seen.size // 2, table[PAIRS]
-    a = address(queries) + 4 * (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
-    length = size
-    if pairs:
-        first = (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
-        length = _pairs(size)
-        _round_queries(queries[first : first + rows * size], size, own.rounded)
+    apart = own.seen.size // 2
+    first = (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
+    a, length, depth, largest = address(queries) + 4 * first, size, size, 0
+    words = _round_up(size, SIDE)
+    if planes:
+        depth = _key_pairs(size, unit)
+        length = words = planes * depth
+        largest = _round_queries(queries[first : first + rows * size], kernels, table, own.rounded)
         a = address(own.rounded)
     for tile in range(chunk.tiles):
         state = STATES * apart * tile
         own.states[state : state + apart] = -np.inf
         own.states[state + apart : state + 2 * apart] = 0
     scores, line = address(own.scores), 4 * KEYS
+    powers = scores + (table[ROWS] * line if planes > 1 else 0)
     start, stop = _seen_by_rows(spans, chunk.head, chunk.first, chunk.behind, table)
     for key in range(start, stop, KEYS):
         end = min(key + KEYS, stop)
         place = chunk.head * table[PLACES] + key
-        _pack_keys(cache.keys, place, end - key, kernels, table, own)
-        if pairs:
-            _pack_pairs_of_values(cache.values, place, end - key, table, own)
+        if planes:
+            found = _pack_pairs_of_keys(cache.keys, place, end - key, kernels, table, own)
+            largest = max(largest, found)
+            found = _pack_pairs_of_values(cache.values, place, end - key, kernels, table, own)
+            largest = max(largest, found)
         else:
+            _pack_keys(cache.keys, place, end - key, kernels, table, own)
             _pack_values(cache.values, place, end - key, table, own)
+        if planes > 1 and largest >= LARGEST:
+            return False
         for tile in range(chunk.tiles):
-            low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
+            low, high = _rows_of_tile(tile, rows, chunk.tiles, table)
             first, count = chunk.first + low, high - low
             sees = _seen_by_rows(spans, chunk.head, first, first + count, table)
             columns = min(end, sees[1]) - key
             if columns <= max(sees[0] - key, 0):
                 continue
-            packed = address(own.keys), 4 * deep * wide, -(-columns // wide)
-            of_tile = a + 4 * low * length, 4 * length, length
-            call_products(kernels[count], (*of_tile, *packed, scores, line, 0))
+            multiply = kernels[PRODUCTS + count]
+            packed = address(own.keys), 4 * words * wide, -(-columns // wide)
+            parts = 4 * depth, 4 * depth * wide
+            left = a + 4 * low * length, 4 * length, depth
+            call_products(multiply, (*left, *packed, scores, line, 0, *parts))
             state = address(own.states) + 4 * STATES * apart * tile
             block = chunk.head, key, end, columns
             _softmax_of_tile(spans, terms, own, kernels, table, cap, first, count, block, state)
             packed = address(own.values), 4 * KEYS * wide, beyond // wide
-            to = address(own.sums) + 4 * low * beyond
-            steps = _pairs(columns) if pairs else columns
-            call_products(
-                kernels[count], (scores, line, steps, *packed, to, 4 * beyond, state + 8 * apart)
-            )
+            parts = line // 2, 2 * KEYS * wide
+            sums = address(own.sums) + 4 * low * beyond, 4 * beyond, state + 8 * apart
+            steps = _key_pairs(columns, unit) if planes else columns
+            call_products(multiply, (powers, line, steps, *packed, *sums, *parts))
+    return True
+
+
+@loop(inline=True)
+def _rows_of_tile(tile: Any, rows: Any, tiles: Any, table: Any) -> Any:
+    """The first of a chunk's queries that is in a tile, and the one behind the last.
+
+    Tiles of AMX write whole halves of their rows: those behind a tile are its followers'.
+    """
+    if table[UNIT] > 1:
+        return tile * table[ROWS], min((tile + 1) * table[ROWS], rows)
+    return rows * tile // tiles, rows * (tile + 1) // tiles
 
 
 @loop
@@ -299,31 +383,58 @@ def _seen_by_rows(spans: Any, head: Any, first: Any, behind: Any, table: Any) ->
 def _pack_keys(
     keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> None:
-    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns).
-
-    Or pairs of a key's elements, half as many.
-    """
+    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
     size, wide = table[SIZE], table[COLUMNS]
     step, side, deep = pitch(keys, size), min(SIDE, wide), _round_up(size, SIDE)
     for first in range(0, count, side):
         for j in range(min(side, count - first)):
             start = (place + first + j) * step
-            source, scale = keys[start : start + size], scale_at(keys, start, size)
-            row = address(own.piece) + 4 * j * deep
-            if table[PAIRS]:
-                shorts = shorts_at(row, 2 * _pairs(size))
-                for i in range(size):
-                    shorts[i] = float32_to_bfloat16(element(source[i]) * scale)
-                if size % 2:
-                    shorts[size] = 0
-            else:
-                _widen(source, scale, floats_at(row, size))
-        to = address(own.keys) + 4 * (first // wide * deep * wide + first % wide)
-        for i in range(0, _pairs(size) if table[PAIRS] else size, side):
-            call_transpose(
-                kernels[TRANSPOSE],
-                (address(own.piece) + 4 * i, 4 * deep, to + 4 * i * wide, 4 * wide),
-            )
+            row = floats_at(address(own.piece) + 4 * j * deep, size)
+            _widen(keys[start : start + size], scale_at(keys, start, size), row)
+        _turn(first, size, deep, kernels, table, own)
+
+
+@loop
+def _pack_pairs_of_keys(
+    keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
+) -> Any:
+    """The same in pairs of a key's elements, half as many, further parts behind all of them.
+
+    Returns the largest magnitude of an element, as the bits of a float32.
+    """
+    size, planes, length = table[SIZE], table[PLANES], _key_pairs(table[SIZE], table[UNIT])
+    step, side, largest = pitch(keys, size), min(SIDE, table[COLUMNS]), 0
+    room = _key_words(size, planes, table[UNIT])
+    for first in range(0, count, side):
+        for j in range(min(side, count - first)):
+            start = (place + first + j) * step
+            _widen(keys[start : start + size], scale_at(keys, start, size), own.row)
+            to = address(own.piece) + 4 * j * room
+            largest = max(largest, _split(address(own.row), size, to, 2 * length, kernels))
+        _turn(first, planes * length, room, kernels, table, own)
+    return largest
+
+
+@loop(inline=True)
+def _split(source: Any, count: Any, to: Any, length: Any, kernels: Any) -> Any:
+    """Floats as bfloat16, zeros behind them up to a length; further parts behind these, likewise.
+
+    Returns the largest magnitude of a float as its bits.
+    """
+    return call_narrow(kernels[NARROW_ATTENTION], (source, count, to, 2 * length, length))
+
+
+@loop(inline=True)
+def _turn(first: Any, words: Any, room: Any, kernels: Any, table: Any, own: Any) -> None:
+    """Lays out some keys of a block, as wide as the kernel, from their rows in `own.piece`."""
+    wide = table[COLUMNS]
+    side = min(SIDE, wide)
+    deep = _round_up(words, SIDE) if table[PLANES] == 0 else words
+    to = address(own.keys) + 4 * (first // wide * deep * wide + first % wide)
+    for i in range(0, words, side):
+        call_transpose(
+            kernels[TRANSPOSE], (address(own.piece) + 4 * i, 4 * room, to + 4 * i * wide, 4 * wide)
+        )
 
 
 @loop
@@ -345,43 +456,50 @@ def _pack_values(values: Array, place: int, count: int, table: Array, own: Scrat
 
 @loop
 def _pack_pairs_of_values(
-    values: Array, place: int, count: int, table: Array, own: Scratch
-) -> None:
-    """The same in pairs of two values' elements, half as many; the last may lack its second one."""
-    outputs, wide = table[OUTPUTS], table[COLUMNS]
-    step = pitch(values, outputs)
-    for pair in range(_pairs(count)):
-        start = (place + 2 * pair) * step
-        there = 2 * pair + 1 < count
-        after = start + step if there else start
-        scale, other = scale_at(values, start, outputs), scale_at(values, after, outputs)
-        for block in range(-(-outputs // wide)):
-            first = block * wide
-            width = min(wide, outputs - first)
-            row = sizes_at(address(own.values) + 4 * (block * KEYS + pair) * wide, wide)
-            one = values[start + first : start + first + width]
-            two = values[after + first : after + first + width]
-            for i in range(width):
-                low = float32_to_bfloat16(element(one[i]) * scale)
-                high = float32_to_bfloat16(element(two[i]) * other)
-                row[i] = np.int32(low) | np.int32(np.int32(high) << np.int32(16))
-            if not there:
-                for i in range(width):
-                    row[i] &= np.int32(0xFFFF)
-            row[width:] = 0
+    values: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
+) -> Any:
+    """The same in pairs of two values' elements, half as many; the last may lack its second one.
+
+    Zeros fill up the last unit of pairs; further parts lie behind all pairs of a block. Returns the
+    largest magnitude of an element, as the bits of a float32.
+    """
+    outputs, wide, planes = table[OUTPUTS], table[COLUMNS], table[PLANES]
+    beyond, step, largest = _round_up(outputs, wide), pitch(values, outputs), 0
+    low = address(own.row) + 4 * max(table[SIZE], outputs)
+    high = low + 2 * planes * beyond
+    for pair in range(_key_pairs(count, table[UNIT])):
+        for side in range(2):
+            there, start = 2 * pair + side < count, (place + 2 * pair + side) * step
+            if there:
+                scale = scale_at(values, start, outputs)
+                _widen(values[start : start + outputs], scale, own.row)
+            to = high if side else low
+            given = address(own.row), outputs if there else 0
+            largest = max(largest, _split(*given, to, beyond, kernels))
+        for plane in range(planes):
+            for first in range(0, beyond, wide):
+                behind = 2 * (plane * beyond + first)
+                ones, others = shorts_at(low + behind, wide), shorts_at(high + behind, wide)
+                at = first * KEYS + (plane * KEYS // 2 + pair) * wide
+                row = sizes_at(address(own.values) + 4 * at, wide)
+                for i in range(wide):
+                    row[i] = np.int32(ones[i]) | np.int32(np.int32(others[i]) << np.int32(16))
+    return largest
 
 
 @loop
-def _round_queries(queries: Array, size: int, rounded: Array) -> None:
-    """Queries as pairs of bfloat16, a zero behind an odd number of elements."""
-    wide = 2 * _pairs(size)
+def _round_queries(queries: Array, kernels: Array, table: Array, rounded: Array) -> Any:
+    """Queries as pairs of bfloat16, filled up with zeros, further parts behind these.
+
+    Returns the largest magnitude of an element, as the bits of a float32.
+    """
+    size, largest = table[SIZE], 0
+    length = 2 * _key_pairs(size, table[UNIT])
     for first in range(queries.size // size):
-        row = shorts_at(address(rounded) + 2 * first * wide, wide)
-        source = queries[first * size : (first + 1) * size]
-        for i in range(size):
-            row[i] = float32_to_bfloat16(source[i])
-        if size % 2:
-            row[size] = 0
+        to = address(rounded) + 2 * table[PLANES] * first * length
+        given = address(queries) + 4 * first * size, size
+        largest = max(largest, _split(*given, to, length, kernels))
+    return largest
 
 
 @loop(inline=True)
@@ -398,7 +516,7 @@ def _store_results(terms: Terms, y: Array, own: Scratch, table: Array, chunk: Ch
     beyond = _round_up(outputs, table[COLUMNS])
     rows, apart = chunk.behind - chunk.first, own.seen.size // 2
     for tile in range(chunk.tiles):
-        low, high = rows * tile // chunk.tiles, rows * (tile + 1) // chunk.tiles
+        low, high = _rows_of_tile(tile, rows, chunk.tiles, table)
         for row in range(low, high):
             known = STATES * apart * tile + row - low
             top, total = own.states[known], own.states[known + apart]
@@ -415,29 +533,50 @@ def _round_up(count: Any, unit: Any) -> Any:
 
 
 @register_jitable
-def _pairs(count: Any) -> Any:
-    """Pairs that so many elements make."""
-    return (count + 1) // 2
+def _key_pairs(size: Any, unit: Any) -> Any:
+    """Pairs that so many elements make, in whole units."""
+    return _round_up((size + 1) // 2, unit)
+
+
+@register_jitable
+def _key_words(size: Any, planes: Any, unit: Any) -> Any:
+    """Words of a key that is laid out."""
+    return max(_round_up(size, SIDE), planes * _key_pairs(size, unit))
+
+
+@register_jitable
+def _row_floats(size: Any, outputs: Any, planes: Any, wide: Any) -> Any:
+    """Floats that a key or value takes, and two values as bfloat16."""
+    return max(size, outputs) + planes * _round_up(outputs, wide)
 
 
 @register_jitable
 def most_tiles(rows: Any) -> Any:
     """Tiles of so many rows in a chunk, at most."""
-    return max(1, CHUNK_ROWS // rows)
+    return -(-CHUNK_ROWS // rows)
 
 
 @register_jitable
-def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any) -> Any:
-    """Floats that a thread of `attend_tiles` needs."""
-    beyond, deep = _round_up(outputs, columns), _round_up(size, SIDE)
+def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any, planes: Any, unit: Any) -> Any:
+    """Floats that a thread of `attend_tiles` needs for tiles of a shape."""
+    beyond, words = _round_up(outputs, columns), _key_words(size, planes, unit)
     state = _round_up(rows, columns // VECTORS)
-    kept = most_tiles(rows) * (rows * (beyond + _pairs(size)) + STATES * state) + 2 * state
-    return kept + KEYS * (deep + beyond + rows) + SIDE * deep + _LINE
+    of_row = beyond + planes * _key_pairs(size, unit)
+    kept = most_tiles(rows) * (rows * of_row + STATES * state) + 2 * state
+    kept += _row_floats(size, outputs, planes, columns)
+    return kept + KEYS * (words + beyond + rows * max(1, planes)) + SIDE * words + _LINE
 
 
-def tile_size(level: Level) -> tuple[int, int]:
-    """Most rows, and the columns, of a tile."""
-    return tile_rows(level, Arithmetic.F32), tile_columns(level)
+def tile_shapes(level: Level, arithmetic: Arithmetic) -> list[TileShape]:
+    """How attention is cut: first as products of some arithmetic are, then for what these lack."""
+    columns = tile_columns(level)
+    plain = TileShape(tile_rows(level, Arithmetic.F32), columns)
+    if on_tiles(level, arithmetic) and arithmetic.planes <= 2:
+        tiles = TileShape(TILE_ROWS, columns, arithmetic.planes, TILE_PAIRS)
+        return [tiles] if arithmetic.planes == 1 else [tiles, plain]
+    if arithmetic is Arithmetic.BF16 and in_pairs(level):
+        return [plain._replace(planes=1)]
+    return [plain]
 
 
 prefill_kernel = CacheKernel(attend_tiles, 2)

@@ -22,9 +22,8 @@ from partita_cpu.kernels.attention.cache_prefill import (
     Target,
     prefill_floats,
     prefill_kernel,
-    tile_size,
+    tile_shapes,
 )
-from partita_cpu.llvm.tiles.attend import in_pairs
 
 _LEAST_KEYS = 256
 """Keys are cut in parts for more threads only if each part can have as many."""
@@ -109,14 +108,15 @@ def attend_places(
     work = rows * (size + outputs) * counts.places
     given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
     if choice is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
-        pairs = choice.arithmetic is Arithmetic.BF16 and in_pairs(choice.level)
-        table += [*tile_size(choice.level), int(pairs)]
-        floats = prefill_floats(size, outputs, *tile_size(choice.level))
+        level, arithmetic = choice.level, choice.arithmetic
+        shapes = tile_shapes(level, arithmetic)
+        floats = max(prefill_floats(size, outputs, *shape) for shape in shapes)
         scratch = b.empty((threads * floats,), np.float32)
-        kernels = b.constant(attention_kernels(choice.level, pairs))
-        known = b.constant(integers(table))
-        target = Target(b.flat(y), scratch)
-        b.call(prefill_kernel, *given, target, kernels, known, scoring.cap, work=work)
+        kernels = np.concatenate([attention_kernels(level, shape.planes) for shape in shapes])
+        known = b.constant(integers([x for shape in shapes for x in (*table, *shape)]))
+        rest = Target(b.flat(y), scratch), b.constant(kernels), known, scoring.cap
+        kind = (arithmetic if shapes[0].planes else Arithmetic.F32).exec_type(level)
+        b.call(prefill_kernel, *given, *rest, work=work, exec_type=kind)
         return
     partial = b.empty((rows * parts * (outputs + 2),), np.float32)
     results, known = Results(b.flat(y), partial), b.constant(integers(table))

@@ -14,10 +14,10 @@ from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.fma import PARAMETERS
 
 TILE_BYTES = 1024
-_A_TILES = (4, 5)
-_B_TILES = (6, 7)
+A_TILES = (4, 5)
+B_TILES = (6, 7)
 
-_Load = tuple[str, int, int]
+Load = tuple[str, int, int]
 """Loads half 0 or 1 of "a" or "b" (rows or columns), of some part, to its tile."""
 
 PRODUCTS = {
@@ -28,13 +28,13 @@ PRODUCTS = {
 """By number of parts, which part of b meets which part of a; neighbours have one in common."""
 
 
-def _schedule(halves: int, planes: int) -> list[_Load | tuple[int, int]]:
+def schedule(halves: int, planes: int) -> list[Load | tuple[int, int]]:
     """A step along k: loads, and products of a half of a with one of b.
 
     What the next product needs is loaded while the last ones are computed, into tiles that no
     product waits for.
     """
-    made: list[_Load | tuple[int, int]] = []
+    made: list[Load | tuple[int, int]] = []
     held: dict[tuple[str, int], int] = {}
     before = -1
     for of_b, of_a in PRODUCTS[planes]:
@@ -81,34 +81,32 @@ def amx_tile(
     wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
     beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
     pitch = "64" if packed else "%lda"
-    schedule = _schedule(halves, planes)
+    order = schedule(halves, planes)
 
-    def load(a: str, b: str, what: _Load) -> None:
+    def load(a: str, b: str, what: Load) -> None:
         side, half, part = what
         if side == "a":
             place = a
             for _ in range(part):
                 place = f.at(place, apart)
             place = f.at(place, below) if half else place
-            tile = f"i8 {_A_TILES[half]}, ptr {place}, i64 {pitch}"
+            tile = f"i8 {A_TILES[half]}, ptr {place}, i64 {pitch}"
         else:
             place = f.at(b, 2 * TILE_BYTES * part) if part else b
             place = f.at(place, wide_b) if half else place
-            tile = f"i8 {_B_TILES[half]}, ptr {place}, i64 64"
+            tile = f"i8 {B_TILES[half]}, ptr {place}, i64 64"
         f.do(f"call void @llvm.x86.tileloadd64({tile})")
 
     def step(_: str, values: list[str]) -> list[str]:
         a, b, ahead = values
         asked = 0
-        for done, what in enumerate(schedule, 1):
+        for done, what in enumerate(order, 1):
             if isinstance(what[0], str):
                 load(a, b, (what[0], what[1], what[2]))
             else:
-                i, j = what[0], what[1]
-                tiles = f"i8 {2 * i + j}, i8 {_A_TILES[i]}, i8 {_B_TILES[j]}"
-                f.do(f"call void @llvm.x86.tdpbf16ps({tiles})")
+                add_product(f, what[0], what[1])
             # All at once they would keep a's loads waiting for the memory's buffers.
-            while asked * len(schedule) < fetched * done:
+            while asked * len(order) < fetched * done:
                 f.do(prefetch(f.at(ahead, asked)))
                 asked += 64
         return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched)]
@@ -128,6 +126,13 @@ def amx_tile(
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
+
+
+def add_product(f: Function, half_of_a: int, half_of_b: int) -> None:
+    """Adds the product of two tiles that were loaded to its sums."""
+    sums = 2 * half_of_a + half_of_b
+    tiles = f"i8 {sums}, i8 {A_TILES[half_of_a]}, i8 {B_TILES[half_of_b]}"
+    f.do(f"call void @llvm.x86.tdpbf16ps({tiles})")
 
 
 def _begin_sums(f: Function, places: list[int]) -> None:
@@ -167,9 +172,9 @@ def tile_config(step: int) -> bytes:
     Palette 1; sums have 16 rows of 64 bytes, a's tiles shorter rows, b's fewer.
     """
     widths, heights = [64] * 8, [16] * 8
-    for tile in _A_TILES:
+    for tile in A_TILES:
         widths[tile] = 2 * step
-    for tile in _B_TILES:
+    for tile in B_TILES:
         heights[tile] = step // 2
     sizes = [byte for width in widths for byte in (width, 0)]
     return bytes([1, *[0] * 15, *sizes, *[0] * 16, *heights, *[0] * 8])

@@ -15,13 +15,15 @@ from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Factors, Products
 
 PRODUCT_PARAMETERS = (
-    "ptr %a, i64 %lda, i64 %depth, ptr %b, i64 %step, i64 %blocks, ptr %y, i64 %ldy, ptr %shares"
+    "ptr %a, i64 %lda, i64 %depth, ptr %b, i64 %step, i64 %blocks, ptr %y, i64 %ldy, "
+    "ptr %shares, i64 %further_a, i64 %further_b"
 )
 """a: the first row; lda: bytes to the next one. depth: length of a row, in pairs where these are
 multiplied. b: the first packed block of columns, (depth, columns of a tile); step: bytes to the
 next one; blocks: how many. y: the first row of the result, which has all columns of all blocks;
 ldy: bytes to the next one. shares: null, or for each row a factor: y begins with what it had, times
-the factor."""
+the factor. further_a, further_b: bytes from the parts of elements to their next ones, for kernels
+that multiply sums of several."""
 
 SOFTMAX_PARAMETERS = "ptr %scores, i64 %line, i64 %rows, i64 %columns, ptr %seen, ptr %state"
 """scores: of a tile; line: bytes from one query's to the next one's. columns: all, rounded up to
@@ -42,17 +44,27 @@ _NOTHING = "0xFFF0000000000000"
 def functions(level: Level) -> list[Function]:
     """All kernels of a level."""
     made = _functions_of(level, "", Factors.FLOATS)
+    if level.tiles:
+        for planes in (1, 2):
+            end = f"{TILED}{planes}"
+            made.append(online_softmax(f"online_softmax{end}", TILE_ROWS, level.lanes, planes))
     return made + _functions_of(level, PAIRED, Factors.PAIRS) if in_pairs(level) else made
 
 
 PAIRED = "_pairs"
 """Behind the names of kernels for pairs of bfloat16."""
 
+TILED = "_tiles"
+"""Behind the names of kernels that go with AMX; then comes in how many bfloat16 a factor is."""
+
+TILE_ROWS = 32
+"""Most queries of a tile of AMX."""
+
 
 def in_pairs(level: Level) -> bool:
-    """Whether there are kernels for pairs of bfloat16.
+    """Whether there are kernels for pairs of bfloat16 by vectors.
 
-    Processors with tiles multiply them by vectors no faster than floats.
+    Processors with tiles multiply them by these, and by vectors no faster than floats.
     """
     return level.dots_bfloat16 and not level.tiles
 
@@ -60,8 +72,8 @@ def in_pairs(level: Level) -> bool:
 def _functions_of(level: Level, end: str, factors: Factors) -> list[Function]:
     rows, lanes = range(1, level.rows + 1), level.lanes
     made = [products(f"products{end}_{count}", count, lanes, factors) for count in rows]
-    pairs = factors is Factors.PAIRS
-    return [*made, online_softmax(f"online_softmax{end}", level.rows, lanes, pairs)]
+    planes = int(factors is Factors.PAIRS)
+    return [*made, online_softmax(f"online_softmax{end}", level.rows, lanes, planes)]
 
 
 def products(name: str, rows: int, lanes: int, factors: Factors = Factors.FLOATS) -> Function:
@@ -120,7 +132,7 @@ def state_rows(rows: int, lanes: int) -> int:
     return -(-rows // lanes) * lanes
 
 
-def online_softmax(name: str, rows: int, lanes: int, pairs: bool = False) -> Function:
+def online_softmax(name: str, rows: int, lanes: int, planes: int = 0) -> Function:
     """``exp(score - the largest one so far)``, 0 for keys that are not seen; the state goes on.
 
     A NaN makes the sum NaN. Where all scores so far are minus infinity all results are 0.
@@ -129,18 +141,22 @@ def online_softmax(name: str, rows: int, lanes: int, pairs: bool = False) -> Fun
         name: Its symbol.
         rows: Most queries of a tile.
         lanes: Floats of a vector.
-        pairs: Whether powers become bfloat16, side by side from the start of their query's scores;
-            what is added up is not rounded.
+        planes: 1 if powers become bfloat16, side by side from the start of their query's scores; 2
+            if they become sums of two. Then they lie behind the scores of so many rows, line by
+            line, and their second parts in the second half of a line. What is added up is not
+            rounded.
     """
-    return _Softmax(name, rows, lanes, pairs).function()
+    return _Softmax(name, rows, lanes, planes).function()
 
 
 class _Softmax:
     """Writes the kernel."""
 
-    def __init__(self, name: str, rows: int, lanes: int, pairs: bool) -> None:
+    def __init__(self, name: str, rows: int, lanes: int, planes: int) -> None:
         f = self._f = Function(name, SOFTMAX_PARAMETERS)
-        self._lanes, self._pairs = lanes, pairs
+        self._lanes, self._planes = lanes, planes
+        self._behind = f.let(f"mul i64 %line, {rows}") if planes > 1 else ""
+        self._half_line = f.let("lshr i64 %line, 1")
         self._apart = 4 * state_rows(rows, lanes)
         self._formulas = Formulas(f, lanes)
         self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
@@ -207,8 +223,9 @@ class _Softmax:
             powers = self._formulas.exp_below_zero(less)
             for x, target, mask, before in zip(powers, targets, masks, sums, strict=True):
                 counted = self._chosen(mask, x, zero)
-                if self._pairs:
-                    store_parts(f, self._lanes, counted, target, None, 1)
+                if self._planes:
+                    parts = self._planes, self._half_line
+                    store_parts(f, self._lanes, counted, target, None, *parts)
                 else:
                     f.do(f"store {v} {counted}, ptr {target}, align 4")
                 added.append(f.let(f"fadd {v} {before}, {counted}"))
@@ -240,7 +257,8 @@ class _Softmax:
             f.splat(lanes, "i32", f.load("i32", place)) for place in (seen, f.at(seen, self._apart))
         )
         numbers = f.let(f"sub {ints} <{', '.join(f'i32 {i}' for i in range(lanes))}>, {first}")
-        further, size = f.splat(lanes, "i32", str(lanes)), 2 if self._pairs else 4
+        further, size = f.splat(lanes, "i32", str(lanes)), 2 if self._planes else 4
+        powers = f.at(scores, self._behind) if self._behind else scores
 
         def body(_: str, carried: list[str]) -> list[str]:
             at, to, numbers, *values = carried
@@ -254,7 +272,7 @@ class _Softmax:
             forward = [f.at(at, 4 * lanes * TOGETHER), f.at(to, size * lanes * TOGETHER)]
             return [*forward, numbers, *values]
 
-        state = [("ptr", scores), ("ptr", scores), (ints, numbers), *[(v, begin)] * TOGETHER]
+        state = [("ptr", scores), ("ptr", powers), (ints, numbers), *[(v, begin)] * TOGETHER]
         return f.loop(self._rounds, state, body)[3:]
 
     def _base(self, top: str) -> str:
