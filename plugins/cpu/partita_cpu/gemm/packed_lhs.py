@@ -41,7 +41,7 @@ HALF = 16
 TILE = HALF * STEP
 """Elements of it."""
 
-WEIGHTS_SHARE = 1 / 3
+WEIGHTS_SHARE = 3 / 8
 """Of the first-level cache, for the weights of a tile's columns that stay there from tile to tile.
 
 Behind so many steps along k sums are put aside. Tiles of the left side and of sums take the rest.
