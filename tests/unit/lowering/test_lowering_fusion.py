@@ -542,6 +542,26 @@ def test_layer_normalization_spelled_out(chain, expected):
     check(model_of(text, weights, opset=17), expected, x=normal(3, 5, 24))
 
 
+SPELLED = "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"
+
+
+@pytest.mark.parametrize(
+    ("size", "given"),
+    [("1", 1), ("K", 1), ("K", 24)],
+)
+def test_layer_normalization_of_an_axis_that_its_scale_may_repeat(size, given):
+    """A row of one element is normalized to 0, and its product with the scale is a longer row."""
+    weights = {
+        "two": np.float32(2),
+        "eps": np.float32(1e-3),
+        "g1": normal(24),
+        "b1": normal(24),
+    }
+    chain = SQUARE + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)"
+    text = f"g (float[N, {size}] x) => (float[N, 24] y) {{ {chain} }}"
+    check(model_of(text, weights, opset=17), SPELLED, x=normal(3, given))
+
+
 def test_layer_normalization_with_axes_as_inputs():
     weights = {
         "two": np.float32(2),

@@ -78,7 +78,7 @@ def _fuse(rewriter: Rewriter, root: Node) -> None:
     result = quotient[-1]
     scaled = rewriter.only_user(result.outputs[0], "Mul")
     scale = None if scaled is None else _row(other_input(scaled, result.outputs[0]))
-    if scaled is None or scale is None:
+    if scaled is None or scale is None or not _is_row_of(scale, x):
         return
     group.append(scaled)
     inputs: list[Value | None] = [x, scale]
@@ -147,6 +147,14 @@ def _over_last(node: Node, x: Value) -> bool:
     if not axes or len(axes) != 1 or not node.attrs.get("keepdims", 1):
         return False
     return axes[0] == -1 or (x.shape is not None and axes[0] == len(x.shape) - 1)
+
+
+def _is_row_of(scale: Value, x: Value) -> bool:
+    """Whether a scale surely has as many elements as the last axis of ``x``.
+
+    A product with a longer one would repeat the elements of an axis of size 1.
+    """
+    return scale.const is not None and x.shape is not None and x.shape[-1:] == scale.const.shape
 
 
 def _row(value: Value | None) -> Value | None:

@@ -33,6 +33,36 @@ def test_layer_normalization(axis, with_bias):
     )
 
 
+@pytest.mark.parametrize("device", ["CPU", "OPENCL"])
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("declared", [["N", "K"], None])
+def test_layer_normalization_spelled_out_where_a_size_is_unknown(core, device, size, declared):
+    constants = {"two": np.float32(2), "eps": np.float32(1e-5), "scale": normal(2, 8)}
+    nodes = [
+        onnx.helper.make_node("ReduceMean", ["x"], ["m"], axes=[-1]),
+        onnx.helper.make_node("Sub", ["x", "m"], ["d"]),
+        onnx.helper.make_node("Pow", ["d", "two"], ["p"]),
+        onnx.helper.make_node("ReduceMean", ["p"], ["v"], axes=[-1]),
+        onnx.helper.make_node("Add", ["v", "eps"], ["e"]),
+        onnx.helper.make_node("Sqrt", ["e"], ["r"]),
+        onnx.helper.make_node("Div", ["d", "r"], ["q"]),
+        onnx.helper.make_node("Mul", ["q", "scale"], ["y"]),
+    ]
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        nodes,
+        "spelled out",
+        [onnx.helper.make_tensor_value_info("x", kind, declared)],
+        [onnx.helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(np.asarray(x), name) for name, x in constants.items()],
+    )
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    x = normal(1, 3, size)
+    (expected,) = onnxruntime_results(model, {"x": x})
+    np.testing.assert_allclose(core.compile_model(model, device)([x])[0], expected, atol=1e-5)
+
+
 def test_layer_normalization_of_a_far_mean():
     x = (normal(4, 8, 768).astype(np.float64) + 1e4).astype(np.float32)
     wide = x.astype(np.float64)
