@@ -18,6 +18,7 @@ from partita.frontends.tflite import one_runtime
 from partita.printable import shown
 from partita.properties.values import Config, check_name, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
+from partita.system.gc_pause import few_collections
 from partita.version import __version__
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Core:
 
     # ---------------------------------------------------------------------- models
 
+    @few_collections()
     def read_model(
         self,
         model: Any,
@@ -160,6 +162,7 @@ class Core:
             self._devices.extensions = Extensions()
         self._devices.extensions.add(extension)
 
+    @few_collections()
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it supports; affinities in the model are ignored.
 
@@ -174,6 +177,7 @@ class Core:
         plugin, properties = self._devices.target(device_name, config)
         return query_with(plugin, properties, self.read_model(model))
 
+    @few_collections()  # one for all: where it ends, what was made is gone through
     def compile_model(
         self,
         model: Any,
@@ -222,6 +226,7 @@ class Core:
                 error.lines += (f"Put another device behind it: '{several}'.",)
             raise
 
+    @few_collections()
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Imports a model that ``CompiledModel.export_model`` wrote: bytes, a stream or a tensor.
 

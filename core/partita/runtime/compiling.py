@@ -18,7 +18,6 @@ from partita.runtime.compiled_model import CompiledModel
 from partita.runtime.plugin_core import compile_with, identity_with
 from partita.storage import exported_model
 from partita.storage.model_cache import ModelCache, key_of
-from partita.system.gc_pause import few_collections
 
 if TYPE_CHECKING:
     from partita.extensions import Extensions
@@ -68,7 +67,6 @@ def compiled(
     return fresh
 
 
-@few_collections()  # one for reading and compiling: where it ends, what was made is gone through
 def _compiled(
     plugin: DevicePlugin,
     properties: DeviceProperties,

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+import partita
+from partita.runtime.plugin_core import PluginCore
 from partita.system.gc_pause import few_collections
 
 
@@ -56,3 +58,19 @@ def test_what_an_application_has_set_stays():
     with few_collections():
         gc.set_threshold(1_000, 10, 10)
     assert gc.get_threshold() == (1_000, 10, 10)
+
+
+@pytest.mark.parametrize("name", ["query_model", "compile_model", "import_model"])
+def test_devices_are_looked_for_with_few(name, monkeypatch):
+    """What opens a device imports its driver's packages, which is as many objects as a model."""
+    found = []
+
+    def find(*_):
+        found.append(gc.get_threshold()[0])
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PluginCore, "target", find)
+    with pytest.raises(ZeroDivisionError):
+        getattr(partita.Core(), name)(b"", "CPU")
+    assert found[0] > 100_000
+    assert gc.get_threshold() == (700, 10, 10)

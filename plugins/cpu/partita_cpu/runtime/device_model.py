@@ -46,7 +46,6 @@ from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
-from partita.system.gc_pause import few_collections
 from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
@@ -99,7 +98,6 @@ class CpuModel(DeviceModel):
         CompileError: An operation cannot be computed for the model's shapes.
     """
 
-    @few_collections()
     def __init__(
         self,
         model: Model,
