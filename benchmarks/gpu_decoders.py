@@ -134,7 +134,7 @@ def without(kernel: str) -> Iterator[None]:
 
     def enqueue(sequence: launch_batch.KernelSequence, queue: Any) -> None:
         if id(sequence) not in others:
-            left = [call for call in sequence._calls if call[0].function_name != kernel]
+            left = [call for call in sequence._calls if call[0].name != kernel]
             others[id(sequence)] = launch_batch.KernelSequence(left)
         whole(others[id(sequence)], queue)
 

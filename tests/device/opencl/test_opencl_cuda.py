@@ -24,6 +24,7 @@ from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.run_turns import Turns
 from partita_opencl.runtime import bound_plan
 from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
+from partita_opencl.runtime.driver_loops import DriverKernel
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 from .comparison import compiled, floats
@@ -434,9 +435,7 @@ class ThroughOpenCl(OpenClCommands):
     made: ClassVar[list["ThroughOpenCl"]] = []
 
     def __init__(self, _side, kernels, arguments) -> None:
-        import pyopencl as cl
-
-        made = [cl.Kernel(kernel.program, kernel.name) for kernel in kernels]
+        made = [DriverKernel(kernel.program, kernel.name) for kernel in kernels]
         sizes = [(tuple(one.global_size), tuple(one.local_size)) for one in kernels]
         super().__init__(SharedKernels(), made, sizes, arguments, Turns())
         self.is_possible, self.launches, self.repeats = True, 0, 0

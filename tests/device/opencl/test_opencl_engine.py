@@ -468,6 +468,8 @@ def loops(request, monkeypatch):
     if request.param == "function":
         lacking = SimpleNamespace(**{**vars(ctypes), "CDLL": lambda _: object()})
         monkeypatch.setattr(driver_loops, "ctypes", lacking)
+        by_driver = driver_loops.kernel_functions.__wrapped__
+        monkeypatch.setattr(driver_loops, "kernel_functions", by_driver)
         find = find.__wrapped__
     elif request.param == "handles":
         monkeypatch.setattr(driver_loops.struct, "calcsize", lambda _: 4)
@@ -500,7 +502,7 @@ def test_arguments_that_the_driver_refuses_are_a_typed_error(loops):
     )
     array = np.zeros(4, np.float32)
     buffers = [device.pool.allocate(array.nbytes, array) for _ in range(3)]
-    kernels = [cl.Kernel(program, "add") for _ in range(2)]
+    kernels = [driver_loops.DriverKernel(program, "add") for _ in range(2)]
     queue = cl.CommandQueue(device.context, device.handle)
     values = [[buffers[0], np.float32(1).tobytes()], [buffers[1], np.float32(2).tobytes()]]
     arguments = shared_kernels.KernelArguments(kernels, values)
@@ -508,7 +510,7 @@ def test_arguments_that_the_driver_refuses_are_a_typed_error(loops):
         arguments.change(1, 0, buffer)
         arguments.set_all()
         for kernel in kernels:
-            cl.enqueue_nd_range_kernel(queue, kernel, (4,), (4,))
+            launch_batch.enqueued(queue, (kernel, (4,), (4,)))
     results = []
     for buffer in buffers:
         cl.enqueue_copy(queue, array, buffer)
@@ -517,6 +519,58 @@ def test_arguments_that_the_driver_refuses_are_a_typed_error(loops):
     values = [[buffers[0], np.float32(1).tobytes()], [buffers[1], np.float64(2).tobytes()]]
     with pytest.raises(cl.Error, match="INVALID_ARG_SIZE"):
         shared_kernels.KernelArguments(kernels, values).set_all()
+
+
+def test_a_run_makes_no_kernels_of_pyopencls(monkeypatch):
+    import pyopencl as cl
+
+    model, feeds = residual_network()
+    request = partita.Core().compile_model(model, "OPENCL").create_infer_request()
+
+    def refuse(*_):
+        raise AssertionError("pyopencl makes a kernel")
+
+    with monkeypatch.context() as held:
+        held.setattr(cl, "Kernel", refuse)
+        first = request.infer(feeds)[0].copy()
+        moved = {name: array.copy() for name, array in feeds.items()}
+        np.testing.assert_array_equal(request.infer(moved)[0], first)
+    np.testing.assert_allclose(first, expected(model, feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_that_a_program_lacks_is_a_typed_error(loops):
+    import pyopencl as cl
+
+    device = find_device("")
+    source = "__kernel void there(__global float* x) { x[0] = 1; }"
+    program = program_cache.built_program(
+        cl._cl._Program(device.context, source), "", device.handle
+    )
+    assert driver_loops.DriverKernel(program, "there").opencl.function_name == "there"
+    with pytest.raises(cl.Error, match="INVALID_KERNEL_NAME"):
+        driver_loops.DriverKernel(program, "elsewhere")
+
+
+def test_kernels_are_released(monkeypatch):
+    import pyopencl as cl
+
+    device = find_device("")
+    source = "__kernel void there(__global float* x) { x[0] = 1; }"
+    program = program_cache.built_program(
+        cl._cl._Program(device.context, source), "", device.handle
+    )
+    create, release = driver_loops.kernel_functions()
+    released = []
+
+    def note(handle):
+        released.append((handle, release(handle)))
+
+    monkeypatch.setattr(driver_loops, "kernel_functions", lambda: (create, note))
+    kernel = driver_loops.DriverKernel(program, "there")
+    handle, outlives = kernel.int_ptr, kernel.opencl
+    del kernel
+    assert released == [(handle, 0)]
+    assert outlives.reference_count == 1
 
 
 def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
@@ -529,8 +583,8 @@ def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
     )
     array = np.ones(8, np.float32)
     buffer = device.pool.allocate(array.nbytes, array)
-    good, bad = cl.Kernel(program, "half_of"), cl.Kernel(program, "half_of")
-    good.set_arg(0, buffer)
+    good, bad = (driver_loops.DriverKernel(program, "half_of") for _ in range(2))
+    good.opencl.set_arg(0, buffer)
     queue = cl.CommandQueue(device.context, device.handle)
     calls = [(good, (8,), (4,))] * 3
     launch_batch.KernelSequence(calls).enqueue(queue)

@@ -14,7 +14,8 @@ from partita_opencl.cuda.replay import Kernel, Replay, launch_once
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.run_turns import Turns
-from partita_opencl.runtime.launch_batch import KernelSequence
+from partita_opencl.runtime.driver_loops import DriverKernel
+from partita_opencl.runtime.launch_batch import KernelSequence, enqueued
 from partita_opencl.runtime.shared_kernels import KernelArguments, SharedKernels
 
 
@@ -45,20 +46,14 @@ class Single:
     def __init__(self, program: Any, name: str, arguments: list[Argument]) -> None:
         self.kernel = Kernel(program, name, (1,), (1,))
         self.arguments = arguments
-        self._made: Any = None
+        self._made: DriverKernel | None = None
 
     def by_opencl(self, queue: Any) -> None:
         """Enqueues it."""
-        import pyopencl as cl
-
         if self._made is None:
-            self._made = cl.Kernel(self.kernel.program, self.kernel.name)
-        for position, value in enumerate(self.arguments):
-            if isinstance(value, bytes):
-                self._made._set_arg_buf(position, value)
-            else:
-                self._made.set_arg(position, value)
-        cl.enqueue_nd_range_kernel(queue, self._made, (1,), (1,))
+            self._made = DriverKernel(self.kernel.program, self.kernel.name)
+        KernelArguments([self._made], [self.arguments]).set_all()
+        KernelSequence([(self._made, (1,), (1,))]).enqueue(queue)
 
 
 class Commands(Protocol):
@@ -108,7 +103,7 @@ class OpenClCommands:
 
     Args:
         kernels: The request's kernels, with the arguments that its plans give them in turns.
-        made: A ``pyopencl.Kernel`` for each launch.
+        made: A kernel for each launch.
         sizes: Global and local size of each.
         arguments: By kernel, a value for each position.
         turns: Of the device.
@@ -117,12 +112,12 @@ class OpenClCommands:
     def __init__(
         self,
         kernels: SharedKernels,
-        made: Sequence[Any],
+        made: Sequence[DriverKernel],
         sizes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
         arguments: Sequence[Sequence[Argument]],
         turns: Turns,
     ) -> None:
-        self._shared, self._kernels, self._turns = kernels, made, turns
+        self._shared, self._turns = kernels, turns
         self._arguments = KernelArguments(made, arguments)
         self._launches = [(kernel, *size) for kernel, size in zip(made, sizes, strict=True)]
         self._sequence = KernelSequence(self._launches)
@@ -134,7 +129,7 @@ class OpenClCommands:
         """See :class:`Commands`."""
         self._arguments.change(number, position, buffer)
         if self._shared.user is self:
-            self._kernels[number].set_arg(position, buffer)
+            self._arguments.set(number, position)
 
     def leave_out(self, numbers: Set[int]) -> None:
         """See :class:`Commands`."""
@@ -181,10 +176,8 @@ class OpenClCommands:
 
     def launch_noting(self) -> list[tuple[int, Any]]:
         """Launches the kernels one by one; the number and the event of each."""
-        import pyopencl as cl
-
         return [
-            (number, cl.enqueue_nd_range_kernel(self._queue, *launch))
+            (number, enqueued(self._queue, launch))
             for number, launch in enumerate(self._launches)
             if number not in self._left_out
         ]

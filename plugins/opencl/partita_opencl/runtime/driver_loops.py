@@ -1,6 +1,6 @@
-"""Native loops over functions of the driver: a call from Python takes longer than most of them.
+"""Kernels by the driver's own functions, and native loops over these.
 
-They are compiled at first use, for the driver loader's own functions.
+A call from Python takes longer than most of the functions. Loops are compiled at first use.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ctypes
 import functools
 import logging
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,14 +37,76 @@ class DriverLoops(NamedTuple):
     set_all: Callable[[int, int], int]
 
 
+class DriverKernel:
+    """A kernel, of which pyopencl's own object is made when somebody needs that.
+
+    For each of its objects pyopencl generates Python code, which takes a hundred times as long as
+    to make the kernel.
+
+    Args:
+        program: The ``pyopencl.Program`` that has it.
+        name: Its name.
+
+    Raises:
+        pyopencl.Error: The driver refuses.
+
+    Attributes:
+        name: Its name.
+        int_ptr: What the driver knows it by.
+    """
+
+    def __init__(self, program: Any, name: str) -> None:
+        import pyopencl as cl
+
+        self.name = name
+        functions = kernel_functions()
+        handle = None if functions is None else functions[0](program.int_ptr, name.encode(), None)
+        if functions is None or not handle:  # refused: pyopencl says why
+            self.opencl = cl.Kernel(program, name)
+            self.int_ptr = int(self.opencl.int_ptr)
+        else:
+            self.int_ptr = handle
+            weakref.finalize(self, functions[1], handle).atexit = False  # the driver may be gone
+
+    @functools.cached_property
+    def opencl(self) -> Any:
+        """The ``pyopencl.Kernel``."""
+        import pyopencl as cl
+
+        return cl.Kernel.from_int_ptr(self.int_ptr)
+
+
+@functools.cache
+def kernel_functions() -> tuple[Callable[..., int | None], Callable[[int], int]] | None:
+    """``clCreateKernel`` and ``clReleaseKernel``, or ``None`` where they cannot be had."""
+    try:
+        library = _loader()
+        word, release = ctypes.c_void_p, library.clReleaseKernel
+        create = library.clCreateKernel
+    except (AttributeError, OSError) as error:
+        _log.info("Kernels are made by pyopencl: %s", error)
+        return None
+    create.restype, create.argtypes = word, (word, ctypes.c_char_p, word)
+    release.argtypes = (word,)
+    return create, release
+
+
+def _loader() -> Any:
+    """The loader that pyopencl itself is linked to: another one has other handles.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    import pyopencl as cl
+
+    return ctypes.CDLL(cl._cl.__file__)
+
+
 @functools.cache
 def driver_loops() -> DriverLoops | None:
     """The compiled loops, or ``None`` where the driver's functions cannot be had."""
-    import pyopencl as cl
-
     try:
-        # The loader that pyopencl itself is linked to: another one has other handles.
-        library = ctypes.CDLL(cl._cl.__file__)
+        library = _loader()
         functions = [
             ctypes.cast(function, ctypes.c_void_p).value
             for function in (library.clEnqueueNDRangeKernel, library.clSetKernelArg)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from partita_opencl.runtime.driver_loops import RECORD_WORDS, driver_loops, take
+from partita_opencl.runtime.driver_loops import RECORD_WORDS, DriverKernel, driver_loops, take
 
-Call = tuple[Any, tuple[int, ...], tuple[int, ...]]
+Call = tuple[DriverKernel, tuple[int, ...], tuple[int, ...]]
 """A kernel with its arguments set, its global size and its local size."""
 
 
@@ -45,9 +45,19 @@ class KernelSequence:
         Raises:
             pyopencl.Error: The driver refuses a kernel.
         """
-        import pyopencl as cl
-
         loops = driver_loops()
         loop = None if loops is None else functools.partial(loops.enqueue_all, queue.int_ptr)
         # pyopencl says why a kernel is refused, as an exception of the right type.
-        take(loop, self._records, lambda n: cl.enqueue_nd_range_kernel(queue, *self._calls[n]))
+        take(loop, self._records, lambda n: enqueued(queue, self._calls[n]))
+
+
+def enqueued(queue: Any, call: Call) -> Any:
+    """The event of a kernel that pyopencl enqueues.
+
+    Raises:
+        pyopencl.Error: The driver refuses it.
+    """
+    import pyopencl as cl
+
+    kernel, items, group = call
+    return cl.enqueue_nd_range_kernel(queue, kernel.opencl, items, group)

@@ -1,20 +1,16 @@
-"""The kernels of one request: the plans of all shapes use the same ones, each with its arguments.
-
-To make a kernel takes pyopencl a hundred times as long as to set its arguments.
-"""
+"""The kernels of one request, which the plans of all shapes use, each with its arguments."""
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from partita_opencl.cuda.argument_table import Argument, ArgumentTable
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.runtime.driver_loops import RECORD_WORDS, driver_loops, take
+from partita_opencl.runtime.driver_loops import RECORD_WORDS, DriverKernel, driver_loops, take
 from partita_opencl.runtime.execution_plan import Plan
 
 
@@ -26,13 +22,11 @@ class SharedKernels:
     """
 
     def __init__(self) -> None:
-        self._kernels: dict[tuple[ProgramKey, str], list[Any]] = {}
+        self._kernels: dict[tuple[ProgramKey, str], list[DriverKernel]] = {}
         self.user: object = None
 
-    def of(self, plan: Plan) -> list[Any]:
+    def of(self, plan: Plan) -> list[DriverKernel]:
         """A kernel for each step of a plan, whatever its arguments are now."""
-        import pyopencl as cl
-
         used: Counter[tuple[ProgramKey, str]] = Counter()
         found = []
         for step in plan.steps:
@@ -40,7 +34,7 @@ class SharedKernels:
             key = launch.program, launch.kernel
             known = self._kernels.setdefault(key, [])
             if len(known) == used[key]:
-                known.append(cl.Kernel(plan.programs[launch.program], launch.kernel))
+                known.append(DriverKernel(plan.programs[launch.program], launch.kernel))
             found.append(known[used[key]])
             used[key] += 1
         return found
@@ -54,7 +48,9 @@ class KernelArguments:
         arguments: By kernel, a value for each position.
     """
 
-    def __init__(self, kernels: Sequence[Any], arguments: Sequence[Sequence[Argument]]) -> None:
+    def __init__(
+        self, kernels: Sequence[DriverKernel], arguments: Sequence[Sequence[Argument]]
+    ) -> None:
         self._kernels = kernels
         self._table = ArgumentTable(arguments, lambda buffer: int(buffer.int_ptr))
         self._records = np.zeros((self._table.starts[-1], RECORD_WORDS), np.uint64)
@@ -80,13 +76,26 @@ class KernelArguments:
         Raises:
             pyopencl.Error: The driver refuses one.
         """
-        loops = driver_loops()
-        take(None if loops is None else loops.set_all, self._records, self._set)
+        self._set(0, len(self._records))
 
-    def _set(self, place: int) -> None:
+    def set(self, number: int, position: int) -> None:
+        """Sets one argument of a kernel.
+
+        Raises:
+            pyopencl.Error: The driver refuses it.
+        """
+        self._set(self._table.starts[number] + position, 1)
+
+    def _set(self, start: int, count: int) -> None:
+        loops = driver_loops()
+        loop = None if loops is None else loops.set_all
+        records = self._records[start : start + count]
+        take(loop, records, lambda place: self._set_by_hand(start + place))
+
+    def _set_by_hand(self, place: int) -> None:
         number = bisect.bisect_right(self._table.starts, place) - 1
         position = place - self._table.starts[number]
-        kernel, value = self._kernels[number], self._table.value(number, position)
+        kernel, value = self._kernels[number].opencl, self._table.value(number, position)
         if isinstance(value, bytes):  # in a hundredth of the time that set_arg takes for them
             kernel._set_arg_buf(position, value)
         else:
