@@ -1,6 +1,7 @@
 """Generating with a small decoder on device CPU, compared with float64 without any cache."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from partita.errors import (
     TokenizerError,
 )
 from partita.generate import Generator
+from partita_reference.plugin import ReferencePlugin
 
 WEIGHTS = tiny.weights()
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [27, 18], [11], [8, 2, 8, 1, 8, 2]]
@@ -66,6 +68,28 @@ def test_chunks_of_a_prompt_change_nothing(make, chunk):
 def test_prompts_of_any_lengths_go_together(make, batch):
     found = tokens_of(make(batch=batch).generate_batch(PROMPTS, max_new_tokens=9))
     assert found == [tiny.expected_tokens(prompt, 9, WEIGHTS) for prompt in PROMPTS]
+
+
+class Outsider(ReferencePlugin):
+    """A device that updates no state in place, of a kind for which the batch stays open or not."""
+
+    device_name = "OUTSIDER"
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def device_info(self, device_id):
+        return replace(super().device_info(device_id), device=self.device_name, kind=self.kind)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu", "accelerator"])
+@pytest.mark.parametrize("device", ["OUTSIDER", "AUTO:OUTSIDER", "HETERO:OUTSIDER,CPU"])
+def test_prompts_go_together_on_devices_that_take_all_rows(model, kind, device):
+    core = partita.Core()
+    core.register_plugin(Outsider(kind))
+    generator = Generator(model, device, context=tiny.LONGEST, batch=3, core=core)
+    found = tokens_of(generator.generate_batch(PROMPTS, max_new_tokens=5))
+    assert found == [tiny.expected_tokens(prompt, 5, WEIGHTS) for prompt in PROMPTS]
 
 
 def test_generations_that_overlap_share_the_rows(make):

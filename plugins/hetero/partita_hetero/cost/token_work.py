@@ -146,7 +146,8 @@ class DecoderWork:
         if shape is None:
             return itemsize * tokens * self._width
         rest = [dim if isinstance(dim, int) else tokens for dim in shape[1:]]
-        return itemsize * math.prod(rest) * (shape[0] if isinstance(shape[0], int) else 1)
+        batch = [dim for dim in shape[:1] if isinstance(dim, int)]
+        return itemsize * math.prod([*batch, *rest])
 
     def matrix_side(self, ops: Iterable[int]) -> int:
         """The side of a square matrix as large as typical ones of products; 0 if there are none.
