@@ -239,6 +239,20 @@ class DeviceModel(abc.ABC):
         return f"<{type(self).__name__} {self.model.name!r} on {self.device}>"
 
 
+def replica_for_request(model: DeviceModel) -> DeviceModel:
+    """What a compiled model's ``for_request`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else than a device model.
+        DeviceMemoryError: There is no room for one more.
+    """
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer for_request"):
+        replica = model.for_request()
+    if not isinstance(replica, DeviceModel):
+        raise wrong_answer(model.device, "for_request", replica, "a DeviceModel is due")
+    return replica
+
+
 def new_runner(model: DeviceModel) -> Runner:
     """A runner of a compiled model, for one request.
 
@@ -247,10 +261,7 @@ def new_runner(model: DeviceModel) -> Runner:
     """
     runner = model.create_runner()
     if not isinstance(runner, Runner):
-        raise PluginError(
-            f"Device '{model.device}' answered create_runner with {type(runner).__name__}; a "
-            "Runner is due."
-        )
+        raise wrong_answer(model.device, "create_runner", runner, "a Runner is due")
     return runner
 
 

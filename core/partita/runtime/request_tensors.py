@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel, new_runner
+from partita.contract.device_model import DeviceModel, new_runner, replica_for_request
 from partita.contract.runner import Runner
 from partita.errors import (
     PLUGIN_FAILURES,
@@ -56,7 +56,7 @@ class RequestTensors(OfOneProcess):
         if other is not None and other.compiled_model is not compiled:
             raise InputError(f"A request of {other.compiled_model!r} has none of {compiled!r}.")
         self._place: DeviceModel = (
-            compiled.device_model.for_request() if other is None else other._place
+            replica_for_request(compiled.device_model) if other is None else other._place
         )
         self._memory = _memory_for(compiled, self._place, other, state_rows)
         self._inputs = RequestInputs(compiled, self._memory, self._place)

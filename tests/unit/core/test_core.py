@@ -306,6 +306,17 @@ def test_what_a_runner_fails_to_tell_is_blamed_on_the_device(monkeypatch, gate, 
     gate.set()
 
 
+@pytest.mark.parametrize("member", ["for_request", "host_array"])
+def test_a_model_that_fails_to_serve_a_request_is_blamed(monkeypatch, member):
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    monkeypatch.setattr(ToyCompiled, member, raising(ValueError("lost")))
+    with pytest.raises(PluginError, match=f"'TOY' failed to answer {member}: ValueError: lost"):
+        compiled.create_infer_request().start_async({"x": np.ones((2, 3), np.float32)})
+    monkeypatch.setattr(ToyCompiled, member, lambda *_: None)
+    with pytest.raises(PluginError, match=r"'TOY' .*(for_request|host array).* is due"):
+        compiled.create_infer_request().start_async({"x": np.ones((2, 3), np.float32)})
+
+
 def test_a_runner_that_fails_to_bind_is_blamed_on_the_device(monkeypatch):
     monkeypatch.setattr(ToyRunner, "bind", raising(ValueError("lost")))
     request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
