@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from judge import onnxruntime_results
 from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Source, plan
@@ -97,6 +98,29 @@ def test_whole_models_of_few_outputs(width, residual):
     if residual:
         y = net.add("Add", y, net.conv("x", 9, 2, 1))
     check_net(net, net.add("Relu", y))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_no_further_than_the_pixels_that_are_computed_together(value):
+    kernel, width, at = 9, 300, 151
+    net = Net(1, 1, 6, width)
+    weights = net.const(1, 1, 3, kernel)
+    model = net.model(net.add("Conv", "x", weights, pads=[1, kernel // 2] * 2))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (finite,) = compiled(model)(x).to_tuple()
+    x[0, 0, 3, at] = value
+    (expected,) = onnxruntime_results(model, {"x": x})
+    (y,) = compiled(model)(x).to_tuple()
+    images = Images(
+        *(1, 6, width, 1, 1, 1, (3, kernel), (1, 1), (1, 1), (1, kernel // 2)),
+        *((1, kernel // 2), 6, width),
+    )
+    count = together(images, tile_columns(available()[-1]))
+    reached = ~np.isfinite(expected)
+    groups = np.repeat(reached.reshape(6, -1, count).any(axis=2), count, axis=1)
+    assert count > 1
+    assert not np.isfinite(y[reached]).any()
+    np.testing.assert_allclose(y[0, 0][~groups], finite[0, 0][~groups], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("level", [level.name for level in available()[1:]])

@@ -3,6 +3,8 @@
 A tile is 16 or 32 outputs wide whatever a convolution needs. Where it needs fewer, `count` pixels
 of a row become one pixel of ``count * outputs`` outputs. Its window is that of all of them, and
 each output's weights are zero where only other pixels' windows are. In memory both are the same.
+An infinity or NaN makes NaN of all pixels that are computed with one that reads it, and of no other
+(docs/adr/0021-cpu-channels-last.md says why that is left so).
 """
 
 from __future__ import annotations
