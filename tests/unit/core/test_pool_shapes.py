@@ -1,4 +1,4 @@
-"""Pools that round up: inferred shapes are those that onnxruntime returns, in every opset."""
+"""Sizes of pools: inferred shapes are those that onnxruntime returns, in every opset."""
 
 from __future__ import annotations
 
@@ -71,3 +71,19 @@ def test_attributes_that_make_no_sense_are_left_to_others(wrong):
     before = proto.SerializeToString()
     assert not settle_rounding(proto, proto)
     assert proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize("mode", ["VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+def test_pads_that_are_given_beside_auto_pad_do_not_count(op_type, mode):
+    """ONNX forbids both; its inference goes by the pads, and what computes by auto_pad."""
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 21]>
+    g (float[1,2,3,18] x) => (float[a,b,c,d] y) {{
+      y = {op_type} <kernel_shape=[2,5], strides=[2,2], pads=[1,0,0,2], auto_pad="{mode}"> (x)
+    }}""")
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 18)).astype(np.float32)
+    (want,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    model = partita.Core().read_model(proto)
+    assert model.outputs[0].shape == want.shape
+    request = partita.Core().compile_model(model, "REFERENCE").create_infer_request()
+    np.testing.assert_allclose(request.infer({"x": x})[0], want, rtol=1e-5, atol=1e-6)

@@ -22,6 +22,11 @@ _MICROSOFT = "com.microsoft"
 FLOAT = 1
 """The type float32, by its number in protobufs."""
 
+_WINDOWS = (
+    *("AveragePool", "LpPool", "MaxPool"),
+    *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"),
+)
+
 _MOST = (1 << 31) - 1
 """A size that no tensor has."""
 
@@ -167,14 +172,21 @@ def _one_sided(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> No
         graph.node[-1].attribute.add(name="onesided", type=2, i=1)  # AttributeProto.INT
 
 
-def _transposed_convolution(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
-    """SAME pads to input times stride, whatever is to be added to the end, which inference adds."""
+def _window(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """What ``auto_pad`` says, where pads are given too, which inference goes by.
+
+    A transposed convolution that pads so that the sizes stay has input times stride, whatever is to
+    be added to the end, which inference adds.
+    """
     writer.as_it_is(graph, node)
     attribute = node.attributes.get("auto_pad")
-    if attribute is not None and str(attribute.value).startswith("SAME"):
-        kept = [one for one in graph.node[-1].attribute if one.name != "output_padding"]
-        del graph.node[-1].attribute[:]
-        graph.node[-1].attribute.extend(kept)
+    mode = "NOTSET" if attribute is None else str(attribute.value)
+    if mode == "NOTSET":
+        return
+    beaten = {"pads", "output_padding"} if mode.startswith("SAME") else {"pads"}
+    kept = [one for one in graph.node[-1].attribute if one.name not in beaten]
+    del graph.node[-1].attribute[:]
+    graph.node[-1].attribute.extend(kept)
 
 
 def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
@@ -243,7 +255,7 @@ _STAND_INS: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] =
 }
 
 _OF_ONNX: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
-    "ConvTranspose": _transposed_convolution,
+    **dict.fromkeys(_WINDOWS, _window),
     "GroupNormalization": _like_first,
     "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
