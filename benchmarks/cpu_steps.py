@@ -1,11 +1,12 @@
 """Every step of a network on device CPU, beside the same operation in OpenVINO.
 
-    python benchmarks/cpu_steps.py [--threads 2] [--rounds 6] [--sort] MODEL [MODE ...]
+    python benchmarks/cpu_steps.py [--threads 2] [--rounds 6] [--sort] [--least] MODEL [MODE ...]
 
 Models: those of `cpu_peers`. Modes: mixed (the default, three products in bfloat16 where that
 pays), f32, bf16; ov and ov-bf16 are OpenVINO in float32 and bfloat16, in turns in one process.
-Prints for each step its microseconds (median) and what share of the machine's peak it reaches; the
-peaks are measured first, by the tile kernels on numbers in the first-level cache, on all threads.
+Prints for each step its microseconds (median; with --least the least, which other processes disturb
+less) and what share of the machine's peak it reaches; the peaks are measured first, by the tile
+kernels on numbers in the first-level cache, on all threads.
 Steps that OpenVINO names otherwise stand by themselves; sums by kind of operation come last.
 """
 
@@ -32,6 +33,8 @@ PEER_MODES = {"ov": "f32", "ov-bf16": "bf16"}
 Feeds = dict[str, np.ndarray[Any, Any]]
 Steps = Callable[[], Iterable[tuple[str, str, str, float]]]
 """Runs once; name, type, implementation and microseconds of each step."""
+Summary = Callable[[Iterable[float]], float]
+"""One time for those that a step took in all runs."""
 
 
 def our_steps(model: bytes, feeds: Feeds, threads: int, mode: str) -> Steps:
@@ -173,7 +176,9 @@ def aligned(count: int) -> np.ndarray[Any, Any]:
     return raw[start : start + 4 * count].view(np.float32)
 
 
-def measure(name: str, modes: list[str], threads: int, rounds: int, sort: bool) -> None:
+def measure(
+    name: str, modes: list[str], threads: int, rounds: int, sort: bool, summary: Summary
+) -> None:
     """Prints the table of a model."""
     limits = peaks(threads)
     print(*(f"peak {kind}: {speed:.0f} GFLOP/s" for kind, speed in limits.items()), sep=", ")
@@ -195,7 +200,7 @@ def measure(name: str, modes: list[str], threads: int, rounds: int, sort: bool) 
                     if taken:
                         kinds[mode, step] = kind, exec_type
     medians = {
-        mode: {step: statistics.median(taken) for step, taken in steps.items()}
+        mode: {step: summary(taken) for step, taken in steps.items()}
         for mode, steps in times.items()
     }
     print(f"{'us, share of peak':58}", *(f"{mode:>13}" for mode in modes))
@@ -232,8 +237,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sort", action="store_true", help="the longest steps first")
+    parser.add_argument("--least", action="store_true", help="the least times, not medians")
     given = parser.parse_args()
-    measure(given.model, given.modes, given.threads, given.rounds, given.sort)
+    summary = min if given.least else statistics.median
+    measure(given.model, given.modes, given.threads, given.rounds, given.sort, summary)
 
 
 if __name__ == "__main__":

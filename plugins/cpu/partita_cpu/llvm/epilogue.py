@@ -287,6 +287,36 @@ def store_parts(
             x = f.let(f"fsub {floats} {x}, {f.let(f'bitcast {ints} {whole} to {floats}')}")
 
 
+def store_pair_parts(
+    f: Function, pair: list[str], pointer: str, planes: int, apart: str | int = "%low_plane"
+) -> None:
+    """What `store_parts` writes of two vectors of 16, which lie side by side; all of their lanes.
+
+    The upper halves of 32 bits are taken by one permutation of both vectors, where an instruction
+    that rounds to bfloat16 takes each vector apart and needs two more to widen it again. Halves are
+    rounded away from zero. The third part needs no rounding: 8 bits are left of a float32's 24.
+    """
+    floats, ints, shorts = "<16 x float>", "<16 x i32>", "<32 x i16>"
+    upper = "<" + ", ".join(f"i32 {2 * i + 1}" for i in range(32)) + ">"
+    half, mask = f.splat(16, "i32", "32768"), f.splat(16, "i32", "-65536")
+    for plane in range(planes):
+        pointer = f.at(pointer, apart) if plane else pointer
+        bits = [f.let(f"bitcast {floats} {x} to {ints}") for x in pair]
+        if plane < 2:
+            bits = [f.let(f"add {ints} {bit}, {half}") for bit in bits]
+        words = [f.let(f"bitcast {ints} {bit} to {shorts}") for bit in bits]
+        both = f"shufflevector {shorts} {words[0]}, {shorts} {words[1]}, <32 x i32> {upper}"
+        f.do(f"store {shorts} {f.let(both)}, ptr {pointer}, align 2")
+        if plane + 1 < planes:
+            parts = [
+                f.let(f"bitcast {ints} {f.let(f'and {ints} {bit}, {mask}')} to {floats}")
+                for bit in bits
+            ]
+            pair = [
+                f.let(f"fsub {floats} {x}, {part}") for x, part in zip(pair, parts, strict=True)
+            ]
+
+
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"
 """What `prefetch` calls."""
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import load_half, rounded_to_float16, store_parts
+from partita_cpu.llvm.epilogue import (
+    load_half,
+    rounded_to_float16,
+    store_pair_parts,
+    store_parts,
+)
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, masked_load, masked_store
 
@@ -103,7 +108,12 @@ class _Converter:
         rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
         # Masks take longer than most of what is done to a vector.
         done = f.let(f"udiv i64 %n, {lanes}")
-        largest = f.loop(done, [(ints, "zeroinitializer")], self._whole_piece)[0]
+        if self._planes > 1:
+            pairs = f.let("udiv i64 %n, 32")
+            largest = f.loop(pairs, [(ints, "zeroinitializer")], self._whole_pair)[0]
+            done = f.let(f"mul i64 {pairs}, 2")
+        else:
+            largest = f.loop(done, [(ints, "zeroinitializer")], self._whole_piece)[0]
         rounds = f.let(f"sub i64 {rounds}, {done}")
 
         def piece(index: str, values: list[str]) -> list[str]:
@@ -130,11 +140,14 @@ class _Converter:
                 largest = values[0]
                 place = f.at(source, f.let(f"mul i64 {number}, %ldx"))
                 to = f.at(target, f.let(f"mul i64 {number}, 64"))
-                for i in range(2):
-                    x = masked_load(f, 16, f.at(place, 64 * i), masks[i])
-                    x = rounded_to_float16(f, 16, x) if float16 else x
-                    store_parts(f, 16, x, f.at(to, 32 * i), None, self._planes, _TILE_BYTES)
+                pair = [masked_load(f, 16, f.at(place, 64 * i), masks[i]) for i in range(2)]
+                pair = [rounded_to_float16(f, 16, x) if float16 else x for x in pair]
+                for i, x in enumerate(pair):
                     largest = self._larger(largest, x)
+                    if self._planes == 1:
+                        store_parts(f, 16, x, f.at(to, 32 * i), None, 1, _TILE_BYTES)
+                if self._planes > 1:
+                    store_pair_parts(f, pair, to, self._planes, _TILE_BYTES)
                 return [largest]
 
             return f.loop("%rows", [(ints, outer[0])], row)
@@ -181,6 +194,22 @@ class _Converter:
         else:
             f.do(f"store {self._floats} {x}, ptr {to}, align 4")
         return [self._larger(values[0], x)]
+
+    def _whole_pair(self, index: str, values: list[str]) -> list[str]:
+        """Two vectors of 16 that are there as wholes, in several parts."""
+        f, width = self._f, 2 if self._half_in else 4
+        first = f.let(f"mul i64 {index}, 32")
+        at, number = f.at("%x", f.let(f"mul i64 {first}, {width}")), f.let(f"shl i64 {first}, 2")
+        largest, pair = values[0], []
+        for i in range(2):
+            place = f.at(at, 16 * width * i)
+            x = (load_half if self._half_in else masked_load)(f, 16, place, None)
+            if self._scaled:
+                x = self._scale(x, f.let(f"add i64 {number}, {64 * i}"), None)
+            largest = self._larger(largest, x)
+            pair.append(x)
+        store_pair_parts(f, pair, f.at("%to", f.let(f"mul i64 {first}, 2")), self._planes)
+        return [largest]
 
     def _mask(self, first: str, end: str) -> str:
         f, lanes = self._f, self._lanes

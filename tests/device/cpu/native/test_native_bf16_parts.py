@@ -1,0 +1,59 @@
+"""Runs of float32 as two or three bfloat16 that add up to them, as AMX multiplies them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
+
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.llvm_kernel import addresses
+
+from .conftest import Guarded
+
+LEVELS = [level for level in available() if level.tiles]
+LEFT = {2: 2.0**-17, 3: 0.0}
+"""What parts may leave of a number, by how many they are."""
+
+
+def in_parts(level, planes, x, padded):
+    """The parts of a run, (planes, padded), and the largest bit pattern found."""
+    guarded = Guarded()
+    source = guarded.array(x)
+    made = guarded.array(np.full((planes, padded), 0x7FC0, np.uint16))
+    kernel = addresses(level)[f"narrow_bf16x{3 * (planes - 1)}"]
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(kernel)
+    largest = call(source.ctypes.data, len(x), made.ctypes.data, 2 * padded, padded)
+    return made.view(ml_dtypes.bfloat16).astype(np.float64), largest
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("planes", [2, 3])
+@examples(40)
+@given(n=st.integers(0, 130), beyond=st.integers(0, 40), seed=st.integers(0, 99))
+def test_parts_add_up_to_each_number(level, planes, n, beyond, seed):
+    rng = np.random.default_rng(seed)
+    # Parts of smaller numbers are below what float32 holds in full.
+    bits = rng.integers(60 << 23, 254 << 23, n, dtype=np.uint32)
+    # Halves and carries into the exponent.
+    bits[::3] = bits[::3] & 0xFFFF0000 | rng.choice([0x7FFF, 0x8000, 0x8001, 0xFFFF], n)[::3]
+    x = (bits | rng.integers(0, 2, n, dtype=np.uint32) << 31).view(np.float32)
+    parts, largest = in_parts(level, planes, x, n + beyond)
+    left = np.abs(parts.sum(0)[:n] - x.astype(np.float64))
+    assert (left <= LEFT[planes] * np.abs(x)).all()
+    assert not parts[:, n:].any()
+    assert largest == max([0, *np.abs(x).view(np.uint32).tolist()])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("place", [0, 17, 31, 40])
+@pytest.mark.parametrize("bits", [0x7F800000, 0x7FFFFFFF, 0xFF800001, 0x7F7F8000])
+def test_numbers_without_finite_parts_are_told(level, place, bits):
+    x = np.ones(41, np.float32)
+    x.view(np.uint32)[place] = bits
+    assert in_parts(level, 3, x, 64)[1] == bits & 0x7FFFFFFF
