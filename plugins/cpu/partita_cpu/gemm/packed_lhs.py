@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.program import flattened
 from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
@@ -176,7 +177,7 @@ def pack_lhs(
         tile += count
 
 
-@loop
+@loop(drives=True)
 def multiply_packed(
     x: Array,
     arrays: ProductArrays,
@@ -402,11 +403,11 @@ def multiply_chunk(
                 pitch = COLUMNS if p[STAYS] else p[OUTPUTS]
                 exist = COLUMNS if p[STAYS] else min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
                 bounds = np.float32(epilogue.low), np.float32(epilogue.high)
-                rest = (tile, bias, residual, to, 4 * pitch, exist, *bounds, epilogue.gate)
+                finish = (bias, residual, to, 4 * pitch, exist, *bounds, epilogue.gate)
                 if exact:
-                    call_epilogue(kernels[EPILOGUE], (rows, tile, *rest[1:]))
+                    call_epilogue(kernels[EPILOGUE], (rows, tile, *finish))
                 else:
-                    call_tile(kernel, (*sums, *rest))
+                    call_tile(kernel, (*sums, tile, *finish))
             elif not exact:
                 call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, lowest, highest, 0))
             if p[STAYS]:
@@ -494,3 +495,15 @@ def _add_up(sides: Sides, w: Array, p: Array, t: int, block: int, rows: int) -> 
                     at = beside + k // 2 * 32 + k % 2
                     total += whole_term(x, place + k, TILE, w, at, planes)
             sums[r * COLUMNS + c] = total
+
+
+_FLOATS, _SHORTS = np.zeros(0, np.float32), np.zeros(0, np.uint16)
+_BYTES, _WORDS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+_PRODUCT = (
+    _SHORTS,
+    ProductArrays(_SHORTS, _FLOATS, _FLOATS, _FLOATS),
+    *(_SHORTS, _BYTES, _WORDS, _WORDS, _WORDS),
+    Epilogue(0, 0.0, 0.0, 0, 0, 0.0, 0.0),
+)
+CALLS = ((multiply_packed, flattened(_PRODUCT)), (pack_lhs, (_FLOATS, _SHORTS, _WORDS, 0, 0, 0)))
+"""What products of split numbers need, and arguments like those it is called with."""

@@ -20,7 +20,7 @@ from numba.core.registry import cpu_target
 
 from partita.errors import InferError
 from partita.lowering import Array
-from partita_cpu.gemm import macrokernel, packing
+from partita_cpu.gemm import macrokernel, packed_lhs, packing
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_definition import kinds_of, type_of
@@ -337,8 +337,8 @@ def test_loops_of_kernels_that_drive_others_are_not_unrolled():
 
 
 def test_what_every_program_needs_is_translated():
-    calls = (*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS, *macrokernel.CALLS)
-    for kernel, args in calls:
+    products = (*packing.CALLS, *macrokernel.CALLS, *packed_lhs.CALLS)
+    for kernel, args in (*thread_pool.CALLS, *call_queue.CALLS, *products):
         assert "define" in text_of(kernel, kinds_of(args))
 
 
