@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import InferError
 from partita.generate.decoder import Decoder
 from partita.generate.generation import Generation
 from partita.generate.statistics import Statistics
@@ -112,28 +113,29 @@ class ContinuousBatch:
         """Takes a text; it begins when a row is free."""
         self._waiting.append(generation)
 
-    def drop(self, generation: Generation) -> None:
-        """Forgets a text, whether it waits, goes on or has ended."""
-        if generation in self._waiting:
-            self._waiting.remove(generation)
-        for row in self._rows:
-            if row.generation is generation:
-                row.generation = None
-
     def step(self) -> None:
-        """Makes one run, if there is anything to do.
+        """Makes one run, if there is anything to do; texts that are given up leave before it.
 
         Raises:
             InferError: A device failed; no text that was going on can go on.
         """
-        self._admit()
-        if not any(row.pending for row in self._rows):
-            return
         try:
-            self._run(self._plan())
+            self._dismiss()
+            self._admit()
+            if any(row.pending for row in self._rows):
+                self._run(self._plan())
         except BaseException as error:
             self._abandon(error)
             raise
+
+    def _dismiss(self) -> None:
+        """Forgets texts that are given up, and those that failed before they had left the queue."""
+        for row in self._rows:
+            if row.generation is not None and row.generation.is_given_up:
+                row.generation = None
+        self._waiting = deque(
+            text for text in self._waiting if not (text.is_given_up or text.has_ended)
+        )
 
     def _admit(self) -> None:
         """Gives free rows to waiting texts."""
@@ -147,7 +149,7 @@ class ContinuousBatch:
             free = [row for row in self._rows if row.generation is None]
             if not free:
                 return
-            generation = self._waiting.popleft()
+            generation = self._waiting[0]
             known = [_common(row.held, generation.prompt) for row in free]
             best = known.index(max(known))
             row = free[best]
@@ -156,6 +158,7 @@ class ContinuousBatch:
             del row.held[start:]
             generation.pending = generation.prompt[start:]
             row.generation = generation
+            self._waiting.popleft()  # not before: Ctrl-C in between would lose it
             self._turns += 1
             row.turn = self._turns
 
@@ -269,10 +272,17 @@ class ContinuousBatch:
 
     def _abandon(self, error: BaseException) -> None:
         """Ends all texts that were going on, after a run of which nobody knows how far it got."""
+        if isinstance(error, Exception):
+            failure = error
+        else:  # Ctrl-C is raised where it was pressed, and is no one's beside it
+            failure = InferError(
+                f"{type(error).__name__} ended a run in which this text had part, and its keys and "
+                "values are lost; generate it again."
+            )
         for row in self._rows:
             row.held.clear()
             if row.generation is not None:
-                row.generation.failure = error
+                row.generation.failure = failure
                 row.generation = None
         self._decoder.reset()
 

@@ -2,51 +2,68 @@
 
 Python's own may go again and again to the thread that has just left it: one that makes step after
 step for all texts would keep those away that bring a new text, or come for what was made for them.
+
+Ctrl-C may come between any two instructions, and the garbage collector may close what uses the lock
+on a thread that has it. So nothing is locked to get it or to leave it: who stands first in the line
+has it, each change of the line is one call of a ``deque``, and leaving twice does no harm.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 
 
 class FairLock:
-    """A lock for ``with``; a thread that has it must not ask for it again."""
+    """A lock that is got by places in its line."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._is_taken = False
-        self._waiting: deque[threading.Lock] = deque()
+        self._line: deque[threading.Lock] = deque()
 
     @property
     def waiting(self) -> int:
         """Threads that wait for it."""
-        return len(self._waiting)
+        return max(0, len(self._line) - 1)
+
+    def place(self) -> Place:
+        """What one user of it takes it by, again and again."""
+        return Place(self._line)
+
+
+class Place:
+    """A user of a fair lock, for ``with``; not for two threads at once.
+
+    Who must give the lock back even if Ctrl-C comes while a ``with`` is entered or left calls
+    :meth:`leave` in a ``finally`` around it.
+
+    Args:
+        line: Of those who have the lock (the first) or wait for it, what each of them sleeps on.
+    """
+
+    def __init__(self, line: deque[threading.Lock]) -> None:
+        self._line = line
+        self._bed = threading.Lock()
 
     def __enter__(self) -> None:
-        with self._guard:
-            if not self._is_taken:
-                self._is_taken = True
-                return
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
+        bed = threading.Lock()  # a new one: somebody may still be about to release the last one
+        bed.acquire()
+        self._bed = bed
         try:
-            turn.acquire()
-        except BaseException:  # Ctrl-C: nobody is here any more to take the turn
-            with self._guard:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-                else:
-                    self._pass_on()
+            self._line.append(bed)
+            if self._line[0] is not bed:
+                bed.acquire()
+        except BaseException:  # Ctrl-C: nobody is here any more to take the lock
+            self.leave()
             raise
 
     def __exit__(self, *_: object) -> None:
-        with self._guard:
-            self._pass_on()
+        self.leave()
 
-    def _pass_on(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().release()
-        else:
-            self._is_taken = False
+    def leave(self) -> None:
+        """Gives the lock back, or the place in the line; does nothing without either."""
+        with suppress(ValueError):
+            self._line.remove(self._bed)
+        # Whoever is first has the lock. It is no matter if he knows, and is awake.
+        with suppress(IndexError, RuntimeError):
+            self._line[0].release()

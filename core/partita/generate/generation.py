@@ -53,6 +53,8 @@ class Generation:
         pending: Tokens that the model has not read yet.
         pieces: What was generated and not fetched yet.
         failure: What made it impossible to go on.
+        is_given_up: Whether nobody wants it any more. It may become so at any time, on any thread:
+            the garbage collector closes an iterator wherever it happens to run.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class Generation:
         self.prompt = list(prompt)
         self.pending = list(prompt)
         self.pieces: deque[Piece] = deque()
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
+        self.is_given_up = False
         self._number = number
         self._sampler = sampler
         self._limit = limit

@@ -159,7 +159,7 @@ class Generator:
         self.context: int = self._room(context)
         self.chunk: int = min(chunk or self._usual_chunk(), self.context)
         self._batch = ContinuousBatch(self._decoder, self.chunk, self.statistics)
-        self._turn = FairLock()
+        self._lock = FairLock()
         self._decoder.warm_up()
         self._vocabulary_size = self._logits_size()
 
@@ -260,13 +260,14 @@ class Generator:
 
     def _pieces(self, generations: Sequence[Generation]) -> Iterator[Piece]:
         """What is generated, step by step; whoever asks next makes the next step for all."""
-        with self._turn:
-            for generation in generations:
-                self._batch.submit(generation)
         going = [*generations]
+        place = self._lock.place()
         try:
+            with place:
+                for generation in generations:
+                    self._batch.submit(generation)
             while going:
-                with self._turn:
+                with place:
                     if not any(one.pieces or one.has_ended for one in going):
                         self._batch.step()
                 for one in going:
@@ -276,10 +277,10 @@ class Generator:
             for generation in generations:
                 if generation.failure is not None:
                     raise generation.failure
-        finally:
-            with self._turn:
-                for generation in generations:
-                    self._batch.drop(generation)
+        finally:  # without the lock: the thread that collects garbage may have it
+            place.leave()
+            for generation in generations:
+                generation.is_given_up = True
 
     def _generation(
         self,

@@ -1,6 +1,8 @@
 """Generating with a small decoder on device CPU, compared with float64 without any cache."""
 
+import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +19,7 @@ from partita.errors import (
     TokenizerError,
 )
 from partita.generate import Generator
+from partita.generate.continuous_batch import ContinuousBatch
 from partita_reference.plugin import ReferencePlugin
 
 WEIGHTS = tiny.weights()
@@ -125,6 +128,34 @@ def test_a_generation_that_is_given_up_leaves_its_row(make):
     run.close()
     [tokens] = tokens_of(generator.generate(PROMPTS[1], max_new_tokens=5))
     assert tokens == tiny.expected_tokens(PROMPTS[1], 5, WEIGHTS)
+
+
+def test_an_iterator_that_garbage_collection_closes_in_a_step_leaves_its_row(make, monkeypatch):
+    generator, found = make(), []
+    cycle = {"pieces": generator.generate(PROMPTS[0])}
+    cycle["itself"] = cycle
+    next(cycle["pieces"])
+    make_step = ContinuousBatch.step
+
+    def step(batch):
+        gc.collect()  # as it may come at any time
+        make_step(batch)
+
+    def work():
+        found.extend(tokens_of(generator.generate(PROMPTS[1], max_new_tokens=5)))
+
+    monkeypatch.setattr(ContinuousBatch, "step", step)
+    gc.disable()  # until the step it lies there
+    try:
+        is_closed = weakref.ref(cycle["pieces"])
+        del cycle
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(60)  # a thread that waits for itself waits for ever
+    finally:
+        gc.enable()
+    assert is_closed() is None
+    assert found == [tiny.expected_tokens(PROMPTS[1], 5, WEIGHTS)]
 
 
 def test_several_generators_share_one_compiled_model(make):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from partita.errors import InferError
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.generation import Generation
 from partita.generate.sampling import Sampler, Sampling
@@ -218,15 +219,57 @@ def test_what_the_cache_holds_is_not_read_again():
     assert statistics.prefill_tokens == 1
 
 
-def test_a_text_that_is_dropped_frees_its_row():
+def test_a_text_that_is_given_up_frees_its_row_or_its_place_in_the_queue():
     _, _, batch = made(1)
-    first, second = text_of(0, [1, 2], 50), text_of(1, [3], 4)
-    batch.submit(first)
-    batch.submit(second)
+    first, waiting, last = text_of(0, [1, 2], 50), text_of(1, [4], 50), text_of(2, [3], 4)
+    for text in (first, waiting, last):
+        batch.submit(text)
     batch.step()
-    batch.drop(first)
-    finish(batch, [second])
-    assert [piece.token for piece in second.pieces] == expected([3], 4)
+    first.is_given_up = waiting.is_given_up = True
+    finish(batch, [last])
+    assert [piece.token for piece in last.pieces] == expected([3], 4)
+    assert not waiting.pieces
+
+
+def test_ctrl_c_in_a_run_is_raised_there_and_told_to_those_beside_it(monkeypatch):
+    decoder, _, batch = made(2)
+    texts = [text_of(number, [number, 2], 9) for number in range(3)]
+    for text in texts:
+        batch.submit(text)
+    batch.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batch.step()
+    for text in texts[:2]:
+        with pytest.raises(InferError, match=r"KeyboardInterrupt ended a run .* generate it again"):
+            raise text.failure
+    finish(batch, texts)  # the one that waited has lost nothing
+    assert [piece.token for piece in texts[2].pieces] == expected([2, 2], 9)
+
+
+def test_ctrl_c_while_a_text_gets_its_row_loses_none():
+    class InterruptedOnce(list):
+        is_new = True
+
+        def __iter__(self):
+            if self.is_new:
+                self.is_new = False
+                raise KeyboardInterrupt
+            return super().__iter__()
+
+    _, _, batch = made(1)
+    text = text_of(0, [1, 2], 4)
+    text.prompt = InterruptedOnce(text.prompt)
+    batch.submit(text)
+    with pytest.raises(KeyboardInterrupt):
+        batch.step()
+    finish(batch, [text])
+    assert [piece.token for piece in text.pieces] == expected([1, 2], 4)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_failing_run_ends_all_texts_and_later_ones_begin_anew():

@@ -1,7 +1,9 @@
 """A lock that goes to who has waited longest."""
 
+import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -19,11 +21,11 @@ def test_who_leaves_it_and_comes_back_is_behind_those_who_wait():
     turns, order = FairLock(), []
 
     def take(name):
-        with turns:
+        with turns.place():
             order.append(name)
 
     threads = [threading.Thread(target=take, args=(name,)) for name in ("b", "c")]
-    with turns:
+    with turns.place():
         for number, thread in enumerate(threads):
             thread.start()
             wait_for(lambda count=number + 1: turns.waiting == count)
@@ -35,9 +37,9 @@ def test_who_leaves_it_and_comes_back_is_behind_those_who_wait():
 
 def test_an_error_inside_gives_it_back():
     turns = FairLock()
-    with pytest.raises(ValueError, match="inside"), turns:
+    with pytest.raises(ValueError, match="inside"), turns.place():
         raise ValueError("inside")
-    with turns:
+    with turns.place():
         assert turns.waiting == 0
 
 
@@ -64,7 +66,7 @@ def test_one_who_is_interrupted_while_waiting_keeps_nobody_out(is_handed_over, m
             pass
 
     def hold():
-        with turns:
+        with turns.place():
             held.set()
             waits.wait(20 if is_handed_over else 0.2)
 
@@ -74,8 +76,82 @@ def test_one_who_is_interrupted_while_waiting_keeps_nobody_out(is_handed_over, m
     held.wait()
     with monkeypatch.context() as patched:
         patched.setattr("partita.generate.fair_lock.threading.Lock", Interrupted)
-        with pytest.raises(KeyboardInterrupt), turns:
+        with pytest.raises(KeyboardInterrupt), turns.place():
             raise AssertionError("it was not interrupted")
     thread.join()
-    with turns:
+    with turns.place():
         assert turns.waiting == 0
+
+
+def test_ctrl_c_between_any_two_instructions_gives_it_back():
+    moments = 0
+    while True:
+        turns = FairLock()
+        place = turns.place()
+        try:
+            with interrupted_after(moments):
+                try:
+                    with place:
+                        pass
+                finally:
+                    with interrupted_after(None):
+                        place.leave()
+            break
+        except KeyboardInterrupt:
+            moments += 1
+        is_free = threading.Event()
+
+        def take(turns=turns, is_free=is_free):
+            with turns.place():
+                is_free.set()
+
+        threading.Thread(target=take, daemon=True).start()
+        assert is_free.wait(20), f"it is kept by one who was interrupted at moment {moments}"
+    assert moments > 40
+
+
+@contextmanager
+def interrupted_after(count):
+    """Raises as Ctrl-C does behind so many instructions of the lock's module; never if None."""
+    left = count
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("fair_lock.py"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(None if count is None else trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def test_leaving_again_takes_it_from_nobody():
+    turns = FairLock()
+    first, second = turns.place(), turns.place()
+    with first:
+        pass
+    with second:
+        first.leave()
+        thread = threading.Thread(target=take_and_leave, args=(turns,))
+        thread.start()
+        wait_for(lambda: turns.waiting == 1)
+        first.leave()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def take_and_leave(turns):
+    with turns.place():
+        pass
