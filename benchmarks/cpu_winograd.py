@@ -25,7 +25,7 @@ import numpy as np
 from cpu_networks import Builder
 
 import partita
-from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.winograd.time_model import side_for
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
-from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.deferred_packing import WaitingWeights
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing import rounds_to_infinity

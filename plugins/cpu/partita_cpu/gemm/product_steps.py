@@ -12,7 +12,8 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import PLAIN, Images, Plan, Storage, plan
+from partita_cpu.gemm.blocking.plan import Plan, plan
+from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packed_lhs import (
     MatrixSizes,

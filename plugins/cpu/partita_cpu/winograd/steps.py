@@ -6,7 +6,7 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, product_of

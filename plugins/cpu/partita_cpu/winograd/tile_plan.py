@@ -15,7 +15,8 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
-from partita_cpu.gemm.blocking import Images, Plan, Storage, plan
+from partita_cpu.gemm.blocking.plan import Plan, plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ZERO_BYTES
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.system.cache_sizes import CacheSizes
-from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc import channel_parts

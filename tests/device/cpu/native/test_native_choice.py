@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX, AVX512_BF16

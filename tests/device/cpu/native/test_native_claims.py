@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from judge import onnxruntime_results
 from sampling import examples
 
-from partita_cpu.gemm.blocking import Images, plan
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.intrinsics.address_call import address
 from partita_cpu.jit.intrinsics.atomics import add

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.blocking import Images, Storage, plan
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels

@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
 from partita_cpu.jit import isa
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TOGETHER, Kind, multiply_bytes

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.blocking import Images, plan
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.error_model import FITTED, excess, predicted_error
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
-from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.kernels.nhwc import row_groups
 from partita_cpu.llvm.levels import EVERY
 

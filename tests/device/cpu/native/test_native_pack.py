@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from partita_cpu.gemm.blocking import Images, Storage, plan
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.deferred_packing import WaitingWeights
 from partita_cpu.gemm.packing import pack
 from partita_cpu.gemm.precision_policy import Choice

@@ -10,7 +10,8 @@ from sampling import examples
 
 from partita.lowering import ActivationCode
 from partita.system.cache_sizes import ASSUMED
-from partita_cpu.gemm.blocking import Images, plan
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.packed_lhs import (
     SUMS,
     MatrixSizes,

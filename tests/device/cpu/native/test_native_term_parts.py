@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita.system.cache_sizes import CacheSizes
-from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import depth_parts
 from partita_cpu.gemm.tile_kernels import Arithmetic

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
-from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.intrinsics.address_call import address, call_convert, call_normalize
 from partita_cpu.jit.llvm_kernel import addresses

@@ -17,7 +17,7 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import settled
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box

@@ -11,8 +11,14 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, whole
-from partita_cpu.gemm.shares import shares_across
+from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
+from partita_cpu.gemm.blocking.panels import (
+    column_tiles,
+    lines_run_on,
+    panel_rows,
+    shares_of_columns,
+)
+from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.tile_fields import (
     COLUMNS,
     DIRECT,
@@ -36,12 +42,6 @@ The rest is for the weights that it meets and for what comes in and goes out mea
 LARGE_PANEL_SHARE = 1 / 2
 """The same where weights take more than this and do not stay in the cache anyway: they are read
 less often so."""
-
-ENOUGH_LINES = 4
-"""Times as many lines of the result as two panels both lay out: fewer take more of the cache.
-
-Room for that is limited to `LARGE_PANEL_SHARE`.
-"""
 
 LONG_LINE = 14
 """Pixels of a copied line from which on tiles of a strided convolution may end where it ends;
@@ -119,137 +119,6 @@ class Source(enum.IntEnum):
     DIRECT = DIRECT  # in the tensor itself
     HALO = HALO  # in a copy of image rows with their padding; a row of the kernel is one run
     COLUMNS = COLUMNS  # in a copy where every output pixel has all it needs in one run
-
-
-@dataclass(frozen=True)
-class Images:
-    """Sizes of a convolution over images with channels last; a matrix product is a 1x1 one.
-
-    Attributes:
-        batch: Images.
-        height: Of the input.
-        width: Of the input.
-        channels: Of the input.
-        outputs: Channels of the output.
-        groups: Each connects its share of the channels with its share of the outputs.
-        kernel: Taps down and across.
-        stride: Between output pixels.
-        dilation: Between taps.
-        begin: Padding above and to the left.
-        end: Padding below and to the right.
-        out_height: Output pixels down.
-        out_width: Output pixels across.
-        slices: Slices under a window of a volume; then this is one slice of the result.
-        covered: The first of them that is one of the input, and the one behind the last.
-        slice_step: Elements of the input from one of them to the next.
-        results: Slices of the result that are computed together.
-        result_stride: Slices from the window of one of them to that of the next.
-        outside: Slices under all their windows that the input lacks, in front of its first one and
-            behind its last one.
-        within: Channels of a group, where tiles take several groups at once, or 0; then `groups` is
-            1, and a group has as many outputs.
-    """
-
-    batch: int
-    height: int
-    width: int
-    channels: int
-    outputs: int
-    groups: int = 1
-    kernel: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    begin: tuple[int, int] = (0, 0)
-    end: tuple[int, int] = (0, 0)
-    out_height: int = 1
-    out_width: int = 1
-    slices: int = 1
-    covered: tuple[int, int] = (0, 1)
-    slice_step: int = 0
-    results: int = 1
-    result_stride: int = 1
-    outside: tuple[int, int] = (0, 0)
-    within: int = 0
-
-    @classmethod
-    def matrix(cls, rows: int, depth: int, columns: int) -> Images:
-        """A product of (rows, depth) by (depth, columns)."""
-        return cls(1, 1, rows, depth, columns, out_width=rows)
-
-    @property
-    def pixels(self) -> int:
-        """Rows of the result."""
-        return self.batch * self.out_height * self.out_width
-
-    @property
-    def symbolic(self) -> bool:
-        """Whether sizes are symbolic."""
-        return Size in map(type, (self.batch, self.height, self.width))
-
-    @property
-    def depth(self) -> int:
-        """Products that one element of the result adds up."""
-        channels = self.within or self.channels // self.groups
-        return self.sources * self.kernel[0] * self.kernel[1] * channels
-
-    @property
-    def sources(self) -> int:
-        """Slices that one element of the result is made of."""
-        return self.covered[1] - self.covered[0]
-
-    @property
-    def laid(self) -> int:
-        """Slices that have room where they are laid out."""
-        return self.sources + (self.results - 1) * self.result_stride
-
-    @property
-    def work(self) -> int:
-        """Multiplications."""
-        return self.results * self.pixels * self.outputs * self.depth
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether output pixels are input pixels, in order."""
-        return (
-            self.kernel == (1, 1)
-            and self.slices == 1
-            and self.stride == (1, 1)
-            and not any(self.begin + self.end)
-            and (self.out_height, self.out_width) == (self.height, self.width)
-        )
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How the input and output of a problem lie in memory.
-
-    Attributes:
-        half_in: Whether the input has 16 bits: bfloat16 for arithmetic in bfloat16, float16 for
-            arithmetic in float16.
-        half_out: Whether output and residual are; likewise.
-        x_pitch: Elements from one input pixel to the next, or 0 for as many as channels.
-        x_first: Channel of these that is the problem's first.
-        y_pitch: Elements from one output pixel to the next, or 0 for as many as outputs.
-        y_first: Channel of these that the first output is written to.
-        scaled: Whether the input is multiplied and shifted on its way.
-        planar: Elements from one channel of a picture to the next if they lie apart, or 0; only for
-            `Source.HALO`.
-        computed: Whether the input is computed piece by piece, where tiles read it.
-    """
-
-    half_in: bool = False
-    half_out: bool = False
-    x_pitch: int = 0
-    x_first: int = 0
-    y_pitch: int = 0
-    y_first: int = 0
-    scaled: bool = False
-    planar: int = 0
-    computed: bool = False
-
-
-PLAIN = Storage()
-"""Float32 images that fill their memory."""
 
 
 @dataclass(frozen=True)
@@ -606,15 +475,15 @@ class _Planner:
         weights = block * self.blocks * i.groups
         large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
         room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
-        panel = evaluated(_panel, room, large, unit_bytes, shared, grain)
+        panel = evaluated(panel_rows, room, large, unit_bytes, shared, grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         grains, columns = -(-units // grain), self.blocks * i.groups
         lines = halo, flat, self.pitch, i.out_width, self.rows
         enough = math.inf if self.tiles else ENOUGH_TILES
         problem = columns, self.threads, weights, self._laying(), enough
-        shares = evaluated(_shares, grains, grain, moved, *problem, *lines)
+        shares = evaluated(shares_of_columns, grains, grain, moved, *problem, *lines)
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
-        tiles = evaluated(_tiles, panel, *lines)
+        tiles = evaluated(column_tiles, panel, *lines)
         plane = 0
         if self.source is not Source.DIRECT and not self.in_place:
             lines = (panel - 1) * i.stride[0] + 1 + extra
@@ -682,60 +551,8 @@ class _Planner:
 
         A tile of few rows takes as long for each of them as one of one row less: it may end there.
         """
-        return self.rows > FEW_ROWS and evaluated(_runs_on, *self._lines())
+        return self.rows > FEW_ROWS and evaluated(lines_run_on, *self._lines())
 
     def _lines(self) -> tuple[int, int, int, int]:
         """Lines of the result, their pixels, pixels from one to the next, and rows of a tile."""
         return self.images.out_height, self.images.out_width, self.pitch, self.rows
-
-
-def _runs_on(lines: int, width: int, pitch: int, rows: int) -> bool:
-    """Whether rows of tiles should run on over the ends of image rows."""
-    across = -(-lines * pitch // rows)
-    return across * rows < width * lines * 1.02 and across < -(-width // rows) * lines
-
-
-def _panel(room: int, most: int, unit_bytes: int, extra: int, grain: int) -> int:
-    """Rows of a panel, whole grains, that have room: more if most of them were laid out twice."""
-    fitting = [max(1, size // max(1, unit_bytes) - extra) for size in (room, most)]
-    panel = max(fitting[0], min(ENOUGH_LINES * extra, fitting[1]))
-    return max(grain, panel // grain * grain)
-
-
-def _tiles(count: int, halo: bool, flat: bool, pitch: int, width: int, rows: int) -> int:
-    """Tiles in one column of so many rows of the result."""
-    if flat:
-        return -(-((count - 1) * pitch + width) // rows)
-    return count * -(-width // rows) if halo else -(-count // rows)
-
-
-def _shares(
-    grains: int,
-    grain: int,
-    moved: int,
-    columns: int,
-    threads: int,
-    weights: int,
-    laying: float,
-    enough: float,
-    *lines: Any,
-) -> int:
-    """Shares across of a product that reads and writes so many bytes beside its weights.
-
-    Args:
-        grains: Pieces that rows can be shared in.
-        grain: Rows of one.
-        moved: Bytes of input and result.
-        columns: Columns of tiles.
-        threads: How many share them.
-        weights: Bytes of the weights.
-        laying: See `shares_across`.
-        enough: Likewise.
-        lines: What `_tiles` takes beside a count.
-    """
-    read = weights / max(1, moved)
-
-    def tiles(pieces: int) -> int:
-        return _tiles(pieces * grain, *lines)
-
-    return shares_across(grains, columns, threads, read, tiles, laying, enough)
