@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.devices.device_string import is_device_id, is_device_name, join
-from partita.errors import DeviceError, DeviceUnavailableError, PluginError, raised_as
+from partita.errors import DeviceError, DeviceUnavailableError, PluginError, raised_as, wrong_answer
 from partita.properties.deferred import DeferredProperties
 
 
@@ -25,9 +25,13 @@ def check_plugin(plugin: object, origin: str) -> None:
             f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
             "e.g. 'MYDEV'."
         )
-    if plugin.api_version != API_VERSION:
+    with raised_as(PluginError, f"Device '{name}' of '{origin}' failed to answer api_version"):
+        version = plugin.api_version
+    if not isinstance(version, int):
+        raise wrong_answer(name, "api_version", version, "a number is due")
+    if version != API_VERSION:
         raise PluginError(
-            f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
+            f"Device '{name}' of '{origin}' is made for plugin interface {version}; "
             f"this Partita has {API_VERSION}. Install a matching version."
         )
     if isinstance(inspect.getattr_static(plugin, "properties_type", None), DeferredProperties):

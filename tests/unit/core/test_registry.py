@@ -116,6 +116,21 @@ def api_2():
     return [device]
 
 
+def api_of_another_type():
+    device = ToyDevice("NEW")
+    device.api_version = "1"
+    return [device]
+
+
+def api_that_raises():
+    class Undecided(ToyDevice):
+        @property
+        def api_version(self):
+            raise OSError("no licence")
+
+    return [Undecided("NEW")]
+
+
 def without_properties():
     class Bare(DevicePlugin):
         device_name = "BARE"
@@ -144,6 +159,8 @@ def abstract():
         (lambda: [ToyDevice("lower")], "names its device 'lower'; a device name is capitals, dig"),
         (lambda: [ToyDevice("")], "names its device ''"),
         (api_2, "'NEW' of 'unknown' is made for plugin interface 2; this Partita has 1. Install"),
+        (api_of_another_type, "'NEW' answered api_version with str; a number is due"),
+        (api_that_raises, "'NEW' of 'unknown' failed to answer api_version: OSError: no licence"),
         (without_properties, "Device 'BARE' of 'unknown' needs 'properties_type', a subclass of"),
         (abstract, "TypeError: Can't instantiate abstract class Half"),
         (lambda: [ToyDevice("FINE"), 3], "provides 3, which is no partita.DevicePlugin"),
