@@ -323,7 +323,9 @@ class Generator:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, formatted)
         tokens: object = prompt  # whatever applications hand in
-        is_list = isinstance(tokens, (Sequence, np.ndarray))
+        is_list = isinstance(tokens, Sequence)
+        if isinstance(tokens, np.ndarray):
+            is_list = tokens.ndim == 1
         if not is_list or isinstance(tokens, (bytes, bytearray)):
             raise InputError(
                 f"The prompt is a {type(tokens).__name__}; give a text or a list of tokens."
@@ -336,7 +338,7 @@ class Generator:
         if len(tokens) == 0:
             raise InputError("The prompt has no tokens; at least one is needed to begin with.")
         for place, token in enumerate(tokens):
-            if not isinstance(token, Integral):
+            if not isinstance(token, Integral) or isinstance(token, bool):
                 raise InputError(
                     f"Token {token!r} at place {place} of the prompt is a {type(token).__name__}; "
                     "tokens are whole numbers. Give a text as it is, without a list."

@@ -7,7 +7,7 @@ case of neural text degeneration"), min-p. Nothing sorts the whole vocabulary.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -56,10 +56,16 @@ class Sampling:
                 continue
             if not (isinstance(value, kind) and fits(value)):
                 raise InputError(f"{name}={value} is out of range; it is {allowed}.")
+            object.__setattr__(self, name, _PLAIN[kind](value))
 
+
+_PLAIN: dict[type, Callable[[Any], float]] = {Real: float, Integral: int}
+"""What makes a number of any type one that is computed with."""
+
+_LARGEST = sys.float_info.max
 
 _RANGES: tuple[tuple[str, type, Callable[[Any], bool], str], ...] = (
-    ("temperature", Real, lambda value: 0 <= value < math.inf, "0 or more"),
+    ("temperature", Real, lambda value: 0 <= value <= _LARGEST, "0 or more"),
     ("top_k", Integral, lambda value: value >= 0, "a whole number, 0 or more"),
     ("top_p", Real, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", Real, lambda value: 0 <= value <= 1, "from 0 to 1"),

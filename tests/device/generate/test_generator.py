@@ -197,6 +197,8 @@ def test_statistics_count_both_phases(make):
     ("prompt", "options", "message"),
     [
         (["a"], {}, "Token 'a' at place 0 of the prompt is a str; tokens are whole numbers"),
+        ([True], {}, "Token True at place 0 of the prompt is a bool; tokens are whole numbers"),
+        (np.array(3), {}, "The prompt is a ndarray; give a text or a list of tokens"),
         ([1, 1.5], {}, "Token 1.5 at place 1 of the prompt is a float; tokens are whole numbers"),
         ([1, 40], {}, "Token 40 at place 1 of the prompt is out of range; the model knows 0 to 39"),
         ([-1], {}, "Token -1 at place 0"),

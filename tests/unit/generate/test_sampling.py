@@ -1,5 +1,7 @@
 """Sampling, compared with plain numpy that sorts the whole vocabulary."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -120,11 +122,20 @@ def test_repetition_penalty_lowers_what_has_occurred():
         ("top_p", "0.5"),
         ("seed", "x"),
         ("temperature", None),
+        ("temperature", 10**400),
     ],
 )
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(InputError, match=rf"{name}={value} is out of range; it is "):
         Sampling(**{name: value})
+
+
+def test_numbers_of_any_type_are_taken():
+    given = Sampling(Fraction(1, 2), np.int64(3), np.float32(0.5), Fraction(1, 4), seed=np.uint8(7))
+    plain = Sampling(0.5, 3, 0.5, 0.25, seed=7)
+    assert given == plain
+    logits = np.log(np.array([0.1, 0.6, 0.3]))
+    assert Sampler(given, 3).choose(logits) == Sampler(plain, 3).choose(logits)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
