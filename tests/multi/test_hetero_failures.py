@@ -220,7 +220,11 @@ def test_wrong_answers_count_as_failures(fault, message):
         ("run", raising(SystemExit("no licence")), "SystemExit: no licence"),
         ("create_runner", raising(SystemExit(2)), "SystemExit: 2"),
         ("run", lambda *_: None, "It returned NoneType; a list of 1 tensors is due."),
-        ("create_runner", lambda _: None, "answered create_runner with NoneType; a Runner is due."),
+        (
+            "create_runner",
+            lambda _: None,
+            "answered create_runner with NoneType; a Runner is due. Tell its author.",
+        ),
     ],
 )
 def test_what_breaks_the_contract_is_told_in_words(place, answer, detail):
