@@ -266,7 +266,7 @@ class _OtherVersionError(Exception):
 def _connect(path: str, check: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode=WAL")
+        _log_ahead(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, VERSION):
@@ -283,6 +283,20 @@ def _connect(path: str, check: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Has changes written to a log first; of processes that ask at once SQLite lets none wait."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _select_costs(
