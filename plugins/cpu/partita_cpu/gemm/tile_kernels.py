@@ -106,6 +106,13 @@ def _config(step: int) -> Array:
     return np.frombuffer(tile_config(step), np.uint8).copy()
 
 
+def _configure_tiles(table: Array, level: Level, step: int) -> None:
+    """Fills the places of what tiles of AMX are given their sizes by, for such a step along k."""
+    known = llvm_kernel.addresses(level)
+    table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+    table[CONFIG] = _config(step).ctypes.data
+
+
 def tile_columns(level: Level) -> int:
     """Columns of a tile."""
     return 2 * level.lanes
@@ -174,8 +181,7 @@ def tile_kernels(
         widening = llvm_kernel.addresses(level, "_winograd_halves")
         table[NARROW], table[SCALE] = widening["widen_bf16"], widening["scale_bf16_widen"]
     if tiles:
-        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-        table[CONFIG] = _config(step).ctypes.data
+        _configure_tiles(table, level, step)
     _with_halves(table)
     for rows in range(1, level.rows + 1) if not tiles else ():
         table[FIRST + rows] = products[f"{kind}_first_{rows}"]
@@ -243,8 +249,7 @@ def packed_lhs_kernels(level: Level, arithmetic: Arithmetic) -> Array:
     table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"pack_{name}"]
     if float16:
         table[NARROW] = llvm_kernel.addresses(level, "_f16")["pack_f16"]
-    table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-    table[CONFIG] = _config(STEP).ctypes.data
+    _configure_tiles(table, level, STEP)
     return table
 
 
@@ -283,8 +288,7 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     if level.tiles:
         known = llvm_kernel.addresses(level)
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
-        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-        table[CONFIG] = _config(step // 2).ctypes.data
+        _configure_tiles(table, level, step // 2)
     return table
 
 
@@ -374,41 +378,35 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     return table
 
 
-SOFTMAX, TRANSPOSE, NARROW_ATTENTION = range(3)
-CONFIGURE_ATTENTION, RELEASE_ATTENTION, CONFIG_OF_ATTENTION, PRODUCTS = range(3, 7)
-"""Places of the kernels of attention; those of products are so many rows behind the last one."""
+SOFTMAX, TRANSPOSE = 0, SLOTS
+"""Places that only kernels of attention have."""
 
-ATTENTION_KERNELS = PRODUCTS + MAX_ROWS + 1
+ATTENTION_SLOTS = SLOTS + 1
 
 
 @functools.cache
 def attention_kernels(level: Level, planes: int = 0) -> Array:
-    """The kernels of attention over a cache.
+    """The kernels of attention over a cache: those of `attend.products` by number of rows.
 
     In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
-    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of
-    `NARROW_ATTENTION` the one that makes bfloat16 of floats. Only tiles of AMX have something in
-    the place of `CONFIGURE_ATTENTION`.
+    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of `NARROW`
+    the one that makes bfloat16 of floats.
 
     Args:
         level: Whose kernels.
         planes: 0 if they multiply floats, else of how many bfloat16 a factor is the sum: by tiles
             of AMX one or two, elsewhere one where `attend.in_pairs` says so.
     """
-    table = np.zeros(ATTENTION_KERNELS, np.int64)
+    table = np.zeros(ATTENTION_SLOTS, np.int64)
     base, known = llvm_kernel.addresses(level), llvm_kernel.addresses(level, "_attention")
-    end = attend.PAIRED if planes else ""
+    tiles, end = planes > 0 and level.tiles, attend.PAIRED if planes else ""
     if planes:
-        table[NARROW_ATTENTION] = base["narrow_bf16x3" if planes > 1 else "narrow_bf16"]
-    if planes and level.tiles:
+        table[NARROW] = base["narrow_bf16x3" if planes > 1 else "narrow_bf16"]
+    if tiles:
         end = f"{attend.TILED}{planes}"
-        table[CONFIGURE_ATTENTION], table[RELEASE_ATTENTION] = base["configure"], base["release"]
-        table[CONFIG_OF_ATTENTION] = _config(STEP).ctypes.data
-        for rows in range(1, attend.TILE_ROWS + 1):
-            table[PRODUCTS + rows] = known[f"products{end}_{1 if rows <= 16 else 2}"]
-    else:
-        for rows in range(1, level.rows + 1):
-            table[PRODUCTS + rows] = known[f"products{end}_{rows}"]
+        _configure_tiles(table, level, STEP)
+    for rows in range(1, (attend.TILE_ROWS if tiles else level.rows) + 1):
+        table[rows] = known[f"products{end}_{-(-rows // 16) if tiles else rows}"]
     name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
     table[SOFTMAX], table[TRANSPOSE] = known[f"online_softmax{end}"], base[name]
     return table

@@ -8,10 +8,9 @@ import pytest
 from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.tile_kernels import (
-    CONFIG_OF_ATTENTION,
-    CONFIGURE_ATTENTION,
-    PRODUCTS,
-    RELEASE_ATTENTION,
+    CONFIG,
+    CONFIGURE,
+    RELEASE,
     SOFTMAX,
     attention_kernels,
     tile_columns,
@@ -45,7 +44,7 @@ def test_products(level, depth, going_on, guarded):
         begin = shares.ctypes.data if going_on else 0
         left = a.ctypes.data, a[0].nbytes, depth
         to = y.ctypes.data, y[0].nbytes, begin, 0, 0
-        call(attention_kernels(level)[PRODUCTS + rows], *left, *packed, *to)
+        call(attention_kernels(level)[rows], *left, *packed, *to)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(depth) + 4)
 
 
@@ -64,7 +63,7 @@ def test_products_of_pairs(level, depth, guarded):
         wanted = factors.astype(np.float64) @ flat + shares[:, None].astype(np.float64) * y
         left = a.ctypes.data, a[0].nbytes, depth, b.ctypes.data, b[0].nbytes, blocks
         to = y.ctypes.data, y[0].nbytes, shares.ctypes.data, 0, 0
-        call(attention_kernels(level, 1)[PRODUCTS + rows], *left, *to)
+        call(attention_kernels(level, 1)[rows], *left, *to)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(2 * depth) + 4)
 
 
@@ -76,7 +75,7 @@ def test_products_by_tiles(level, planes, steps, going_on, guarded):
     """Of sums of bfloat16, all but the product of second parts; whole halves are written."""
     rng, depth, blocks = np.random.default_rng(0), 16 * steps, 3
     kernels = attention_kernels(level, planes)
-    call(kernels[CONFIGURE_ATTENTION], kernels[CONFIG_OF_ATTENTION])
+    call(kernels[CONFIGURE], kernels[CONFIG])
     for rows in (1, 16, 17, 32):
         there = -(-rows // 16) * 16
         size = np.array([1, 2**-9]).astype(bfloat16)[:planes]
@@ -94,9 +93,9 @@ def test_products_by_tiles(level, planes, steps, going_on, guarded):
         begin = shares.ctypes.data if going_on else 0
         given = left.ctypes.data, left[0].nbytes, depth, right.ctypes.data, right[0].nbytes, blocks
         parts = left[0, 0].nbytes, right[0, 0].nbytes
-        call(kernels[PRODUCTS + rows], *given, y.ctypes.data, y[0].nbytes, begin, *parts)
+        call(kernels[rows], *given, y.ctypes.data, y[0].nbytes, begin, *parts)
         assert np.abs(y - wanted).max() <= 1e-6 * (np.sqrt(2 * depth) + 4)
-    call(kernels[RELEASE_ATTENTION])
+    call(kernels[RELEASE])
 
 
 @pytest.mark.parametrize("level", TILED)

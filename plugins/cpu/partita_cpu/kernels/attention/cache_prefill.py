@@ -19,12 +19,11 @@ import numpy as np
 from partita.lowering import Array
 from partita_cpu.gemm.nonfinite import LARGEST
 from partita_cpu.gemm.tile_kernels import (
-    ATTENTION_KERNELS,
-    CONFIG_OF_ATTENTION,
-    CONFIGURE_ATTENTION,
-    NARROW_ATTENTION,
-    PRODUCTS,
-    RELEASE_ATTENTION,
+    ATTENTION_SLOTS,
+    CONFIG,
+    CONFIGURE,
+    NARROW,
+    RELEASE,
     SOFTMAX,
     TRANSPOSE,
     Arithmetic,
@@ -194,8 +193,8 @@ def attend_tiles(
     chunks = -(-tiles // max(1, min(most_tiles(most), tiles * heads // (SHARES * threads))))
     while heads * chunks % threads != 0 and chunks < tiles:
         chunks += 1  # as many for each thread
-    if kernels[CONFIGURE_ATTENTION]:
-        call_plain(kernels[CONFIGURE_ATTENTION], (kernels[CONFIG_OF_ATTENTION],))
+    if kernels[CONFIGURE]:
+        call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     for turn in range(-(-heads * chunks // threads)):
         unit = turn * threads + (tid if turn % 2 == 0 else threads - 1 - tid)
         if unit < heads * chunks:
@@ -209,11 +208,11 @@ def attend_tiles(
             of_floats = table[_FIELDS:]
             again = _scratch_of(scratch, made, of_floats)
             chunk = Chunk(unit % heads, low, high, -(-(high - low) // of_floats[ROWS]))
-            others = kernels[ATTENTION_KERNELS:]
+            others = kernels[ATTENTION_SLOTS:]
             _attend_chunk(cache, queries, spans, terms, again, others, of_floats, cap, chunk)
             _store_results(terms, y, again, of_floats, chunk)
-    if kernels[RELEASE_ATTENTION]:
-        call_plain(kernels[RELEASE_ATTENTION], (0,))
+    if kernels[RELEASE]:
+        call_plain(kernels[RELEASE], (0,))
 
 
 @loop
@@ -305,7 +304,7 @@ def _attend_chunk(
             columns = min(end, sees[1]) - key
             if columns <= max(sees[0] - key, 0):
                 continue
-            multiply = kernels[PRODUCTS + count]
+            multiply = kernels[count]
             packed = address(own.keys), 4 * words * wide, -(-columns // wide)
             parts = 4 * depth, 4 * depth * wide
             left = a + 4 * low * length, 4 * length, depth
@@ -421,7 +420,7 @@ def _split(source: Any, count: Any, to: Any, length: Any, kernels: Any) -> Any:
 
     Returns the largest magnitude of a float as its bits.
     """
-    return call_narrow(kernels[NARROW_ATTENTION], (source, count, to, 2 * length, length))
+    return call_narrow(kernels[NARROW], (source, count, to, 2 * length, length))
 
 
 @loop(inline=True)

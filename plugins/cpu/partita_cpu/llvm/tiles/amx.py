@@ -9,6 +9,8 @@ float32, and six products it is 2^-24: no more than float32 itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partita_cpu.llvm.epilogue import BFLOAT, Finish, prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.fma import PARAMETERS
@@ -72,7 +74,7 @@ def amx_tile(
     end = Finish(f, 16, BFLOAT if narrow else "")
     below = "%lda" if packed else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
-    _begin_sums(f, places)
+    begin_sums(f, f.let("icmp eq ptr %start, null"), [f.at("%start", x) for x in places], 128)
     fetched = TILE_BYTES * planes // (2 if packed else 1)
     # Without further parts, the parameter for their distance says how wide a step is.
     whole = planes > 1 or packed
@@ -121,8 +123,7 @@ def amx_tile(
         f.loop("%depth", [("ptr", "%a"), *streams], step)
     else:
         f.loop("%ntaps", streams, tap)
-    for c, place in enumerate(places):
-        f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
+    store_sums(f, [f.at("%tile", x) for x in places], 128)
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
@@ -135,19 +136,31 @@ def add_product(f: Function, half_of_a: int, half_of_b: int) -> None:
     f.do(f"call void @llvm.x86.tdpbf16ps({tiles})")
 
 
-def _begin_sums(f: Function, places: list[int]) -> None:
-    """Sums begin with zero, or go on where others were put aside: at these bytes from %start."""
+def begin_sums(f: Function, fresh: str, places: Sequence[str], pitch: str | int) -> None:
+    """Sums, in tiles from 0 on, begin with zero if they are fresh, or with what lies at places.
+
+    Args:
+        f: The kernel.
+        fresh: An i1.
+        places: Where each tile's sums lie.
+        pitch: Bytes from one row of them to the next.
+    """
 
     def zero() -> None:
-        for c in range(len(places)):
-            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+        for tile in range(len(places)):
+            f.do(f"call void @llvm.x86.tilezero(i8 {tile})")
 
     def go_on() -> None:
-        for c, place in enumerate(places):
-            at = f.at("%start", place)
-            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
+        for tile, place in enumerate(places):
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {tile}, ptr {place}, i64 {pitch})")
 
-    f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
+    f.either(fresh, zero, go_on)
+
+
+def store_sums(f: Function, places: Sequence[str], pitch: str | int) -> None:
+    """Writes sums to where `begin_sums` reads them."""
+    for tile, place in enumerate(places):
+        f.do(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr {place}, i64 {pitch})")
 
 
 def configure(name: str) -> Function:

@@ -7,6 +7,7 @@ columns are a tile register; their rows lie a whole panel row apart.
 from __future__ import annotations
 
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.tiles.amx import begin_sums, store_sums
 
 PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, i64 %step, ptr %tile, i64 %more"
 """a: the first row of bytes; the others follow at distances of lda, all 16 or 32 of them. b: the
@@ -38,18 +39,8 @@ def _pass(f: Function, rows: list[str | int], columns: list[int], next_to: str) 
     """Sums of one or two times 16 rows and some quarters of the panel, kept in tiles 0 to 3."""
     a_tile, b_tile = _A_TILE, _B_TILE
     cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
-    places = [16 * _ROW_BYTES * i + _SIDE * columns[j] for i, j in cells]
-
-    def zero() -> None:
-        for c in range(len(cells)):
-            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
-
-    def go_on() -> None:
-        for c, place in enumerate(places):
-            at = f.at("%tile", place)
-            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 {_ROW_BYTES})")
-
-    f.either(f.let("icmp eq i64 %more, 0"), zero, go_on)
+    places = [f.at("%tile", 16 * _ROW_BYTES * i + _SIDE * columns[j]) for i, j in cells]
+    begin_sums(f, f.let("icmp eq i64 %more, 0"), places, _ROW_BYTES)
 
     def step(_: str, values: list[str]) -> list[str]:
         a, b = values
@@ -65,9 +56,7 @@ def _pass(f: Function, rows: list[str | int], columns: list[int], next_to: str) 
         return [f.at(a, "%step"), f.at(b, next_to)]
 
     f.loop("%steps", [("ptr", "%a"), ("ptr", "%b")], step)
-    for c, place in enumerate(places):
-        at = f.at("%tile", place)
-        f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {at}, i64 {_ROW_BYTES})")
+    store_sums(f, places, _ROW_BYTES)
 
 
 DECLARATIONS = "declare void @llvm.x86.tdpbusd(i8 immarg, i8 immarg, i8 immarg)\n"

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.tiles.amx import A_TILES, B_TILES, Load, add_product, schedule
+from partita_cpu.llvm.tiles.amx import (
+    A_TILES,
+    B_TILES,
+    Load,
+    add_product,
+    begin_sums,
+    schedule,
+    store_sums,
+)
 from partita_cpu.llvm.tiles.attend import PRODUCT_PARAMETERS, TILED
 
 PAIRS = 16
@@ -63,19 +71,9 @@ def tile_products(name: str, halves: int, planes: int) -> Function:
         b, y = carried
         f.loop(scaled, [("ptr", y), ("ptr", "%shares")], lambda _, at: _scale_row(f, *at))
         sums = [f.at(f.at(y, below_y) if i else y, 64 * j) for i in range(halves) for j in range(2)]
-
-        def zero() -> None:
-            for number in range(len(sums)):
-                f.do(f"call void @llvm.x86.tilezero(i8 {number})")
-
-        def go_on() -> None:
-            for number, at in enumerate(sums):
-                f.do(f"call void @llvm.x86.tileloadd64(i8 {number}, ptr {at}, i64 %ldy)")
-
-        f.either(alone, zero, go_on)
+        begin_sums(f, alone, sums, "%ldy")
         f.loop(steps, [("ptr", "%a"), ("ptr", b)], step)
-        for number, at in enumerate(sums):
-            f.do(f"call void @llvm.x86.tilestored64(i8 {number}, ptr {at}, i64 %ldy)")
+        store_sums(f, sums, "%ldy")
         return [f.at(b, "%step"), f.at(y, 4 * _ACROSS)]
 
     f.loop("%blocks", [("ptr", "%b"), ("ptr", "%y")], block)
