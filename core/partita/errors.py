@@ -198,7 +198,7 @@ class ZooError(PartitaError):
 
 @contextlib.contextmanager
 def raised_as(
-    kind: type[PartitaError], what: str, passing: type[PartitaError] = PartitaError
+    kind: type[PartitaError], what: str, passing: type[Exception] = PartitaError
 ) -> Iterator[None]:
     """Converts whatever a plugin's code raises in the block to an error of Partita.
 

@@ -278,8 +278,7 @@ class InferRequest(RequestTensors):
         self._has_results = True
         if self._state is not None and self._is_double_buffered:
             self._state.advance(outputs.results)
-        with self._blamed("bind a run"):
-            inputs.bind_if_repeated(self.runner, written, outputs.results)
+        inputs.bind_if_repeated(self.runner, written, outputs.results)
         self._may_leave_results = inputs.bound_call is None
 
     def _check(self, run: AsyncRun, is_ready: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import InputError
+from partita.errors import InferError, InputError, raised_as
 from partita.runtime.binding.input_conversion import Array, check, to_tensor
 from partita.runtime.binding.input_copies import InputCopies, host_array
 from partita.runtime.binding.input_names import InputNames, Inputs
@@ -290,7 +290,8 @@ class RequestInputs:
         owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
         bound, setters = self._to_bind(tensors, feedback.read)
-        self.bound_call = runner.bind(bound, results)
+        with raised_as(InferError, f"Device '{self._compiled.device}' failed to bind a run"):
+            self.bound_call = runner.bind(bound, results)
         if self.bound_call is not None:
             self._bound, self._setters = bound, setters
             self._version = self._memory.version

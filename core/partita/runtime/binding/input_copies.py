@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import PLUGIN_FAILURES, PluginError, in_words
+from partita.errors import PluginError, raised_as
 from partita.runtime.binding.input_conversion import Array
 from partita.tensors.tensor import HostTensor, Tensor
 
@@ -59,13 +59,9 @@ def host_array(place: DeviceModel, shape: tuple[int, ...], dtype: np.dtype[Any])
         PluginError: The device failed, or gave something else.
         MemoryError: There is no room.
     """
-    try:
+    what = f"Device '{place.device}' failed to answer host_array"
+    with raised_as(PluginError, what, MemoryError):
         found = place.host_array(shape, dtype)
-    except MemoryError:
-        raise
-    except PLUGIN_FAILURES as error:  # a device may raise anything
-        what = f"Device '{place.device}' failed to answer host_array"
-        raise PluginError(f"{what}: {in_words(error)}") from error
     is_array = isinstance(found, np.ndarray) and found.flags.carray
     if not is_array or (found.shape, found.dtype) != (shape, dtype):
         what = f"{found.dtype}{list(found.shape)}" if is_array else repr(type(found))
