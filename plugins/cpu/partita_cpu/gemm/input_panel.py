@@ -1,4 +1,4 @@
-"""Input pixels laid out for the tile kernels: padded, and in the arithmetic that they take."""
+"""Where the tiles of a panel find their input: in place, or laid out, padded and converted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from partita_cpu.gemm.tile_fields import (
     CHANNELS,
     DILATION_ACROSS,
     DILATION_DOWN,
+    DIRECT,
+    FIRST_LAID,
     GROUP_CHANNELS,
+    HALO,
     HEIGHT,
+    IN_PLACE,
+    LAST_LAID,
     LEFT,
     OUT_HEIGHT,
     OUT_WIDTH,
@@ -22,7 +27,10 @@ from partita_cpu.gemm.tile_fields import (
     PLANE_BYTES,
     ROW,
     SCALED,
+    SLICE_BYTES,
+    SLICE_STEP,
     SOLID,
+    SOURCE,
     STRIDE_ACROSS,
     STRIDE_DOWN,
     TAPS_ACROSS,
@@ -34,8 +42,13 @@ from partita_cpu.gemm.tile_fields import (
     X_FIRST,
     X_PITCH,
 )
-from partita_cpu.gemm.tile_kernels import INTERLEAVE, NARROW, SCALE
-from partita_cpu.jit.intrinsics.address_call import call_interleave, call_narrow, call_scale
+from partita_cpu.gemm.tile_kernels import INTERLEAVE, NARROW, ROUND, SCALE
+from partita_cpu.jit.intrinsics.address_call import (
+    call_interleave,
+    call_narrow,
+    call_round,
+    call_scale,
+)
 from partita_cpu.jit.loop_kernel import loop
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
@@ -214,3 +227,60 @@ def copy_windows(
                 line = 0
                 image += 1
     return largest
+
+
+@loop(inline=True)
+def copy_input(
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    rows: tuple[int, int, int],
+) -> Any:
+    """Where tiles find their input, laid out if need be, and its largest absolute value if so.
+
+    Args:
+        x: Address of the input.
+        panel: Address to lay it out at.
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`.
+        scaling: What happens to the input first.
+        group: Whose channels are taken.
+        rows: First row of the panel; which of its rows are laid out, from there on, and behind
+            which one that ends.
+    """
+    unit, first, last = rows[0], rows[0] + rows[1], rows[0] + rows[2]
+    if p[IN_PLACE]:
+        return x + _place_of_line(p, unit, group), 0
+    if p[SOURCE] == DIRECT:
+        first = p[X_FIRST] + group * p[GROUP_CHANNELS]
+        return x + unit * p[ROW] + p[X_BYTES] * first, 0
+    halo, largest = p[SOURCE] == HALO, 0
+    beyond = rows[1] * (line_bytes(p) if halo else p[ROW])
+    for n in range(p[FIRST_LAID], p[LAST_LAID]):
+        source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
+        if halo:
+            found = copy_rows_padded(source, to, kernels, p, scaling, group, first, last)
+        else:
+            found = copy_windows(source, to, kernels, p, scaling, group, first, last)
+        largest = max(largest, found)
+    if kernels[ROUND]:
+        call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))
+    return panel, largest
+
+
+@loop(inline=True)
+def _place_of_line(p: Array, unit: int, group: int) -> Any:
+    """Bytes to what the first tap meets under the first pixel of a line, if the image went on."""
+    image = unit // p[OUT_HEIGHT]
+    line = (unit - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
+    pixel = (image * p[HEIGHT] + line) * p[WIDTH] - p[LEFT]
+    return 4 * (pixel * p[X_PITCH] + p[X_FIRST] + group * p[GROUP_CHANNELS])
+
+
+@loop(inline=True)
+def line_bytes(p: Array) -> Any:
+    """Of a laid out image, from the input of one row of the result to that of the next."""
+    return p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if p[ARITHMETIC] else 4)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.lowering import Array
+from partita_cpu.jit.intrinsics.address_call import address
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 
 
@@ -148,3 +150,70 @@ class TileRange(NamedTuple):
 
 ALL_TILES = 1 << 40
 """More than any column has."""
+
+
+class Panel(NamedTuple):
+    """What the tiles of a panel have in common.
+
+    Attributes:
+        tile: Address of memory for a finished tile.
+        zeros: Address of a bias of zeros.
+        partials: Address of tiles whose sums are not complete.
+        exact: Whether the input is infinite, NaN or nearly so; see `nonfinite`.
+        lines: Image rows that tiles do not run on over, or 1.
+        line_bytes: Of the input, from one of them to the next.
+        length: Rows of tiles that lie one after another in a line.
+        tiles: Tiles of a line.
+        even_rows: Rows of a tile, where all have as many, or one more.
+        longer: How many have one more, which come first.
+        width: Those of an image row that are results.
+        pitch: Those from one image row to the next.
+        first_pixel: Of the result.
+        pixel_bytes: From one pixel of the result to the next.
+    """
+
+    tile: int
+    zeros: int
+    partials: int
+    exact: bool
+    lines: int
+    line_bytes: int
+    length: int
+    tiles: int
+    even_rows: int
+    longer: int
+    width: int
+    pitch: int
+    first_pixel: int
+    pixel_bytes: int
+
+
+class Column(NamedTuple):
+    """A column of tiles.
+
+    Attributes:
+        weights: Their address.
+        bias: Its address.
+        exist: Columns of a tile that are results.
+        at: Bytes from a pixel of the result to the first of them.
+    """
+
+    weights: int
+    bias: int
+    exist: int
+    at: int
+
+
+@loop(inline=True)
+def own_memory(scratch: Array, size: int, tid: int) -> Any:
+    """Address of a thread's part of scratch memory, from where a cache line starts."""
+    start = address(scratch) + tid * size
+    return start + -start % 64
+
+
+@loop(inline=True)
+def addresses_of(arrays: ProductArrays) -> Any:
+    """Where arrays start."""
+    return ProductAddresses(
+        address(arrays.w), address(arrays.bias), address(arrays.residual), address(arrays.y)
+    )

@@ -14,7 +14,7 @@ from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, B
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
-from partita_cpu.gemm.macrokernel import multiply_tiles
+from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packed_lhs import (
     MatrixSizes,
     multiply_packed,

@@ -7,7 +7,7 @@ read it, in the arithmetic that they take. So it stays in the cache, and nothing
 from __future__ import annotations
 
 from partita.lowering import Array
-from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
+from partita_cpu.gemm.macrokernel.panel_loop import multiply_panel
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
     Epilogue,
@@ -16,6 +16,8 @@ from partita_cpu.gemm.product_records import (
     ProductArrays,
     TileContext,
     TileRange,
+    addresses_of,
+    own_memory,
 )
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,

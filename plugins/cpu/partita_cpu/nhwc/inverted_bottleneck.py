@@ -12,7 +12,7 @@ from typing import NamedTuple
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
-from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
+from partita_cpu.gemm.macrokernel.panel_loop import multiply_panel
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
     Epilogue,
@@ -21,6 +21,8 @@ from partita_cpu.gemm.product_records import (
     ProductArrays,
     TileContext,
     TileRange,
+    addresses_of,
+    own_memory,
 )
 from partita_cpu.gemm.tile_fields import BLOCKS, ROW, TAPS, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE

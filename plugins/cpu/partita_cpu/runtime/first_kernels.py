@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.lowering import Graph, Node
-from partita_cpu.gemm import macrokernel, packed_lhs, packing
+from partita_cpu.gemm import packed_lhs, packing
+from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import compile_pool, disk_cache
@@ -41,7 +42,7 @@ def begin(choice: Choice, graph: Graph) -> None:
     order([*packing.CALLS, *thread_pool.CALLS])
     compile_pool.order([level_job(choice.level, part) for part in sorted({*_parts(choice, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
-        order(macrokernel.CALLS)
+        order(product_loop.CALLS)
         order(packed_lhs.CALLS if choice.arithmetic.planes > 1 else ())
     if any(_may_filter(choice, node) for node in graph.nodes):
         order([*point_weights.CALLS, *tile_loop.CALLS])

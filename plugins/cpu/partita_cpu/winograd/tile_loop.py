@@ -14,14 +14,18 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.program import flattened
 from partita_cpu.gemm.input_panel import Scaling, copy_pixel, copy_run
-from partita_cpu.gemm.macrokernel import Column, Panel, addresses_of, finish_rows, own_memory
+from partita_cpu.gemm.macrokernel.tile_epilogue import finish_rows
 from partita_cpu.gemm.product_records import (
+    Column,
     Epilogue,
     InputScaling,
+    Panel,
     PanelContext,
     ProductAddresses,
     ProductArrays,
     TileContext,
+    addresses_of,
+    own_memory,
 )
 from partita_cpu.gemm.shares import own_share
 from partita_cpu.gemm.tile_fields import (

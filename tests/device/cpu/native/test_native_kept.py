@@ -256,7 +256,7 @@ def test_the_fingerprint_covers_where_that_is():
 
 def test_the_fingerprint_is_the_same_in_other_processes():
     code = """
-        from partita_cpu.gemm.macrokernel import multiply_tiles
+        from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
         from partita_cpu.jit.code_hash import extent, fingerprint, units_of
         print(fingerprint(multiply_tiles))
         """

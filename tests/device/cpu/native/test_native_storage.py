@@ -12,7 +12,7 @@ from sampling import examples
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking.plan import Source, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.macrokernel import multiply_tiles
+from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels

@@ -20,7 +20,8 @@ from numba.core.registry import cpu_target
 
 from partita.errors import InferError
 from partita.lowering import Array
-from partita_cpu.gemm import macrokernel, packed_lhs, packing
+from partita_cpu.gemm import packed_lhs, packing
+from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_definition import kinds_of, type_of
@@ -337,7 +338,7 @@ def test_loops_of_kernels_that_drive_others_are_not_unrolled():
 
 
 def test_what_every_program_needs_is_translated():
-    products = (*packing.CALLS, *macrokernel.CALLS, *packed_lhs.CALLS)
+    products = (*packing.CALLS, *product_loop.CALLS, *packed_lhs.CALLS)
     for kernel, args in (*thread_pool.CALLS, *call_queue.CALLS, *products):
         assert "define" in text_of(kernel, kinds_of(args))
 

@@ -330,7 +330,7 @@ def alive(group):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_others_end_with_whom_they_work_for(tmp_path, sent):
     code = """
-        from partita_cpu.gemm.macrokernel import multiply_tiles
+        from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 
         kinds = ("<f4 1", "<u2 1", *["<f4 1"] * 5, "|u1 1", *["<i8 1"] * 3)
         kinds += ("float", "float", "int", "float", "float", "int", "int", "float", "float")

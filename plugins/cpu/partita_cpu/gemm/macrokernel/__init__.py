@@ -1,0 +1,1 @@
+"""The loops around tile kernels: threads' shares, their panels, the tiles of a panel."""

@@ -1,0 +1,223 @@
+"""The tiles of a panel: some rows of the input times columns of packed weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.input_panel import line_bytes
+from partita_cpu.gemm.macrokernel.padding_taps import edge_taps, taps_inside
+from partita_cpu.gemm.macrokernel.tile_epilogue import finish_rows, result_addresses
+from partita_cpu.gemm.nonfinite import LARGEST, exact_tile
+from partita_cpu.gemm.product_records import (
+    Column,
+    Epilogue,
+    Panel,
+    PanelContext,
+    ProductAddresses,
+    TileRange,
+)
+from partita_cpu.gemm.tile_fields import (
+    ARITHMETIC,
+    BLOCK_BYTES,
+    BLOCKS,
+    CHUNK,
+    COLUMN_STEP,
+    DEPTH,
+    DIRECT,
+    EVEN,
+    FLAT,
+    GROUP_OUTPUTS,
+    HALO,
+    IN_PLACE,
+    OUT_WIDTH,
+    PARTIAL_BYTES,
+    PITCH,
+    PLANE_BYTES,
+    ROW,
+    RUN,
+    SOURCE,
+    STEP_BYTES,
+    TAP_BYTES,
+    TILE_BYTES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    W_FIRST,
+    Y_BYTES,
+    Y_FIRST,
+    Y_PITCH,
+    ZERO_BYTES,
+)
+from partita_cpu.gemm.tile_kernels import ACTIVATE, CONFIGURE, FIRST, WIDE, WIDEN, Arithmetic
+from partita_cpu.jit.intrinsics.address_array import floats_at
+from partita_cpu.jit.intrinsics.address_call import call_activate, call_convert, call_tile
+from partita_cpu.jit.loop_kernel import loop
+
+_LOWEST, _HIGHEST = np.float32(-np.inf), np.float32(np.inf)
+
+_MANY = 3
+"""Tiles from which on weights are widened once for all of them."""
+
+_SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
+
+
+_PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
+_EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
+
+
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 10), drives=True)
+def multiply_panel(
+    a: int,
+    largest: int,
+    at: ProductAddresses,
+    context: PanelContext,
+    epilogue: Epilogue,
+    tiles: TileRange,
+) -> None:
+    """Some rows of the input times some columns of one group.
+
+    Args:
+        a: Address of the first row that tiles read.
+        largest: The largest absolute value among what was laid out there, as bits.
+        at: Weights, bias, residual, result.
+        context: Memory, kernels and plan.
+        epilogue: What happens to sums.
+        tiles: Which rows and columns.
+    """
+    kernels, p = context.kernels, context.p
+    panel = _panel_of(largest, context, tiles)
+    bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
+    wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
+    parts = 2 if kernels[CONFIGURE] or wide else 4  # tiles that ask for what comes next of b
+    apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
+    row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
+    flat, by_lines = _line_kinds(p)
+    direct = (epilogue.code == 0 or activate != 0) and not panel.exact
+    last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
+    start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
+    first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
+    for block in range(tiles.first_block, tiles.last_block):
+        column, read = _column_of(at, p, tiles.group, block), a + block * p[COLUMN_STEP]
+        of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
+        for first_tap in range(start_tap, tiles.last_tap, p[CHUNK]):
+            taps = min(p[CHUNK], tiles.last_tap - first_tap)
+            ends = first_tap + taps == tiles.last_tap
+            packed = b = column.weights + first_tap * p[TAP_BYTES]
+            tap_bytes = p[TAP_BYTES] * (2 if wide else 1)
+            if wide:
+                b = panel.partials + p[PARTIAL_BYTES]
+                call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
+            for line in range(first_line, last_line):
+                begin, behind = max(first_tap, tiles.first_tap), first_tap + taps
+                if by_lines:
+                    begin, behind = taps_inside(p, tiles.unit + line, begin, behind)
+                places, count = context.offsets + 8 * begin, behind - begin
+                weights = b + (begin - first_tap) * tap_bytes
+                before = line * panel.tiles
+                for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
+                    pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
+                    source = read + line * panel.line_bytes + pixel * row
+                    kernel = kernels[of_rows + rows]
+                    ahead = packed
+                    if n < parts and (not ends or block + 1 < tiles.last_block + tiles.goes_on):
+                        ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
+                    partial = panel.partials + n * TILE_BYTES
+                    start = partial if first_tap > start_tap else 0
+                    if p[IN_PLACE]:
+                        tile = source, pixel, rows, of_rows, panel.tile, ahead
+                        begin, count, start, ahead = edge_taps(tile, tiles.unit + line, b, context)
+                        places, weights = context.offsets + 8 * begin, b + begin * tap_bytes
+                    sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
+                    if not ends:
+                        if not panel.exact:
+                            call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
+                        continue
+                    at_line = pixel // panel.pitch if flat else line
+                    pixel -= at_line * panel.pitch if flat else 0
+                    if direct and pixel + rows <= panel.width:
+                        to, other = result_addresses(at, panel, column, epilogue, at_line, pixel)
+                        rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
+                        call_tile(kernel, (*sums, panel.tile, column.bias, other, *rest))
+                        if activate:
+                            call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
+                        continue
+                    if panel.exact:
+                        exact_tile(source, column.weights, tiles, panel.tile, context, rows)
+                    else:
+                        call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
+                    finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
+
+
+@loop(inline=True)
+def _line_kinds(p: Array) -> Any:
+    """Whether tiles run on over the ends of lines, and whether lines leave out rows of taps."""
+    halo = p[SOURCE] == HALO
+    return halo and p[FLAT] != 0, halo and p[FLAT] + p[IN_PLACE] == 0
+
+
+@loop(inline=True)
+def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
+    """Where a panel's tiles lie; clears the bias of zeros."""
+    p = context.p
+    arithmetic = p[ARITHMETIC]
+    # Infinity has no lower half, and may not meet the zeros that fill up a run.
+    filled = p[RUN] != p[DEPTH] * p[STEP_BYTES] // 2
+    exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
+    tile = context.memory + p[PLANE_BYTES] * max(arithmetic, 1)
+    zeros = tile + TILE_BYTES
+    row_of_zeros = floats_at(zeros, p[TILE_COLUMNS])
+    for i in range(row_of_zeros.size):
+        row_of_zeros[i] = np.float32(0)
+    units = tiles.stop - tiles.unit
+    lines, length, width, pitch, first_pixel = 1, units, units, units, tiles.unit
+    if p[SOURCE] == HALO:
+        width, pitch, first_pixel = p[OUT_WIDTH], p[PITCH], tiles.unit * p[OUT_WIDTH]
+        if p[FLAT]:
+            length = (units - 1) * pitch + width
+        else:
+            lines, length = units, width
+    count = -(-length // p[TILE_ROWS])
+    return Panel(
+        tile,
+        zeros,
+        zeros + ZERO_BYTES,
+        exact,
+        lines,
+        line_bytes(p),
+        length,
+        count,
+        length // count,
+        length % count,
+        width,
+        pitch,
+        first_pixel,
+        p[Y_BYTES] * p[Y_PITCH],
+    )
+
+
+@loop(inline=True)
+def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
+    """A column of tiles of a group."""
+    number, columns = group * p[BLOCKS] + block, p[TILE_COLUMNS]
+    first = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
+    exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
+    weights = at.w + number * p[BLOCK_BYTES] + p[W_FIRST]
+    return Column(weights, at.bias + 4 * number * columns, exist, p[Y_BYTES] * first)
+
+
+@loop(inline=True)
+def _rows_of(t: int, panel: Panel, p: Array, unit: int) -> Any:
+    """The first row of a tile, counted from that of its line, and how many rows it has."""
+    length, most = panel.length, p[TILE_ROWS]
+    if p[EVEN]:
+        more = 1 if t < panel.longer else 0
+        return t * panel.even_rows + min(t, panel.longer), panel.even_rows + more
+    first = t * most
+    rows = min(most, length - first)
+    if p[ARITHMETIC] and p[SOURCE] == DIRECT and rows < most and rows != 16:
+        # Tiles are read as a whole: the last one begins before the one ends.
+        first = max(length - (most if rows > 16 else 16), -unit)
+        rows = length - first
+    return first, rows
