@@ -10,7 +10,8 @@ import numpy as np
 from partita.lowering import Array
 from partita.system.array_conversion import converted
 from partita.system.memory_map import give_back
-from partita_cpu.gemm.blocking.plan import PAIR, Plan
+from partita_cpu.gemm.blocking.plan import Plan
+from partita_cpu.gemm.tile_fields import PAIR
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit import llvm_kernel

@@ -5,6 +5,9 @@ from __future__ import annotations
 STEP = 32
 """Elements along k that AMX takes at a time, at most."""
 
+PAIR = 2
+"""Elements along k that vectors of bfloat16 take at a time."""
+
 FIELDS = (
     *("SOURCE", "ARITHMETIC", "BATCH", "HEIGHT", "WIDTH", "CHANNELS", "GROUP_CHANNELS", "CELL"),
     *("TAPS_DOWN", "TAPS_ACROSS", "STRIDE_DOWN", "STRIDE_ACROSS", "DILATION_DOWN"),

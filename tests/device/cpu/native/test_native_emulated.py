@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
 from partita_cpu.jit import isa

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import available

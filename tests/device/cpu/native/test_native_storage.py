@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias

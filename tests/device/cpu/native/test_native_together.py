@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from judge import onnxruntime_results
 from sampling import examples
 
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit.isa import available

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.lowering import Builder, Operand
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_records import InputScaling

@@ -19,7 +19,8 @@ from partita.lowering.geometry.windows import (
 )
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking.plan import Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, bounds_of, emit_product, needs_pass

@@ -16,7 +16,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking.plan import LONG_LINE
+from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product

@@ -10,7 +10,8 @@ import numpy as np
 
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
-from partita_cpu.gemm.blocking.plan import Plan, Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
 from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS

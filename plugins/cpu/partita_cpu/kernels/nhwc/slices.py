@@ -12,7 +12,8 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, Source, plan
+from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product

@@ -1,0 +1,58 @@
+"""Pieces of a tile's weights, small enough to stay in a near cache from tile to tile."""
+
+from __future__ import annotations
+
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.machine_model import MachineModel
+
+PIECE_SHARE = 3 / 4
+"""Of the first-level cache, for a piece of a tile's weights that stays there from tile to tile.
+
+Rows of the left side run through the rest.
+"""
+
+FAR_PIECE_SHARE = 3 / 4
+"""The same of the second-level cache, where tiles have the few rows of AVX2, or are of float32 in
+vectors of AVX-512.
+
+Tiles of 6 rows take a line of weights every six cycles, those of 14 rows one every seven, which
+that cache supplies; to put sums down and take them up again between pieces takes longer. Tiles of
+bfloat16 take lines twice as fast, and weights that are widened lie in the nearest cache. That holds
+5 times as many steps of ARM's narrow tiles; not measured there.
+"""
+
+WIDE_LANES = 16
+"""Floats of a vector of AVX-512."""
+
+FEW_ROWS = 6
+"""Rows of a tile of AVX2."""
+
+
+def piece_bytes(machine: MachineModel, arithmetic: Arithmetic, rows: int) -> int:
+    """Room for a piece of a tile's weights.
+
+    Args:
+        machine: Whose caches they stay in.
+        arithmetic: What products are computed in.
+        rows: Of a tile.
+    """
+    wide = machine.level.lanes >= WIDE_LANES and arithmetic is Arithmetic.F32
+    if wide or rows <= FEW_ROWS:
+        return max(machine.l1_bytes(PIECE_SHARE), machine.l2_bytes(FAR_PIECE_SHARE))
+    return machine.l1_bytes(PIECE_SHARE)
+
+
+def pieces_of_run(padded: int, step: int, row_bytes: int, room: int) -> int:
+    """Into how many equal pieces a run is cut, so that sums can stop between them.
+
+    Args:
+        padded: Elements of the run.
+        step: Elements along k; pieces are whole steps.
+        row_bytes: Bytes of weights that one element meets in a tile.
+        room: Bytes that a piece may have.
+    """
+    if padded % step or padded * row_bytes <= room:
+        return 1
+    steps = padded // step
+    fewest = -(-padded * row_bytes // room)
+    return next((n for n in range(fewest, steps) if steps % n == 0), steps)
