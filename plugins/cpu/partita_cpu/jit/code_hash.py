@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import types
@@ -18,6 +19,7 @@ from partita_cpu.jit.kernel_definition import KernelDefinition
 from partita_cpu.jit.record_arguments import described
 
 _OURS = "partita_cpu"
+_LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
 _WITH_CODE = (KernelDefinition, Intrinsic, types.FunctionType, type)
 
 
@@ -137,14 +139,15 @@ class _Reader:
         self.add(function.__defaults__)
         for cell in function.__closure__ or ():
             self.add(cell.cell_contents)
-        names = sorted(set(_names(function.__code__)))
-        for name in names:
+        codes = [*_codes(function.__code__)]
+        attributes = sorted({name for code in codes for name in code.co_names})
+        for name in sorted({name for code in codes for name in _globals_of(code)}):
             if name not in function.__globals__:
                 continue
             value = function.__globals__[name]
             self._note(name)
             if isinstance(value, types.ModuleType) and value.__name__.startswith(_OURS):
-                for attribute in names:
+                for attribute in attributes:
                     if attribute in vars(value):
                         self.add(vars(value)[attribute])
             else:
@@ -170,11 +173,31 @@ def _package(thing: Any) -> str:
     return str(getattr(thing, "__module__", "")).partition(".")[0]
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code and that of the functions in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    """What code takes from its module.
+
+    `co_names` holds attributes as well: a kernel that calls ``scalar.clip`` does not depend on what
+    its own module calls ``clip``.
+    """
+    words = code.co_code
+    instructions, found = words[::2], set()
+    place = instructions.find(_LOAD_GLOBAL)
+    while place >= 0:
+        argument, before = words[2 * place + 1], place
+        while before > 0 and instructions[before - 1] == _EXTENDED_ARG:
+            before -= 1
+            argument += words[2 * before + 1] << 8 * (place - before)
+        found.add(code.co_names[argument >> 1])  # the lowest bit tells what is pushed beside it
+        place = instructions.find(_LOAD_GLOBAL, place + 1)
+    return found
 
 
 def _named(thing: Any) -> str:

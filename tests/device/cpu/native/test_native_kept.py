@@ -225,6 +225,29 @@ def test_the_fingerprint_covers_what_is_called():
     assert fingerprint(loop(callee.py_func)) != fingerprint(callee)
 
 
+def in_a_module(code, **names):
+    """The function of some source, in a module of such names."""
+    module = {"__name__": __name__, **names}
+    exec(code, module)  # noqa: S102  # the code is written below
+    return module["function"]
+
+
+def test_the_fingerprint_does_not_cover_what_has_the_name_of_an_attribute():
+    code = "def function(x):\n    return x.size + size_of(x) + (lambda: x.shape)()"
+    first, second = (in_a_module(code, size=n, shape=n, size_of=callee) for n in (1, 2))
+    assert fingerprint(first) == fingerprint(second)
+    changed = in_a_module(code, size=1, shape=1, size_of=caller_of)
+    assert fingerprint(first) != fingerprint(changed)
+
+
+@pytest.mark.parametrize("which", [0, 127, 128, 299])
+def test_the_fingerprint_covers_each_of_many_names(which):
+    names = {f"n{place}": place for place in range(300)}
+    code = f"def function(x):\n    return (lambda: x + {' + '.join(names)})()"
+    first, changed = in_a_module(code, **names), in_a_module(code, **names | {f"n{which}": -1})
+    assert fingerprint(first) != fingerprint(changed)
+
+
 def test_the_fingerprint_covers_what_is_compiled_apart():
     def body(x):
         return x + 1
