@@ -16,7 +16,7 @@ from partita_hetero.planner.report.summary import PlanSummary, summarize
 from partita_hetero.planner.search.solve import order_of, solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
-from partita_hetero.tuning.race import RUNS_DECIDED
+from partita_hetero.tuning.chosen_placement import RUNS_DECIDED
 from partita_hetero.tuning.replication import (
     FREE,
     alike,

@@ -29,8 +29,8 @@ from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.properties import HeteroProperties
+from partita_hetero.tuning.contest import Contest, Outcome
 from partita_hetero.tuning.profiler import Profile
-from partita_hetero.tuning.race import Contest, Outcome
 from partita_hetero.tuning.replication import twins_of
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.sized_model import SizedModel

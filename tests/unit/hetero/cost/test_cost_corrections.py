@@ -14,9 +14,9 @@ from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.partition import op_graph
 from partita_hetero.planner.simulation.timeline import Timeline
+from partita_hetero.tuning.contest import Contest
 from partita_hetero.tuning.contestant import Entry
 from partita_hetero.tuning.profiler import Profile
-from partita_hetero.tuning.race import Contest
 from partita_hetero.tuning.sized_model import SizedModel
 from partita_hetero.tuning.trial_run import Run
 
