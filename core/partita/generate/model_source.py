@@ -10,6 +10,7 @@ from typing import Any
 
 from partita.core import Core
 from partita.errors import ModelNotFoundError, TokenizerError, raised_as
+from partita.frontends.onnx.external_data import beside
 from partita.generate import weight_traffic
 from partita.generate.text import gguf_tokenizer, tokenizer
 from partita.generate.text.tokenizer import Tokenizer, read_json
@@ -93,10 +94,10 @@ def _beside_tokenizer(path: Path) -> ModelSource:
     end_tokens = [
         token for token in (ends if isinstance(ends, list) else [ends]) if token is not None
     ]
-    if not all(isinstance(number, int) for number in [*end_tokens, longest or 0]):
+    if not all(map(_is_count, [*end_tokens, longest or 0])):
         raise TokenizerError(
             f"'genai_config.json' or 'config.json' in '{folder}' has the end tokens {ends!r} and "
-            f"the context {longest!r}; both are whole numbers."
+            f"the context {longest!r}; both are whole numbers, and none is below 0."
         )
     return ModelSource(
         path,
@@ -111,7 +112,9 @@ def _in_folder(folder: Path) -> Path:
     decoder = _entries(
         _entries(read_json(folder / "genai_config.json").get("model")).get("decoder")
     )
-    names = [str(decoder["filename"])] if "filename" in decoder else [*_ONNX_NAMES, _IR_NAME]
+    names = [*_ONNX_NAMES, _IR_NAME]
+    if "filename" in decoder:
+        names = [_checked_name(folder / "genai_config.json", str(decoder["filename"]))]
     found = [folder / name for name in names if (folder / name).is_file()]
     found += sorted(folder.glob("*.gguf"))
     if not found:
@@ -119,6 +122,29 @@ def _in_folder(folder: Path) -> Path:
             f"There is no model in '{folder}': looked for {', '.join(names)} and *.gguf."
         )
     return found[0]
+
+
+def _checked_name(config: Path, name: str) -> str:
+    """The name of a model that its configuration gives: a stranger's, as the model is.
+
+    Raises:
+        ModelNotFoundError: No file can have that name, or it lies outside of the folder.
+    """
+    try:
+        (config.parent / name).is_file()
+        target = beside(config, name)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise ModelNotFoundError(f"'{config}' names a model that cannot be: {error}") from error
+    if target is None:
+        raise ModelNotFoundError(
+            f"'{config}' names the model '{name}', which is outside of the folder. Put the file "
+            "beside it."
+        )
+    return name
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def _entries(value: Any) -> Mapping[str, Any]:

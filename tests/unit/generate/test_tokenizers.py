@@ -395,8 +395,18 @@ def test_a_folder_has_the_tokenizer_and_its_template(folder):
     assert from_folder(path).chat_prompt([]) == "own </s>"
 
 
+def test_of_several_templates_the_default_one_is_taken(folder):
+    path, _ = folder
+    named = [5, {"name": ["default"], "template": "none"}, {"name": "default", "template": "own"}]
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert from_folder(path).chat_prompt([]) == "own"
+
+
 def test_damaged_folders_are_refused(folder, tmp_path):
     path, _ = folder
+    (path / "chat_template.jinja").write_bytes(b"{{ 1 }}\xff")
+    with pytest.raises(TokenizerError, match=r"chat_template.jinja' is no chat template that can"):
+        from_folder(path)
     (path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(TokenizerError, match=r"tokenizer_config.json' is no JSON .* holds a list"):
         from_folder(path)

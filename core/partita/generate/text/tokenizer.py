@@ -137,7 +137,10 @@ def from_folder(folder: Path, end_tokens: Sequence[int] = ()) -> Tokenizer:
     end = engine.token_to_id(names["eos_token"]) if names["eos_token"] else None
     ends = [*end_tokens, *([] if end is None else [end])]
     own = folder / "chat_template.jinja"
-    source = own.read_text("utf-8") if own.is_file() else _default_template(config)
+    source = _default_template(config)
+    if own.is_file():
+        with raised_as(TokenizerError, f"'{own}' is no chat template that can be read"):
+            source = own.read_text("utf-8")
     template = ChatTemplate(source, f"'{folder}'", names) if source else None
     return Tokenizer(engine, ends, template, f"'{folder}'")
 
@@ -166,6 +169,6 @@ def _token_text(entry: Any) -> str:
 def _default_template(config: Mapping[str, Any]) -> str:
     found = config.get("chat_template")
     if isinstance(found, list):  # several by name
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
-        found = named.get("default")
+        entries = (one for one in found if isinstance(one, Mapping))
+        found = next((e.get("template") for e in entries if e.get("name") == "default"), None)
     return found if isinstance(found, str) else ""
