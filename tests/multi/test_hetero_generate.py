@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from decoders import grouped_decoder
 from tiny_gguf import write_tiny_gguf
 
 import partita
@@ -98,6 +99,16 @@ def test_what_the_application_sets_stays(path, core):
     core.set_property("HETERO", {"HETERO_CONTEXT": 40})
     compiled = Generator(path, BOTH, 64, core=core).compiled_model
     assert compiled.get_property("HETERO_CONTEXT") == 40
+
+
+@pytest.mark.parametrize("room", [40, 200])
+def test_costs_are_measured_on_texts_that_caches_have_room_for(core, room, tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    proto = grouped_decoder(room).SerializeToString()
+    by_cost = {"HETERO_SCHEDULE": "COST"}
+    decision = core.compile_model(proto, BOTH, by_cost).explain().decision
+    assert f"x=1x{min(room, 128)}x32" in decision.notes[0]
+    assert {candidate.failure for candidate in decision.candidates} == {""}
 
 
 @pytest.mark.parametrize("asked", [None, 48])

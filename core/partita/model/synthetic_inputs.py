@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+"""Of operators that are known by their names."""
+
 _PASSING = having(Trait.SELECTS) | {"Cast"}
 """Operators whose result holds elements of their first input alone, perhaps of another type."""
 
@@ -67,7 +70,7 @@ def _meant(value: ir.Value, port: Port, generator: np.random.Generator) -> Answe
     reads.sort(key=lambda read: read[0].op_type != "Equal")
     for node, position in reads:
         rule = _RULES.get((node.op_type, position))
-        if rule is not None and node.domain in ("", "ai.onnx"):
+        if rule is not None and node.domain in _DOMAINS:
             answer = rule(_Read(node, port, generator))
             if answer is not None:
                 return answer
@@ -152,6 +155,18 @@ def _length_of_sequences(read: _Read) -> Answer:
     return length if isinstance(length, int) else None
 
 
+def _all_new(read: _Read) -> int:
+    """Tokens of a text of which all are new, so that they fit whatever the cache has room for."""
+    dims = read.dims(0)
+    length = None if dims is None or len(dims) < 2 else dims[1]
+    return length if isinstance(length, int) else 1
+
+
+def _last_of_new(read: _Read) -> int:
+    """The place of the last of these."""
+    return _all_new(read) - 1
+
+
 def _one_row(read: _Read) -> Answer:
     """Everything in one row, which fits any tensor."""
     return np.array([*([1] * (read.shape[0] - 1)), -1]) if len(read.shape) == 1 else None
@@ -189,6 +204,8 @@ _RULES: Mapping[tuple[str, int], Callable[[_Read], Answer]] = {
     ("Slice", 1): _always(0),
     ("Slice", 2): _always(_EVERYTHING),
     ("Slice", 4): _ONE,
+    ("GroupQueryAttention", 5): _last_of_new,
+    ("GroupQueryAttention", 6): _all_new,
 }
 """Operator and which of its inputs, to what that input may hold."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
+from decoders import grouped_decoder
 from models import model_of, node, value, weight
 from onnx import TensorProto, helper
 
@@ -191,3 +192,14 @@ def test_only_what_is_wanted_is_made():
     model = partita.Core().read_model(proto)
     feeds = synthetic_inputs(model, np.random.default_rng(0), model.inputs[:1])
     assert list(feeds) == ["a"]
+
+
+@pytest.mark.parametrize("tokens", [None, 1, 5])
+def test_a_text_is_new_to_the_cache_that_attention_reads(tokens):
+    proto = grouped_decoder(8)
+    if tokens is not None:
+        proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = tokens
+    feeds, _ = made(proto)
+    tokens = tokens or 1
+    assert feeds["x"].shape[1] == feeds["total_sequence_length"] == tokens
+    np.testing.assert_array_equal(feeds["seqlens_k"], [tokens - 1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelError, PropertyError
-from partita.model.model import Dim, Model, Port
+from partita.model.model import Dim, Model, Port, value_shape
 from partita_hetero.options.sample_shapes import Shape, describe
 from partita_hetero.partition import op_graph
 from partita_hetero.partition.op_graph import OpGraph
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BATCH, SIDE, LENGTH = 1, 224, 128
 """Sizes that are taken for what varies, if nothing else is known: of the first axis, of the sides
 of pictures (inputs of four axes and more), of any other axis."""
+
+_PAST = 3
+"""Which input of ``GroupQueryAttention`` is the cache of its keys: (batch, heads, room, size)."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,9 @@ def _complete(model: Model, given: Mapping[str, Shape]) -> dict[str, Shape]:
             )
         named[port.name] = tuple(shape)
         symbols |= zip(port.shape or (), shape, strict=False)
+    length = _length(model)
     return {
-        port.name: named.get(port.name) or _guessed_shape(port.shape, symbols)
+        port.name: named.get(port.name) or _guessed_shape(port.shape, symbols, length)
         for port in model.inputs
         if port.shape is not None and port.dtype is not None
     }
@@ -113,11 +117,23 @@ def _fits(port: Port, shape: Shape) -> bool:
     )
 
 
-def _guessed_shape(dims: Sequence[Dim], symbols: dict[Dim, int]) -> Shape:
+def _length(model: Model) -> int:
+    """``LENGTH``, or as many tokens as caches of attention have room for if those are fewer."""
+    pasts = [
+        op.node.inputs[_PAST]
+        for op in model.ops
+        if op.op_type == "GroupQueryAttention" and len(op.node.inputs) > _PAST
+    ]
+    shapes = [value_shape(past) for past in pasts if past is not None]
+    rooms = [shape[2] for shape in shapes if shape is not None and len(shape) == 4]
+    return min([LENGTH, *(room for room in rooms if isinstance(room, int) and room > 0)])
+
+
+def _guessed_shape(dims: Sequence[Dim], symbols: dict[Dim, int], length: int) -> Shape:
     """A shape for an input; equal symbols get equal sizes."""
     shape = []
     for axis, dim in enumerate(dims):
-        size = BATCH if axis == 0 else SIDE if len(dims) > 3 else LENGTH
+        size = BATCH if axis == 0 else SIDE if len(dims) > 3 else length
         if isinstance(dim, int):
             size = dim
         elif dim is not None:
