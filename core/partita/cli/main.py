@@ -120,10 +120,10 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except PartitaError as error:
-        out.error(f"error: {in_words(error)}")
+        out.failure(error, in_words(error))
         return EXIT_ERROR
     except (OSError, MemoryError) as error:
-        out.error(f"error: {error or type(error).__name__}")
+        out.failure(error, str(error) or type(error).__name__)
         return EXIT_ERROR
     finally:
         out.flush()  # of --help too, which leaves by an exception

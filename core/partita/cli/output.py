@@ -38,6 +38,7 @@ class Output:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
+        self._has_document = False
 
     def text(self, *lines: str) -> None:
         """Writes lines of the result."""
@@ -81,6 +82,7 @@ class Output:
     def json(self, data: object) -> None:
         """Writes one JSON document."""
         text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+        self._has_document = True
         self.text(_ACTING_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
     def note(self, message: str) -> None:
@@ -88,8 +90,20 @@ class Output:
         sys.stderr.write(f"partita: note: {printable_lines(message)}\n")
         sys.stderr.flush()
 
+    def failure(self, error: BaseException, message: str) -> None:
+        """Says why the command ends; where JSON is asked for and none was written, there as well.
+
+        Args:
+            error: What ended it; its type is what a program tells errors apart by.
+            message: It in words.
+        """
+        if self.as_json and not self._has_document:
+            with contextlib.suppress(BrokenPipeError):
+                self.json({"error": {"type": type(error).__name__, "message": message}})
+        self.error(f"error: {message}")
+
     def error(self, message: str) -> None:
-        """Says why the command ends."""
+        """Writes a line that says what is wrong."""
         with contextlib.suppress(BrokenPipeError):
             self.flush()
         head, colon, rest = printable_lines(message).partition(":")

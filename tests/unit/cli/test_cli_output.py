@@ -78,6 +78,25 @@ def test_results_and_messages_go_apart(capsys):
     assert captured.err == "partita: note: by the way\npartita: error: no\n"
 
 
+def test_an_error_is_json_where_that_is_asked_for(capsys):
+    assert main(["query", "none.onnx", "-d", "CPU", "--json"]) == 1
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert error["type"] == "ModelNotFoundError"
+    assert err == f"partita: error: {error['message']}\n"
+    assert main(["query", "none.onnx", "-d", "CPU"]) == 1
+    assert capsys.readouterr() == ("", err)
+
+
+def test_a_result_is_the_only_document(capsys):
+    out = Output(as_json=True)
+    out.json([1])
+    out.failure(MemoryError(), "MemoryError")
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == [1]
+    assert captured.err == "partita: error: MemoryError\n"
+
+
 def test_progress_is_silent_unless_a_terminal_watches(capsys):
     with Output().progress("working", 10) as advance:
         advance(5)
