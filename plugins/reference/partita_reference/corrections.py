@@ -137,7 +137,8 @@ class Resize(OriginalResize):
     Of opset 10, whose second input are the scales, it reads them as a region. It takes no axes
     from behind, nor in other than rising order, and of an axis that becomes one element for
     ``pytorch_half_pixel`` it takes what is half an element in front of the first, or what
-    ``half_pixel`` would if the scale leaves a fraction.
+    ``half_pixel`` would if the scale leaves a fraction. Infinity becomes the largest number of its
+    type, and the nearest element NaN where an infinite one is its neighbour.
     """
 
     def _run(  # type: ignore[override]  # onnx names each of them
@@ -152,10 +153,20 @@ class Resize(OriginalResize):
             order = np.argsort(axes)
             given["axes"] = axes[order].tolist()
             others = tuple(_reordered(one, order) for one in others)
-        if x.dtype.kind not in "iu" or given.get("mode") == "nearest":
-            return (self._resized(x, *others, **given),)
+        if given.get("mode") == "nearest":
+            return (self._picked(x, *others, **given),)
         wide = self._resized(x.astype(np.float64), *others, **given)
-        return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
+        if x.dtype.kind in "iu":
+            wide = np.trunc(wide + np.copysign(2.0**-20, wide))
+        with np.errstate(over="ignore"):  # what the type does not hold is infinite
+            return (wide.astype(x.dtype),)
+
+    def _picked(self, x: Any, *others: Any, **given: Any) -> Any:
+        """Elements by the numbers of those that are nearest, -1 for none."""
+        numbers = np.arange(float(x.size)).reshape(x.shape)
+        found = self._resized(numbers, *others, **given | {"extrapolation_value": -1.0})
+        picked = x.reshape(-1)[found.astype(np.int64)] if x.size else np.zeros(found.shape, x.dtype)
+        return np.where(found < 0, x.dtype.type(given.get("extrapolation_value") or 0), picked)
 
     @staticmethod
     def _bound(x: np.ndarray[Any, Any], scales: Any = None, sizes: Any = None) -> None:

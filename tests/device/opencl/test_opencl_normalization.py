@@ -145,6 +145,16 @@ def test_corners_are_aligned_by_the_size_before_it_is_rounded(mode):
     np.testing.assert_allclose(compiled(model)(feeds)[0], want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_coordinate_upon_an_element_takes_it_whatever_its_neighbours_are(mode, value):
+    x, scales = floats(1, 1, 4, 5), np.array([1, 1, 2, 2], np.float32)
+    x[0, 0, 2, 2] = value
+    attrs = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
+    model, feeds = single("Resize", [x, None, scales], attrs, constant=(2,))
+    np.testing.assert_array_equal(compiled(model)(feeds)[0][:, :, ::2, ::2], x)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_resize_of_a_region(mode):
     attrs = {

@@ -10,8 +10,11 @@ from onnx import helper
 import partita
 
 
-def agree(op_type, opset, arrays, given, atol=1e-5):
-    """Devices have what onnxruntime has; an input that is ``None`` is left out."""
+CUBIC = {"mode": "cubic"}
+
+
+def made(op_type, opset, arrays, given):
+    """A model of one operation, and its inputs; one that is ``None`` is left out."""
     feeds = {f"i{n}": a for n, a in enumerate(arrays) if a is not None}
     names = [f"i{n}" if a is not None else "" for n, a in enumerate(arrays)]
     element = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
@@ -24,10 +27,20 @@ def agree(op_type, opset, arrays, given, atol=1e-5):
         ],
         [helper.make_tensor_value_info("y", element, None)],
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9), feeds
+
+
+def computed(device, proto, feeds):
+    return partita.Core().compile_model(proto, device)(feeds).to_tuple()[0]
+
+
+def agree(op_type, opset, arrays, given, atol=1e-5):
+    """Devices have what onnxruntime has; an input that is ``None`` is left out."""
+    proto, feeds = made(op_type, opset, arrays, given)
     due = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
     for device in ("REFERENCE", "CPU"):
-        (found,) = partita.Core().compile_model(proto, device)(feeds).to_tuple()
+        found = computed(device, proto, feeds)
         assert found.shape == due.shape, device
         np.testing.assert_allclose(found, due, rtol=1e-4, atol=atol, err_msg=device)
 
@@ -73,6 +86,44 @@ def test_axes_of_a_resize_counted_from_behind():
     agree("Resize", 19, [floats(1, 2, 4, 7), None, np.array([0.25], np.float32)], given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"mode": "nearest", "nearest_mode": mode} for mode in ("floor", "ceil")),
+        *({"mode": mode} for mode in ("linear", "cubic")),  # no coordinate lies upon an element
+    ],
+)
+def test_infinite_elements_of_an_image_stay_infinite(given):
+    x = floats(1, 2, 5, 5)
+    x[0, 0, 2, 2], x[0, 1, 2, 2] = np.inf, -np.inf
+    agree("Resize", 19, [x, None, np.array([1, 1, 2, 2], np.float32)], given)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("axis", [2, 3])
+@pytest.mark.parametrize("given", [{"mode": "linear"}, {"mode": "cubic"}])
+def test_coordinates_upon_an_element_take_it_whatever_its_neighbours_are(given, axis, value):
+    x = floats(1, 3, 6, 6)
+    x[0, :, 3, 3] = value
+    scales = np.ones(4, np.float32)
+    scales[axis] = 2
+    given = {**given, "coordinate_transformation_mode": "asymmetric"}
+    found = computed("CPU", *made("Resize", 19, [x, None, scales], given))
+    np.testing.assert_array_equal(np.take(found, range(0, 12, 2), axis), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_images_beyond_their_type_become_infinite(dtype):
+    """Cubic interpolation overshoots."""
+    x = np.full((1, 1, 1, 8), np.finfo(dtype).max, dtype)
+    x[..., :4] = -x[..., :4]
+    proto, feeds = made("Resize", 19, [x, None, np.array([1, 1, 1, 2], np.float32)], CUBIC)
+    for device in ("REFERENCE", "CPU"):
+        found = computed(device, proto, feeds)
+        assert np.isposinf(found).any(), device
+        assert np.isneginf(found).any(), device
+
+
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("size", [(1, 5), (4, 1), (1, 1)])
@@ -103,3 +154,12 @@ def test_deformed_convolutions(size, given, out):
         [floats(2, 4, *size), w, offsets, floats(6), masks],
     ):
         agree("DeformConv", 19, arrays, {**given, "kernel_shape": [3, 3]})
+
+
+def test_infinite_factors_of_what_is_read_beside_the_image():
+    """Nothing is there but zeros, and 0 times infinity is no number."""
+    offsets, masks = np.zeros((1, 2, 4, 4), np.float32), np.ones((1, 1, 4, 4), np.float32)
+    offsets[0, :, 1, 2] = 50
+    masks[0, 0, 1, 2], masks[0, 0, 3, 0] = np.inf, np.inf
+    arrays = [floats(1, 2, 4, 4), floats(3, 2, 1, 1), offsets, None, masks]
+    agree("DeformConv", 19, arrays, {"kernel_shape": [1, 1]})

@@ -66,8 +66,11 @@ gate = _Gate()
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product of two matrices, or stacks of them, as ``numpy.matmul`` computes it."""
-    with gate:
+    """The product of two matrices, or stacks of them, as ``numpy.matmul`` computes it.
+
+    Infinities and NaN are results; nobody is warned of them.
+    """
+    with gate, np.errstate(all="ignore"):
         product: Array = np.matmul(a, b, out=out)
     return product
 

@@ -1,7 +1,8 @@
 // Resampling of the two inner dimensions of (planes, rows, columns) by tables: output row r is a
 // weighted sum of ROW_TAPS input rows, and output column c one of COLUMN_TAPS input columns. The
 // tables come from the host, which knows all coordinate transformations. A position of -1 stands
-// for a place outside the image, which takes `outside`.
+// for a place outside the image, which takes `outside`. What weighs nothing is left out, be it
+// infinite or NaN.
 //
 // Options: T, and PICK (one tap each, no weights, any element type) or ROW_TAPS and COLUMN_TAPS
 
@@ -40,9 +41,12 @@ __kernel void resize(
       for (int a = 0; a < ROW_TAPS; a++) {
         __global const M* from = plane + (long)row_places[r * ROW_TAPS + a] * size.x;
         float line = 0.0f;
-        for (int b = 0; b < COLUMN_TAPS; b++)
-          line += column_weights[c * COLUMN_TAPS + b] * GET(from, column_places[c * COLUMN_TAPS + b]);
-        sum += row_weights[r * ROW_TAPS + a] * line;
+        for (int b = 0; b < COLUMN_TAPS; b++) {
+          const float weight = column_weights[c * COLUMN_TAPS + b];
+          if (weight != 0.0f) line += weight * GET(from, column_places[c * COLUMN_TAPS + b]);
+        }
+        const float weight = row_weights[r * ROW_TAPS + a];
+        if (weight != 0.0f) sum += weight * line;
       }
     }
     PUT(y, row * size.z + c, sum);

@@ -102,13 +102,13 @@ def deformed_columns(
                 z = column * sw - pw + tap % kw * dw + moves.offsets[at + oh * ow]
                 first = image * channels + group * each
                 to = (first * taps + tap) * width + pixel
-                if not (y > -1 and y < ih and z > -1 and z < iw):  # nor where it is no number
-                    for c in range(each):
-                        columns[to + c * taps * width] = x.dtype.type(0)
-                    continue
                 factor = 1.0
                 if moves.masked:
                     factor = moves.masks[move * oh * ow + row * ow + column]
+                if not (y > -1 and y < ih and z > -1 and z < iw):  # nor where it is no number
+                    for c in range(each):
+                        columns[to + c * taps * width] = 0.0 * factor
+                    continue
                 top, left = math.floor(y), math.floor(z)
                 down, across = y - top, z - left
                 plane = (n * channels + group * each) * ih

@@ -52,8 +52,8 @@ def _mix_two(
     for j in range(start, end):
         near = min(max(first[j], 0), last)
         far = min(max(first[j] + 1, 0), last)
-        one, two = weights[j, 0] * line[np.uint64(near)], weights[j, 1]
-        y[np.uint64(target + j)] = one + two * line[np.uint64(far)]
+        one, other, two = weights[j, 0] * line[np.uint64(near)], line[np.uint64(far)], weights[j, 1]
+        y[np.uint64(target + j)] = one if two == 0 else one + two * other
 
 
 @jit(inline=True)
@@ -65,15 +65,16 @@ def _mix_many(
     last = size - 1
     for j in range(start, end):
         place = first[j]
+        total = weights.dtype.type(0)
         if place >= 0 and place + taps <= size:
-            total = weights[j, 0] * line[np.uint64(place)]
-            for t in range(1, taps):
-                total += weights[j, t] * line[np.uint64(place + t)]
+            for t in range(taps):
+                if weights[j, t] != 0:
+                    total += weights[j, t] * line[np.uint64(place + t)]
         else:
-            total = weights[j, 0] * line[np.uint64(min(max(place, 0), last))]
-            for t in range(1, taps):
+            for t in range(taps):
                 near = min(max(place + t, 0), last)
-                total += weights[j, t] * line[np.uint64(near)]
+                if weights[j, t] != 0:
+                    total += weights[j, t] * line[np.uint64(near)]
         y[np.uint64(target + j)] = total
 
 
@@ -118,7 +119,8 @@ def mix_taps(
 ) -> None:
     """``y[o, begin + j, :] = sum over t of weights[j, t] * x[o, first[j] + t, :]``.
 
-    Places outside of the input are those of its border.
+    Places outside of the input are those of its border. What weighs nothing is left out, so that a
+    coordinate upon an element takes that element, be its neighbours infinite or NaN.
 
     Args:
         x: Input (outer, size, inner), flat.
@@ -173,9 +175,8 @@ def mix_taps(
             line = x[start : start + inner]
             weight = weights[j, t]
             if t == 0:
-                for i in range(inner):
-                    target[i] = weight * line[i]
-            elif weight != 0:
+                target[:] = 0
+            if weight != 0:
                 for i in range(inner):
                     target[i] += weight * line[i]
 
