@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,16 +99,24 @@ class Scan(OpRun):
             for x, axis, flip in zip(scans, in_axes, backward, strict=True)
         ]
         collected: list[list[Array]] = [[] for _ in range(n_out)]
-        for step in range(rows[0].shape[0]):
+
+        def results_of(slices: Iterable[Array]) -> Sequence[Any]:
             feeds = dict(context or {})
-            inner = [*states, *(np.asarray(row[step]) for row in rows)]
-            feeds.update(zip(body.input_names, inner, strict=True))
-            results = self._run_body(feeds, attributes=attributes)  # type: ignore[attr-defined]
+            feeds.update(zip(body.input_names, [*states, *slices], strict=True))
+            results: Sequence[Any] = self._run_body(feeds, attributes=attributes)  # type: ignore[attr-defined]
+            return results
+
+        for step in range(rows[0].shape[0]):
+            results = results_of(np.asarray(row[step]) for row in rows)
             states = list(results[:first])
             for column, value in zip(collected, results[first:], strict=True):
                 column.append(np.asarray(value))
-        outputs = []
         kinds = body.output_types[first:]
+        if not len(rows[0]) and not all(map(_is_settled, kinds)):
+            of_zeros = results_of(np.zeros(row.shape[1:], row.dtype) for row in rows)
+            columns = zip(of_zeros[first:], out_axes, strict=True)
+            return (*states, *(np.stack([value], axis).take([], axis) for value, axis in columns))
+        outputs = []
         for column, axis, flip, kind in zip(collected, out_axes, out_backward, kinds, strict=True):
             outputs.append(_stack(column[::-1] if flip else column, kind, axis))
         return (*states, *outputs)
@@ -117,6 +125,12 @@ class Scan(OpRun):
 def _given(values: Sequence[int] | None, count: int) -> list[int]:
     """An optional list attribute, zeros where it is left out."""
     return list(values) if values else [0] * count
+
+
+def _is_settled(kind: TypeProto) -> bool:
+    """Whether a declared type tells all sizes."""
+    tensor = kind.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 def _stack(rows: Sequence[Array], kind: TypeProto, axis: int) -> Array:

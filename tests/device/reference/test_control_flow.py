@@ -59,6 +59,36 @@ def test_scan_over_nothing_has_an_empty_output():
     np.testing.assert_array_equal(ours[0], feeds["s"])
 
 
+SIZES_LEFT_OPEN = """
+<ir_version: 8, opset_import: ["" : 16]>
+g (float[k] s, float[n, k] x) => (float[k] t, float[k, n] y, float[n] z) {
+  t, y, z = Scan <
+    num_scan_inputs = 1, scan_output_axes = [1, 0], scan_output_directions = [1, 0],
+    body = b (float[k] state, float[k] row) => (float[k] next, float[k] out, float total) {
+      next = Add(state, row)
+      out = Mul(next, next)
+      total = ReduceSum <keepdims = 0> (row)
+    }> (s, x)
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["REFERENCE", "CPU"])
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_scans_over_nothing_have_the_sizes_that_the_body_makes(device, declared, steps):
+    """The sizes that a model leaves open are those of what is scanned; axes as they are asked."""
+    model = parser.parse_model(SIZES_LEFT_OPEN)
+    if not declared:
+        for value in model.graph.node[0].attribute[-1].g.output:
+            value.type.tensor_type.ClearField("shape")
+    feeds = {"s": np.ones(3, np.float32), "x": np.ones((steps, 3), np.float32)}
+    t, y, z = partita.Core().compile_model(model, device)(feeds).to_tuple()
+    np.testing.assert_array_equal(t, np.full(3, 1 + steps, np.float32))
+    np.testing.assert_array_equal(y, [[9, 4][2 - steps :]] * 3 if steps else np.zeros((3, 0)))
+    np.testing.assert_array_equal(z, np.full(steps, 3, np.float32))
+
+
 LOOP = """
 <ir_version: 8, opset_import: ["" : 16]>
 g (int64 n, float[2] s) => (float[2] t, float[m] sums, float[m,2] rows) {

@@ -9,7 +9,6 @@ from onnx import helper
 
 import partita
 
-
 CUBIC = {"mode": "cubic"}
 
 

@@ -133,7 +133,7 @@ def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
             states,
             walked,
             _pairs(node, "scan_output_axes", "scan_output_directions", outputs),
-            [_empty_scan(value) for value in graph.outputs[states:]],
+            [_declared_row(value) for value in graph.outputs[states:]],
             *operands,
             *body.captures,
         ),
@@ -158,7 +158,7 @@ def run_scan(
     states: int,
     inputs: Sequence[tuple[int, bool]],
     outputs: Sequence[tuple[int, bool]],
-    empty_scans: Sequence[Array],
+    rows: Sequence[Array | None],
     *arrays: Array,
 ) -> list[Array]:
     """Runs the body once for each slice.
@@ -168,7 +168,8 @@ def run_scan(
         states: How many of ``arrays`` are state values.
         inputs: Axis and whether it is walked backwards, per scanned input.
         outputs: The same per collected output.
-        empty_scans: What each collected output is if there is no slice.
+        rows: What a slice makes of each collected output, as the model declares it. Where no slice
+            does, and that is not declared, the body says it of a slice of zeros.
         arrays: State values, scanned inputs, captures.
     """
     state = [array.copy() for array in arrays[:states]]
@@ -178,7 +179,7 @@ def run_scan(
     ]
     captures = arrays[states + len(inputs) :]
     length = sliced[0].shape[0]
-    slices = [np.empty(array.shape[1:], array.dtype) for array in sliced]
+    slices = [np.zeros(array.shape[1:], array.dtype) for array in sliced]
     collected: list[Array] = []
     call = None
     try:
@@ -195,10 +196,13 @@ def run_scan(
                 collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
             for target, result in zip(collected, results[states:], strict=True):
                 target[index] = result
+        if length == 0:
+            known = [row for row in rows if row is not None]
+            if len(known) < len(rows):
+                known = body([*state, *slices, *captures])[states:]
+            collected = [np.empty((0, *row.shape), row.dtype) for row in known]
     finally:
         body.release()
-    if length == 0:
-        return state + list(empty_scans)
     return state + [
         np.moveaxis(array[:: -1 if backwards else 1], 0, axis)
         for array, (axis, backwards) in zip(collected, outputs, strict=True)
@@ -227,6 +231,14 @@ def _empty_scan(value: Value) -> Array:
     """A collected output of no iterations; unknown dimensions are 0."""
     dims = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
     return np.empty((0, *dims), value.dtype or np.float32)
+
+
+def _declared_row(value: Value) -> Array | None:
+    """An array as a model declares a slice's share of an output, unless it leaves sizes open."""
+    if value.dtype is None or value.shape is None:
+        return None
+    dims = [dim for dim in value.shape if isinstance(dim, int)]
+    return np.empty(dims, value.dtype) if len(dims) == len(value.shape) else None
 
 
 def _pairs(node: Node, axes: str, directions: str, count: int) -> list[tuple[int, bool]]:
