@@ -322,6 +322,54 @@ def test_quantized_concat(dtype):
         run_ours("QLinearConcat", inputs, axis=1, domain="com.microsoft")
 
 
+def softmax_of(x):
+    shares = np.exp(x - x.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+EXACTLY = {
+    "QLinearAdd": lambda x, w: x + w,
+    "QLinearMul": lambda x, w: x * w,
+    "QLinearSigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "QLinearLeakyRelu": lambda x: np.where(x < 0, x * np.float32(0.01), x),
+    "QLinearSoftmax": softmax_of,
+    "QLinearGlobalAveragePool": lambda x: x.mean((2, 3), keepdims=True),
+    "QLinearAveragePool": lambda x: x.reshape(2, 3, 4, 2, 4, 2).mean((3, 5)),
+}
+"""What numbers become that levels stand for, in float64."""
+
+
+@pytest.mark.parametrize("op_type", EXACTLY)
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("seed", range(6))
+def test_results_are_the_nearest_levels(op_type, dtype, seed):
+    """Halves to even; what float32 takes for a half may be beside one by some of its steps."""
+    rng, limits = np.random.default_rng(seed), np.iinfo(dtype)
+    share = op_type in ("QLinearSigmoid", "QLinearSoftmax")
+    steps = [rng.choice([0.5, 0.25, 0.1, 1 / 3, 0.0078125, rng.uniform(0.01, 1)]) for _ in range(3)]
+    steps = np.array([*steps[:2], 1 / 256 if share else steps[2]], np.float32)
+    zeros = [np.array(limits.min, dtype) if share else levels(seed + 9, dtype=dtype) for _ in "xwy"]
+    given, real = [], []
+    for k in range(EXACTLY[op_type].__code__.co_argcount):
+        x = rng.integers(limits.min, limits.max + 1, (2, 3, 8, 8)).astype(dtype)
+        given += [x, steps[k], zeros[k]]
+        real.append((x.astype(np.float64) - zeros[k]) * steps[k])
+    extra = {"QLinearSoftmax": {"axis": -1}, "QLinearAveragePool": {"kernel_shape": [2, 2]}}
+    attributes = extra.get(op_type, {})
+    if op_type == "QLinearAveragePool":
+        attributes["strides"] = [2, 2]
+    inputs = [np.asarray(one) for one in (*given, steps[2], zeros[2])]
+    model = model_of(op_type, inputs, domain="com.microsoft", **attributes)
+    if op_type == "QLinearSoftmax":
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", 13))
+    (got,) = run_graph(lower_proto(model), inputs)
+    due = EXACTLY[op_type](*real) / np.float64(steps[2])
+    low, high = (np.rint(due + move) + np.float64(zeros[2]) for move in (-1e-4, 1e-4))
+    assert got.dtype == dtype
+    assert (got >= np.clip(low, limits.min, limits.max)).all()
+    assert (got <= np.clip(high, limits.min, limits.max)).all()
+
+
 def check_up_to_one(op_type, inputs, **attributes):
     """As `check`, where onnxruntime's shortcuts may round a tie to the other side."""
     model = model_of(op_type, inputs, domain="com.microsoft", **attributes)
