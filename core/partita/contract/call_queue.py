@@ -32,6 +32,13 @@ class CallQueue(abc.ABC):
         """
 
     @abc.abstractmethod
+    def holds(self, request: int) -> bool:
+        """(required) Whether a call of the request was submitted whose end was not reported.
+
+        Asked after Ctrl-C, which may have come in :meth:`submit`, before or after it enqueued.
+        """
+
+    @abc.abstractmethod
     def lacks_thread(self) -> bool:
         """(required) Whether one more thread is needed in :meth:`serve`; if so, it counts as sent.
 
@@ -45,7 +52,10 @@ class CallQueue(abc.ABC):
 
     @abc.abstractmethod
     def serve(self) -> None:
-        """(required) Runs calls until none has come for a while, or an end is to be reported."""
+        """(required) Runs calls until none has come for a while, or an end is to be reported.
+
+        More threads than were asked for may come: they leave if there is nothing for them to do.
+        """
 
     @abc.abstractmethod
     def help(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from partita.errors import InferError
@@ -20,28 +21,49 @@ Ended = Callable[[BaseException | None], None]
 
 
 class AsyncRun:
-    """One asynchronous run: whether it was cancelled, which thread calls back, and its end."""
+    """One asynchronous run: who begins it, whether it was cancelled, who calls back, and its end.
 
-    __slots__ = ("_going", "_has_ended", "calling_back", "cancelled", "failure")
+    Attributes:
+        cancelled: Whether it is to stop.
+        calling_back: The thread that calls back; 0 before.
+        failure: What it raised.
+        is_given_up: Whether Ctrl-C or an error kept it from beginning; it never does then.
+    """
+
+    __slots__ = (
+        *("_beginnings", "_going", "_has_ended"),
+        *("calling_back", "cancelled", "failure", "is_given_up"),
+    )
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.cancelled = self.is_given_up = False
         self.calling_back = 0
         self.failure: BaseException | None = None
         self._has_ended = False
+        self._beginnings = [None]  # taken by the only one who may begin it
         # Whoever waits for it holds it for a moment, so it tells nobody whether the run has ended.
         self._going = threading.Lock()
         self._going.acquire()
+
+    def begin(self) -> bool:
+        """Whether the run is to begin here: neither elsewhere, nor not at all."""
+        try:
+            self._beginnings.pop()
+        except IndexError:
+            return False
+        return True
 
     def has_ended(self) -> bool:
         """Whether the run and its callback have ended."""
         return self._has_ended
 
     def end(self, failure: BaseException | None) -> None:
-        """Marks the run as ended."""
-        self.failure = failure
-        self._has_ended = True
-        self._going.release()
+        """Marks the run as ended; does nothing if it is."""
+        if not self._has_ended:
+            self.failure = failure
+            self._has_ended = True
+        with suppress(RuntimeError):  # it is open
+            self._going.release()
 
     def wait(self, seconds: float = -1) -> bool:
         """Waits for the end, at most ``seconds`` unless negative; returns whether it has ended.
@@ -50,9 +72,17 @@ class AsyncRun:
             InferError: The error of the run or of its callback.
         """
         if not self._has_ended:
-            if self._going.acquire(timeout=seconds):
-                self._going.release()
-            elif not self._has_ended:
+            try:
+                self._going.acquire(timeout=seconds)
+            finally:
+                if self._has_ended:
+                    # Let the next one go on that waits. Ctrl-C comes behind a call of C, but may
+                    # come before what `suppress` does.
+                    try:  # noqa: SIM105
+                        self._going.release()
+                    except RuntimeError:  # it is open
+                        pass
+            if not self._has_ended:
                 return False
         if self.failure is not None:
             raise self.failure

@@ -17,6 +17,7 @@ from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, 
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import OfOneProcess
+from partita.system.sleepers import Sleepers
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_model import CompiledModel
@@ -58,11 +59,13 @@ class AsyncInferQueue(OfOneProcess):
             count = self._calls.requests
         self._requests = [compiled_model.create_infer_request() for _ in range(count)]
         self._starts = [functools.partial(self._start, index) for index in range(count)]
+        self._begins = [functools.partial(self._begin, index) for index in range(count)]
         self._ends = [functools.partial(self._ended, index) for index in range(count)]
         self._userdata: list[Any] = [None] * count
-        self._runs: list[AsyncRun | None] = [None] * count  # of those that are handed over
+        self._runs: list[AsyncRun | None] = [None] * count  # of those that are not free
         self._idle = deque(range(count))  # the one that has been free for longest comes first
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiting = Sleepers()
         self._callback: Callable[[InferRequest, Any], None] | None = None
         self._errors: list[BaseException] = []
         self._calling: dict[int, int] = {}  # thread to the request whose callback it runs
@@ -93,23 +96,28 @@ class AsyncInferQueue(OfOneProcess):
                 :meth:`wait_all` raises.
             InferError: A callback started it, and all requests wait for one another.
         """
-        with self._changed:
-            self._wait_for_one()
-            index = self._idle.popleft()
-        self._userdata[index] = userdata
+        run, index = AsyncRun(), None
         try:
-            self._requests[index]._launch(inputs, userdata, share_inputs, self._starts[index])
+            while index is None:
+                self._wait_for_one()
+                with self._lock:
+                    if self._idle:  # nobody else was faster
+                        index = self._idle[0]
+                        del self._idle[0]  # no call, in which Ctrl-C could lose it
+                        self._userdata[index], self._runs[index] = userdata, run
+            request, start = self._requests[index], self._starts[index]
+            request._launch(run, inputs, userdata, share_inputs, start, self._begins[index])
         except BaseException:
-            self._free(index, None)
+            if index is not None and (run.is_given_up or self._begin(index, run)):
+                self._free(index, None)
             raise
 
     def _start(self, index: int, run: AsyncRun) -> None:
         """Starts a run of a request, by bound calls without Python between if that can be."""
         request, calls, call = self._requests[index], self._calls, None
         if calls is not None:
-            self._runs[index] = run
             call = request._ready_call()
-            with self._changed:
+            with self._lock:
                 submitted = request._submit(calls, index, call)
                 lacks_thread = submitted and calls.lacks_thread()
             if lacks_thread:
@@ -118,13 +126,19 @@ class AsyncInferQueue(OfOneProcess):
                 return
         request_threads.submit(request._run_async, run, self._ends[index], call)
 
+    def _begin(self, index: int, run: AsyncRun) -> bool:
+        """Whether a run is to begin here; not if it was submitted as a bound call."""
+        with self._lock:
+            is_submitted = self._calls is not None and self._calls.holds(index)
+            return not is_submitted and run.begin()
+
     def _serve(self) -> None:
         """Makes calls that were handed over, on a thread of its own."""
         calls = self._calls
         while calls is not None:
             calls.serve()
             self._tell_ends()
-            with self._changed:
+            with self._lock:
                 if not calls.lacks_thread():
                     break
 
@@ -132,16 +146,35 @@ class AsyncInferQueue(OfOneProcess):
         """Ends the runs whose calls have ended, on this thread."""
         calls = self._calls
         while calls is not None:
-            with self._changed:
-                index = calls.next_ended()
-            if index is None:
-                break
-            run, self._runs[index] = self._runs[index], None
-            if run is None:
-                raise InferError(f"Request {index} of the queue ended without having been started.")
-            self._requests[index]._end_submitted(calls, index, run, self._ends[index])
+            index = run = None
+            try:
+                with self._lock:
+                    index = calls.next_ended()
+                    run = None if index is None else self._runs[index]
+                    if run is not None:
+                        run.begin()
+                if index is None:
+                    break
+                if run is None:
+                    raise InferError(
+                        f"Request {index} of the queue ended without having been started."
+                    )
+                self._requests[index]._end_submitted(calls, index, run, self._ends[index])
+            except BaseException as error:
+                if index is not None and run is not None:
+                    self._break_off(index, run, error)
+                raise
             if run.failure is not None and _interrupted(run.failure):
                 raise run.failure
+
+    def _break_off(self, index: int, run: AsyncRun, error: BaseException) -> None:
+        """Ends a run whose end Ctrl-C has interrupted."""
+        self._requests[index]._abandon(run)
+        with self._lock:
+            is_taken = self._runs[index] is run
+        if is_taken:
+            self._free(index, None)
+        run.end(error)
 
     def _ended(self, index: int, error: BaseException | None) -> None:
         """Calls back, and sets a request free."""
@@ -162,21 +195,21 @@ class AsyncInferQueue(OfOneProcess):
     def _leave_to_others(self) -> None:
         """Lets other threads go on while this one runs a callback, which may wait for them."""
         if self._calls is not None:
-            with self._changed:
+            with self._lock:
                 lacks_thread = self._calls.lacks_thread()
             if lacks_thread:
                 request_threads.submit(self._serve)
 
     def _free(self, index: int, error: BaseException | None) -> None:
-        self._userdata[index] = None
-        with self._changed:
+        with self._lock:
+            self._userdata[index] = self._runs[index] = None
             if error is not None:
                 self._errors.append(error)
             self._idle.append(index)
-            self._changed.notify_all()
+        self._waiting.wake()
 
     def _wait_for_one(self) -> None:
-        """Waits until a request is free; the lock is held.
+        """Waits until a request is free.
 
         A request whose callback waits here is not free before it ends. If that holds for all of
         them, nobody can ever end.
@@ -185,20 +218,21 @@ class AsyncInferQueue(OfOneProcess):
         if own is None:
             self._wait_until(lambda: bool(self._idle), helps=True)
             return
-        self._stuck.add(own)
         try:
-            if not self._idle and len(self._stuck) == len(self._requests):
-                raise InferError(
-                    f"All {len(self._requests)} requests of the queue are busy with callbacks that "
-                    "wait for a free one. Make the queue with more jobs, or start the next run "
-                    "outside of the callback."
-                )
+            with self._lock:
+                self._stuck.add(own)
+                if not self._idle and len(self._stuck) == len(self._requests):
+                    raise InferError(
+                        f"All {len(self._requests)} requests of the queue are busy with callbacks "
+                        "that wait for a free one. Make the queue with more jobs, or start the "
+                        "next run outside of the callback."
+                    )
             self._wait_until(lambda: bool(self._idle), helps=False)
         finally:
             self._stuck.discard(own)
 
     def _wait_until(self, ready: Callable[[], bool], helps: bool) -> None:
-        """Waits; the lock is held, but not while another thread has to do something.
+        """Waits.
 
         Args:
             ready: Whether what is waited for is there.
@@ -207,40 +241,42 @@ class AsyncInferQueue(OfOneProcess):
         calls = self._calls
         while not ready():
             if calls is None or calls.is_idle():
-                self._wait_for_change()
+                self._wait_for_change(ready)
             elif not helps or not (self._help(calls) or ready()):
-                self._sleep(calls, helps)
+                self._sleep(calls, ready, helps)
 
     def _help(self, calls: CallQueue) -> bool:
         """Makes calls that were handed over, or looks for ends; whether there may be news."""
-        self._changed.release()
-        try:
-            calls.help()
-            news = calls.has_ended()
-            self._tell_ends()
-        finally:
-            self._changed.acquire()
+        calls.help()
+        news = calls.has_ended()
+        self._tell_ends()
         return news
 
-    def _sleep(self, calls: CallQueue, helps: bool) -> None:
+    def _sleep(self, calls: CallQueue, ready: Callable[[], bool], helps: bool) -> None:
         """Sleeps until a run has ended."""
-        calls.expect()
+        with self._lock:
+            calls.expect()
         try:
             if not helps:
                 self._leave_to_others()
-            if not helps or not calls.has_ended():
-                self._wait_for_change()
+            self._wait_for_change(lambda: ready() or (helps and calls.has_ended()))
         finally:
-            calls.expect_no_more()
+            with self._lock:
+                calls.expect_no_more()
 
-    def _wait_for_change(self) -> None:
-        """Waits for a moment; devices are asked again to stop runs that were cancelled.
+    def _wait_for_change(self, ready: Callable[[], bool]) -> None:
+        """Waits for a moment, unless what is waited for is there.
 
-        That happens under the lock: no request can become free, and be started anew, meanwhile.
+        If nothing happens, devices are asked again to stop runs that were cancelled. That happens
+        under the lock: no request can become free, and be started anew, meanwhile. And one more
+        thread comes for calls that wait: Ctrl-C may have kept one from coming.
         """
-        if not self._changed.wait(CANCEL_AGAIN_S):
-            for request in self._requests:
-                request._cancel_again()
+        if not self._waiting.wait(ready, CANCEL_AGAIN_S):
+            with self._lock:
+                for request in self._requests:
+                    request._cancel_again()
+            if self._calls is not None and not self._calls.is_idle():
+                request_threads.submit(self._serve)
 
     def wait_all(self) -> None:
         """Waits for all runs and their callbacks.
@@ -249,13 +285,13 @@ class AsyncInferQueue(OfOneProcess):
             InferError: What the first failed run or callback raised; the queue can be used again.
                 Also if a callback of the queue calls it, whose own end it would wait for.
         """
-        with self._changed:
-            if threading.get_ident() in self._calling:
-                raise InferError(
-                    "wait_all() was called in a callback of the queue, whose end it would wait "
-                    "for; call it outside."
-                )
-            self._wait_until(lambda: len(self._idle) == len(self._requests), helps=True)
+        if threading.get_ident() in self._calling:
+            raise InferError(
+                "wait_all() was called in a callback of the queue, whose end it would wait "
+                "for; call it outside."
+            )
+        self._wait_until(lambda: len(self._idle) == len(self._requests), helps=True)
+        with self._lock:
             errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
@@ -264,18 +300,19 @@ class AsyncInferQueue(OfOneProcess):
         """Whether a request is free."""
         if not self._idle and threading.get_ident() not in self._calling:
             self._tell_ends()
-        with self._changed:
-            return bool(self._idle)
+        return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
         """Index of the request that the next ``start_async`` takes; waits for one."""
-        with self._changed:
+        while True:
             self._wait_for_one()
-            return self._idle[0]
+            with self._lock:
+                if self._idle:
+                    return self._idle[0]
 
     def _begin_anew(self) -> None:
         """Forgets the threads of the parent process, which may have held the lock."""
-        self._changed = threading.Condition()
+        self._lock, self._waiting = threading.RLock(), Sleepers()
         own = threading.get_ident()
         self._calling = {thread: of for thread, of in self._calling.items() if thread == own}
         self._stuck.clear()

@@ -29,6 +29,7 @@ from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult
 from partita.runtime.request_tensors import RequestTensors
+from partita.runtime.request_turn import NOW
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
@@ -91,8 +92,10 @@ class InferRequest(RequestTensors):
             RequestBusyError: The request is running asynchronously.
             InferError: A device failed.
         """
-        self._acquire()
+        # As `_while_idle`, which takes longer.
+        users, user = self._turn.users, object()
         try:
+            self._turn.take(user)
             if self._async is not None and self._async.has_ended():
                 self._async = None  # wait() is about the last run
             if inputs is not None and not self._inputs.try_set(inputs, True):
@@ -101,8 +104,14 @@ class InferRequest(RequestTensors):
                 self._run()
             result = self._outputs.collect(not share_outputs)
             return result if decode_strings else result.encoded()
+        except PLUGIN_FAILURES:
+            raise
+        except BaseException:
+            self._interrupted(user)
+            raise
         finally:
-            self._busy.release()
+            if NOW in users and users[NOW] is user:
+                del users[NOW]
 
     # ---------------------------------------------------------------- asynchronous
 
@@ -129,7 +138,7 @@ class InferRequest(RequestTensors):
         def start(run: AsyncRun) -> None:
             request_threads.submit(self._run_async, run, ended)
 
-        self._launch(inputs, userdata, share_inputs, start)
+        self._launch(AsyncRun(), inputs, userdata, share_inputs, start)
 
     def wait(self) -> None:
         """Waits for the end of the asynchronous run and its callback.
@@ -256,11 +265,15 @@ class InferRequest(RequestTensors):
             raise_naming_device(error, self.compiled_model, self._inputs)
         self._latency_s = time.perf_counter() - start
         self._outputs.results = inputs.results
-        self._has_results = True
+        self._has_results, inputs.has_begun = True, False
         return True
 
     def _run(self, run: AsyncRun | None = None) -> None:
         inputs, outputs = self._inputs, self._outputs
+        if self._was_interrupted:
+            # The runner may have been in the middle of anything, and may still compute.
+            self.runner = self._new_runner()
+            self._was_interrupted = False
         if self._state is not None and self._is_double_buffered:
             self._state.set_sizes(inputs.shapes())
         tensors = inputs.tensors_for_run()
@@ -298,24 +311,40 @@ class InferRequest(RequestTensors):
 
     def _launch(
         self,
+        run: AsyncRun,
         inputs: Inputs,
         userdata: Any,
         share_inputs: bool,
         start: Callable[[AsyncRun], None],
+        begin: Callable[[AsyncRun], bool] = AsyncRun.begin,
     ) -> None:
-        """Sets the inputs and starts a run; leaves the request free if that fails."""
-        self._acquire()
+        """Sets the inputs and starts a run; leaves the request free if that fails.
+
+        Args:
+            run: A new run. It is given up if it has not begun when something fails.
+            inputs: As for :meth:`start_async`.
+            userdata: The same.
+            share_inputs: The same.
+            start: Starts the run.
+            begin: Whether the run has not begun, and will not.
+        """
         before = self._async
         try:
+            self._turn.take(run)
             if inputs is not None and not self._inputs.try_set(inputs, True, not share_inputs):
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
-            self._async = AsyncRun()
-            start(self._async)
-        except BaseException:
-            self._async = before
-            self._busy.release()
+            self._async = run
+            start(run)
+        except BaseException as error:
+            if begin(run):
+                run.is_given_up = True
+                if not isinstance(error, PLUGIN_FAILURES):
+                    self._interrupted(run)
+                if self._async is run:
+                    self._async = before
+                self._turn.leave(run)
             raise
 
     def _run_async(self, run: AsyncRun, ended: Ended, ready: BoundCall | None = None) -> None:
@@ -326,6 +355,8 @@ class InferRequest(RequestTensors):
             ended: Called at its end.
             ready: The bound call, if it reads the run's inputs already.
         """
+        if not run.begin():
+            return
         failure: BaseException | None = None
         try:
             self._check(run, is_ready=ready is not None)
@@ -350,12 +381,17 @@ class InferRequest(RequestTensors):
         failure: BaseException | None = None
         try:
             self._latency_s = calls.result(number)
-            self._has_results = True
+            self._has_results, self._inputs.has_begun = True, False
             self._check(run)
         except PLUGIN_FAILURES as error:  # wait() raises it, whatever it is
             self._inputs.restore_state()
             failure = error
         self._finish(run, failure, ended)
+
+    def _abandon(self, run: AsyncRun) -> None:
+        """Frees the request of a run whose end Ctrl-C has interrupted."""
+        self._interrupted(run)
+        self._turn.leave(run)
 
     def _cancel_again(self) -> None:
         """Asks the device again to stop a cancelled run: it may not have begun when asked first.
@@ -377,7 +413,7 @@ class InferRequest(RequestTensors):
     def _finish(self, run: AsyncRun, failure: BaseException | None, ended: Ended) -> None:
         """Frees the request, calls back, and marks the run as ended."""
         run.calling_back = threading.get_ident()
-        self._busy.release()
+        self._turn.leave(run)
         try:
             ended(failure)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is

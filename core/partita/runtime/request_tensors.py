@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -17,7 +15,6 @@ from partita.errors import (
     DeviceMemoryError,
     InferError,
     InputError,
-    RequestBusyError,
 )
 from partita.model.model import Port, find_port
 from partita.model.variables import Variable
@@ -28,11 +25,15 @@ from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult
+from partita.runtime.request_turn import NOW, RequestTurn
 from partita.runtime.state_memory import StateMemory, StateRows
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
 from partita.system.own_process import OfOneProcess
 from partita.tensors.tensor import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class RequestTensors(OfOneProcess):
@@ -65,7 +66,8 @@ class RequestTensors(OfOneProcess):
         self._has_results: bool | None = None  # None before the first run
         self._may_leave_results = False  # whether the last results are of no bound call
         # Requests that share state run one after another.
-        self._busy: threading.Lock = threading.Lock() if other is None else other._busy
+        self._turn: RequestTurn = RequestTurn() if other is None else other._turn
+        self._was_interrupted = False
         self._state = self._initial_state(compiled.model.variables)
         self._is_double_buffered = self._state is not None and bool(self._state.double_buffered)
         if other is not None and self._is_double_buffered:
@@ -104,8 +106,7 @@ class RequestTensors(OfOneProcess):
             key: _joined(key, parts) if isinstance(parts, (list, tuple)) else parts
             for key, parts in given.items()
         }
-        with self._idle():
-            self._bind(joined, copy=False)
+        self._while_idle(self._bind, joined, False)
 
     def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets the tensors for several outputs, as :meth:`set_output_tensor` does for one."""
@@ -125,8 +126,7 @@ class RequestTensors(OfOneProcess):
             RequestBusyError: The request is running.
         """
         key, tensor = _keyed(key_and_tensor)
-        with self._idle():
-            self._bind(tensor if key is None else {key: tensor}, copy=False)
+        self._while_idle(self._bind, tensor if key is None else {key: tensor}, False)
 
     def set_output_tensor(self, *key_and_tensor: Any) -> None:
         """Sets the tensor that runs write an output to: ``(index, tensor)``, or ``(tensor)``.
@@ -141,9 +141,7 @@ class RequestTensors(OfOneProcess):
         """
         key, target = _keyed(key_and_tensor)
         port = find_port(self.model_outputs, key, repr(self.compiled_model))
-        with self._idle():
-            self._outputs.set(port, target)
-            self._inputs.forget_arrays()
+        self._while_idle(self._set_output, port, target)
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
         """The tensor of an input (as set) or, by name or port, output (of the last run)."""
@@ -235,9 +233,7 @@ class RequestTensors(OfOneProcess):
         """
         if not isinstance(self._memory, StateRows):
             raise InputError("The request has no rows of another one's state; see `state_rows`.")
-        with self._idle():
-            self._memory.select(first)
-            self._inputs.state_moved()
+        self._while_idle(self._select_rows, self._memory, first)
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Writes all variables to a file, which :meth:`load_state` reads (safetensors).
@@ -246,8 +242,7 @@ class RequestTensors(OfOneProcess):
             BlobError: The file cannot be written.
             RequestBusyError: The request is running.
         """
-        with self._idle():
-            state_file.save(path, () if self._state is None else self._state.tensors())
+        self._while_idle(self._save_state, path)
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Sets all variables from a file that :meth:`save_state` wrote for the same variables.
@@ -258,26 +253,53 @@ class RequestTensors(OfOneProcess):
             BlobError: The file cannot be read, is damaged, or holds other variables.
             RequestBusyError: The request is running.
         """
-        with self._idle():
-            ports = () if self._state is None else self._state.ports()
-            state_file.load(path, ports, self._put)
+        self._while_idle(self._load_state, path)
 
     # -------------------------------------------------------------------- internals
 
-    def _acquire(self) -> None:
-        if not self._busy.acquire(False):  # by name it takes longer
-            raise RequestBusyError(
-                "The request is running; wait() for it, or use another request for this call."
-            )
+    def _while_idle(self, action: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns, during which the request cannot run.
 
-    @contextmanager
-    def _idle(self) -> Iterator[None]:
-        """A context in which the request cannot run."""
-        self._acquire()
+        Raises:
+            RequestBusyError: The request is running.
+        """
+        users, user = self._turn.users, object()
         try:
-            yield
+            self._turn.take(user)
+            return action(*args, **kwargs)
+        except PLUGIN_FAILURES:
+            raise
+        except BaseException:
+            self._interrupted(user)
+            raise
         finally:
-            self._busy.release()
+            if NOW in users and users[NOW] is user:
+                del users[NOW]
+
+    def _interrupted(self, user: object) -> None:
+        """Trusts nothing that the run or change was about to do when Ctrl-C came.
+
+        Args:
+            user: Who took the turn for it, if that was not what Ctrl-C kept from happening.
+        """
+        if self._turn.is_of(user):
+            self._was_interrupted = True
+            self._inputs.distrust()
+
+    def _set_output(self, port: Port, target: Any) -> None:
+        self._outputs.set(port, target)
+        self._inputs.forget_arrays()
+
+    def _select_rows(self, rows: StateRows, first: int) -> None:
+        rows.select(first)
+        self._inputs.state_moved()
+
+    def _save_state(self, path: str | os.PathLike[str]) -> None:
+        state_file.save(path, () if self._state is None else self._state.tensors())
+
+    def _load_state(self, path: str | os.PathLike[str]) -> None:
+        ports = () if self._state is None else self._state.ports()
+        state_file.load(path, ports, self._put)
 
     def _new_runner(self) -> Runner:
         """The device's half of this request."""
@@ -320,7 +342,7 @@ class RequestTensors(OfOneProcess):
             lambda tensors, copy: self._inputs.set(tensors, copy, self._own),
             self.get_input_tensor,
             self._memory,
-            self._idle,
+            self._while_idle,
         )
         self._inputs.set_feedback(*state.feedback())
         return state

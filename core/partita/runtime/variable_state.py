@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -40,13 +39,12 @@ class VariableState:
         ``InputError`` if its type or shape do not fit. Both raise ``RequestBusyError`` while the
         request runs.
         """
-        with self._state.idle():
-            return self._state.get(self._variable)
+        found: Tensor = self._state.while_idle(self._state.get, self._variable)
+        return found
 
     @state.setter
     def state(self, value: Any) -> None:
-        with self._state.idle():
-            self._state.set(self._variable, value)
+        self._state.while_idle(self._state.set, self._variable, value)
 
     def reset(self) -> None:
         """Resets the variable to its initial value.
@@ -54,8 +52,7 @@ class VariableState:
         Raises:
             RequestBusyError: The request is running.
         """
-        with self._state.idle():
-            self._state.reset(self._variable)
+        self._state.while_idle(self._state.reset, self._variable)
 
     def __repr__(self) -> str:
         return f"<VariableState {self.name!r}: {self._state.tensor(self._variable)!r}>"
@@ -71,7 +68,8 @@ class RequestState:
         bind: Sets inputs of the request, by name; copies them if told so.
         tensor: The tensor of an input, by its index.
         memory: The variables that runs update in place.
-        idle: Keeps the request from running meanwhile; raises ``RequestBusyError`` if it does.
+        while_idle: Calls what it is given with the arguments behind that, and keeps the request
+            from running meanwhile; raises ``RequestBusyError`` if it does.
 
     Attributes:
         variables: The model's.
@@ -86,10 +84,10 @@ class RequestState:
         bind: Callable[[Mapping[str, Any], bool], None],
         tensor: Callable[[int], Tensor],
         memory: StateMemory,
-        idle: Callable[[], AbstractContextManager[None]],
+        while_idle: Callable[..., Any],
     ) -> None:
         self.variables = variables
-        self.idle = idle
+        self.while_idle = while_idle
         self._inputs = inputs
         self._ports = {port.name: port for port in inputs}
         self._places = {port.name: port.index for port in outputs}

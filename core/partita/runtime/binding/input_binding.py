@@ -63,6 +63,7 @@ class RequestInputs:
         tensors: One per input, ``None`` where none was set; current after `refresh_tensors`.
         bound_call: The call that is bound to these inputs; ``None`` before enough runs alike.
         results: The tensors that it writes.
+        has_begun: Whether a bound call may be in the middle of a run.
     """
 
     def __init__(self, compiled: CompiledFacts, memory: StateMemory, place: DeviceModel) -> None:
@@ -93,6 +94,7 @@ class RequestInputs:
         self._from_application = self._given  # the other inputs
         self._is_fed_back = True  # whether the state is in that memory
         self._fed_back_last = False  # whether it was, too, for the last call
+        self.has_begun = False
 
     def set_feedback(self, outputs: Mapping[int, int], flags: Iterable[int]) -> None:
         """Sets which outputs of a run are inputs of the next one, in other tensors.
@@ -186,6 +188,7 @@ class RequestInputs:
             self._fed_back_last = self._is_fed_back
             if not self._is_fed_back:
                 self._read_feedback()
+            self.has_begun = True
             return call
         self.unbind()
         return None
@@ -229,6 +232,7 @@ class RequestInputs:
 
     def restore_state(self) -> None:
         """Restores the state from before the last bound call, which has failed."""
+        self.has_begun = False
         if self.bound_call is None or not self._bound_feedback.written:
             return
         self.refresh_tensors()
@@ -343,6 +347,16 @@ class RequestInputs:
             self._runs_before_binding *= 2
         self.bound_call, self._bound, self._setters, self._runs = None, (), (), 0
 
+    def distrust(self) -> None:
+        """Drops all that is bound after Ctrl-C, which may have left it half done.
+
+        State is what it was before the run, if a bound call has begun it.
+        """
+        if self.has_begun:
+            self.restore_state()
+        self.unbind()
+        self._parked.clear()
+
     def state_moved(self) -> None:
         """Drops the calls that are bound to state which is elsewhere now; others may come soon."""
         self.unbind()
@@ -456,12 +470,12 @@ class RequestInputs:
         They fitted when they came; whether they still do, the next run checks.
         """
         if self._has_newer_arrays:
-            self._has_newer_arrays = False
             for index, source in enumerate(self._sources):
                 before = self.tensors[index]
                 if type(source) is not np.ndarray or before is None or before.numpy() is source:
                     continue
                 self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
+            self._has_newer_arrays = False
 
 
 def _is_like(new: Tensor | None, old: Tensor | None) -> bool:

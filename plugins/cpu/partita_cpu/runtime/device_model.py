@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
 from partita_cpu.runtime.bound_program import Times
 from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.runtime.first_kernels import begin
-from partita_cpu.runtime.graph_runner import GraphRunner
+from partita_cpu.runtime.graph_runner import Cancellation, GraphRunner
 from partita_cpu.runtime.kernel_loading import load_kernels
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
@@ -267,13 +266,13 @@ class CpuRunner(Runner):
     def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
         most_bytes = compiled.specializer.target.most_kept_bytes
-        self._cancelled = Event()
+        self._cancellation = Cancellation()
         self.graph = GraphRunner(
             compiled.specializer,
             team,
             self._times,
             most_bytes,
-            self._cancelled,
+            self._cancellation,
             compiled.in_place_outputs(),
         )
         self._threads = team.size
@@ -286,7 +285,7 @@ class CpuRunner(Runner):
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
         """Computes the outputs, in the given tensors where they are of this memory and fit."""
-        self._cancelled.clear()
+        self._cancellation.is_wanted = False
         if self._times is not None:
             self._times.clear()
         use_threads(self._threads)
@@ -346,7 +345,7 @@ class CpuRunner(Runner):
 
     def cancel(self) -> None:
         """Ends a run before the next iteration of a Loop or Scan; steps between are short."""
-        self._cancelled.set()
+        self._cancellation.is_wanted = True
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

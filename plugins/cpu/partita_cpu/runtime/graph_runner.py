@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from threading import Event
 
 import numpy as np
 
@@ -24,6 +23,21 @@ _FEW_SURPRISES = 4
 """A runner expects sizes as long as they are others at most so often, or in one of so many runs."""
 
 
+class Cancellation:
+    """Whether a request's run is to end early.
+
+    A flag, and no ``threading.Event``: Ctrl-C inside of that leaves its lock locked.
+
+    Attributes:
+        is_wanted: Whether it is.
+    """
+
+    __slots__ = ("is_wanted",)
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+
+
 class GraphRunner:
     """Runs one graph for one request: owns arenas and outputs, picks the program for the shapes.
 
@@ -33,7 +47,7 @@ class GraphRunner:
         times: Where to note what each operation took, or ``None``.
         most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
             in the same arena, which is as large as the largest needs and not counted.
-        cancelled: Set while a run is to end early: each iteration of a loop looks at it.
+        cancellation: Says when a run is to end early: each iteration of a loop looks at it.
         in_place: By output the input whose memory it may be given.
 
     Attributes:
@@ -46,11 +60,11 @@ class GraphRunner:
         team: Team,
         times: Times | None = None,
         most_bytes: int = MOST_KEPT_BYTES,
-        cancelled: Event | None = None,
+        cancellation: Cancellation | None = None,
         in_place: Mapping[int, int] | None = None,
     ) -> None:
         self._specializer = specializer
-        self._cancelled = cancelled or Event()
+        self._cancellation = cancellation or Cancellation()
         self._in_place = in_place or {}
         self._team = team
         self._times = times
@@ -109,7 +123,7 @@ class GraphRunner:
         Raises:
             InferCancelledError: The run is to end early.
         """
-        if self._cancelled.is_set():
+        if self._cancellation.is_wanted:
             raise InferCancelledError("The request was cancelled.")
         self._runs += 1
         if self._plain is None or not self._gave_up():
@@ -134,7 +148,7 @@ class GraphRunner:
         if plain is None:
             raise RuntimeError("a program expects sizes that nobody told")
         most = self.bound_programs.most_bytes
-        return GraphRunner(plain, self._team, self._times, most, self._cancelled)
+        return GraphRunner(plain, self._team, self._times, most, self._cancellation)
 
     def _gave_up(self) -> bool:
         """Whether expecting sizes costs more runs than it saves."""
@@ -214,7 +228,7 @@ class GraphRunner:
         if bound is None:
             arena = self._arena_for(program)
             most = self.bound_programs.most_bytes
-            runner_of = functools.partial(_nested, self._team, most, self._cancelled)
+            runner_of = functools.partial(_nested, self._team, most, self._cancellation)
             bound = BoundProgram(program, self._team, self._times, arena, runner_of, self._in_place)
             self.bound_programs.add(id(program), bound)
         return bound
@@ -235,9 +249,9 @@ class GraphRunner:
 def _nested(
     team: Team,
     most_bytes: int,
-    cancelled: Event | None,
+    cancellation: Cancellation | None,
     specializer: ProgramMaker,
     times: Times | None,
 ) -> GraphRunner:
     """What runs a body or a rest. It knows no runner around it, so that no cycle keeps memory."""
-    return GraphRunner(specializer, team, times, most_bytes, cancelled)
+    return GraphRunner(specializer, team, times, most_bytes, cancellation)

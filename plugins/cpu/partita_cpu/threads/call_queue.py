@@ -167,7 +167,11 @@ def _claim(queue: int, tid: int, nt: int) -> None:
 @jit
 def _serve(queue: int, tid: int, nt: int) -> None:
     serving = add(queue + _SERVING, 1)
-    add(queue + _COMING, -1)
+    coming = load(queue + _COMING)
+    while coming > 0:  # who comes may not have been asked for
+        if replace(queue + _COMING, coming, coming - 1):
+            break
+        coming = load(queue + _COMING)
     if serving < load(queue + _MOST_SERVING):
         looks = 0
         while True:
@@ -339,6 +343,10 @@ class NativeCallQueue(CallQueue):
         self._submit(request, rows.trampoline, rows.alone)
         return True
 
+    def holds(self, request: int) -> bool:
+        """Whether a request's call was submitted and has not been told of."""
+        return bool(self._words[_TABLES // 8 + 2 * self.requests + CALL * request])
+
     def lacks_thread(self) -> bool:
         """Whether calls wait, or ends untold, for one more thread to come; it is then expected."""
         words = self._words
@@ -377,6 +385,7 @@ class NativeCallQueue(CallQueue):
         found = words[place]
         if not found:
             return None
+        words[_TABLES // 8 + 2 * self.requests + CALL * (found - 1)] = 0
         words[place] = 0
         words[_TOLD // 8] += 1
         return found - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -13,6 +14,7 @@ import numpy as np
 from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError
+from partita.system.sleepers import Sleepers
 from partita.tensors.tensor import HostTensor, Tensor
 
 Key = tuple[tuple[int, ...], ...]
@@ -68,7 +70,8 @@ class Gathering:
 
     def __init__(self, compiled: DeviceModel, size: int, timeout_s: float) -> None:
         self._compiled, self._size, self._timeout_s = compiled, size, timeout_s
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiting = Sleepers()
         self._open: dict[Key, Batch] = {}
         self._idle: list[Runner] = []
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
@@ -78,31 +81,28 @@ class Gathering:
     def enter(self) -> Member:
         """Makes a new request known."""
         member = Member()
-        with self._changed:
+        with self._lock:
             self._members.add(member)
         return member
 
     def begin(self, member: Member) -> None:
         """Says that a request runs."""
-        with self._changed:
-            member.is_busy, member.is_cancelled = True, False
+        member.is_busy, member.is_cancelled = True, False
 
     def end(self, member: Member) -> None:
         """Says that a request's run is over."""
-        with self._changed:
-            member.is_busy, member.last_seen = False, time.monotonic()
+        member.is_busy, member.last_seen = False, time.monotonic()
 
     def cancel(self, member: Member) -> None:
         """Lets a request wait no longer."""
-        with self._changed:
-            member.is_cancelled = True
-            self._changed.notify_all()
+        member.is_cancelled = True
+        self._waiting.wake()
 
     def leave(self, member: Member) -> None:
         """Forgets a request."""
-        with self._changed:
+        with self._lock:
             self._members.discard(member)
-            self._changed.notify_all()
+        self._waiting.wake()
 
     def run(self, member: Member, inputs: Sequence[Tensor]) -> list[Tensor] | None:
         """Runs a request with others.
@@ -114,40 +114,63 @@ class Gathering:
             InferCancelledError: The request was cancelled while it waited.
         """
         key = tuple(tensor.shape for tensor in inputs)
-        with self._changed:
-            batch = self._open.get(key)
-            if batch is None:
-                batch = self._open[key] = Batch(time.monotonic() + self._timeout_s)
-            row = len(batch.rows)
-            batch.rows.append((member, inputs))
-            is_full = len(batch.rows) == self._size
+        batch = None
+        try:
+            with self._lock:
+                batch = self._open.get(key)
+                if batch is None:
+                    batch = self._open[key] = Batch(time.monotonic() + self._timeout_s)
+                batch.rows.append((member, inputs))
+                is_full = len(batch.rows) == self._size
+                if is_full:
+                    del self._open[key]
             if is_full:
-                del self._open[key]
+                self._compute(batch)
             else:
-                row = self._wait(member, batch, key)
-        if is_full:
-            self._compute(batch)
+                self._wait(member, batch, key)
+        except BaseException:  # it was cancelled, or Ctrl-C came
+            if batch is not None:
+                self._break_off(member, batch, key)
+            raise
         if batch.results is None:
             return None
+        row = [one for one, _ in batch.rows].index(member)
         return [HostTensor(array[row : row + 1]) for array in batch.results]
 
-    def _wait(self, member: Member, batch: Batch, key: Key) -> int:
-        """Waits until a batch is over; the lock is held. Returns the request's row of it."""
-        while not batch.is_over:
-            is_open = self._open.get(key) is batch
-            if is_open and member.is_cancelled:
+    def _break_off(self, member: Member, batch: Batch, key: Key) -> None:
+        """Takes a request out of a batch; one that it was to run is over, and each runs alone."""
+        with self._lock:
+            if self._open.get(key) is batch:
                 batch.rows = [one for one in batch.rows if one[0] is not member]
                 if not batch.rows:
                     del self._open[key]
-                raise InferCancelledError("The request was cancelled before its batch was full.")
-            left = min(batch.deadline, self._latest_arrival(batch)) - time.monotonic()
-            if is_open and left <= 0:
-                del self._open[key]
+            elif batch.rows[-1][0] is member:
                 batch.is_over = True
-                self._changed.notify_all()
+        self._waiting.wake()
+
+    def _wait(self, member: Member, batch: Batch, key: Key) -> None:
+        """Waits until a batch is over.
+
+        Raises:
+            InferCancelledError: The request was cancelled before the batch was full.
+        """
+        while not batch.is_over:
+            with self._lock:
+                is_open = self._open.get(key) is batch
+                if is_open and member.is_cancelled:
+                    raise InferCancelledError(
+                        "The request was cancelled before its batch was full."
+                    )
+                last = self._latest_arrival(batch) if is_open else 0.0
+                left = min(batch.deadline, last) - time.monotonic()
+                if is_open and left <= 0:
+                    del self._open[key]
+                    batch.is_over = True
+            if batch.is_over:
+                self._waiting.wake()
             else:
-                self._changed.wait(left if is_open else None)
-        return [one for one, _ in batch.rows].index(member)
+                has_news = functools.partial(_has_news, batch, member, is_open)
+                self._waiting.wait(has_news, left if is_open else -1)
 
     def _latest_arrival(self, batch: Batch) -> float:
         """When the last request that may still come will have come."""
@@ -163,21 +186,21 @@ class Gathering:
             batch.results = self._outputs([inputs for _, inputs in batch.rows])
         except PLUGIN_FAILURES as error:  # each request tells by itself what is wrong
             self.last_error = error
-        with self._changed:
+        with self._lock:
             self.batches += 1
             batch.is_over = True
-            self._changed.notify_all()
+        self._waiting.wake()
 
     def _outputs(self, rows: Sequence[Sequence[Tensor]]) -> list[np.ndarray[Any, Any]]:
         """What a run on all rows gives, in memory that is nobody else's."""
-        with self._changed:
+        with self._lock:
             runner = self._idle.pop() if self._idle else None
         if runner is None:
             runner = self._compiled.create_runner()
         arrays = zip(*([tensor.numpy() for tensor in inputs] for inputs in rows), strict=True)
         stacked = [HostTensor(np.concatenate(several)) for several in arrays]
         results = [np.array(tensor.numpy(), order="C") for tensor in runner.run(stacked)]
-        with self._changed:
+        with self._lock:
             self._idle.append(runner)
         for array, port in zip(results, self._compiled.outputs, strict=True):
             if array.ndim == 0 or len(array) != self._size:
@@ -186,3 +209,8 @@ class Gathering:
                     f"{list(array.shape)}."
                 )
         return results
+
+
+def _has_news(batch: Batch, member: Member, was_open: bool) -> bool:
+    """Whether a request that waits for its batch has something to do."""
+    return batch.is_over or (was_open and member.is_cancelled)

@@ -32,8 +32,8 @@ class BatchRunner(Runner):
     ) -> Sequence[Tensor]:
         """Runs with others, if inputs have one row each and enough others come."""
         gathering, member = self._gathering, self._member
-        gathering.begin(member)
         try:
+            gathering.begin(member)
             if all(tensor.shape[:1] == (1,) for tensor in inputs):
                 results = gathering.run(member, inputs)
                 if results is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import InferCancelledError, in_words
+from partita.system.sleepers import Sleepers
 
 _log = logging.getLogger("partita.multi")
 
@@ -24,13 +25,14 @@ class PooledDevice:
         device: Its name.
         compiled: The model on it.
         capacity: How many requests run there at the same time.
-        running: How many do now.
+        users: The requests that do now.
         served: How many have ended well.
     """
 
     def __init__(self, device: str, compiled: DeviceModel, capacity: int) -> None:
         self.device, self.compiled, self.capacity = device, compiled, capacity
-        self.running = self.served = 0
+        self.users: set[object] = set()
+        self.served = 0
 
 
 class DevicePool:
@@ -45,27 +47,29 @@ class DevicePool:
         self._devices = list(devices)
         self._by_turns = by_turns
         self._turn = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiting = Sleepers()
         self._notes: list[str] = []
 
     @property
     def present(self) -> tuple[PooledDevice, ...]:
         """Those that get requests."""
-        with self._changed:
+        with self._lock:
             return tuple(self._devices)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Why others get none any more."""
-        with self._changed:
+        with self._lock:
             return tuple(self._notes)
 
     def acquire(
-        self, without: Collection[str], is_cancelled: Callable[[], bool]
+        self, user: object, without: Collection[str], is_cancelled: Callable[[], bool]
     ) -> PooledDevice | None:
         """Takes room on a device, and waits for it if need be.
 
         Args:
+            user: Who takes it, for one run; Ctrl-C may come when he has it, before he knows.
             without: Devices that are not to be had.
             is_cancelled: Whether to give up.
 
@@ -75,35 +79,48 @@ class DevicePool:
         Raises:
             InferCancelledError: The request was cancelled before there was room.
         """
-        with self._changed:
-            while True:
-                if is_cancelled():
-                    raise InferCancelledError("The request was cancelled before it began.")
-                in_turn = self._devices[self._turn :] + self._devices[: self._turn]
-                able = [member for member in in_turn if member.device not in without]
+        while True:
+            if is_cancelled():
+                raise InferCancelledError("The request was cancelled before it began.")
+            with self._lock:
+                able = self._able(without)
                 if not able:
                     return None
-                free = [member for member in able if member.running < member.capacity]
-                if free:
-                    break
-                self._changed.wait()
-            member = free[0]
-            member.running += 1
-            if self._by_turns:
-                self._turn = (self._devices.index(member) + 1) % len(self._devices)
-            return member
+                member = next(filter(_has_room, able), None)
+                if member is not None:
+                    member.users.add(user)
+                    if self._by_turns:
+                        self._turn = (self._devices.index(member) + 1) % len(self._devices)
+                    return member
+            self._waiting.wait(lambda: is_cancelled() or self._may_answer(without))
 
-    def release(self, member: PooledDevice, is_served: bool) -> None:
+    def _able(self, without: Collection[str]) -> list[PooledDevice]:
+        """The devices that are to be had, in the order in which they are."""
+        in_turn = self._devices[self._turn :] + self._devices[: self._turn]
+        return [member for member in in_turn if member.device not in without]
+
+    def _may_answer(self, without: Collection[str]) -> bool:
+        """Whether there is room, or no device left to wait for."""
+        able = self._able(without)
+        return not able or any(map(_has_room, able))
+
+    def release(self, user: object, member: PooledDevice, is_served: bool) -> None:
         """Gives room back."""
-        with self._changed:
-            member.running -= 1
+        with self._lock:
             member.served += is_served
-            self._changed.notify_all()
+            member.users.discard(user)
+        self._waiting.wake()
+
+    def leave(self, user: object) -> None:
+        """Gives back whatever room is still a user's, after Ctrl-C."""
+        with self._lock:
+            for member in self._devices:
+                member.users.discard(user)
+        self._waiting.wake()
 
     def wake(self) -> None:
         """Lets requests that wait look again whether they are cancelled."""
-        with self._changed:
-            self._changed.notify_all()
+        self._waiting.wake()
 
     def retire(self, failures: Mapping[str, BaseException], other: str) -> None:
         """Gives devices nothing more: they failed on what another one computed. One stays.
@@ -112,7 +129,7 @@ class DevicePool:
             failures: Device to its error.
             other: The device that did not fail.
         """
-        with self._changed:
+        with self._lock:
             for device, error in failures.items():
                 rest = [member for member in self._devices if member.device != device]
                 if rest and len(rest) < len(self._devices):
@@ -120,4 +137,8 @@ class DevicePool:
                     cause = in_words(error)
                     self._notes.append(f"{device} gets no more requests: {cause} ({other} ran it)")
                     _log.warning("%s", self._notes[-1])
-            self._changed.notify_all()
+        self._waiting.wake()
+
+
+def _has_room(member: PooledDevice) -> bool:
+    return len(member.users) < member.capacity

@@ -37,8 +37,18 @@ class MultiRunner(Runner):
     ) -> Sequence[Tensor]:
         """Runs on a free device; on others after it, if it fails."""
         self._cancelled = False
+        user = object()
+        try:
+            return self._run(user, inputs, outputs)
+        except BaseException:
+            self._pool.leave(user)
+            raise
+
+    def _run(
+        self, user: object, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> Sequence[Tensor]:
         failures: dict[str, BaseException] = {}
-        while (member := self._pool.acquire(failures, lambda: self._cancelled)) is not None:
+        while (member := self._pool.acquire(user, failures, lambda: self._cancelled)) is not None:
             is_served = False
             try:
                 results = self.on(member).run(inputs, outputs)
@@ -50,7 +60,7 @@ class MultiRunner(Runner):
                     raise
                 failures[member.device] = error
             finally:
-                self._pool.release(member, is_served)
+                self._pool.release(user, member, is_served)
             if is_served:
                 self._pool.retire(failures, member.device)
                 return results
@@ -129,7 +139,18 @@ class MultiBoundCall(BoundCall):
     def __call__(self) -> None:
         """Runs on a free device; after a failure as a run does."""
         self._runner.begin()
-        member = self._pool.acquire((), lambda: self._runner.is_cancelled)
+        user = object()
+        try:
+            is_served = self._serve(user)
+        except BaseException:
+            self._pool.leave(user)
+            raise
+        if not is_served:
+            run_into(self._runner, self._inputs, self._outputs)
+
+    def _serve(self, user: object) -> bool:
+        """Runs on a free device; whether it has."""
+        member = self._pool.acquire(user, (), lambda: self._runner.is_cancelled)
         is_served = False
         if member is not None:
             try:
@@ -140,9 +161,8 @@ class MultiBoundCall(BoundCall):
             except PLUGIN_FAILURES:  # the run below tells what is wrong
                 self._calls.clear()
             finally:
-                self._pool.release(member, is_served)
-        if not is_served:
-            run_into(self._runner, self._inputs, self._outputs)
+                self._pool.release(user, member, is_served)
+        return is_served
 
     def _call_on(self, member: PooledDevice) -> None:
         runner = self._runner.on(member)
