@@ -34,7 +34,7 @@ def test_heavier_weights_are_read_by_fewer():
 
 
 def test_laying_rows_out_is_not_shared_across():
-    choices = [shares_across(8, 8, 8, 1.0, laying=laying) for laying in (0.0, 10.0)]
+    choices = [shares_across(8, 8, 8, 1.0, copy_cost=cost) for cost in (0.0, 10.0)]
     assert choices[1] == 1 <= choices[0]
 
 

@@ -24,7 +24,7 @@ from partita.lowering.program import (
     plain,
 )
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, present, whole
+from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, integer, present
 from partita.lowering.transformed_weights import Form, Prepacked
 from partita.tensors.allocation import host_zeros
 
@@ -181,7 +181,7 @@ class Builder:
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
         """A new intermediate tensor with arbitrary content; its memory is planned by liveness."""
-        dims = tuple(map(whole, shape))
+        dims = tuple(map(integer, shape))
         kind = np.dtype(dtype)
         if any(n < 0 for n in dims):
             raise OperandError(
@@ -200,7 +200,7 @@ class Builder:
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
-        dims = tuple(map(whole, shape))
+        dims = tuple(map(integer, shape))
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise OperandError(
                 f"Operation '{self.node.name}' ({self.node.model_kind}) cannot view a tensor of "

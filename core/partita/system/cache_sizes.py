@@ -43,9 +43,9 @@ def cache_sizes(root: Path = _ROOT) -> CacheSizes:
         root: Where Linux's files are.
     """
     if sys.platform == "darwin":
-        told = _told_by_macos()
+        told = _listed_by_macos()
     else:
-        told = _listed_by_linux(root) or _told_by_c_library()
+        told = _listed_by_linux(root) or _listed_by_c_library()
     l1d, l2 = told.get(1, 0), told.get(2, 0)
     return CacheSizes(l1d or ASSUMED.l1d, l2 or ASSUMED.l2, told.get(3, 0))
 
@@ -70,7 +70,7 @@ _SYSCONF = {1: 188, 2: 191, 3: 194}
 for."""
 
 
-def _told_by_c_library() -> dict[int, int]:
+def _listed_by_c_library() -> dict[int, int]:
     """Sizes by level, as GNU's C library tells; it knows not how many cores share a cache."""
     if not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         return {}
@@ -85,7 +85,7 @@ _MACOS = {
 _MACOS_OF_INTEL = {1: "hw.l1dcachesize", 2: "hw.l2cachesize"}
 
 
-def _told_by_macos() -> dict[int, int]:
+def _listed_by_macos() -> dict[int, int]:
     """Sizes by level; of the fast cores, where there are others."""
     sizes = {}
     for level, (name, sharing) in _MACOS.items():

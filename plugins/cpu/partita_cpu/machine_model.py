@@ -71,11 +71,11 @@ def this_machine() -> MachineModel:
     Raises:
         PropertyError: PARTITA_CPU_ISA names no level, or PARTITA_CPU_CACHES no sizes.
     """
-    return MachineModel(isa(), usable_processors(), _told_by_user() or _told_by_system())
+    return MachineModel(isa(), usable_processors(), _sizes_of_user() or _sizes_of_system())
 
 
 @functools.cache
-def _told_by_system() -> CacheSizes:
+def _sizes_of_system() -> CacheSizes:
     return cache_sizes()
 
 
@@ -84,7 +84,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 _LARGEST = 1 << 40
 
 
-def _told_by_user() -> CacheSizes | None:
+def _sizes_of_user() -> CacheSizes | None:
     """What PARTITA_CPU_CACHES says; ``None`` if it is not set."""
     told = os.environ.get(VARIABLE, "").strip()
     if not told:

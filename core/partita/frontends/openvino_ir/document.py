@@ -183,7 +183,7 @@ def _port(element: Element, origin: str) -> IRPort:
     return IRPort(
         id=_need(element, "id", origin),
         precision=element.get("precision", ""),
-        dims=tuple(whole(child.text, origin) for child in element if child.tag == "dim"),
+        dims=tuple(integer(child.text, origin) for child in element if child.tag == "dim"),
         names=tuple(name.replace("\0", ",") for name in names if name),
     )
 
@@ -195,7 +195,7 @@ def _need(element: Element, key: str, origin: str) -> str:
     return value
 
 
-def whole(text: Any, origin: str) -> int:
+def integer(text: Any, origin: str) -> int:
     """The number in a text."""
     try:
         return int(text)

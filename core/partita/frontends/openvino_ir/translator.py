@@ -127,7 +127,7 @@ class Site:
         """A yes-or-no attribute."""
         return self.text(key, str(default)) in ("true", "1", "yes")
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None) -> int:
         """A whole number."""
         return int(self._number(key, default, int))
 
@@ -199,7 +199,7 @@ class Site:
         return element_type(self.precision(index), self.layer).numpy()
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether the first input port holds whole numbers."""
         return self.precision(0)[:1] in ("I", "U")
 

@@ -160,13 +160,13 @@ class Site:
             raise self.error(f"it has {kind}, which lack '{name}'")
         return accessor()
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         """An option that is a whole number."""
         return int(self.option(name, default))
 
     def positive(self, name: str, default: int | None = None) -> int:
         """An option that is a whole number above zero, such as a stride."""
-        found = self.whole(name, default)
+        found = self.integer(name, default)
         if not 0 < found < 1 << 20:
             raise self.error(f"'{name}' is {found}; numbers above zero are allowed")
         return found
@@ -352,7 +352,7 @@ class Site:
 
         One that the levels of the output cannot leave anyway is left out.
         """
-        number = self.whole("FusedActivationFunction", 0)
+        number = self.integer("FusedActivationFunction", 0)
         if number == 4:
             return self.emit("Tanh", value)
         if number not in _BOUNDS:

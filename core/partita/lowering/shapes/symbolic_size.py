@@ -266,7 +266,7 @@ class Size:
         return f"Size({self.value})"
 
 
-def whole(n: Number) -> Number:
+def integer(n: Number) -> Number:
     """A size as it is, any other number as an ``int``."""
     return n if type(n) is Size else int(n)
 

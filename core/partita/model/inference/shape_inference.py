@@ -104,7 +104,7 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     _infer_between(ir_model, isolate, told)
     for nodes in _own_by_depth(ir_model.graph):
         for node in nodes:
-            told |= _told_by_own(node)
+            told |= _set_own_types(node)
         _infer_between(ir_model, isolate, told)
 
 
@@ -130,7 +130,7 @@ def _is_own(node: ir.Node) -> bool:
     return not is_of_onnx(node.op_type, node.domain) and EXTENSION in node.meta
 
 
-def _told_by_own(node: ir.Node) -> set[str]:
+def _set_own_types(node: ir.Node) -> set[str]:
     """Sets types and shapes of outputs as the application's operator tells; names those told."""
     import onnx_ir as ir
 

@@ -12,12 +12,12 @@ from partita_cpu.gemm.tile_fields import (
     DILATION_ACROSS,
     DILATION_DOWN,
     DIRECT,
-    FIRST_LAID,
+    FIRST_SLICE,
     GROUP_CHANNELS,
     HALO,
     HEIGHT,
     IN_PLACE,
-    LAST_LAID,
+    LAST_SLICE,
     LEFT,
     OUT_HEIGHT,
     OUT_WIDTH,
@@ -259,7 +259,7 @@ def copy_input(
         return x + unit * p[ROW] + p[X_BYTES] * first, 0
     halo, largest = p[SOURCE] == HALO, 0
     beyond = rows[1] * (line_bytes(p) if halo else p[ROW])
-    for n in range(p[FIRST_LAID], p[LAST_LAID]):
+    for n in range(p[FIRST_SLICE], p[LAST_SLICE]):
         source, to = x + n * p[SLICE_STEP], panel + n * p[SLICE_BYTES] + beyond
         if halo:
             found = copy_rows_padded(source, to, kernels, p, scaling, group, first, last)

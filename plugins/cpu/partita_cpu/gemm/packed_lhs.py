@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.program import flattened
-from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
+from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.shares import own_share, shares_across
@@ -141,7 +141,7 @@ def _chunk_steps(machine: MachineModel, planes: int) -> int:
 
 def thread_bytes(table: Array) -> int:
     """Scratch memory that each thread needs: a tile, then the sums that are put aside."""
-    aside = 0 if table[CHUNK] == table[STEPS] else whole(table[GROUP] * table[PANEL])
+    aside = 0 if table[CHUNK] == table[STEPS] else integer(table[GROUP] * table[PANEL])
     return (1 + aside) * TILE_BYTES + 64
 
 

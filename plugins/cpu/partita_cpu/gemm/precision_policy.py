@@ -164,13 +164,13 @@ class Choice:
 
     def product_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
         """What one product is computed in."""
-        return self._allowed(self.wanted(images), weights)
+        return self._allowed(self.preferred_arithmetic(images), weights)
 
     def matrix_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix."""
-        return self._allowed(self.wanted_of_matrix(images, weights), weights)
+        return self._allowed(self.preferred_for_matrix(images, weights), weights)
 
-    def wanted(self, images: Images, computed: bool = False) -> Arithmetic:
+    def preferred_arithmetic(self, images: Images, computed: bool = False) -> Arithmetic:
         """The same where weights can be split, which packing them tells.
 
         `computed` if the input is computed on the way, as that of a product joined with a depthwise
@@ -197,13 +197,13 @@ class Choice:
         off = excess(Arithmetic.BF16X3, images.depth)
         return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
 
-    def wanted_stored(self, images: Images, *, halves: bool) -> Arithmetic:
+    def preferred_for_stored(self, images: Images, *, halves: bool) -> Arithmetic:
         """The same for pixels that are kept in 16 bits, or in float32 and rounded on the way.
 
         Vectors multiply numbers of bfloat16 twice as fast as those of float32, but to round them
         takes longer than that saves where few outputs are computed of each.
         """
-        found = self.wanted(images)
+        found = self.preferred_arithmetic(images)
         by_vectors = found is Arithmetic.BF16 and not self.level.tiles
         many = images.pixels >= ROUNDED_PIXELS
         costly = many and not halves and not _repays(images)
@@ -222,9 +222,9 @@ class Choice:
         used = images.outputs // images.groups * math.prod(images.kernel)
         return used >= SPLIT_OUTPUTS_OF_THREAD * self.threads
 
-    def wanted_of_matrix(self, images: Images, weights: Array) -> Arithmetic:
+    def preferred_for_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
-        found = self.wanted(images)
+        found = self.preferred_arithmetic(images)
         large = images.depth >= LONG_SUM and images.outputs >= SPLIT_OUTPUTS
         large &= images.pixels >= SPLIT_PIXELS
         if found is not Arithmetic.F16 or not self.level.tiles or not large:
@@ -232,9 +232,9 @@ class Choice:
         fits = weights.max() < FLOAT16_LIMIT and weights.min() > -FLOAT16_LIMIT
         return Arithmetic.F16_SPLIT if fits else found
 
-    def _allowed(self, wanted: Arithmetic, weights: Array) -> Arithmetic:
-        narrow = wanted.in_bfloat16 and self.rounds_to_infinity(weights)
-        return Arithmetic.F32 if narrow else wanted
+    def _allowed(self, preferred: Arithmetic, weights: Array) -> Arithmetic:
+        narrow = preferred.in_bfloat16 and self.rounds_to_infinity(weights)
+        return Arithmetic.F32 if narrow else preferred
 
     def rounds_to_infinity(self, weights: Array) -> bool:
         """Whether some weights are not finite in bfloat16; unless it is known, looks at them."""
@@ -300,7 +300,7 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     level = machine.level
     note = lacking_bfloat16(properties.INFERENCE_PRECISION_HINT, level, detected())
     if note:
-        tell_once(note)
+        warn_once(note)
     arithmetic = Arithmetic.F32
     if level.native and properties.INFERENCE_PRECISION_HINT == "f16":
         arithmetic = Arithmetic.F16
@@ -311,10 +311,10 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     elif level.tiles:
         arithmetic = Arithmetic.BF16X6
     group = properties.DYNAMIC_QUANTIZATION_GROUP_SIZE
-    group_note = told_of_groups(group, level)
+    group_note = groups_note(group, level)
     if not takes_groups(level):
         if group_note:
-            tell_once(group_note)
+            warn_once(group_note)
         group = 0
     fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
     plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
@@ -328,7 +328,7 @@ def takes_groups(level: Level) -> bool:
     return longest_unit(level, min(BLOCK_BITS)) > 0
 
 
-def told_of_groups(group: int, level: Level) -> str:
+def groups_note(group: int, level: Level) -> str:
     """What groups of so many terms come to on a level; empty if none are asked for."""
     if not group:
         return ""
@@ -362,7 +362,7 @@ _NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 @functools.cache
-def tell_once(note: str) -> None:
+def warn_once(note: str) -> None:
     """Writes to the log, each note once."""
     _log.warning("%s", note)
 

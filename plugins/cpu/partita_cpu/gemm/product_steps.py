@@ -195,7 +195,7 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    wanted = choice.wanted_of_matrix(images, w.const)
+    wanted = choice.preferred_for_matrix(images, w.const)
     if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
         if cut.arithmetic.in_bfloat16:
@@ -347,7 +347,7 @@ def emit_product(
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     halves = storage.half_in or storage.half_out
-    arithmetic = choice.wanted_stored(images, halves=halves)
+    arithmetic = choice.preferred_for_stored(images, halves=halves)
     if arithmetic is Arithmetic.F32:
         arithmetic = BY_STORED.get(op.w.dtype, arithmetic)
     wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)

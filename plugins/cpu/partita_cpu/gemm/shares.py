@@ -39,7 +39,7 @@ def shares_across(
     threads: int,
     weight: float,
     tiles: Callable[[int], float] = float,
-    laying: float = 0.0,
+    copy_cost: float = 0.0,
     enough: float = math.inf,
 ) -> int:
     """Shares across of the grid in which threads are done soonest.
@@ -55,8 +55,8 @@ def shares_across(
         threads: How many share them.
         weight: Bytes of the right matrix over those of the left one and of the result.
         tiles: Tiles of one column that so many pieces have.
-        laying: Time in which rows are laid out, over the time of one column of their tiles; every
-            share across lays out its rows.
+        copy_cost: Time in which rows are laid out, over the time of one column of their tiles;
+            every share across lays out its rows.
         enough: Tiles of a share in one column behind which it does not wait for weights.
 
     Returns:
@@ -65,7 +65,7 @@ def shares_across(
     down, across = max(1, down), max(1, across)
 
     def longest(count: int) -> float:
-        return tiles(-(-down // (threads // count))) * (laying + -(-across // count))
+        return tiles(-(-down // (threads // count))) * (copy_cost + -(-across // count))
 
     def read(count: int) -> float:
         rows = -(-down // (threads // count)) / down

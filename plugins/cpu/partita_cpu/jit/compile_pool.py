@@ -82,7 +82,7 @@ def order(jobs: Sequence[Job]) -> None:
     if not jobs or not workers_possible():
         return
     with _lock:
-        if current_staff is not None and current_staff.there():
+        if current_staff is not None and current_staff.is_alive():
             current_staff.send(jobs)
             return
         if current_staff is not None:
@@ -223,7 +223,7 @@ class _Staff:
         self._open.update(job.file for job in first)
         self.send(jobs)
 
-    def there(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether they still work, and for this process: after a fork they do for another one."""
         return self.pid == os.getpid() and self.listen(()) == 0 and self.group != 0
 

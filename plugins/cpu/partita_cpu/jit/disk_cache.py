@@ -92,7 +92,7 @@ def is_new() -> bool:
     return few
 
 
-def there(file: str) -> bool:
+def is_stored(file: str) -> bool:
     """Whether a file of this name was kept, by this user."""
     path = _path(file)
     return path is not None and is_private(path)

@@ -137,7 +137,7 @@ def compile_order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]
     for kernel, kinds in wanted:
         for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
             file = disk_cache.file_name(*file_and_entry(part, its))
-            if is_ours(part) and file not in jobs and not disk_cache.there(file):
+            if is_ours(part) and file not in jobs and not disk_cache.is_stored(file):
                 what = {"module": part.home, "kernel": part.__qualname__, "kinds": its}
                 job = Job(file, what)
                 jobs[file] = extent(part), job

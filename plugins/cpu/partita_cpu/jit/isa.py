@@ -99,7 +99,7 @@ def architecture() -> str:
 def host_features() -> frozenset[str]:
     """Features of the processor, by LLVM's names; kept on disk, since LLVM takes long to load."""
     if architecture() == AARCH64 and this_system().walks_programs:
-        return _told_by_linux()
+        return _features_of_linux()
     known = disk_cache.read(*_KEPT) if disk_cache.knows_processor() else None
     if known is not None:
         return frozenset(known.decode().split())
@@ -118,7 +118,7 @@ _CAPABILITIES = {
 """Of 64-bit ARM: words of Linux' auxiliary vector, and bits of features by LLVM's names."""
 
 
-def _told_by_linux() -> frozenset[str]:
+def _features_of_linux() -> frozenset[str]:
     """What Linux tells processes of 64-bit ARM: what all processors of the machine have.
 
     LLVM would read ``/proc/cpuinfo``, which is that of another processor under emulation.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.symbolic_size import evaluated, whole
+from partita.lowering.shapes.symbolic_size import evaluated, integer
 from partita_cpu.jit.llvm_kernel import function_address, function_image
 from partita_cpu.llvm.function import Function
 
@@ -70,7 +70,7 @@ def append_call(values: list[Any], entry: Entry, args: Sequence[Any]) -> list[in
     for arg, kind in zip(args, entry.kinds, strict=True):
         if kind == "int":
             places.append(0)
-            values.append(whole(arg))
+            values.append(integer(arg))
         elif kind == "float":
             places.append(0)
             values.append(evaluated(_bits, arg))

@@ -9,7 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, whole
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
@@ -47,7 +47,7 @@ def constant_of_shape(b: Builder, node: Node, shape: Operand) -> Operand:
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
     sizes = b.value(shape).reshape(-1)
     if not b.folding:  # of sizes that stand for others, or of more than may be folded
-        dims = [whole(n) for n in sizes]
+        dims = [integer(n) for n in sizes]
         return expanded(b, b.constant(value.reshape((1,) * len(dims))), dims)
     return b.constant(np.full(tuple(map(int, sizes)), value.ravel()[0], value.dtype))
 

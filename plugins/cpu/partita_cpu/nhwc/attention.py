@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder
-from partita.lowering.shapes.symbolic_size import whole
+from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.packing import BLOCKS, PARTS, PIECE, PLACES, PackingRoom, pack_units
 from partita_cpu.gemm.packing import ROWS as PACKED_ROWS
@@ -288,7 +288,7 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
             q, k, v, mask, other, q if scores.factors is None else b.flat(scores.factors)
         ),
         y,
-        b.empty((choice.threads * whole(table[ROOM]),), np.float32),
+        b.empty((choice.threads * integer(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
         b.constant(np.concatenate([tile_kernels(choice.level, arithmetic), into])),
         b.constant(table),

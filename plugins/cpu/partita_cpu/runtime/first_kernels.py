@@ -36,7 +36,7 @@ def begin(choice: Choice, graph: Graph) -> None:
     if not choice.native or not available():
         return
     level = level_job(choice.level)
-    if disk_cache.there(level.file):
+    if disk_cache.is_stored(level.file):
         return
     compile_pool.order([level])
     order([*packing.CALLS, *thread_pool.CALLS])

@@ -34,7 +34,7 @@ def emit_filtered(
     if not choice.filters or storage.planar:
         return False
     halves = storage.half_in or storage.half_out
-    direct = choice.wanted_stored(images, halves=halves)
+    direct = choice.preferred_for_stored(images, halves=halves)
     side = side_for(images, choice.machine, choice.threads, direct)
     if not side or b.folding:
         return False

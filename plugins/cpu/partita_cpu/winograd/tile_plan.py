@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
+from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ZERO_BYTES
@@ -81,7 +81,7 @@ class WinogradPlan:
     @property
     def thread_bytes(self) -> int:
         """Scratch memory that each thread needs."""
-        found: int = whole(self.table[MEMORY_BYTES])
+        found: int = integer(self.table[MEMORY_BYTES])
         return found
 
 

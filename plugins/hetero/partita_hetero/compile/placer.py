@@ -37,7 +37,7 @@ class Placer:
         devices: The device list.
         wiring: The model's operations.
         sizes: Bytes of its values, where they are known.
-        wanted: What applications demand of the placement.
+        constraints: What applications demand of the placement.
         pins: Operation to the device that it is wanted on.
         answers: What devices have said they take.
 

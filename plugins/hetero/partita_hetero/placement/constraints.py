@@ -19,7 +19,7 @@ _log = logging.getLogger("partita.hetero")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Constraints:
     """Wishes that go before priorities and plans.
 
     Attributes:
@@ -39,7 +39,7 @@ def gather(
     devices: DeviceList,
     ask: Callable[[str], QueryResult],
     affinities: Mapping[str, str],
-) -> Wanted:
+) -> Constraints:
     """Collects wishes; of several for one operation the strongest counts.
 
     From weak to strong: soft pins, affinities, the lock file, hard pins.
@@ -75,10 +75,10 @@ def gather(
         notes += locked.notes
         replicas = locked.replicas
     pins |= {op: pin for op, pin in ruled.items() if pin.hard}
-    return Wanted(pins, notes, replicas)
+    return Constraints(pins, notes, replicas)
 
 
-def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Wanted:
+def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Constraints:
     """Affinities: device by operation name; one on a device that cannot be used is let go.
 
     Raises:
@@ -105,7 +105,7 @@ def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Wa
         more = f" So {len(ops)} operations have it." if len(ops) > 1 else ""
         notes.append(f"{error_text}{more} Such affinities are let go; with STRICT it is an error.")
         _log.warning("%s", notes[-1])
-    return Wanted(result, notes)
+    return Constraints(result, notes)
 
 
 class Spelling:
@@ -145,7 +145,7 @@ def _from_lock(
     wiring: OpGraph,
     devices: DeviceList,
     ask: Callable[[str], QueryResult],
-) -> Wanted:
+) -> Constraints:
     """Pins and replicas of a lock file, and what of it no longer holds."""
     lock = locks.load(path)
     locks.check_model(lock, model, path)
@@ -181,7 +181,7 @@ def _from_lock(
         elif op in names and known:
             pins[names[op]] = Pin(known[0], f"placement lock '{path.name}'", hard=False)
     told = [f"Placement lock '{path.name}': {line}" for line in lines]
-    return Wanted(pins, told, [one for one in replicas if one[0]])
+    return Constraints(pins, told, [one for one in replicas if one[0]])
 
 
 def driver_of(devices: DeviceList, device: str) -> str:

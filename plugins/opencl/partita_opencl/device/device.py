@@ -134,10 +134,10 @@ class Device:
         context = self.context
         with self._cuda_lock:
             if self._cuda is None:
-                self._cuda = (opened(self.handle, context, *self._told_of_cuda()),)
+                self._cuda = (opened(self.handle, context, *self._cuda_options()),)
             return self._cuda[0]
 
-    def _told_of_cuda(self) -> OfCuda:
+    def _cuda_options(self) -> OfCuda:
         """What was tried of CUDA; nothing in processes that try for their parent."""
         is_nvidias = self.handle.platform.name == trial.PLATFORM
         if not is_nvidias or driver_trial.has_adopted():

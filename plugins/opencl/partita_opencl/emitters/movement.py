@@ -13,7 +13,7 @@ from partita.lowering import Node, Operand
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
 from partita.lowering.shapes.shape_rules import check_box
-from partita.lowering.shapes.symbolic_size import whole
+from partita.lowering.shapes.symbolic_size import integer
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 
@@ -274,7 +274,7 @@ def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple
     """Cuts a tensor along an axis."""
     axis = axis_of(node, x.ndim)
     if sizes is not None:
-        parts = [whole(n) for n in k.value(sizes).reshape(-1)]
+        parts = [integer(n) for n in k.value(sizes).reshape(-1)]
     elif node.attrs.get("split"):
         parts = list(node.attrs["split"])
     else:
@@ -349,14 +349,14 @@ def _slice(
 @operator("Expand", types={0: MOVED, 1: INDICES}, values=(1,))
 def expand_op(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
     """Broadcasts to a shape (both ways)."""
-    wanted = [whole(n) for n in k.value(shape).reshape(-1)]
+    wanted = [integer(n) for n in k.value(shape).reshape(-1)]
     return expand(k, x, broadcast(x.shape, tuple(wanted)))
 
 
 @operator("Tile", types={0: MOVED, 1: INDICES}, values=(1,), since=6)
 def tile(k: Kit, node: Node, x: Operand, repeats: Operand) -> Operand:
     """Repeats a tensor along each dimension."""
-    return _tiled(k, x, [whole(n) for n in k.value(repeats).reshape(-1)])
+    return _tiled(k, x, [integer(n) for n in k.value(repeats).reshape(-1)])
 
 
 def _tiled(k: Kit, x: Operand, counts: Sequence[int]) -> Operand:
@@ -391,7 +391,7 @@ def pad(
     axes: Operand | None = None,
 ) -> Operand:
     """Adds borders, or cuts them off where a pad is negative."""
-    amounts = [whole(n) for n in k.value(pads).reshape(-1)]
+    amounts = [integer(n) for n in k.value(pads).reshape(-1)]
     named = range(x.ndim) if axes is None else k.value(axes).reshape(-1).tolist()
     along = [one_axis(node, n, x.ndim) for n in named]
     before, after = [0] * x.ndim, [0] * x.ndim

@@ -9,7 +9,7 @@ import numpy as np
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64
-from partita.lowering.shapes.symbolic_size import whole
+from partita.lowering.shapes.symbolic_size import integer
 from partita_opencl.emitters.movement import axis_of, transpose
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32
@@ -21,7 +21,7 @@ _TYPES: DTypes = FLOATS | INT64 | frozenset({np.dtype(np.int32)})
 def top_k(k: Kit, node: Node, x: Operand, count: Operand) -> tuple[Operand, Operand]:
     """The k largest or smallest elements along an axis, and where they are; the first of equals."""
     axis = axis_of(node, x.ndim, -1)
-    number = whole(k.value(count).reshape(-1)[0])
+    number = integer(k.value(count).reshape(-1)[0])
     if not 0 <= number <= x.shape[axis]:
         raise OperandError(
             f"Operation '{node.name}' ({node.model_kind}) is to find {number} of {x.shape[axis]} "

@@ -10,7 +10,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integers, whole
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
 from partita_opencl.emitters.movement import expand, one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
@@ -19,7 +19,7 @@ from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
 @operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)
 def reshape(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
     """The same elements with other dimensions."""
-    wanted = [whole(n) for n in k.value(shape).reshape(-1)]
+    wanted = [integer(n) for n in k.value(shape).reshape(-1)]
     if not node.attrs.get("allowzero", 0):
         wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
     return k.view(x, _resolved(wanted, x.size))
@@ -107,7 +107,7 @@ def size_of(k: Kit, node: Node, x: Operand) -> Operand:
 @operator("ConstantOfShape", types=COMPUTED, values=(0,))
 def constant_of_shape(k: Kit, node: Node, shape: Operand) -> Operand:
     """One value everywhere; the host makes it if it is small enough to be folded."""
-    dims = [whole(n) for n in k.value(shape).reshape(-1)]
+    dims = [integer(n) for n in k.value(shape).reshape(-1)]
     value = np.asarray(node.attrs.get("value", np.float32(0))).reshape(-1)[:1]
     return expand(k, k.constant(value.reshape((1,) * len(dims))), dims)
 

@@ -183,7 +183,7 @@ def test_it_is_told_what_it_comes_to(level, device, group, monkeypatch):
 
 def test_the_log_says_once_that_kernels_lack(caplog, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
-    precision_policy.tell_once.cache_clear()
+    precision_policy.warn_once.cache_clear()
     weights, x = Weights(1, 64, 16, 32, 4), normal(2, 3, 64)
     with caplog.at_level(logging.WARNING, "partita_cpu"):
         compiled(weights, x, 32)
@@ -192,7 +192,7 @@ def test_the_log_says_once_that_kernels_lack(caplog, monkeypatch):
 
 
 def test_products_of_bfloat16_go_before():
-    note = precision_policy.told_of_groups(32, EVERY["amx"])
+    note = precision_policy.groups_note(32, EVERY["amx"])
     assert "no such kernels beside products of bfloat16 by AMX" in note
 
 

@@ -117,7 +117,7 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
     def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
         choice = Choice(MachineModel(AMX), wanted, 2)
-        return choice.wanted(pointwise(depth, outputs), computed=True)
+        return choice.preferred_arithmetic(pointwise(depth, outputs), computed=True)
 
     assert chosen(288) is Arithmetic.BF16X3
     assert chosen(256) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
@@ -144,7 +144,7 @@ def test_what_rounding_would_take_longer_than_it_saves(level):
 
     def chosen(images, halves=False):
         choice = Choice(MachineModel(level), Arithmetic.BF16, 2)
-        return choice.wanted_stored(images, halves=halves)
+        return choice.preferred_for_stored(images, halves=halves)
 
     image = Images(1, 64, 64, 24, 8, out_height=64, out_width=64)
     for few in (Images.matrix(30000, 16, 1), image):

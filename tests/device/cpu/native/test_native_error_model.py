@@ -95,7 +95,9 @@ SHAPES = [
 @pytest.mark.parametrize("outputs", [31, 64, 128, 256, 511, 512, 2048])
 def test_once_a_sum_is_long_enough_for_three_products_longer_ones_are(images_of, computed, outputs):
     choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
-    chosen = [choice.wanted(images_of(depth, outputs), computed) for depth in range(3, 1500)]
+    chosen = [
+        choice.preferred_arithmetic(images_of(depth, outputs), computed) for depth in range(3, 1500)
+    ]
     changes = [a for a, b in itertools.pairwise(chosen) if a is not b]
     assert changes in ([Arithmetic.F32, Arithmetic.BF16X6], [Arithmetic.F32], [])
     if outputs >= 64 or computed:
@@ -105,8 +107,11 @@ def test_once_a_sum_is_long_enough_for_three_products_longer_ones_are(images_of,
 def test_sums_for_many_outputs_may_be_shorter():
     def shortest(outputs):
         choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
-        wanted = (choice.wanted(Images.matrix(200, depth, outputs)) for depth in range(3, 1500))
-        return next(n for n, found in enumerate(wanted, 3) if found is Arithmetic.BF16X3)
+        preferred = (
+            choice.preferred_arithmetic(Images.matrix(200, depth, outputs))
+            for depth in range(3, 1500)
+        )
+        return next(n for n, found in enumerate(preferred, 3) if found is Arithmetic.BF16X3)
 
     lengths = [shortest(outputs) for outputs in (64, 128, 511, 512, 4096)]
     assert lengths == sorted(lengths, reverse=True)

@@ -88,10 +88,10 @@ def test_machine_code_that_others_could_have_put_there_is_not_loaded(folder, har
         away = path.rename(folder / "elsewhere")
         os.mkfifo(path) if harm == "fifo" else path.symlink_to(away)
     assert disk_cache.read("name", "key") is None
-    assert not disk_cache.there(path.name)
+    assert not disk_cache.is_stored(path.name)
     disk_cache.write("name", "key", b"content")  # takes its place
     assert disk_cache.read("name", "key") == b"content"
-    assert disk_cache.there(path.name)
+    assert disk_cache.is_stored(path.name)
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None])

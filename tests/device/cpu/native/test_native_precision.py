@@ -75,7 +75,7 @@ def test_the_note_says_what_would_help():
 
 def test_the_log_says_it_once(caplog, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
-    precision_policy.tell_once.cache_clear()
+    precision_policy.warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "partita_cpu"):
         made("bf16")
         made("bf16")

@@ -357,7 +357,7 @@ def test_numba_is_not_imported_for_what_is_translated(tmp_path):
         for kernel, kinds in (pack, kinds_of(args)), (activate_floats, activate_floats.apart):
             file = disk_cache.file_name(*dispatch.file_and_entry(kernel, kinds))
             dispatch.make_for(file, kernel.__module__, kernel.__qualname__, kinds)
-            assert disk_cache.there(file)
+            assert disk_cache.is_stored(file)
         print("numba" in sys.modules)
     """
     done = subprocess.run(

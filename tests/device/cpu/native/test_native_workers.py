@@ -311,7 +311,7 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
         compile_pool.wait([file])
     finally:
         compile_pool.dismiss()
-    assert disk_cache.there(file)
+    assert disk_cache.is_stored(file)
     assert not (tmp_path / "taken").exists()
 
 

@@ -133,7 +133,7 @@ def reorganized(at: Site) -> ir.Value:
 
     It takes what it reads for an image of fewer channels and more places.
     """
-    stride, dims = at.whole("stride"), at.dims(0)
+    stride, dims = at.integer("stride"), at.dims(0)
     if len(dims) != 4 or min(dims[1:]) < 0 or stride < 1:
         raise at.error("channels, height and width must be known, and the stride be above zero")
     channels, height, width = dims[1:]

@@ -253,7 +253,7 @@ def _detector(at: Site) -> _Detector:
     boxes, columns = at.dims(2)[2] // 4, at.dims(1)[1]
     if boxes <= 0 or columns <= 0 or columns % boxes:
         raise at.error("the number of boxes and of classes must be known")
-    classes, kept, most = columns // boxes, at.ints("keep_top_k", [-1])[0], at.whole("top_k", -1)
+    classes, kept, most = columns // boxes, at.ints("keep_top_k", [-1])[0], at.integer("top_k", -1)
     if kept <= 0:
         kept = classes * (most if most > 0 else boxes)
     return _Detector(boxes, classes, at.flag("share_location", True), kept)
@@ -304,12 +304,12 @@ def _scores(at: Site, told: _Detector) -> ir.Value:
     """Scores, (images, classes, boxes); infinitely low for all but the best of each class."""
     shape = at.const([-1, told.boxes, told.classes], np.int64)
     scores = at.emit("Transpose", at.emit("Reshape", at.inputs[1], shape), perm=[0, 2, 1])
-    background = at.whole("background_label_id", 0)
+    background = at.integer("background_label_id", 0)
     if 0 <= background < told.classes:
         lowest = np.zeros((told.classes, 1), at.dtype(1))
         lowest[background] = -np.inf
         scores = at.emit("Add", scores, at.const(lowest))
-    most = at.whole("top_k", -1)
+    most = at.integer("top_k", -1)
     if not 0 < most < told.boxes:
         return scores
     best, places = at.emit_many("TopK", 2, scores, at.const([most], np.int64), axis=2)

@@ -98,7 +98,7 @@ def binary(at: Site) -> ir.Value:
 
 def _floor_mod(at: Site, a: ir.Value, b: ir.Value) -> ir.Value:
     """The remainder with the divisor's sign."""
-    if at.is_whole:
+    if at.is_integer:
         return at.emit("Mod", a, b, fmod=0)
     whole = at.emit("Floor", at.emit("Div", a, b))
     return at.emit("Sub", a, at.emit("Mul", whole, b))
@@ -137,7 +137,7 @@ def convert_like(at: Site) -> ir.Value:
 def clamp(at: Site) -> ir.Value:
     """Bounds, which ONNX has as inputs; those of whole numbers are rounded inwards."""
     low, high = at.real("min"), at.real("max")
-    if at.is_whole:
+    if at.is_integer:
         limits = np.iinfo(at.dtype(0))
         low, high = max(np.ceil(low), limits.min), min(np.floor(high), limits.max)
     return at.emit("Clip", at.inputs[0], at.like(low), at.like(high))
@@ -225,7 +225,7 @@ def prelu(at: Site) -> ir.Value:
 def fake_quantize(at: Site) -> ir.Value:
     """Rounds to a number of levels between bounds, and maps these to other bounds."""
     x, low, high, to_low, to_high = at.inputs
-    steps = at.like(at.whole("levels") - 1)
+    steps = at.like(at.integer("levels") - 1)
     lower, upper = at.emit("Min", low, high), at.emit("Max", low, high)
     inside = at.emit("Min", at.emit("Max", x, lower), upper)
     share = at.emit("Div", at.emit("Sub", inside, low), at.emit("Sub", high, low))

@@ -86,13 +86,13 @@ def tile(at: Site) -> ir.Value:
 @translates("Concat")
 def concat(at: Site) -> ir.Value:
     """Joined along an axis."""
-    return at.emit("Concat", *at.inputs, axis=at.whole("axis"))
+    return at.emit("Concat", *at.inputs, axis=at.integer("axis"))
 
 
 @translates("Split")
 def split(at: Site) -> Sequence[ir.Value]:
     """Equal parts along an axis."""
-    count = at.whole("num_splits")
+    count = at.integer("num_splits")
     return at.emit_many(
         "Split", count, at.inputs[0], axis=int(at.known(1).reshape(())), num_outputs=count
     )
@@ -236,8 +236,8 @@ def depth_to_space(at: Site) -> ir.Value:
     """Channels laid out as blocks."""
     mode = at.one_of("mode", "blocks_first", {"blocks_first": "DCR", "depth_first": "CRD"})
     if at.rank(0) != 4:
-        return blocks_from_depth(at, at.whole("block_size", 1), blocks_first=mode == "DCR")
-    return at.emit("DepthToSpace", at.inputs[0], blocksize=at.whole("block_size", 1), mode=mode)
+        return blocks_from_depth(at, at.integer("block_size", 1), blocks_first=mode == "DCR")
+    return at.emit("DepthToSpace", at.inputs[0], blocksize=at.integer("block_size", 1), mode=mode)
 
 
 @translates("SpaceToDepth")
@@ -245,14 +245,14 @@ def space_to_depth(at: Site) -> ir.Value:
     """Blocks laid out as channels."""
     first = at.one_of("mode", "blocks_first", {"blocks_first": True, "depth_first": False})
     if at.rank(0) != 4 or not first:
-        return blocks_to_depth(at, at.whole("block_size", 1), blocks_first=first)
-    return at.emit("SpaceToDepth", at.inputs[0], blocksize=at.whole("block_size", 1))
+        return blocks_to_depth(at, at.integer("block_size", 1), blocks_first=first)
+    return at.emit("SpaceToDepth", at.inputs[0], blocksize=at.integer("block_size", 1))
 
 
 @translates("ShuffleChannels")
 def shuffle_channels(at: Site) -> ir.Value:
     """Channels of groups taken by turns."""
-    axis, group, rank = at.whole("axis", 1) % at.rank(0), at.whole("group", 1), at.rank(0)
+    axis, group, rank = at.integer("axis", 1) % at.rank(0), at.integer("group", 1), at.rank(0)
     x = at.inputs[0]
     shape = at.emit("Shape", x)
     sizes = [at.const([0], np.int64)] * axis + [at.const([group, -1], np.int64)]
@@ -280,7 +280,7 @@ def reverse(at: Site) -> ir.Value:
 def reverse_sequence(at: Site) -> ir.Value:
     """The first elements of every sequence the other way round."""
     rank = at.rank(0)
-    batch, time = at.whole("batch_axis", 0) % rank, at.whole("seq_axis", 1) % rank
+    batch, time = at.integer("batch_axis", 0) % rank, at.integer("seq_axis", 1) % rank
     if sorted((batch, time)) == [0, 1]:
         axes = {"batch_axis": batch, "time_axis": time}
         return at.emit("ReverseSequence", at.inputs[0], at.indices(1), **axes)

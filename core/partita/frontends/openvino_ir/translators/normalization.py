@@ -50,7 +50,7 @@ def reduce_logical(at: Site) -> ir.Value:
 def softmax(at: Site) -> ir.Value:
     """Shares along an axis."""
     op_type = "LogSoftmax" if at.layer.type == "LogSoftmax" else "Softmax"
-    axis = at.whole("axis", -1 if op_type == "LogSoftmax" else 1)
+    axis = at.integer("axis", -1 if op_type == "LogSoftmax" else 1)
     return at.emit(op_type, at.inputs[0], axis=axis)
 
 
@@ -120,7 +120,7 @@ def local_response(at: Site) -> ir.Value:
     if at.axes(1, at.rank(0)) != [1]:
         raise at.error("only normalization across channels (axis 1) is read")
     numbers = {key: at.real(key) for key in ("alpha", "beta", "bias")}
-    return at.emit("LRN", at.inputs[0], size=at.whole("size"), **numbers)
+    return at.emit("LRN", at.inputs[0], size=at.integer("size"), **numbers)
 
 
 @translates("GroupNormalization")
@@ -129,7 +129,7 @@ def group_normalization(at: Site) -> ir.Value:
     return at.emit(
         "GroupNormalization",
         *at.inputs,
-        num_groups=at.whole("num_groups"),
+        num_groups=at.integer("num_groups"),
         epsilon=at.real("epsilon"),
     )
 

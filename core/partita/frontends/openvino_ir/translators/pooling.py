@@ -60,7 +60,7 @@ def maximum(at: Site) -> Sequence[ir.Value]:
     if not at.read(1):
         return [at.emit("MaxPool", at.inputs[0], **attributes)]
     values, places = at.emit_many("MaxPool", 2, at.inputs[0], **attributes)
-    if axis := at.whole("axis", 0) % max(at.rank(0), 1):  # counted anew in each slice before it
+    if axis := at.integer("axis", 0) % max(at.rank(0), 1):  # counted anew in each slice before it
         inside = at.emit("Shape", at.inputs[0], start=axis)
         places = at.emit("Mod", places, at.emit("ReduceProd", inside, keepdims=0))
     return [values, at.as_indices(places, "index_element_type")]
@@ -171,9 +171,9 @@ def roi_align(at: Site) -> ir.Value:
     return at.emit(
         "RoiAlign", x, boxes, at.indices(2),
         coordinate_transformation_mode=at.one_of("aligned_mode", "asymmetric", modes),
-        output_height=at.whole("pooled_h"),
-        output_width=at.whole("pooled_w"),
-        sampling_ratio=at.whole("sampling_ratio"),
+        output_height=at.integer("pooled_h"),
+        output_width=at.integer("pooled_w"),
+        sampling_ratio=at.integer("sampling_ratio"),
         spatial_scale=at.real("spatial_scale"),
     )  # fmt: skip
 
@@ -183,6 +183,6 @@ def roi_pooling(at: Site) -> ir.Value:
     """The largest of each part of a region."""
     if at.text("method", "max") != "max":
         raise at.error("only the method 'max' is read")
-    shape = at.ints("output_size") or [at.whole("pooled_h"), at.whole("pooled_w")]
+    shape = at.ints("output_size") or [at.integer("pooled_h"), at.integer("pooled_w")]
     scale = at.real("spatial_scale")
     return at.emit("MaxRoiPool", *at.inputs, pooled_shape=shape, spatial_scale=scale)

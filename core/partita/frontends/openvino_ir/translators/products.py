@@ -103,7 +103,7 @@ def deformable_convolution(at: Site) -> ir.Value:
         raise at.error("only explicit pads are read")
     if not at.flag("bilinear_interpolation_pad"):
         raise at.error("bilinear_interpolation_pad 'false' is not read: ONNX blends with zeros")
-    group, offset_group = at.whole("group", 1), at.whole("deformable_group", 1)
+    group, offset_group = at.integer("group", 1), at.integer("deformable_group", 1)
     return at.emit(
         "DeformConv", x, weights, offsets, None, mask,
         group=group, offset_group=offset_group, **attributes,

@@ -34,8 +34,8 @@ def proposals(at: Site) -> list[ir.Value]:
     """
     image = _image(at)
     boxes, scores = _regions(at, image)
-    last, post = at.const([1], np.int64), at.whole("post_nms_topn")
-    most = at.emit("Min", at.size(scores, 1), at.const([at.whole("pre_nms_topn")], np.int64))
+    last, post = at.const([1], np.int64), at.integer("post_nms_topn")
+    most = at.emit("Min", at.size(scores, 1), at.const([at.integer("pre_nms_topn")], np.int64))
     scores, order = at.emit_many("TopK", 2, scores, most, axis=1)
     boxes = _picked(at, boxes, order)
     chosen, count = _without_overlaps(at, boxes, scores, post)
@@ -78,7 +78,7 @@ def _anchors(at: Site) -> Array:
     As ``generate_anchors`` of py-faster-rcnn (Ren et al., "Faster R-CNN", 2015) makes them, or as
     TensorFlow's detectors do: these round no sizes, and begin at the middle of a box.
     """
-    base, ratios = at.whole("base_size"), np.array(at.floats("ratio"))
+    base, ratios = at.integer("base_size"), np.array(at.floats("ratio"))
     scales, tensorflow = np.array(at.floats("scale")), _is_tensorflow(at)
     pixel = 0 if tensorflow else 1
     widths = np.sqrt(base * base / ratios)
@@ -106,7 +106,7 @@ def _image(at: Site) -> _Image:
     corner, scale = (
         at.emit("Gather", numbers, at.const(places, np.int64)) for places in (sides, [count - 1, 2])
     )
-    return _Image(corner, at.emit("Mul", scale, at.const(at.whole("min_size"), _WIDE)))
+    return _Image(corner, at.emit("Mul", scale, at.const(at.integer("min_size"), _WIDE)))
 
 
 def _clipped(at: Site, boxes: ir.Value, edges: ir.Value) -> ir.Value:
@@ -158,7 +158,7 @@ def _parted(at: Site, index: int, *counts: int) -> ir.Value:
 
 def _places(at: Site) -> ir.Value:
     """Where anchors are put: (rows, columns, 1, 4) numbers of pixels."""
-    stride = at.const(at.whole("feat_stride"), np.int64)
+    stride = at.const(at.integer("feat_stride"), np.int64)
     down, across = (
         at.emit("Mul", at.counting(at.size(at.inputs[0], axis)), stride) for axis in (2, 3)
     )

@@ -60,7 +60,7 @@ def _recurrent(
 ) -> list[ir.Value]:
     """ONNX's operation, with gates in its order and OpenVINO's summed biases taken apart."""
     inward, inner, bias = weights
-    hidden = at.whole("hidden_size")
+    hidden = at.integer("hidden_size")
     after_reset = kind == "GRU" and at.flag("linear_before_reset")
     if kind == "LSTM":
         order = at.const(

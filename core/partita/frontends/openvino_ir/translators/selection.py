@@ -20,7 +20,7 @@ def gather(at: Site) -> ir.Value:
     """Elements by index along an axis; leading batch dimensions go side by side."""
     x, places = at.inputs[0], at.indices(1)
     axis = int(at.known(2).reshape(())) % max(at.rank(0), 1) if at.has(2) else 0
-    batch = at.whole("batch_dims", 0)
+    batch = at.integer("batch_dims", 0)
     batch += at.rank(1) if batch < 0 else 0
     if not batch:
         return at.emit("Gather", x, places, axis=axis)
@@ -42,13 +42,13 @@ def gather(at: Site) -> ir.Value:
 @translates("GatherElements")
 def gather_elements(at: Site) -> ir.Value:
     """One element per index, along an axis."""
-    return at.emit("GatherElements", at.inputs[0], at.indices(1), axis=at.whole("axis"))
+    return at.emit("GatherElements", at.inputs[0], at.indices(1), axis=at.integer("axis"))
 
 
 @translates("GatherND")
 def gather_nd(at: Site) -> ir.Value:
     """Slices by tuples of indices; operation set 5 joins the batch dimensions of the result."""
-    batch = at.whole("batch_dims", 0)
+    batch = at.integer("batch_dims", 0)
     found = at.emit("GatherND", at.inputs[0], at.indices(1), batch_dims=batch)
     if at.layer.version != "opset5" or batch < 2:
         return found
@@ -63,7 +63,7 @@ def scatter_elements(at: Site) -> ir.Value:
     x, _, updates = at.inputs[:3]
     places, axis = at.indices(1), int(at.known(3).reshape(()))
     mean = reduction == "mean"
-    if mean and at.is_whole:
+    if mean and at.is_integer:
         raise at.error("means of whole numbers are not read")
     if reduction != "none" and not at.flag("use_init_val", True):
         neutral = at.like(_neutral(reduction, at.dtype(0)))
@@ -166,7 +166,7 @@ def one_hot(at: Site) -> ir.Value:
     first = at.const([0], np.int64)
     values = [at.emit("Unsqueeze", at.inputs[index], first) for index in (3, 2)]
     both = at.emit("Concat", *values, axis=0)
-    return at.emit("OneHot", places, depth, both, axis=at.whole("axis", -1))
+    return at.emit("OneHot", places, depth, both, axis=at.integer("axis", -1))
 
 
 @translates("Unique")
@@ -201,7 +201,7 @@ def cumulative_sum(at: Site) -> ir.Value:
 def top_k(at: Site) -> Sequence[ir.Value]:
     """The largest or smallest along an axis, and their places."""
     largest = int(at.one_of("mode", "max", {"max": True, "min": False}))
-    count, axis = at.row(1), at.whole("axis")
+    count, axis = at.row(1), at.integer("axis")
     values, places = at.emit_many("TopK", 2, at.inputs[0], count, axis=axis, largest=largest)
     if at.text("sort", "value") == "index":
         places, order = at.emit_many("TopK", 2, places, count, axis=axis, largest=0)

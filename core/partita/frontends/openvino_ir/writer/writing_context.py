@@ -52,7 +52,7 @@ class Site:
 
     # ------------------------------------------------------------------ attributes
 
-    def whole(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str, default: int = 0) -> int:
         """A whole number."""
         return self.node.attributes.get_int(name, default)
 

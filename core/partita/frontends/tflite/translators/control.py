@@ -24,7 +24,7 @@ def if_(at: Site) -> Sequence[ir.Value]:
     branches: dict[str, Any] = {}
     for name in ("Then", "Else"):
         scope: Scope = at.scope.body()
-        outputs = scope.called(at.whole(f"{name}SubgraphIndex"), _given(at, 1))
+        outputs = scope.called(at.integer(f"{name}SubgraphIndex"), _given(at, 1))
         if len(outputs) != count:
             raise at.error(f"its {name.lower()} branch returns {len(outputs)} tensors, not {count}")
         branches[f"{name.lower()}_branch"] = scope.graph([], outputs, f"{at.operator.code}/{name}")
@@ -37,7 +37,7 @@ def while_(at: Site) -> Sequence[ir.Value]:
     """A subgraph run again and again as long as another says so."""
     import onnx_ir as ir
 
-    condition, body = at.whole("CondSubgraphIndex"), at.whole("BodySubgraphIndex")
+    condition, body = at.integer("CondSubgraphIndex"), at.integer("BodySubgraphIndex")
     first = at.reshaped(_single(at, at.scope.called(condition, _given(at, 0))), [])
     scope = at.scope.body()
     inside = scope.given(body)
@@ -73,19 +73,19 @@ def _single(at: Site, values: list[ir.Value]) -> ir.Value:
 @translates("CALL")
 def call(at: Site) -> Sequence[ir.Value]:
     """A subgraph, written where it is called."""
-    return at.scope.called(at.whole("Subgraph"), _given(at, 0))
+    return at.scope.called(at.integer("Subgraph"), _given(at, 0))
 
 
 @translates("STABLEHLO_COMPOSITE")
 def composite(at: Site) -> Sequence[ir.Value]:
     """An operator that the file defines by a subgraph."""
-    return at.scope.called(at.whole("DecompositionSubgraphIndex"), _given(at, 0))
+    return at.scope.called(at.integer("DecompositionSubgraphIndex"), _given(at, 0))
 
 
 @translates("CALL_ONCE")
 def call_once(at: Site) -> Sequence[ir.Value]:
     """A subgraph that assigns what variables begin with."""
-    at.scope.call_once(at.whole("InitSubgraphIndex"))
+    at.scope.call_once(at.integer("InitSubgraphIndex"))
     return []
 
 

@@ -25,7 +25,7 @@ def window_pads(
 
     SAME keeps ``ceil(size / stride)`` positions, with the odd element behind.
     """
-    padding = at.whole("Padding")
+    padding = at.integer("Padding")
     if padding not in (0, 1):
         raise at.error(f"padding {padding} is not known; 0 (SAME) and 1 (VALID) are")
     if padding == 1:
@@ -137,7 +137,7 @@ def _spread(at: Site, weights: ir.Value, kernel: Sequence[int], strides: Sequenc
     if len(wanted) != rank or min(wanted[1:-1]) < 0 or min(at.dims(2)[1:-1]) < 0:
         raise at.error("the sizes of the result must be known")
     begins, ends, more = [], [], []
-    same = at.whole("Padding") == 0
+    same = at.integer("Padding") == 0
     for size, result, width, stride in zip(
         at.dims(2)[1:-1], wanted[1:-1], kernel, strides, strict=True
     ):
@@ -184,7 +184,7 @@ def pool(at: Site) -> ir.Value:
     }
     if at.operator.code == "MAX_POOL_2D" and at.same_levels([0]):
         found = at.levels(at.target())
-        plain = at.whole("FusedActivationFunction", 0) == 0
+        plain = at.integer("FusedActivationFunction", 0) == 0
         if found is not None and plain and at.dtype(at.target()).itemsize == 1:
             first = at.moved(at.value(0), (0, 3, 1, 2))
             return at.to_last(at.emit("MaxPool", first, **steps))
@@ -255,7 +255,7 @@ def depth_and_space(at: Site) -> ir.Value:
 @translates("LOCAL_RESPONSE_NORMALIZATION")
 def local_response_normalization(at: Site) -> ir.Value:
     """Each channel by a power of the squares of those beside it; ONNX divides by their number."""
-    size = 2 * at.whole("Radius") + 1
+    size = 2 * at.integer("Radius") + 1
     value = at.emit(
         "LRN",
         at.channels_first(0),

@@ -223,7 +223,7 @@ def densify(at: Site) -> ir.Value:
 @translates("FAKE_QUANT")
 def fake_quant(at: Site) -> ir.Value:
     """Floats rounded to levels between bounds, of which zero is one."""
-    low, high, bits = at.real("Min"), at.real("Max"), at.whole("NumBits", 8)
+    low, high, bits = at.real("Min"), at.real("Max"), at.integer("NumBits", 8)
     if not 2 <= bits <= 16 or not low <= 0 <= high or low == high:
         raise at.error(f"bounds {low} and {high} with {bits} bits cannot be used")
     first = 1 if at.flag("NarrowRange", False) else 0

@@ -53,8 +53,8 @@ def transpose(at: Site) -> ir.Value:
 def concatenation(at: Site) -> ir.Value:
     """Inputs one behind the other along an axis."""
     places = range(len(at.inputs))
-    axis = at.axis(at.whole("Axis"), at.rank(0))
-    if at.same_levels(places) and not at.whole("FusedActivationFunction", 0):
+    axis = at.axis(at.integer("Axis"), at.rank(0))
+    if at.same_levels(places) and not at.integer("FusedActivationFunction", 0):
         return at.emit("Concat", *(at.value(place) for place in places), axis=axis)
     value = at.emit("Concat", *(at.floats(place) for place in places), axis=axis)
     return at.result(at.activated(value))
@@ -92,7 +92,7 @@ def _parts(at: Site, index: int, axis: int, sizes: list[int] | None) -> list[ir.
 @translates("PACK")
 def pack(at: Site) -> ir.Value:
     """Inputs as the entries of a new axis."""
-    axis = at.axis(at.whole("Axis", 0), at.rank(0) + 1)
+    axis = at.axis(at.integer("Axis", 0), at.rank(0) + 1)
     axes = at.const([axis], np.int64)
     return at.carried(
         lambda values: at.emit(
@@ -105,7 +105,7 @@ def pack(at: Site) -> ir.Value:
 @translates("UNPACK")
 def unpack(at: Site) -> list[ir.Value]:
     """The entries of an axis, which vanishes."""
-    axis = at.axis(at.whole("Axis", 0), at.rank(0))
+    axis = at.axis(at.integer("Axis", 0), at.rank(0))
     axes = at.const([axis], np.int64)
     return [at.emit("Squeeze", part, axes) for part in _parts(at, 0, axis, None)]
 
@@ -122,7 +122,7 @@ def pad(at: Site) -> ir.Value:
             raise at.error(f"paddings have shape {list(found.shape)}")
         pads = at.const(found.T.reshape(-1), np.int64)
     if at.operator.code == "MIRROR_PAD":
-        if at.whole("Mode"):
+        if at.integer("Mode"):
             return _symmetric(at)
         return at.carried(lambda values: at.emit("Pad", values[0], pads, mode="reflect"))
     if at.same_levels([0]):
@@ -197,8 +197,8 @@ def broadcast_shape(at: Site) -> ir.Value:
 @translates("GATHER")
 def gather(at: Site) -> ir.Value:
     """Entries of an axis by their places; leading axes may go together in both inputs."""
-    axis = at.axis(at.whole("Axis", 0), at.rank(0))
-    batch = at.whole("BatchDims", 0)
+    axis = at.axis(at.integer("Axis", 0), at.rank(0))
+    batch = at.integer("BatchDims", 0)
     batch += at.rank(1) if batch < 0 else 0
     if batch == 0:
         return at.carried(lambda values: at.emit("Gather", values[0], at.value(1), axis=axis))
@@ -235,7 +235,7 @@ def reverse_v2(at: Site) -> ir.Value:
 @translates("REVERSE_SEQUENCE")
 def reverse_sequence(at: Site) -> ir.Value:
     """The first elements of each sequence the other way round."""
-    time, batch = at.whole("SeqDim"), at.whole("BatchDim", 0)
+    time, batch = at.integer("SeqDim"), at.integer("BatchDim", 0)
     rank = at.rank(0)
     if time == batch or not {time, batch} <= set(range(rank)):
         raise at.error(f"there are no sequences along axis {time} of batches along {batch}")

@@ -17,8 +17,8 @@ def fully_connected(at: Site) -> ir.Value:
     """Rows of the input times weights [out, in]; a bias and an activation may follow."""
     if at.rank(1) != 2:
         raise at.error(f"weights have shape {list(at.dims(1))}; two sizes are due")
-    if at.whole("WeightsFormat", 0):
-        raise at.error(f"weights in format {at.whole('WeightsFormat')} are not read")
+    if at.integer("WeightsFormat", 0):
+        raise at.error(f"weights in format {at.integer('WeightsFormat')} are not read")
     out, depth = at.dims(1)
     rank, target = at.rank(0), at.target()
     bias = at.floats(2) if at.has(2) else None

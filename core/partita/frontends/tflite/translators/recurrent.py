@@ -25,7 +25,7 @@ def _in_float(at: Site) -> None:
 
 
 def _activation(at: Site) -> str:
-    number = at.whole("FusedActivationFunction", 0)
+    number = at.integer("FusedActivationFunction", 0)
     if number not in _ACTIVATIONS:
         raise at.error(f"the activation {number} is not known here")
     return _ACTIVATIONS[number]

@@ -38,7 +38,7 @@ def one_hot(at: Site) -> ir.Value:
     indices = at.emit("Where", beyond, at.const(1 << 40, np.int64), indices)
     pair = [at.reshaped(at.value(index), [1]) for index in (3, 2)]
     values = at.emit("Concat", *pair, axis=0)
-    return at.emit("OneHot", indices, depth, values, axis=at.whole("Axis", -1))
+    return at.emit("OneHot", indices, depth, values, axis=at.integer("Axis", -1))
 
 
 @translates("UNIQUE")

@@ -33,7 +33,7 @@ def slice_(at: Site) -> ir.Value:
 def strided_slice(at: Site) -> ir.Value:
     """What Python's indexing with slices, numbers, ``None`` and ``...`` gives."""
     masks = {
-        name: at.whole(f"{name}Mask", 0)
+        name: at.integer(f"{name}Mask", 0)
         for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
     }
     count = at.dims(1)[0] if at.rank(1) == 1 else -1

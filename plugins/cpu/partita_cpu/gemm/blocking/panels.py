@@ -40,7 +40,7 @@ def shares_of_columns(
     columns: int,
     threads: int,
     weights: int,
-    laying: float,
+    copy_cost: float,
     enough: float,
     *lines: Any,
 ) -> int:
@@ -53,7 +53,7 @@ def shares_of_columns(
         columns: Columns of tiles.
         threads: How many share them.
         weights: Bytes of the weights.
-        laying: See `shares_across`.
+        copy_cost: See `shares_across`.
         enough: Likewise.
         lines: What `column_tiles` takes beside a count.
     """
@@ -62,4 +62,4 @@ def shares_of_columns(
     def tiles(pieces: int) -> int:
         return column_tiles(pieces * grain, *lines)
 
-    return shares_across(grains, columns, threads, read, tiles, laying, enough)
+    return shares_across(grains, columns, threads, read, tiles, copy_cost, enough)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
+from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
 from partita_cpu.gemm.blocking.left_matrix import LeftMatrix, Source
 from partita_cpu.gemm.blocking.panels import (
     column_tiles,
@@ -35,10 +35,10 @@ LARGE_PANEL_SHARE = 1 / 2
 """The same where weights take more than this and do not stay in the cache anyway: they are read
 less often so."""
 
-LAYING = 1 / 4
+COPY_COST = 1 / 4
 """Time to lay out an element, over the time of its products in one column of tiles; a guess."""
 
-LAYING_FOR_TILES = 1.0
+COPY_COST_ON_AMX = 1.0
 """The same where AMX multiplies, which is faster, and elements are split."""
 
 PLANS = 1 << 12
@@ -93,7 +93,7 @@ class Plan:
     @property
     def thread_bytes(self) -> int:
         """Scratch memory that each thread needs."""
-        found: int = whole(self.table[THREAD_BYTES])
+        found: int = integer(self.table[THREAD_BYTES])
         return found
 
     @property
@@ -262,7 +262,7 @@ class _Planner:
         flat = run_on and (lhs.on_amx or self._runs_on())
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = lhs.cell * self.arithmetic.element_bytes if halo else row
-        read = 4 * lhs.group_channels if lhs.in_place else i.laid * cell_bytes * planes
+        read = 4 * lhs.group_channels if lhs.in_place else i.panel_slices * cell_bytes * planes
         unit_bytes = read * (lhs.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
         shared = -(-max(0, extra + 1 - i.stride[0]) // i.stride[0])  # lines of the result
@@ -275,7 +275,7 @@ class _Planner:
         grains, columns = -(-units // grain), self.blocks * i.groups
         lines = halo, flat, lhs.pitch, i.out_width, lhs.rows
         enough = math.inf if lhs.on_amx else ENOUGH_TILES
-        problem = columns, self.threads, weights, self._laying(), enough
+        problem = columns, self.threads, weights, self._copy_cost(), enough
         shares = evaluated(shares_of_columns, grains, grain, moved, *problem, *lines)
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
         tiles = evaluated(column_tiles, panel, *lines)
@@ -290,15 +290,15 @@ class _Planner:
             "BLOCKS": self.blocks,
             "PITCH": lhs.pitch,
             "TRAIL": min(i.begin[1], i.end[1]) + self.spare if halo else 0,
-            "FLAT": whole(flat),
+            "FLAT": integer(flat),
             "UNITS": units,
             "GRAIN": grain,
             "PANEL_UNITS": panel,
             "SHARES_ACROSS": shares,
-            "PLANE_BYTES": plane * i.laid,
+            "PLANE_BYTES": plane * i.panel_slices,
             "SLICES": i.sources,
-            "FIRST_LAID": i.outside[0],
-            "LAST_LAID": i.laid - i.outside[1],
+            "FIRST_SLICE": i.outside[0],
+            "LAST_SLICE": i.panel_slices - i.outside[1],
             "RESULTS": i.results,
             "RESULT_STEP": i.result_stride,
             "LEAST_TILES": -(-CLAIM_WORK // max(1, tile_work)),
@@ -306,7 +306,7 @@ class _Planner:
             "COLUMN_STEP": 4 * self.columns if i.within else 0,
             "IN_PLACE": int(lhs.in_place),
             "TILES": tiles,
-            "THREAD_BYTES": plane * i.laid * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "THREAD_BYTES": plane * i.panel_slices * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not lhs.on_amx),
         }
 
@@ -323,14 +323,14 @@ class _Planner:
         beyond = lhs.rows * row + ((i.kernel[1] - 1) * i.dilation[1] + 1) * cell_bytes
         return -(-(rows * cell_bytes + beyond + 2 * STEP) // 64) * 64
 
-    def _laying(self) -> float:
+    def _copy_cost(self) -> float:
         """Time in which rows are laid out, over that of one column of their tiles."""
         lhs = self.lhs
         if lhs.source is Source.DIRECT or lhs.in_place:
             return 0.0
         i = self.images
         taps = i.kernel[0] * i.kernel[1] if lhs.source is Source.HALO else 1
-        return (LAYING_FOR_TILES if lhs.on_amx else LAYING) / taps
+        return (COPY_COST_ON_AMX if lhs.on_amx else COPY_COST) / taps
 
     def _runs_on(self) -> Any:
         """Whether rows of tiles of vectors run on over the ends of image rows.

@@ -84,7 +84,7 @@ class Images:
         return self.covered[1] - self.covered[0]
 
     @property
-    def laid(self) -> int:
+    def panel_slices(self) -> int:
         """Slices that have room where they are laid out."""
         return self.sources + (self.results - 1) * self.result_stride
 

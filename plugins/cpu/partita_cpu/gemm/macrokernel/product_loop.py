@@ -33,8 +33,8 @@ from partita_cpu.gemm.shares import (
 )
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
-    FIRST_LAID,
-    LAST_LAID,
+    FIRST_SLICE,
+    LAST_SLICE,
     LEAST_TILES,
     OUT_HEIGHT,
     OUT_WIDTH,
@@ -128,8 +128,8 @@ def _multiply_area(
     partly = from_end and p[ARITHMETIC] == 0 and kernels[ROUND] == 0 and kernels[WIDEN] == 0
     # The panel at hand, the pieces before it and in each of its columns; the group laid out, and
     # of which of its rows.
-    unit, stop, before, of_column, laid = area.unit, area.unit, 0, 0, -1
-    a, largest, first_laid, last_laid = 0, 0, 0, 0
+    unit, stop, before, of_column, copied = area.unit, area.unit, 0, 0, -1
+    a, largest, first_copied, last_copied = 0, 0, 0, 0
     more = True
     while more:
         piece, last = 0, pieces
@@ -137,21 +137,21 @@ def _multiply_area(
             piece, last = claim(word, pieces, p[LEAST_TILES], from_end)
         more = word != 0 and piece < last
         if piece < before:
-            unit, stop, before, of_column, laid = area.unit, area.unit, 0, 0, -1
+            unit, stop, before, of_column, copied = area.unit, area.unit, 0, 0, -1
         while piece < last:
             while piece >= before + columns * of_column:
                 before += columns * of_column
-                unit, laid = stop, -1
+                unit, copied = stop, -1
                 stop = panel_end(p, unit, area.end)
                 of_column = pieces_of_column(kernels, p, stop - unit)
             tiles = tiles_of(area, p, unit, stop, piece - before, last - before, of_column)
             top, bottom = 0, stop - unit
             if partly:
                 top, bottom = rows_under(p, tiles, of_column)
-            if tiles.group != laid or top < first_laid or bottom > last_laid:
-                laid, first_laid, last_laid = tiles.group, top, bottom
+            if tiles.group != copied or top < first_copied or bottom > last_copied:
+                copied, first_copied, last_copied = tiles.group, top, bottom
                 its = unit, top, bottom
-                a, largest = copy_input(x, own.memory, kernels, p, scales, laid, its)
+                a, largest = copy_input(x, own.memory, kernels, p, scales, copied, its)
             for n in range(p[RESULTS]):
                 window = a + n * p[RESULT_STEP] * p[SLICE_BYTES]
                 result, its_tiles = _slice_of(places, p, n), _added(p, tiles, n)
@@ -173,7 +173,7 @@ def _slice_of(at: ProductAddresses, p: Array, n: int) -> Any:
 def _added(p: Array, tiles: TileRange, n: int) -> Any:
     """The same tiles, made of those slices under a window that are slices of the input."""
     first = n * p[RESULT_STEP]
-    low, high = max(p[FIRST_LAID] - first, 0), min(p[LAST_LAID] - first, p[SLICES])
+    low, high = max(p[FIRST_SLICE] - first, 0), min(p[LAST_SLICE] - first, p[SLICES])
     of_slice = p[TAPS] // p[SLICES]
     return TileRange(
         tiles.group,

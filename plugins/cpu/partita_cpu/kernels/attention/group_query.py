@@ -17,7 +17,7 @@ from partita.lowering.kernel_table import (
     refused_caches,
     refused_input,
 )
-from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled, whole
+from partita.lowering.shapes.symbolic_size import Number, evaluated, integer, integers, settled
 from partita.system.processors import usable_processors
 from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_cpu.gemm.precision_policy import Choice
@@ -183,7 +183,7 @@ def _sizes_of(node: Node, inputs: GroupQueryInputs) -> Sizes:
     past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
     places = queries if inputs.past_key is None else past
     if inputs.total.const is not None and inputs.past_key is not None:
-        places = evaluated(max, past, whole(inputs.total.const.reshape(-1)[0]))
+        places = evaluated(max, past, integer(inputs.total.const.reshape(-1)[0]))
     row = row_bytes(size) if is_quantized(node.attrs) else size
     return Sizes(batch, heads, kv_heads, queries, size, past, places, row)
 

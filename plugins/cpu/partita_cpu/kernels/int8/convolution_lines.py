@@ -409,7 +409,7 @@ def line_table(
         -(-columns // PANEL),
         choice.threads,
         weights / (images * height * width * channels + pixels * columns),
-        laying=1 / window.taps,
+        copy_cost=1 / window.taps,
     )
     kind = Kind.FLOATS if levels is None else Kind.LEVELS
     limits = np.iinfo(np.int32 if levels is None else levels)

@@ -42,7 +42,9 @@ def emit_by_groups(
     within = images.channels // images.groups
     if not fills_vectors(choice, images.groups, (images.outputs, within, *images.kernel)):
         return False
-    if storage.planar or (within > ROUNDED and choice.wanted(images) is not Arithmetic.F32):
+    if storage.planar or (
+        within > ROUNDED and choice.preferred_arithmetic(images) is not Arithmetic.F32
+    ):
         return False
     joined = replace(images, groups=1, within=within)
     cut = plan(joined, choice.machine, Arithmetic.F32, choice.threads, storage)

@@ -31,7 +31,7 @@ from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.nhwc.channel_groups import emit_by_groups
 from partita_cpu.kernels.nhwc.channel_parts import emit_by_channels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_depthwise, emit_slide
-from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
+from partita_cpu.kernels.nhwc.pixel_grouping import emit_grouped_pixels
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.nhwc.row_groups import emit_by_rows
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
@@ -176,7 +176,7 @@ def conv(
     choice = choice_of(b)
     op = LinearOp(w, bias, residual, activation)
     product = b, choice, images, x, op, y, storage
-    if emit_by_rows(*product) or emit_together(*product) or emit_filtered(*product, scaling):
+    if emit_by_rows(*product) or emit_grouped_pixels(*product) or emit_filtered(*product, scaling):
         return y
     if emit_by_channels(*product) or emit_by_groups(*product, scaling):
         return y

@@ -27,7 +27,7 @@ GAIN = 1.3
 """How many times fewer multiplications are worth it."""
 
 
-def together(images: Images, columns: int) -> int:
+def pixels_per_group(images: Images, columns: int) -> int:
     """How many pixels are computed together: what makes tiles do the least for each, or 1.
 
     Args:
@@ -82,7 +82,7 @@ def joined_weights(w: Array, count: int, stride: int) -> Array:
     return wide.reshape(count * outputs, channels, down, shape[-1])
 
 
-def emit_together(
+def emit_grouped_pixels(
     b: Builder,
     choice: Choice,
     images: Images,
@@ -92,7 +92,7 @@ def emit_together(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
-    count = together(images, tile_columns(choice.level))  # which weights are made for
+    count = pixels_per_group(images, tile_columns(choice.level))  # which weights are made for
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
     if count == 1 or not alone or (op.residual is not None and not whole):
@@ -102,11 +102,14 @@ def emit_together(
     outputs, *inner, across = op.w.shape
     form = Form(op.w.dtype, (count * outputs, *inner, across + (count - 1) * stride))
     weights = b.prepack(
-        op.w, ("together", count, stride), lambda a: joined_weights(a, count, stride), form=form
+        op.w,
+        ("grouped pixels", count, stride),
+        lambda a: joined_weights(a, count, stride),
+        form=form,
     )
     bias = op.bias
     if bias is not None:
-        bias = b.prepack(bias, ("together", count), lambda a: np.tile(a, count))
+        bias = b.prepack(bias, ("grouped pixels", count), lambda a: np.tile(a, count))
     kept = replace(storage, y_pitch=wide.outputs)
     shape = (images.batch, images.out_height, images.out_width, images.outputs)
     padded = (*shape[:2], wide.out_width * count, images.outputs)

@@ -70,7 +70,7 @@ def bottleneck_conv(
     images = Images(
         *(n, height, width, place.channels, wide.shape[0]), out_height=height, out_width=width
     )
-    arithmetic = choice.wanted(images)
+    arithmetic = choice.preferred_arithmetic(images)
     storage = Storage(x_pitch=x.shape[3], x_first=place.first)
     cut = plan(images, choice.machine, arithmetic, choice.threads, storage)
     window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
@@ -138,7 +138,7 @@ def _joint(
     down, across = window.out[1:]
     sizes = n, down, across, source.channels, w.shape[0]
     images = Images(*sizes, out_height=down, out_width=across)
-    arithmetic = choice.wanted(images, computed=True)
+    arithmetic = choice.preferred_arithmetic(images, computed=True)
     half_out = bool(second.attrs.get("half"))
     y_pitch = w.shape[0] if target is None else target.shape[3]
     storage = Storage(False, half_out, y_pitch=y_pitch, y_first=place.into, computed=True)

@@ -25,7 +25,7 @@ from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
 
-MOST_TOGETHER = 8
+MOST_RESULTS = 8
 """Slices of the result that are computed together, at most."""
 
 
@@ -116,7 +116,7 @@ def _emit_slices(
     tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
     stride, apart, out = window.stride[0], window.dilation[0], window.out[0]
     size = images.height * images.width * (1 if storage.planar else images.channels)
-    steps = -(-out // _most_together(images, window, choice))
+    steps = -(-out // _results_at_once(images, window, choice))
     for step in range(steps):
         place, behind = out * step // steps, out * (step + 1) // steps
         first = place * stride - window.begin[0]
@@ -136,7 +136,7 @@ def _emit_slices(
         emit_product(b, choice, product, x, op._replace(w=tall), y, where)
 
 
-def _most_together(images: Images, window: Window, choice: Choice) -> int:
+def _results_at_once(images: Images, window: Window, choice: Choice) -> int:
     """Slices of the result by which least is laid out for each of them.
 
     The slices that their windows share are laid out once; but the more slices a panel holds, the
@@ -146,7 +146,7 @@ def _most_together(images: Images, window: Window, choice: Choice) -> int:
     if images.symbolic or window.dilation[0] > 1:
         return 1
     every = replace(images, slices=taps, covered=(0, taps))
-    arithmetic = choice.wanted(every)
+    arithmetic = choice.preferred_arithmetic(every)
     cut = plan(every, choice.machine, arithmetic, choice.threads)
     halo = cut.source is Source.HALO
     # Windows that are copied pixel by pixel share nothing with those of the next line.
@@ -158,13 +158,13 @@ def _most_together(images: Images, window: Window, choice: Choice) -> int:
     line = arithmetic.element_bytes * arithmetic.planes * cells
     room = choice.machine.l2_bytes(LARGE_PANEL_SHARE) // max(line, 1)
 
-    def laid(results: int) -> float:
+    def cost(results: int) -> float:
         slices = taps + (results - 1) * stride
         lines = (room // slices - extra) // down
         lines = max(1, min(lines, images.out_height // choice.threads))
         return slices / results * (down + extra / lines)
 
-    return min(range(1, MOST_TOGETHER + 1), key=laid)
+    return min(range(1, MOST_RESULTS + 1), key=cost)
 
 
 def _slices_below_another(w: Array) -> Array:

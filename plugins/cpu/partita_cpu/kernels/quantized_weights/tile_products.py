@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.symbolic_size import evaluated, whole
+from partita.lowering.shapes.symbolic_size import evaluated, integer
 from partita_cpu.gemm.packed_lhs import (
     CHUNK,
     COLUMNS,
@@ -65,7 +65,7 @@ def unpacked_table(product: MatrixSizes, machine: MachineModel, threads: int) ->
 
 def unpacked_size(table: Array) -> int:
     """16-bit numbers of the weights that a thread unpacks at a time."""
-    size: int = whole(table[GROUP] * table[CHUNK] * 2 * TILE * table[PLANES]) + 32
+    size: int = integer(table[GROUP] * table[CHUNK] * 2 * TILE * table[PLANES]) + 32
     return size
 
 

@@ -86,7 +86,7 @@ def divide(at: Site) -> Output:
 @writes("Mod")
 def mod(at: Site) -> Output:
     """A remainder with the sign of the divisor, or of the dividend (``fmod``)."""
-    kind = "Mod" if at.whole("fmod") else "FloorMod"
+    kind = "Mod" if at.integer("fmod") else "FloorMod"
     return at.emit(kind, at.read(0), at.read(1), auto_broadcast="numpy")
 
 
@@ -156,7 +156,7 @@ def rounded(at: Site) -> Output:
 def is_inf(at: Site) -> Output:
     """Infinity of either sign."""
     signs: dict[str, Any] = {
-        key: bool(at.whole(key, 1)) for key in ("detect_negative", "detect_positive")
+        key: bool(at.integer(key, 1)) for key in ("detect_negative", "detect_positive")
     }
     return at.emit("IsInf", at.read(0), version="opset10", **signs)
 
@@ -275,9 +275,9 @@ def dequantize(at: Site) -> Output:
 
 def _along(at: Site, x: Output, numbers: Output) -> Output:
     """Scales or zero points in the dimensions of what they are for."""
-    if at.whole("block_size"):
+    if at.integer("block_size"):
         raise at.error("scales for blocks")
     if numbers.rank != 1 or x.rank is None or (numbers.dims == (1,)):
         return numbers
-    axis = at.whole("axis", 1) % x.rank
+    axis = at.integer("axis", 1) % x.rank
     return at.channels(numbers, x.rank - axis + 1)

@@ -14,14 +14,14 @@ from partita.frontends.openvino_ir.writer.writing_context import Site, writes
 @writes("Reshape")
 def reshape(at: Site) -> Output:
     """Other dimensions; a zero copies one."""
-    return at.emit("Reshape", at.read(0), at.read(1), special_zero=not at.whole("allowzero"))
+    return at.emit("Reshape", at.read(0), at.read(1), special_zero=not at.integer("allowzero"))
 
 
 @writes("Flatten")
 def flatten(at: Site) -> Output:
     """Two dimensions, parted at an axis."""
     x, rank = at.read(0), at.rank()
-    axis = at.whole("axis", 1)
+    axis = at.integer("axis", 1)
     axis += rank if axis < 0 else 0
     dims = x.dims or ()
     if axis <= 1:
@@ -52,7 +52,7 @@ def transpose(at: Site) -> Output:
 @writes("Shape")
 def shape(at: Site) -> Output:
     """The dimensions, or those of a range of axes."""
-    start, end = at.whole("start"), at.node.attributes.get("end")
+    start, end = at.integer("start"), at.node.attributes.get("end")
     made = at.result()
     if not start and end is None:
         return at.emit("ShapeOf", at.read(0), version="opset3", output_type="i64")
@@ -99,19 +99,19 @@ def tile(at: Site) -> Output:
 def concat(at: Site) -> Output:
     """Joined along an axis."""
     given = (at.read(index) for index in range(len(at.inputs)))
-    return at.emit("Concat", *given, axis=at.whole("axis"))
+    return at.emit("Concat", *given, axis=at.integer("axis"))
 
 
 @writes("Split")
 def split(at: Site) -> Sequence[Output]:
     """Parts along an axis: of given lengths, or as equal as can be."""
-    axis = at.const(at.whole("axis"), np.int64)
+    axis = at.const(at.integer("axis"), np.int64)
     count = len(at.node.outputs)
     made = [at.result(place) for place in range(count)]
     if at.has(1):
         lengths = at.read(1)
     else:
-        size = (at.read(0).dims or ())[at.whole("axis")]
+        size = (at.read(0).dims or ())[at.integer("axis")]
         if size < 0:
             return at.emit_many("Split", made, at.read(0), axis, num_splits=count)
         part = -(-size // count)
@@ -168,13 +168,13 @@ def range_(at: Site) -> Output:
 def depth_to_space(at: Site) -> Output:
     """Channels laid out as blocks."""
     mode = "blocks_first" if at.text("mode", "DCR") == "DCR" else "depth_first"
-    return at.emit("DepthToSpace", at.read(0), mode=mode, block_size=at.whole("blocksize"))
+    return at.emit("DepthToSpace", at.read(0), mode=mode, block_size=at.integer("blocksize"))
 
 
 @writes("SpaceToDepth")
 def space_to_depth(at: Site) -> Output:
     """Blocks laid out as channels."""
-    size = at.whole("blocksize")
+    size = at.integer("blocksize")
     if at.text("mode", "DCR") != "DCR":
         raise at.error(f"mode '{at.text('mode')}'")
     return at.emit("SpaceToDepth", at.read(0), mode="blocks_first", block_size=size)
@@ -184,8 +184,8 @@ def space_to_depth(at: Site) -> Output:
 def reverse_sequence(at: Site) -> Output:
     """The first elements of every sequence the other way round."""
     axes: dict[str, Any] = {
-        "batch_axis": at.whole("batch_axis", 1),
-        "seq_axis": at.whole("time_axis", 0),
+        "batch_axis": at.integer("batch_axis", 1),
+        "seq_axis": at.integer("time_axis", 0),
     }
     return at.emit("ReverseSequence", at.read(0), at.read(1), **axes)
 

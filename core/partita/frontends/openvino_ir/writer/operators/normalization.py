@@ -22,7 +22,7 @@ def reduce(at: Site) -> Output:
 
     kind, x = at.node.op_type, at.read(0)
     if x.dtype == ir.DataType.BOOL:
-        keep = bool(at.whole("keepdims", 1))
+        keep = bool(at.integer("keepdims", 1))
         numbers, made = at.convert(x, ir.DataType.INT32), (ir.DataType.INT32, at.result()[1])
         found = at.emit(kind, numbers, axes, made=made, keep_dims=keep)
         return at.convert(found, ir.DataType.BOOL)
@@ -48,22 +48,22 @@ def _axes(at: Site) -> Output | None:
     axes = at.axes(1)
     if axes is not None and axes.dims != (0,):
         return axes
-    if at.whole("noop_with_empty_axes"):
+    if at.integer("noop_with_empty_axes"):
         return None
     return at.const(range(at.rank()), np.int64)
 
 
 def _reduced(at: Site, kind: str, x: Output, axes: Output, version: str = "opset1") -> Output:
-    keep = bool(at.whole("keepdims", 1))
+    keep = bool(at.integer("keepdims", 1))
     return at.emit(kind, x, axes, version=version, keep_dims=keep)
 
 
 @writes("ArgMax", "ArgMin")
 def arg_extreme(at: Site) -> Output:
     """Where the largest or smallest along an axis stands, the first of equal ones."""
-    if at.whole("select_last_index"):
+    if at.integer("select_last_index"):
         raise at.error("select_last_index")
-    x, axis = at.read(0), at.whole("axis") % at.rank()
+    x, axis = at.read(0), at.integer("axis") % at.rank()
     dims = None if x.dims is None else tuple(1 if i == axis else d for i, d in enumerate(x.dims))
     dtype, _ = at.result()
     mode = "max" if at.node.op_type == "ArgMax" else "min"
@@ -71,7 +71,7 @@ def arg_extreme(at: Site) -> Output:
         "TopK", [(x.dtype, dims), (dtype, dims)], x, at.const(1, np.int64), version="opset11",
         axis=axis, mode=mode, sort="value", index_element_type="i64", stable=True,
     )  # fmt: skip
-    if at.whole("keepdims", 1):
+    if at.integer("keepdims", 1):
         return places
     return at.emit("Squeeze", places, at.const([axis], np.int64))
 
@@ -80,13 +80,13 @@ def arg_extreme(at: Site) -> Output:
 def softmax(at: Site) -> Output:
     """Shares along an axis."""
     kind, version = ("SoftMax", 8) if at.node.op_type == "Softmax" else ("LogSoftmax", 5)
-    return at.emit(kind, at.read(0), version=f"opset{version}", axis=at.whole("axis", -1))
+    return at.emit(kind, at.read(0), version=f"opset{version}", axis=at.integer("axis", -1))
 
 
 @writes("BatchNormalization")
 def batch_norm(at: Site) -> Output:
     """Normalization by known mean and variance."""
-    if at.whole("training_mode"):
+    if at.integer("training_mode"):
         raise at.error("training_mode")
     given = (at.read(index) for index in range(5))
     return at.emit("BatchNormInference", *given, version="opset5", epsilon=at.real("epsilon", 1e-5))
@@ -97,7 +97,7 @@ def layer_norm(at: Site) -> Output:
     """Mean taken away, divided by the deviation, over the last axes; scaled and shifted."""
     if at.is_used(1) or at.is_used(2):
         raise at.error("mean and deviation as outputs")
-    axis = at.whole("axis", -1)
+    axis = at.integer("axis", -1)
     axes = list(range(axis % at.rank(), at.rank()))
     found = _mean_variance(at, at.read(0), axes)
     return _scaled(at, found, at.read(1), at.read(2) if at.has(2) else None)
@@ -115,7 +115,7 @@ def instance_norm(at: Site) -> Output:
 @writes("GroupNormalization")
 def group_norm(at: Site) -> Output:
     """The same for groups of channels."""
-    x, scale, groups = at.read(0), at.read(1), at.whole("num_groups")
+    x, scale, groups = at.read(0), at.read(1), at.integer("num_groups")
     channels = (x.dims or (0, -1))[1]
     if scale.dims != (channels,):
         raise at.error("scales for groups instead of channels; convert the model to opset 21")
@@ -128,7 +128,7 @@ def group_norm(at: Site) -> Output:
 @writes("RMSNormalization")
 def rms_norm(at: Site) -> Output:
     """Divided by the root of the mean square over the last axes; scaled."""
-    x, axis = at.read(0), at.whole("axis", -1)
+    x, axis = at.read(0), at.integer("axis", -1)
     axes = at.const(range(axis % at.rank(), at.rank()), np.int64)
     dims = None if x.dims is None else (*x.dims[: axis % at.rank()], *[1] * len(axes.dims or ()))
     squares = at.binary("Multiply", x, x)
@@ -154,8 +154,8 @@ def _scaled(at: Site, x: Output, scale: Output, shift: Output | None) -> Output:
 @writes("LpNormalization")
 def lp_norm(at: Site) -> Output:
     """Divided by the length along an axis."""
-    x, axis = at.read(0), at.whole("axis", -1) % at.rank()
-    kind = "ReduceL1" if at.whole("p", 2) == 1 else "ReduceL2"
+    x, axis = at.read(0), at.integer("axis", -1) % at.rank()
+    kind = "ReduceL1" if at.integer("p", 2) == 1 else "ReduceL2"
     dims = None if x.dims is None else tuple(1 if i == axis else d for i, d in enumerate(x.dims))
     along = at.const([axis], np.int64)
     length = at.emit(kind, x, along, version="opset4", made=(x.dtype, dims), keep_dims=True)
@@ -169,4 +169,4 @@ def local_response(at: Site) -> Output:
     numbers: dict[str, Any] = {
         "alpha": at.real("alpha", 1e-4), "beta": at.real("beta", 0.75), "bias": at.real("bias", 1.0)
     }  # fmt: skip
-    return at.emit("LRN", at.read(0), at.const([1], np.int64), size=at.whole("size"), **numbers)
+    return at.emit("LRN", at.read(0), at.const([1], np.int64), size=at.integer("size"), **numbers)

@@ -24,7 +24,7 @@ def _windows(at: Site) -> dict[str, Any]:
         "strides": at.ints("strides") or [1] * count,
         "pads_begin": pads[:count],
         "pads_end": pads[count:],
-        "rounding_type": "ceil_torch" if at.whole("ceil_mode") else "floor",
+        "rounding_type": "ceil_torch" if at.integer("ceil_mode") else "floor",
         "auto_pad": "explicit" if auto == "NOTSET" else auto.lower(),
     }
 
@@ -34,14 +34,14 @@ def average_pool(at: Site) -> Output:
     """The mean of each window."""
     if set(at.ints("dilations")) - {1}:
         raise at.error("dilations")
-    windows = _windows(at) | {"exclude-pad": not at.whole("count_include_pad")}
+    windows = _windows(at) | {"exclude-pad": not at.integer("count_include_pad")}
     return at.emit("AvgPool", at.read(0), version="opset14", **windows)
 
 
 @writes("MaxPool")
 def max_pool(at: Site) -> Sequence[Output]:
     """The largest of each window, and where it stood."""
-    if at.whole("storage_order"):
+    if at.integer("storage_order"):
         raise at.error("storage_order")
     attributes = _windows(at)
     dilations = at.ints("dilations") or [1] * len(attributes["kernel"])
@@ -74,7 +74,7 @@ def resize(at: Site) -> Output:
     place = place or "half_pixel"
     if place in ("tf_crop_and_resize", "half_pixel_symmetric"):
         raise at.error(f"coordinate_transformation_mode '{place}'")
-    if at.whole("antialias") or at.whole("exclude_outside"):
+    if at.integer("antialias") or at.integer("exclude_outside"):
         raise at.error("antialias and exclude_outside, which OpenVINO does otherwise")
     if at.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise at.error("keep_aspect_ratio_policy")
@@ -101,7 +101,7 @@ def grid_sample(at: Site) -> Output:
     modes = {"cubic": "bicubic", "bicubic": "bicubic", "nearest": "nearest"}
     return at.emit(
         "GridSample", at.read(0), at.read(1), version="opset9",
-        align_corners=bool(at.whole("align_corners")),
+        align_corners=bool(at.integer("align_corners")),
         mode=modes.get(at.text("mode", "linear"), "bilinear"),
         padding_mode=at.text("padding_mode", "zeros"),
     )  # fmt: skip
@@ -115,9 +115,9 @@ def roi_align(at: Site) -> Output:
     place = at.text("coordinate_transformation_mode", "half_pixel")
     return at.emit(
         "ROIAlign", at.read(0), at.read(1), at.read(2), version="opset9",
-        pooled_h=at.whole("output_height", 1),
-        pooled_w=at.whole("output_width", 1),
-        sampling_ratio=at.whole("sampling_ratio"),
+        pooled_h=at.integer("output_height", 1),
+        pooled_w=at.integer("output_width", 1),
+        sampling_ratio=at.integer("sampling_ratio"),
         spatial_scale=at.real("spatial_scale", 1.0),
         mode="avg",
         aligned_mode="half_pixel_for_nn" if place == "half_pixel" else "asymmetric",

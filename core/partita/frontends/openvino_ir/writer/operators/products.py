@@ -18,8 +18,8 @@ def matmul(at: Site) -> Output:
 def gemm(at: Site) -> Output:
     """A matrix product of either side transposed, scaled, and something added."""
     sides: dict[str, Any] = {
-        "transpose_a": bool(at.whole("transA")),
-        "transpose_b": bool(at.whole("transB")),
+        "transpose_a": bool(at.integer("transA")),
+        "transpose_b": bool(at.integer("transB")),
     }
     found = at.emit("MatMul", at.read(0), at.read(1), **sides)
     if (alpha := at.real("alpha", 1.0)) != 1:
@@ -35,7 +35,7 @@ def gemm(at: Site) -> Output:
 @writes("Conv")
 def conv(at: Site) -> Output:
     """A convolution; groups stand as an axis of their own in front of the weights."""
-    group, weights = at.whole("group", 1), at.read(1)
+    group, weights = at.integer("group", 1), at.read(1)
     if group > 1:
         weights = _grouped(at, weights, group)
     kind = "GroupConvolution" if group > 1 else "Convolution"
@@ -45,7 +45,7 @@ def conv(at: Site) -> Output:
 @writes("ConvTranspose")
 def conv_transpose(at: Site) -> Output:
     """A transposed convolution."""
-    group, weights = at.whole("group", 1), at.read(1)
+    group, weights = at.integer("group", 1), at.read(1)
     attributes = _windows(at)
     extra = at.ints("output_padding") or [0] * len(attributes["strides"])
     auto = at.text("auto_pad", "NOTSET")
@@ -119,8 +119,8 @@ def deformable(at: Site) -> Output:
     if at.has(3):
         raise at.error("a bias")
     groups: dict[str, Any] = {
-        "group": at.whole("group", 1),
-        "deformable_group": at.whole("offset_group", 1),
+        "group": at.integer("group", 1),
+        "deformable_group": at.integer("offset_group", 1),
     }
     return at.emit(
         "DeformableConvolution", *inputs, version="opset8",

@@ -18,8 +18,8 @@ _ACTIVATIONS = ("sigmoid", "tanh", "relu")
 @writes("LSTM", "GRU", "RNN")
 def sequence(at: Site) -> Sequence[Output]:
     """A whole sequence; batches come first at OpenVINO's ports, and second in ONNX."""
-    kind, hidden = at.node.op_type, at.whole("hidden_size")
-    if at.whole("layout") or at.has(7) or at.whole("input_forget"):
+    kind, hidden = at.node.op_type, at.integer("hidden_size")
+    if at.integer("layout") or at.has(7) or at.integer("input_forget"):
         raise at.error("layout, peepholes or input_forget")
     x = at.read(0)
     if x.dims is None or min(x.dims[:2]) < 0:
@@ -40,7 +40,7 @@ def sequence(at: Site) -> Sequence[Output]:
     made = [(x.dtype, (batch, directions, length, hidden)), *[state] * states]
     attributes = {"activations": _activations(at, kind), "clip": at.real("clip")}
     if kind == "GRU":
-        attributes["linear_before_reset"] = bool(at.whole("linear_before_reset"))
+        attributes["linear_before_reset"] = bool(at.integer("linear_before_reset"))
     whole, *last = at.emit_many(
         f"{kind}Sequence", made, *inputs, version="opset5",
         hidden_size=hidden, direction=at.text("direction", "forward"), **attributes,
@@ -61,7 +61,7 @@ def _weights(at: Site, hidden: int) -> list[Output]:
     gates = inward.shape[1] // hidden
     shape = (inward.shape[0], 2, gates, hidden)
     bias = (at.known(3) if at.has(3) else np.zeros(shape, inward.dtype)).reshape(shape)
-    if kind == "GRU" and at.whole("linear_before_reset"):
+    if kind == "GRU" and at.integer("linear_before_reset"):
         both = bias.sum(1)
         bias = np.concatenate([both[:, :2], bias[:, :1, 2], bias[:, 1:, 2]], axis=1)
     else:

@@ -19,21 +19,21 @@ _REDUCTIONS = {"none": "none", "add": "sum", "mul": "prod", "min": "min", "max":
 @writes("Gather")
 def gather(at: Site) -> Output:
     """Elements by index along an axis."""
-    axis = at.const(at.whole("axis"), np.int64)
+    axis = at.const(at.integer("axis"), np.int64)
     return at.emit("Gather", at.read(0), at.read(1), axis, version="opset8", batch_dims=0)
 
 
 @writes("GatherElements")
 def gather_elements(at: Site) -> Output:
     """One element per index, along an axis."""
-    axis = at.whole("axis")
+    axis = at.integer("axis")
     return at.emit("GatherElements", at.read(0), at.read(1), version="opset6", axis=axis)
 
 
 @writes("GatherND")
 def gather_nd(at: Site) -> Output:
     """Slices by tuples of indices."""
-    batch = at.whole("batch_dims")
+    batch = at.integer("batch_dims")
     return at.emit("GatherND", at.read(0), at.read(1), version="opset8", batch_dims=batch)
 
 
@@ -42,7 +42,7 @@ def scatter_elements(at: Site) -> Output:
     """One element per index written, along an axis."""
     inputs = (at.read(index) for index in range(3))
     return at.emit(
-        "ScatterElementsUpdate", *inputs, at.const(at.whole("axis"), np.int64), version="opset12",
+        "ScatterElementsUpdate", *inputs, at.const(at.integer("axis"), np.int64), version="opset12",
         reduction=_REDUCTIONS[at.text("reduction", "none")], use_init_val=True,
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def one_hot(at: Site) -> Output:
         raise at.error("indices that are no whole numbers")
     return at.emit(
         "OneHot", places, depth, on, off, version="opset16",
-        axis=at.whole("axis", -1), negative_indices_mode="normalize",
+        axis=at.integer("axis", -1), negative_indices_mode="normalize",
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def cumulative_sum(at: Site) -> Output:
     axis = at.read(1)
     if axis.rank:
         axis = at.reshape(axis, [])
-    flags: dict[str, Any] = {key: bool(at.whole(key)) for key in ("exclusive", "reverse")}
+    flags: dict[str, Any] = {key: bool(at.integer(key)) for key in ("exclusive", "reverse")}
     return at.emit("CumSum", at.read(0), axis, version="opset3", **flags)
 
 
@@ -103,8 +103,8 @@ def top_k(at: Site) -> Sequence[Output]:
         count = at.reshape(count, [])
     return at.emit_many(
         "TopK", [at.result(0), at.result(1)], at.read(0), count, version="opset11",
-        axis=at.whole("axis", -1),
-        mode="max" if at.whole("largest", 1) else "min",
+        axis=at.integer("axis", -1),
+        mode="max" if at.integer("largest", 1) else "min",
         sort="value",
         index_element_type="i64",
         stable=True,
@@ -123,7 +123,7 @@ def unique(at: Site) -> Sequence[Output]:
     ]
     return at.emit_many(
         "Unique", made, at.read(0), *inputs, version="opset10",
-        sorted=bool(at.whole("sorted", 1)), index_element_type="i64", count_element_type="i64",
+        sorted=bool(at.integer("sorted", 1)), index_element_type="i64", count_element_type="i64",
     )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def non_max_suppression(at: Site) -> Output:
     if not at.has(4):  # then no score is too low
         limits[2] = at.const(np.finfo(np.float32).min, np.float32)
     made = [at.result(), (scores.dtype, (-1, 3)), (_int64(), (1,))]
-    encoding = "center" if at.whole("center_point_box") else "corner"
+    encoding = "center" if at.integer("center_point_box") else "corner"
     return at.emit_many(
         "NonMaxSuppression", made, at.read(0), scores, *limits, version="opset9",
         box_encoding=encoding, sort_result_descending=False, output_type="i64",

@@ -14,7 +14,7 @@ from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit.isa import available
-from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, together
+from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, pixels_per_group
 from partita_cpu.machine_model import MachineModel
 
 from .conftest import Guarded, choices
@@ -86,10 +86,10 @@ def test_only_what_gains_is_computed_together():
     level = choices()[-1][0]
     columns = tile_columns(level)
     few = Images(1, 60, 480, 8, 2, 1, (3, 9), out_height=58, out_width=472)
-    assert together(few, columns) > 1
-    assert together(Images.matrix(100, 64, 2), columns) == 1
+    assert pixels_per_group(few, columns) > 1
+    assert pixels_per_group(Images.matrix(100, 64, 2), columns) == 1
     for change in ({"outputs": columns}, {"groups": 2}, {"dilation": (1, 2)}, {"out_width": 20}):
-        assert together(Images(**{**vars(few), **change}), columns) == 1
+        assert pixels_per_group(Images(**{**vars(few), **change}), columns) == 1
 
 
 @pytest.mark.parametrize("width", [96, 97])
@@ -117,7 +117,7 @@ def test_what_is_not_finite_reaches_no_further_than_the_pixels_that_are_computed
         *(1, 6, width, 1, 1, 1, (3, kernel), (1, 1), (1, 1), (1, kernel // 2)),
         *((1, kernel // 2), 6, width),
     )
-    count = together(images, tile_columns(available()[-1]))
+    count = pixels_per_group(images, tile_columns(available()[-1]))
     reached = ~np.isfinite(expected)
     groups = np.repeat(reached.reshape(6, -1, count).any(axis=2), count, axis=1)
     assert count > 1
