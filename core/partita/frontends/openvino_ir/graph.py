@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import ModelFormatError, PartitaError
+from partita.errors import ModelFormatError
 from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
+from partita.frontends.operation_site import blamed_on
 from partita.frontends.value_names import TakenNames
 from partita.model.openvino_names import note_on_model
 from partita.model.port import note_names
@@ -91,20 +91,6 @@ def model_of_network(
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
     return model
-
-
-@contextlib.contextmanager
-def _blamed_on(layer: Layer) -> Iterator[None]:
-    """Lets errors that come of too few ports or impossible attributes name the layer."""
-    try:
-        yield
-    except PartitaError:
-        raise
-    except (LookupError, ArithmeticError, ValueError) as error:
-        raise ModelFormatError(
-            f"{layer} cannot be translated: its ports or attributes do not fit its type "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 class GraphScope:
@@ -217,7 +203,7 @@ class GraphScope:
             elif layer.type == "Const":
                 outputs = [self._constant(layer)]
             else:
-                with _blamed_on(layer):
+                with blamed_on(layer, "its ports or attributes do not fit its type"):
                     outputs = self._translated(layer)
             for port, value in zip(layer.outputs, outputs, strict=False):
                 self._values[layer.id, port.id] = value

@@ -11,6 +11,7 @@ import numpy as np
 from partita.errors import ModelFormatError
 from partita.frontends.openvino_ir.document import Layer, Network
 from partita.frontends.openvino_ir.weights import element_type
+from partita.frontends.operation_site import OperationSite
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -104,7 +105,7 @@ class Scope(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class Site(OperationSite):
     """One layer with the values it reads, and the means to write operations in its place.
 
     Attributes:
@@ -218,17 +219,6 @@ class Site:
         found = [int(axis) for axis in self.known(index).reshape(-1)]
         return found if rank is None else [axis + rank if axis < 0 else axis for axis in found]
 
-    def known(self, index: int) -> Array:
-        """The constant at an input port.
-
-        Raises:
-            ModelFormatError: It is computed; the translation needs it beforehand.
-        """
-        array = self.constant(index)
-        if array is None:
-            raise self.error(f"input {index} must be a constant")
-        return array
-
     def constant(self, index: int) -> Array | None:
         """The constant at an input port, or ``None`` where it is computed.
 
@@ -256,16 +246,15 @@ class Site:
 
     # ------------------------------------------------------------------ writing
 
-    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Writes an operation of one output; attributes that are ``None`` are left out."""
-        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
-
-    def emit_many(
-        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
+    def write(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation of several outputs."""
-        given = {key: value for key, value in attributes.items() if value is not None}
-        return self.scope.write(op_type, inputs, given, outputs, self.layer.name)
+        """Writes an operation, named after the layer."""
+        return self.scope.write(op_type, inputs, attributes, outputs, self.layer.name)
 
     def scan(
         self,
@@ -326,10 +315,6 @@ class Site:
         """An int64 value as the index type that an attribute names."""
         wanted = self.output_type(key)
         return value if wanted == _int64() else self.emit("Cast", value, to=wanted)
-
-    def size(self, value: ir.Value, axis: int) -> ir.Value:
-        """The size of an axis, as int64[1]."""
-        return self.emit("Shape", value, start=axis, end=axis + 1 if axis != -1 else None)
 
     def counting(self, count: ir.Value) -> ir.Value:
         """Numbers from 0 on, as int64; as many as an int64[1] says."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, PartitaError
+from partita.errors import ModelFormatError
+from partita.frontends.operation_site import blamed_on
 from partita.frontends.tflite import translators
 from partita.frontends.tflite.document import Document, Operator, Signature, Subgraph, Tensor
 from partita.frontends.tflite.layout import cancel_transposes
@@ -134,18 +134,7 @@ def _refuse_unknown(document: Document) -> None:
         )
 
 
-@contextlib.contextmanager
-def _blamed_on(operator: Operator) -> Iterator[None]:
-    """Lets errors that come of too few inputs or impossible options name the operator."""
-    try:
-        yield
-    except PartitaError:
-        raise
-    except (LookupError, ArithmeticError, ValueError, TypeError, struct.error) as error:
-        raise ModelFormatError(
-            f"{operator} cannot be translated: its tensors or options do not fit it "
-            f"({type(error).__name__}: {error})"
-        ) from error
+_MISFIT = "its tensors or options do not fit it"
 
 
 class GraphScope:
@@ -261,7 +250,9 @@ class GraphScope:
         """Translates all operators; returns the values of the outputs, by their places."""
         for operator in graph.operators:
             site = self._site
-            with _blamed_on(operator):
+            with blamed_on(
+                operator, "its tensors or options do not fit it", TypeError, struct.error
+            ):
                 self._translate(operator, graph, values, kept)
             self._site = site
         return {place: self._read(graph, values, place, "the end") for place in graph.outputs}

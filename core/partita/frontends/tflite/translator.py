@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from partita.errors import ModelFormatError
+from partita.frontends.operation_site import OperationSite
 from partita.frontends.tflite import weights
 from partita.frontends.tflite.document import Document, Operator, Quantization, Tensor
 
@@ -127,7 +128,7 @@ class Scope(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class Site(OperationSite):
     """One operator with the values it reads, and the means to write operations in its place.
 
     Attributes:
@@ -239,17 +240,6 @@ class Site:
         """The constant at an input, or ``None`` where it is computed or left out."""
         held = self.inputs[index].const_value if self.has(index) else None  # type: ignore[union-attr]
         return None if held is None else held.numpy()
-
-    def known(self, index: int) -> Array:
-        """The constant at an input.
-
-        Raises:
-            ModelFormatError: It is computed; the translation needs it beforehand.
-        """
-        array = self.constant(index)
-        if array is None:
-            raise self.error(f"input {index} must be a constant")
-        return array
 
     def numbers(self, index: int) -> list[int]:
         """The whole numbers of a short constant."""
@@ -382,16 +372,15 @@ class Site:
 
     # ------------------------------------------------------------------ writing
 
-    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Writes an operation of one output; attributes that are ``None`` are left out."""
-        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
-
-    def emit_many(
-        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
+    def write(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation of several outputs."""
-        given = {key: value for key, value in attributes.items() if value is not None}
-        return self.scope.write(op_type, inputs, given, outputs)
+        """Writes an operation; the walk names its values."""
+        return self.scope.write(op_type, inputs, attributes, outputs)
 
     def const(self, array: Any, dtype: Any = None) -> ir.Value:
         """A constant."""
@@ -445,10 +434,6 @@ class Site:
         if value.const_value is not None and value.const_value.size <= _FEW:
             return self.const(value.const_value.numpy().reshape(dims))
         return self.emit("Reshape", value, self.const(list(dims), np.int64))
-
-    def size(self, value: ir.Value, axis: int) -> ir.Value:
-        """The size of an axis, as int64[1]."""
-        return self.emit("Shape", value, start=axis, end=axis + 1 if axis != -1 else None)
 
     def error(self, what: str) -> ModelFormatError:
         """The error of an operator that cannot be translated."""
