@@ -70,7 +70,7 @@ def native_kernels(monkeypatch):
 
 
 @pytest.fixture(params=[level.name for level in isa.available()[1:]])
-def level_of_model(request, monkeypatch):
+def level(request, monkeypatch):
     """The level of the models that are compiled."""
     monkeypatch.setenv(isa.VARIABLE, request.param)
     return request.param

@@ -114,20 +114,20 @@ def gated(net, x, channels):
         (4, {"pads": [1] * 4}),
     ],
 )
-def test_inverted_bottlenecks(level_of_model, config, tolerance, activation, size, attrs):
+def test_inverted_bottlenecks(level, config, tolerance, activation, size, attrs):
     """As EfficientNet and MaxViT have them; in bfloat16 from the first convolution to the last."""
     net = Net(2, 20, 14, 15)
     x = activation(net, net.conv("x", 20, 40, 1))
     x = activation(net, net.conv(x, 40, 40, size, group=40, **attrs))
     y = net.conv(gated(net, x, 40), 40, 24, 1)
     check(net, y, config=config, tolerance=tolerance)
-    if EVERY[level_of_model].keeps_bfloat16 and config == BF16:
+    if EVERY[level].keeps_bfloat16 and config == BF16:
         steps = steps_of(net, y, **BF16)
         assert ("depthwise_images" in steps) or ("activate_images" in steps)
 
 
 @pytest.mark.parametrize(("config", "tolerance"), MODES)
-def test_images_of_one_pixel(level_of_model, config, tolerance):
+def test_images_of_one_pixel(level, config, tolerance):
     """Taps that reach padding alone are left out, and what is left is another window."""
     net = Net(2, 20, 1, 1)
     x = silu(net, net.conv("x", 20, 40, 1))

@@ -7,9 +7,10 @@ import pytest
 
 from partita_cpu.gemm.packed_lhs import multiply_packed, pack_lhs
 
-from .test_native_layout import SETTINGS, Net, check, compiled, level
+from .test_native_layout import SETTINGS, Net, check, compiled
 
-__all__ = ["level"]  # the fixture: every level in turn
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}

@@ -12,7 +12,7 @@ from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc import inverted_bottleneck
 from partita_cpu.nhwc.inverted_bottleneck import LINES, ROWS, bands
 
-from .test_native_layout import LEVELS, Net, check, compiled
+from .test_native_layout import Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
 
 STEP = "inverted_bottleneck"
@@ -23,10 +23,8 @@ def mode(request):
     return {"config": request.param[0], "tolerance": request.param[1]}
 
 
-@pytest.fixture(params=LEVELS, autouse=True)
-def level(request, monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
-    return request.param
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 
 @pytest.fixture(autouse=True)

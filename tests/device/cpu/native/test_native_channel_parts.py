@@ -14,7 +14,7 @@ from partita_cpu.machine_model import MachineModel
 
 from .test_native_layout import SETTINGS, Net, check
 
-pytestmark = pytest.mark.usefixtures("level_of_model")
+pytestmark = pytest.mark.usefixtures("level")
 
 
 def steps_of(monkeypatch):
@@ -32,7 +32,7 @@ def steps_of(monkeypatch):
 
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_channels_are_added_up_by_parts(level_of_model, stride, residual, monkeypatch):
+def test_channels_are_added_up_by_parts(level, stride, residual, monkeypatch):
     """Of 256 channels two lines of 28 pixels fit half of a cache of 256 KiB, of 128 six."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
     steps = steps_of(monkeypatch)
@@ -41,18 +41,18 @@ def test_channels_are_added_up_by_parts(level_of_model, stride, residual, monkey
     if residual:
         y = net.add("Add", y, net.conv("x", 256, 40, 1, strides=[stride, stride]))
     check(net, net.add("HardSwish", y), config=SETTINGS[0])
-    by_parts = stride == 1 and not EVERY[level_of_model].tiles
+    by_parts = stride == 1 and not EVERY[level].tiles
     assert steps == ([128, 128] if by_parts else [])
 
 
-def test_parts_write_to_their_place_among_other_channels(level_of_model, monkeypatch):
+def test_parts_write_to_their_place_among_other_channels(level, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
     steps = steps_of(monkeypatch)
     net = Net(1, 256, 8, 28)
     x = net.add("Relu", "x")
     joined = net.add("Concat", net.conv(x, 256, 24, 1), net.conv(x, 256, 40), axis=1)
     check(net, net.conv(net.add("Relu", joined), 64, 8, 1), config=SETTINGS[0])
-    assert len(steps) == (0 if EVERY[level_of_model].tiles else 2)
+    assert len(steps) == (0 if EVERY[level].tiles else 2)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from partita_cpu.nhwc.depthwise_direct import (
 from partita_cpu.nhwc.depthwise_separable import separable_convolution
 
 from .conftest import GATES, TOLERANCE, Guarded, choices, gated, own_share_left
-from .test_native_layout import LEVELS, Net, check, compiled
+from .test_native_layout import Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
 
 INF = float("inf")
@@ -269,12 +269,6 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
 @pytest.fixture(params=CONFIGS, ids=["accuracy", "performance", "bf16"])
 def mode(request):
     return {"config": request.param[0], "tolerance": request.param[1]}
-
-
-@pytest.fixture(params=LEVELS)
-def level(request, monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
-    return request.param
 
 
 def block(net, x, channels, wide, outputs, kernel=3, stride=1):

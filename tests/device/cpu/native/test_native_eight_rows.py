@@ -82,19 +82,19 @@ def test_rows_that_are_not_finite(level, name, guarded):
 
 @pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
 @pytest.mark.parametrize(("rows", "n"), [(7, 32), (8, 32), (37, 33), (16, LONGEST + 1)])
-def test_operators_of_short_rows(level_of_model, operator, rows, n):
+def test_operators_of_short_rows(level, operator, rows, n):
     """Rows that are fewer than eight, or long, are normalized one at a time."""
     net = Net(1, rows, n)
     y = net.add(operator, "x", net.const(n))
     check(net, y)
-    wide = "avx512" in level_of_model or level_of_model == "amx"
+    wide = "avx512" in level or level == "amx"
     together = wide and rows >= EIGHT and n <= LONGEST
     assert ("normalize_short_rows" in steps_of(net, y)) == together
 
 
 @pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
 @pytest.mark.parametrize("last", [True, False])
-def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level_of_model, operator, last):
+def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level, operator, last):
     """Of 37 rows five are no eight."""
     net = Net(37, 40)
     x = net.add("MatMul", "x", net.const(40, 33))
@@ -104,5 +104,5 @@ def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level_of_mod
     strict = {"EXECUTION_MODE_HINT": "ACCURACY"}
     check(net, y, config=strict)
     places = places_written_over(compiled(net.model(y), **strict), "normalize_short_rows")
-    wide = "avx512" in level_of_model or level_of_model == "amx"
+    wide = "avx512" in level or level == "amx"
     assert [made == read for made, read in places] == [last] * wide

@@ -15,7 +15,10 @@ from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.kernels.nhwc import row_groups
 from partita_cpu.llvm.levels import EVERY
 
-from .test_native_layout import SETTINGS, Net, check, compiled, level  # noqa: F401  (each test has a level)
+from .test_native_layout import SETTINGS, Net, check, compiled
+
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 
 @st.composite
@@ -56,7 +59,7 @@ def test_random_windows(drawn, config, residual):
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
-def test_rows_under_the_same_taps_are_a_step(level, batch, stride, residual, monkeypatch):  # noqa: F811
+def test_rows_under_the_same_taps_are_a_step(level, batch, stride, residual, monkeypatch):
     steps = []
     emit = row_groups.emit_product
     monkeypatch.setattr(row_groups, "emit_product", lambda *a: (steps.append(a[2]), emit(*a)))

@@ -22,9 +22,10 @@ from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
 
-from .test_native_layout import Net, check, compiled, level
+from .test_native_layout import Net, check, compiled
 
-__all__ = ["level"]  # the fixture: every level in turn
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}
 LEVELS = list(available()[1:])

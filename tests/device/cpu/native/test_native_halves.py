@@ -249,18 +249,18 @@ def split_blocks():
     return net, net.conv(net.add("Concat", large, joined, pooled, axis=1), 68, 12, 1)
 
 
-def test_blocks_of_detectors(level_of_model, mode):
+def test_blocks_of_detectors(level, mode):
     net, y = split_blocks()
     check(net, y, **mode)
     found = steps_of(net, y, **mode["config"])
     assert {"add_images", "take_pixels"} <= set(found)
     assert not {"copy_nd", "put_channels"} & set(found)
-    if EVERY[level_of_model].keeps_bfloat16 and mode["config"] == BF16:
+    if EVERY[level].keeps_bfloat16 and mode["config"] == BF16:
         assert stays_in_halves(net, y)
 
 
 @pytest.mark.parametrize("kernel", [2, 4])
-def test_blocks_of_a_u_net(level_of_model, mode, kernel):
+def test_blocks_of_a_u_net(level, mode, kernel):
     """Transposed convolutions, by blocks and by phases, beside what they are joined with."""
     net = Net(1, 8, 16, 12)
     wide = net.add("Relu", net.conv("x", 8, 16))
@@ -271,12 +271,12 @@ def test_blocks_of_a_u_net(level_of_model, mode, kernel):
     large = net.add("ConvTranspose", small, w, net.const(16), strides=[2, 2], pads=pads)
     y = net.conv(net.add("Concat", wide, large, axis=1), 32, 12)
     check(net, y, **mode)
-    if EVERY[level_of_model].keeps_bfloat16 and mode["config"] == BF16:
+    if EVERY[level].keeps_bfloat16 and mode["config"] == BF16:
         assert stays_in_halves(net, y)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_gates_over_images(level_of_model, mode, batch):
+def test_gates_over_images(level, mode, batch):
     net = Net(batch, 8, 9, 7)
     image = net.add("Relu", net.conv("x", 8, 20))
     gate = net.add("Relu", net.conv(net.add("GlobalAveragePool", image), 20, 6, 1))
@@ -287,7 +287,7 @@ def test_gates_over_images(level_of_model, mode, batch):
     assert {"add_images", "gate_images"} <= set(steps_of(net, y, **mode["config"]))
 
 
-def test_products_that_are_no_gates(level_of_model, mode):
+def test_products_that_are_no_gates(level, mode):
     """Of images of one pixel, of two whole ones, and of one whose channels repeat."""
     net = Net(2, 8, 9, 7)
     a, b = net.conv("x", 8, 20), net.conv("x", 8, 20)
@@ -303,7 +303,7 @@ def test_products_that_are_no_gates(level_of_model, mode):
 @pytest.mark.parametrize(
     "order", [("Mul", "Add"), ("Add",), ("Mul",), ("Add", "Mul"), ("Mul",) * 2]
 )
-def test_scaled_gates(level_of_model, mode, group, order):
+def test_scaled_gates(level, mode, group, order):
     """HardSwish with a factor and a summand, as PP-LCNetV3 has it."""
     net = Net(1, 24, 9, 7)
     x = net.add("HardSwish", net.conv("x", 24, 24, group=group))
@@ -317,7 +317,7 @@ def test_scaled_gates(level_of_model, mode, group, order):
     assert bool(rest) == (order == ("Add", "Mul"))
 
 
-def test_gates_that_are_scaled_for_some_readers_only(level_of_model, mode):
+def test_gates_that_are_scaled_for_some_readers_only(level, mode):
     net = Net(1, 24, 9, 7)
     x = net.add("HardSwish", net.conv("x", 24, 24))
     number, none = net.const(values=np.float32(1.5)), net.const(values=np.float32(0))
@@ -336,7 +336,7 @@ def test_gates_that_are_scaled_for_some_readers_only(level_of_model, mode):
         ("linear", (1, 1, 2, 2)),
     ],
 )
-def test_images_resized_between_others(level_of_model, mode, mode_of_resize, factors):
+def test_images_resized_between_others(level, mode, mode_of_resize, factors):
     net = Net(1, 8, 6, 7)
     scales = net.const(values=np.array(factors, np.float32))
     large = net.add("Resize", net.conv("x", 8, 12), "", scales, mode=mode_of_resize)
@@ -347,7 +347,7 @@ def test_images_resized_between_others(level_of_model, mode, mode_of_resize, fac
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("slices", [4, 60])
-def test_volumes(level_of_model, mode, depth, slices):
+def test_volumes(level, mode, depth, slices):
     """Slices under a window added up, joined in the channels, or by themselves; and pools."""
     net = Net(1, 3, slices, 9, 8)
 
@@ -364,5 +364,5 @@ def test_volumes(level_of_model, mode, depth, slices):
     x = net.add("AveragePool", x, kernel_shape=[1, 2, 2])
     y = conv(conv(x, 20, 24), 24, 8)
     check(net, y, **mode)
-    if EVERY[level_of_model].keeps_bfloat16 and mode["config"] == BF16:
+    if EVERY[level].keeps_bfloat16 and mode["config"] == BF16:
         assert stays_in_halves(net, y)

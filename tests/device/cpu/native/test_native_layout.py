@@ -100,10 +100,8 @@ def check(net, *outputs, config=None, tolerance=4e-6):
     return {info.node_name: info.exec_type for info in request.get_profiling_info()}
 
 
-@pytest.fixture(params=LEVELS, autouse=True)
-def level(request, monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
-    return request.param
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 
 @pytest.mark.parametrize("config", SETTINGS)

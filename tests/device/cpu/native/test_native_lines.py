@@ -16,7 +16,10 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
 
-from .test_native_layout import SETTINGS, Net, check, level  # noqa: F401  (each test has a level)
+from .test_native_layout import SETTINGS, Net, check
+
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 MACHINE = MachineModel(EVERY["avx512"], 1, CacheSizes(48 << 10, 1 << 20, 16 << 20))
 IMAGES = Images(
@@ -89,7 +92,7 @@ def test_random_lines(drawn, batch, outputs, residual):
     check(net, net.add("HardSwish", y), config=SETTINGS[0])
 
 
-def test_lines_among_other_channels_whose_sums_need_a_pass(level):  # noqa: F811
+def test_lines_among_other_channels_whose_sums_need_a_pass(level):
     net = Net(2, 40, 9, 17)
     x = net.add("Relu", "x")
     joined = net.add("Concat", net.conv(x, 40, 24, 1), net.conv(x, 40, 56), axis=1)

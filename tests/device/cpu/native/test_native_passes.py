@@ -10,7 +10,7 @@ from partita.lowering import Graph, Node, Value
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.passes.inplace_concat import write_in_place
 
-from .test_native_layout import LEVELS, Net, check, compiled, places_written_over
+from .test_native_layout import Net, check, compiled, places_written_over
 
 CONFIGS = [
     ({"EXECUTION_MODE_HINT": "ACCURACY"}, 4e-6),
@@ -19,10 +19,8 @@ CONFIGS = [
 ]
 
 
-@pytest.fixture(params=LEVELS, autouse=True)
-def level(request, monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
-    return request.param
+pytestmark = pytest.mark.usefixtures("level")
+"""Every level in turn."""
 
 
 @pytest.fixture(params=CONFIGS, ids=["accuracy", "performance", "bf16"])

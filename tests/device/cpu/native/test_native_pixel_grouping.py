@@ -142,7 +142,7 @@ def test_a_model_of_channels_last_needs_no_turning(level, monkeypatch):
     assert np.asarray(request.infer({"x": x})[0]).shape == (1, 12, 14, 20)
 
 
-@pytest.mark.usefixtures("level_of_model")
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("channels", [8, 12, 24, 40, 1000])
 def test_channels_of_equal_weights_are_equal(channels, kernel):

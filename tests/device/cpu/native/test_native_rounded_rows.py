@@ -107,7 +107,7 @@ def keeps(level):
 
 
 @pytest.mark.parametrize("rows", [1, 15, 70])
-def test_a_block_of_a_transformer(level_of_model, rows):
+def test_a_block_of_a_transformer(level, rows):
     """What only products read is in bfloat16; sums that go on are not."""
     net = Rows(1, rows, 48)
     y = net.product(net.gelu(net.product(net.norm("x", 48), 48, 96)), 96, 48)
@@ -115,12 +115,12 @@ def test_a_block_of_a_transformer(level_of_model, rows):
     again = net.add("Add", net.product(net.norm(total, 48), 48, 48), total)
     check(net, again, config=BF16, tolerance=TOLERANCE)
     found = steps_of(net, again, **BF16)
-    assert ("normalize_halves" in found) == keeps(level_of_model)
+    assert ("normalize_halves" in found) == keeps(level)
     of_floats = {"normalize_rows", "normalize_short_rows"}
-    assert of_floats.isdisjoint(found) == keeps(level_of_model)
+    assert of_floats.isdisjoint(found) == keeps(level)
 
 
-def test_rows_that_others_read_too(level_of_model):
+def test_rows_that_others_read_too(level):
     """A sum, an output, a product of two matrices that are both computed: these take float32."""
     net = Rows(1, 20, 48)
     normal = net.norm("x", 48)
@@ -132,7 +132,7 @@ def test_rows_that_others_read_too(level_of_model):
     assert "normalize_halves" not in steps_of(net, z, shown, **BF16)
 
 
-def test_rows_that_become_images(level_of_model):
+def test_rows_that_become_images(level):
     """As SegFormer has them: a depthwise convolution and its Gelu between two products."""
     net = Rows(1, 42, 32)
     wide = net.product(net.norm("x", 32), 32, 64)
@@ -142,10 +142,10 @@ def test_rows_that_become_images(level_of_model):
     rows = net.add("Reshape", image, net.const(values=np.array([1, 64, 42])))
     y = net.product(net.gelu(net.add("Transpose", rows, perm=[0, 2, 1])), 64, 32)
     check(net, net.add("Add", y, "x"), config=BF16, tolerance=TOLERANCE)
-    assert ("activate_halves" in steps_of(net, y, **BF16)) == keeps(level_of_model)
+    assert ("activate_halves" in steps_of(net, y, **BF16)) == keeps(level)
 
 
-def test_rows_that_become_a_picture(level_of_model):
+def test_rows_that_become_a_picture(level):
     """Three channels that lie apart are brought together in float32: a product leaves them so."""
     net = Rows(2, 3, 20, 24)
     rows = net.product(net.norm("x", 24), 24, 33)
@@ -154,7 +154,7 @@ def test_rows_that_become_a_picture(level_of_model):
 
 
 @pytest.mark.parametrize(("odd", "axis"), [(47, -1), (48, 1), (48, 2)])
-def test_unusual_rows(level_of_model, odd, axis):
+def test_unusual_rows(level, odd, axis):
     """Of an odd number of elements; normalized over two axes, or over one that is counted."""
     net = Rows(2, 6, odd)
     shape = (6, odd) if axis == 1 else (odd,)
@@ -162,7 +162,7 @@ def test_unusual_rows(level_of_model, odd, axis):
     check(net, net.product(normal, odd, 33), config=BF16, tolerance=TOLERANCE)
 
 
-def test_weights_that_are_infinite_in_bfloat16(level_of_model):
+def test_weights_that_are_infinite_in_bfloat16(level):
     """They are multiplied in float32, by rows in float32."""
     net = Rows(1, 20, 32)
     w = np.full((32, 16), 1e-3, np.float32)

@@ -16,11 +16,11 @@ from partita_cpu.machine_model import MachineModel
 from .test_native_layout import SETTINGS, Net, check
 from .test_native_passes import steps_of
 
-pytestmark = pytest.mark.usefixtures("level_of_model")
+pytestmark = pytest.mark.usefixtures("level")
 
 
 @pytest.mark.parametrize("residual", ["", "of x", "that dies"])
-def test_terms_are_added_up_by_parts(level_of_model, residual, monkeypatch):
+def test_terms_are_added_up_by_parts(level, residual, monkeypatch):
     """Of 1,024 terms 28 rows fit half of a cache of 256 KiB, of 256 all 70."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
     net = Net(2, 35, 1024)
@@ -35,7 +35,7 @@ def test_terms_are_added_up_by_parts(level_of_model, residual, monkeypatch):
             y = net.add("Mul", y, other)
     check(net, y, config=SETTINGS[0])
     found = steps_of(net, y, **SETTINGS[0]).count("multiply_tiles")
-    if EVERY[level_of_model].lanes == 16 and not EVERY[level_of_model].tiles:
+    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
         assert found == (8 if residual else 4)
 
 
