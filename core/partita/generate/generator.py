@@ -230,11 +230,21 @@ class Generator:
     ) -> Iterator[Piece]:
         """Continues several texts at once, as many together as ``batch`` says.
 
-        Arguments and errors are those of :meth:`generate`. A seed gives each text other random
-        numbers, the same whatever texts are beside it.
+        Args:
+            prompts: The texts, or their tokens.
+            max_new_tokens: How many tokens to generate at most for each; as for :meth:`generate`.
+            stop: Texts at which to end each; they are left out.
+            formatted: As for :meth:`generate`, of all prompts.
+            **sampling: As for :meth:`generate`. A seed gives each text other random numbers, the
+                same whatever texts are beside it.
 
         Returns:
             Tokens of all texts as they come; ``Piece.sequence`` counts the prompts from 0.
+
+        Raises:
+            InputError: The prompts are one text, or a token or an option is out of range; at once.
+            ContextLengthError: A prompt and its answer are longer than the context; at once.
+            InferError: A device failed; while iterating.
         """
         chosen = Sampling(**sampling)
         if isinstance(prompts, str):

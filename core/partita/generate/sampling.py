@@ -168,13 +168,27 @@ def distribution(logits: Array, sampling: Sampling) -> tuple[Array, Array]:
 
 
 def largest(values: Array, count: int) -> Array:
-    """Indices of the ``count`` largest values, largest first; of equal ones the first first."""
+    """Indices of the largest values, largest first; of equal ones the first first.
+
+    Takes time linear in the values, and sorts only those that are returned.
+
+    Args:
+        values: Of one axis.
+        count: How many; from 1 up to all.
+    """
     found = np.argpartition(values, values.size - count)[values.size - count :]
     return found[np.lexsort((found, -values[found]))]
 
 
 def nucleus(weights: Array, top_p: float) -> Array:
-    """Indices of the fewest largest weights that make up a share of their sum, largest first."""
+    """Indices of the fewest largest weights that make up a share of their sum, largest first.
+
+    Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
+
+    Args:
+        weights: Of one axis, 0 or more; they need not add up to 1.
+        top_p: The share, above 0 and below 1.
+    """
     share = top_p * weights.sum()
     count = min(_FIRST_NUCLEUS, weights.size)
     while True:

@@ -74,6 +74,11 @@ class Site:
 def growths(graph: ir.Graph, caches: Sequence[Variable], axis: int) -> dict[ir.Value, Growth]:
     """How each cache grows, by what it becomes.
 
+    Args:
+        graph: A decoder.
+        caches: Its caches, of shape (batch, heads, tokens, size).
+        axis: That of the tokens.
+
     Raises:
         UnusualCacheError: One is not joined of past and new along the axis.
     """
@@ -98,7 +103,11 @@ def _growth(past: ir.Value, present: ir.Value, axis: int) -> Growth:
 
 
 def sites(graph: ir.Graph, caches: Mapping[ir.Value, Growth]) -> list[Site]:
-    """The attentions over caches.
+    """The attentions over caches, in the order of the graph.
+
+    Args:
+        graph: A decoder.
+        caches: How each cache grows, by what it becomes; see `growths`.
 
     Raises:
         UnusualCacheError: Not each cache is read by one.
@@ -290,7 +299,7 @@ def maker(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def permutes(node: ir.Node, order: Sequence[int]) -> bool:
-    """Whether an operation is the transposition by an order."""
+    """Whether an operation is ONNX's Transpose with exactly this ``perm``."""
     perm = node.attributes.get("perm")
     known = node.op_type == "Transpose" and not node.domain and perm is not None
     return known and list(perm.as_ints()) == list(order)  # type: ignore[union-attr]

@@ -24,8 +24,11 @@ _PASTS = {3: 1, 4: 2}
 def require_known(cache_type: str | None) -> None:
     """Looks at a type that caches are to have.
 
+    Args:
+        cache_type: The type; ``None`` leaves caches as they are.
+
     Raises:
-        InputError: It is none of them.
+        InputError: It is none of `CACHE_TYPES`.
     """
     if cache_type is not None and cache_type not in CACHE_TYPES:
         known = ", ".join(CACHE_TYPES)
@@ -33,7 +36,12 @@ def require_known(cache_type: str | None) -> None:
 
 
 def place_bytes(size: int, cache_type: str) -> int:
-    """Bytes of a head of one token of so many elements."""
+    """Bytes that a cache takes for one head of one token.
+
+    Args:
+        size: Elements of the head.
+        cache_type: One of `CACHE_TYPES`; int8 has a scale beside its elements.
+    """
     if cache_type == "int8":
         return int(row_bytes(size))
     return size * (4 if cache_type == "float32" else 2)

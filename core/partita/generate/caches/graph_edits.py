@@ -28,7 +28,14 @@ class GraphWriter:
     def emit(
         self, before: ir.Node, op_type: str, *inputs: ir.Value | None, **attributes: Any
     ) -> ir.Value:
-        """Adds an operation in front of another one; its result."""
+        """Adds an operation of one result, which is returned.
+
+        Args:
+            before: The operation in front of which it stands.
+            op_type: One of ONNX.
+            inputs: What it reads; ``None`` where one is left out.
+            attributes: As numbers, texts and lists.
+        """
         import onnx_ir as ir
 
         self._count += 1
@@ -38,7 +45,7 @@ class GraphWriter:
         return node.outputs[0]
 
     def const(self, elements: Any) -> ir.Value:
-        """Adds a constant."""
+        """Adds a constant, as an initializer of the elements' own type and shape."""
         import onnx_ir as ir
 
         self._count += 1

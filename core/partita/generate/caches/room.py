@@ -135,7 +135,12 @@ class _Rewriting:
         self._biases: dict[Any, ir.Value] = {}
 
     def run(self) -> None:
-        """Rewrites all attentions, and what asks for the lengths of caches."""
+        """Rewrites all attentions, and what asks for the lengths of caches.
+
+        Raises:
+            UnusualCacheError: A cache is read by others than its attention. The graph is half
+                changed then, and of no use.
+        """
         self._inputs = self._with_lengths()
         tokens, mask = (
             self._write.emit(self._first, "Shape", self._inputs[name])

@@ -36,7 +36,7 @@ def constant(number: int) -> Sum:
 
 
 def plus(a: Sum, b: Sum, factor: int = 1) -> Sum:
-    """One sum and another one times a factor."""
+    """``a + factor * b``; sizes whose factor is 0 are left out."""
     found = {size: a.get(size, 0) + factor * b.get(size, 0) for size in {**a, **b}}
     return {size: times for size, times in found.items() if times}
 
@@ -101,7 +101,15 @@ def numbers_of(these: Sums | None) -> list[int] | None:
 
 
 def axes_of(node: ir.Node, operands: Sequence[Sums | None]) -> list[int] | None:
-    """The axes that Unsqueeze or Squeeze names, as attribute or second input."""
+    """The axes that Unsqueeze or Squeeze names, as attribute or second input.
+
+    Args:
+        node: The operation.
+        operands: What is known of its inputs.
+
+    Returns:
+        The axes as they stand there, negative ones too; ``None`` if they are not known.
+    """
     attribute = node.attributes.get("axes")
     if attribute is not None:
         return list(attribute.as_ints())

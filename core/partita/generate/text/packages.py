@@ -22,6 +22,10 @@ def missing() -> list[str]:
 def require(package: str, purpose: str) -> None:
     """Makes sure that a package is there.
 
+    Args:
+        package: Its name on import.
+        purpose: What needs it, for the error.
+
     Raises:
         TokenizerError: It is not; says how to install it.
     """

@@ -111,7 +111,11 @@ WORD_CUTS = {
 
 
 def word_cut(name: object, origin: str) -> WordCut:
-    """The way of a name.
+    """How text is cut into words before it is tokenized, by the name that GGUF files have for it.
+
+    Args:
+        name: ``tokenizer.ggml.pre`` of the file, whatever that holds.
+        origin: The file, for the error.
 
     Raises:
         TokenizerError: It is not known; lists those that are.

@@ -69,7 +69,11 @@ class Budget:
         self.end = time.monotonic() + MOST_SECONDS
 
     def step(self) -> None:
-        """Pays for a turn of a loop, a call or a filter."""
+        """Pays for a turn of a loop, a call or a filter.
+
+        Raises:
+            LimitError: There were too many, or they took too long.
+        """
         self.steps -= 1
         if self.steps < 0:
             raise LimitError(f"it takes more than {MOST_STEPS} steps")
@@ -77,7 +81,11 @@ class Budget:
             raise LimitError(f"it takes more than {MOST_SECONDS:.0f} seconds")
 
     def write(self, count: int) -> None:
-        """Pays for characters and entries."""
+        """Pays for characters and entries.
+
+        Raises:
+            LimitError: There are more than `MOST_CHARACTERS`.
+        """
         self.characters -= count
         if self.characters < 0:
             raise LimitError(f"it makes more than {MOST_CHARACTERS} characters")
@@ -157,7 +165,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Leaves ``str.format``, which can ask for any width, to :meth:`is_safe_attribute`."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Computes ``left operator right``, paid by the size of the result."""
+        """Computes ``left operator right``, paid by the size of the result.
+
+        Raises:
+            LimitError: The result would be too large.
+            SecurityError: The operator is for numbers, and an operand is none.
+        """
         budget = self._budget.get()
         budget.step()
         if isinstance(left, (int, float)) and isinstance(right, (int, float)):
