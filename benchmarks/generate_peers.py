@@ -9,14 +9,14 @@ the prompt with it). Printed are medians of tokens a second of both phases, the 
 decoding comes to (bytes of weights that a token reads, times tokens a second), and how many of the
 first tokens are those of the engine in the first row: of a random prompt many tokens are about
 equally likely, so that arithmetic decides. Engines in this process have the processor time of the
-prompt, too, which others on the machine disturb less. Engines: Partita by its exact products, in
-bfloat16 (``partita-bf16``), with rows of prompts and caches in int8 (``partita-int8``), and with
-both; llama.cpp (npm's node-llama-cpp) and OpenVINO GenAI on the same file; onnxruntime and
-onnxruntime-genai on what Partita makes of it, saved as ONNX. OpenVINO computes in bfloat16 by
-default where the processor multiplies that, with rows and caches in int8 where weights are in
-blocks; ``openvino-f32`` is told not to. The column of the arithmetic says what each one was asked
-for; compare those that were asked for the same. What is not installed is left out, and a line says
-so; README.md beside this script says how to install it.
+prompt and of a token, too, which others on the machine disturb less, of one thread least. Engines:
+Partita by its exact products, in bfloat16 (``partita-bf16``), with rows of prompts and caches in
+int8 (``partita-int8``), and with both; llama.cpp (npm's node-llama-cpp) and OpenVINO GenAI on the
+same file; onnxruntime and onnxruntime-genai on what Partita makes of it, saved as ONNX. OpenVINO
+computes in bfloat16 by default where the processor multiplies that, with rows and caches in int8
+where weights are in blocks; ``openvino-f32`` is told not to. The column of the arithmetic says what
+each one was asked for; compare those that were asked for the same. What is not installed is left
+out, and a line says so; README.md beside this script says how to install it.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ class Turn:
         decode_s: Seconds of the tokens after it.
         tokens: These.
         prefill_cpu_s: Processor time of the prompt in seconds; 0 where another process reads it.
+        decode_cpu_s: Likewise of the tokens after it.
     """
 
     prefill_s: float
     decode_s: float
     tokens: Sequence[int]
     prefill_cpu_s: float = 0.0
+    decode_cpu_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -132,11 +134,12 @@ class StepEngine:
         start, cpu = time.perf_counter(), time.process_time()
         for begin in range(0, len(prompt) - 1, self.chunk):
             self.step(prompt[begin : min(begin + self.chunk, len(prompt) - 1)], begin)
-        filled, cpu = time.perf_counter(), time.process_time() - cpu
+        filled, middle = time.perf_counter(), time.process_time()
         tokens = [prompt[-1]]
         for number in range(count):
             tokens.append(self.step(tokens[-1:], len(prompt) - 1 + number))
-        return Turn(filled - start, time.perf_counter() - filled, tokens[1:], cpu)
+        spent = middle - cpu, time.process_time() - middle
+        return Turn(filled - start, time.perf_counter() - filled, tokens[1:], *spent)
 
 
 def _feeds(ids: Sequence[int], past: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -244,12 +247,12 @@ class OnnxRuntimeGenai:
         start, cpu = time.perf_counter(), time.process_time()
         generator.append_tokens(np.array([prompt], np.int32))
         generator.generate_next_token()
-        filled, cpu = time.perf_counter(), time.process_time() - cpu
+        filled, middle = time.perf_counter(), time.process_time()
         for _ in range(count):
             generator.generate_next_token()
-        end = time.perf_counter()
+        end, spent = time.perf_counter(), (middle - cpu, time.process_time() - middle)
         tokens = [int(token) for token in generator.get_sequence(0)[len(prompt) :]]
-        return Turn(filled - start, end - filled, tokens[:count], cpu)
+        return Turn(filled - start, end - filled, tokens[:count], *spent)
 
 
 def _genai_folder(setting: Setting) -> Path:
@@ -363,8 +366,9 @@ class OpenvinoGenai:
         result = self._pipeline.generate(ids, config, clock)
         metrics = result.perf_metrics
         decode = metrics.get_tpot().mean / 1e3 * count
+        spent = clock.cpu_s, time.process_time() - clock.start - clock.cpu_s
         tokens = list(result.tokens[0])[:count]
-        return Turn(metrics.get_ttft().mean / 1e3, decode, tokens, clock.cpu_s)
+        return Turn(metrics.get_ttft().mean / 1e3, decode, tokens, *spent)
 
 
 def _openvino_arithmetic(precision: str) -> str:
@@ -496,18 +500,19 @@ def run(engines: Sequence[Engine], prompt: Sequence[int], args: argparse.Namespa
                 turns[engine.name].append(turn)
     judge = turns[engines[0].name][0]
     print(
-        "| engine | arithmetic | prefill/s | prefill, processor s | decode/s | decode, GB/s "
-        "| tokens as the first |"
+        "| engine | arithmetic | prefill/s | prefill, processor s | decode/s | token, processor ms "
+        "| decode, GB/s | tokens as the first |"
     )
-    print("| --- " * 7 + "|")
+    print("| --- " * 8 + "|")
     for engine in engines:
         own = turns[engine.name]
         prefill = (len(prompt) - 1) / statistics.median(turn.prefill_s for turn in own)
         decode = args.new / statistics.median(turn.decode_s for turn in own)
         same = f"{_agreeing(own[0].tokens, judge.tokens)} of {args.new}"
         cpu = statistics.median(turn.prefill_cpu_s for turn in own)
+        token = 1e3 * statistics.median(turn.decode_cpu_s for turn in own) / args.new
         speed = f"{prefill:.1f} | {f'{cpu:.2f}' if cpu else ''} | {decode:.2f}"
-        speed += f" | {decode * args.bytes_read / 1e9:.2f}"
+        speed += f" | {f'{token:.2f}' if token else ''} | {decode * args.bytes_read / 1e9:.2f}"
         print(f"| {engine.name} | {engine.arithmetic} | {speed} | {same} |", flush=True)
 
 

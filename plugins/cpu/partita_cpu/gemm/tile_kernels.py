@@ -16,8 +16,9 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import groups_part
-from partita_cpu.llvm.tiles import attend, dot_unpacked, unpack_quads
+from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
+from partita_cpu.llvm.tiles.attend_few import Elements
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
@@ -409,6 +410,29 @@ def attention_kernels(level: Level, planes: int = 0) -> Array:
         table[rows] = known[f"products{end}_{-(-rows // 16) if tiles else rows}"]
     name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
     table[SOFTMAX], table[TRANSPOSE] = known[f"online_softmax{end}"], base[name]
+    return table
+
+
+MOST_QUERIES, SCORES = 1, 2
+"""Places that only kernels of few queries have: how many of one's, and the first ones; sums of
+values come behind as many scores. The softmax is in the place of `SOFTMAX`."""
+
+
+@functools.cache
+def few_query_kernels(level: Level, elements: Elements) -> Array:
+    """The kernels of attention of few queries over a cache of such elements, by their number.
+
+    All is 0 where a level has none.
+    """
+    most = attend_few.most_queries(level)
+    table = np.zeros(SCORES + 2 * most, np.int64)
+    if not level.native:
+        return table
+    known = llvm_kernel.addresses(level, attend_few.part_of(elements))
+    table[SOFTMAX], table[MOST_QUERIES] = known["online_softmax"], most
+    for row in range(most):
+        table[SCORES + row] = known[f"scores_{row + 1}"]
+        table[SCORES + most + row] = known[f"sums_{row + 1}"]
     return table
 
 

@@ -37,6 +37,7 @@ from partita_cpu.llvm.tiles import (
     amx_int8,
     attend,
     attend_amx,
+    attend_few,
     dot_blocks,
     dot_int8,
     dot_unpacked,
@@ -69,6 +70,7 @@ PARTS = (
     "_winograd",
     "_winograd_halves",
     "_attention",
+    *attend_few.PARTS,
     *(f"_groups{end}_{within}" for end in ("", "_halves") for within in GROUPS),
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
@@ -76,8 +78,8 @@ PARTS = (
 Windows that slide over images, depthwise convolutions, Winograd's transforms, products of bfloat16
 by vectors, activations that end in bfloat16, and products of bytes take long to compile, and each
 is asked for by some networks; those for float16, for weights quantized in blocks and for rows of
-bytes beside these are seldom asked for, and so are attention over a cache and products in groups of
-few channels.
+bytes beside these are seldom asked for, and so are attention over a cache, of many queries or of
+few by the type of its elements, and products in groups of few channels.
 """
 
 
@@ -99,6 +101,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return winograd.half_functions() if level.keeps_bfloat16 else []
     if part == "_attention":
         return attend.functions(level) + (attend_amx.functions() if level.tiles else [])
+    if part in attend_few.PARTS:
+        return attend_few.functions(level, attend_few.PARTS[part])
     if part.startswith("_groups"):
         return _group_functions(level, int(part.rpartition("_")[2]), "halves" in part)
     if part == "_bytes":
@@ -255,6 +259,8 @@ def text(level: Level, part: str = "") -> str:
     lanes, processor = level.lanes, f'"tune-cpu"="{level.processor}"'
     parts = [function.text(processor) for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), epilogue.PREFETCH]
+    if part in attend_few.PARTS:
+        return "\n".join([*parts, attend_few.declarations(lanes)])
     if part == "_f16":
         return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
     if part == "_blocks":

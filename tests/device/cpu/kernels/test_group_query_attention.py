@@ -90,6 +90,50 @@ def test_random_sizes(seed):
     Case((*sizes, size), places, total, lengths, seed, **attributes).check()
 
 
+FEW = [
+    ((1, 9, 3, 1, 64), 700, 600, (599,), {}),
+    ((2, 8, 1, 1, 128), 300, 257, (256, 3), {"local_window_size": 100}),
+    ((1, 5, 5, 1, 80), 2100, 2050, (2049,), {"softcap": 2.0}),
+    ((3, 14, 2, 1, 34), 60, 50, (49, 0, 20), {"smooth_softmax": 1}),
+    ((1, 4, 2, 1, 256), 90, 90, (89,), {}),
+    ((1, 6, 1, 3, 38), 1300, 1200, (1199,), {"local_window_size": 300}),
+    ((2, 20, 1, 1, 2), 20, 12, (11, 4), {}),
+    ((1, 4, 4, 11, 48), 400, 290, (289,), {"causal": 0}),
+]
+
+
+@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("form", FEW)
+def test_few_queries_over_rows_as_they_lie(form, kind, level, threads):
+    *form, attributes = form
+    case = Case(*form, do_rotary=1, **attributes)
+    case.inputs["bias"] = normal(7, 1, case.heads, case.count, case.total)
+    for name in ("past_key", "past_value"):
+        case.inputs[name] = case.inputs[name].astype(kind)
+    got, want = case.native(level, threads)[0], case.expected()[0]
+    np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("level", available())
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_few_queries_meet_what_is_not_finite(level, number):
+    """In a key, a value and a bias: rows of other heads of keys stay as they were."""
+    for name in ("past_key", "past_value", "bias"):
+        case = Case((1, 6, 2, 1, 40), 400, 330, (329,))
+        case.inputs["bias"] = normal(7, 1, 6, 1, 330)
+        if name == "bias":
+            case.inputs[name][0, 1, 0, 270] = number
+        else:
+            case.inputs[name][0, 0, 270, 3] = number
+        with np.errstate(invalid="ignore"):
+            got = case.native(level, 1)[0].reshape(6, 40)
+            want = case.expected()[0].reshape(6, 40)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
+
+
 MANY = [
     ((1, 6, 2, 130, 64), 700, 600, (599,), {}),
     ((2, 4, 4, 33, 10), 64, 33, (32, 20), {"local_window_size": 7}),

@@ -51,6 +51,12 @@ call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 call_products = calling(*[_I64] * 11)
 """Calls products of a tile of attention; see `attend.PRODUCT_PARAMETERS`."""
 
+call_scores = calling(*[_I64] * 7)
+"""Calls scores of few queries; see `attend_few.SCORE_PARAMETERS`."""
+
+call_sums = calling(*[_I64] * 8)
+"""Calls sums of values for few queries; see `attend_few.SUM_PARAMETERS`."""
+
 call_softmax = calling(*[_I64] * 6)
 """Calls the softmax of the scores of a tile; see `attend.SOFTMAX_PARAMETERS`."""
 

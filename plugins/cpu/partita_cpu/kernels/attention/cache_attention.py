@@ -126,23 +126,47 @@ def attend_cache(
         tid: This thread.
         nt: All threads; they share heads, blocks of queries, and parts of keys.
     """
-    outputs, parts = table[OUTPUTS], table[PARTS]
+    outputs = table[OUTPUTS]
     room = ROWS * (BLOCK + outputs + 2)
     threads = min(nt, scratch.size // room)
     if tid >= threads:
         return
-    rows = table[QUERIES] * table[GROUP]
-    blocks = -(-rows // ROWS)
-    units = table[BATCHES] * table[KV_HEADS] * blocks * parts
+    units = count_blocks(table)
     mine = scratch[tid * room : (tid + 1) * room]
     for unit in range(units * tid // threads, units * (tid + 1) // threads):
-        part, rest = unit % parts, unit // parts
-        block, head = rest % blocks, rest // blocks
-        first = rows * block // blocks
-        count = rows * (block + 1) // blocks - first
-        chosen = Block(head, first, count, part)
+        chosen = block_at(unit, table)
         _attend_block(cache, queries, spans, terms, mine, table, cap, chosen)
-        _store_results(terms, results, mine, table, chosen)
+        store_results(terms, results, mine[ROWS * BLOCK :], table, chosen)
+
+
+@loop(inline=True)
+def count_blocks(table: Any) -> Any:
+    """Blocks of all heads of keys and values, times the parts of these."""
+    blocks = -(-table[QUERIES] * table[GROUP] // ROWS)
+    return table[BATCHES] * table[KV_HEADS] * blocks * table[PARTS]
+
+
+@loop(inline=True)
+def block_at(unit: Any, table: Any) -> Any:
+    """One of them."""
+    parts, rows = table[PARTS], table[QUERIES] * table[GROUP]
+    blocks = -(-rows // ROWS)
+    block, head = unit // parts % blocks, unit // parts // blocks
+    first = rows * block // blocks
+    return Block(head, first, rows * (block + 1) // blocks - first, unit % parts)
+
+
+@loop(inline=True)
+def keys_of_block(spans: Any, table: Any, chosen: Any) -> Any:
+    """The first key of a block's part of those that any of its queries sees; the one behind."""
+    head, first, count, part = chosen
+    batch, group = head // table[KV_HEADS], table[GROUP]
+    low, _ = seen_keys(spans, batch, first // group, table)
+    high = spans[2 * batch + 1]
+    if table[CAUSAL]:
+        high = min(high, spans[2 * batch] + (first + count - 1) // group + 1)
+    length = max(high - low, 0)
+    return low + length * part // table[PARTS], low + length * (part + 1) // table[PARTS]
 
 
 @loop
@@ -158,7 +182,7 @@ def _attend_block(
 ) -> None:
     """Some queries and one part of their keys; results, largest scores and sums stay in `mine`."""
     wide_vectors()
-    head, first, count, part = chosen
+    head, first, count, _ = chosen
     size, outputs, group = table[SIZE], table[OUTPUTS], table[GROUP]
     lines, sums_of_values = mine[: ROWS * BLOCK], mine[ROWS * BLOCK :]
     tops, sums = sums_of_values[ROWS * outputs :], sums_of_values[ROWS * (outputs + 1) :]
@@ -166,13 +190,7 @@ def _attend_block(
     tops[:count] = -np.inf
     sums[:count] = 0
     batch = head // table[KV_HEADS]
-    low, _ = seen_keys(spans, batch, first // group, table)
-    high = spans[2 * batch + 1]
-    if table[CAUSAL]:
-        high = min(high, spans[2 * batch] + (first + count - 1) // group + 1)
-    length = max(high - low, 0)
-    start = low + length * part // table[PARTS]
-    stop = low + length * (part + 1) // table[PARTS]
+    start, stop = keys_of_block(spans, table, chosen)
     place = head * table[PLACES]
     for key in range(start, stop, BLOCK):
         end = min(key + BLOCK, stop)
@@ -196,12 +214,12 @@ def _attend_block(
                 values = cache.values[(place + low) * step : (place + high) * step]
                 made = sums_of_values[r * outputs : (r + 2) * outputs]
                 rescale(line, keys, size)
-                _bias_scores(line, terms, table, cap, head, first + r, low)
+                bias_scores(line, terms, table, cap, head, first + r, low)
                 _update_softmax(line, made[:outputs], tops, sums, r)
                 rescale(line, values, outputs)
                 if both:
                     rescale(other, keys, size)
-                    _bias_scores(other, terms, table, cap, head, first + r + 1, low)
+                    bias_scores(other, terms, table, cap, head, first + r + 1, low)
                     _update_softmax(other, made[outputs:], tops, sums, r + 1)
                     rescale(other, values, outputs)
                     _add_values_of_pair(line, other, values, made[:outputs], made[outputs:])
@@ -211,9 +229,7 @@ def _attend_block(
 
 
 @loop(inline=True)
-def _bias_scores(
-    line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any
-) -> None:
+def bias_scores(line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any) -> None:
     """Bounds the scores of a query, and adds its bias to them."""
     if cap != 0:
         bound_scores(line, cap)
@@ -387,13 +403,18 @@ def _add_values_of_pair(line: Any, lines: Any, values: Any, made: Any, others: A
 
 
 @loop
-def _store_results(
-    terms: Terms, results: Results, mine: Array, table: Array, chosen: Block
-) -> None:
-    """Brings what `_attend_block` has left to its place: the result's, or that of its part."""
+def store_results(terms: Terms, results: Results, made: Array, table: Array, chosen: Block) -> None:
+    """Brings what was made of a block to its place: the result's, or that of its part.
+
+    Args:
+        terms: See `attend_cache`.
+        results: Likewise.
+        made: Sums of values, behind `ROWS` of them largest scores, then sums of the softmax.
+        table: See `attend_cache`.
+        chosen: The block.
+    """
     head, first, count, part = chosen
     outputs, group, parts = table[OUTPUTS], table[GROUP], table[PARTS]
-    made = mine[ROWS * BLOCK :]
     tops, sums = made[ROWS * outputs :], made[ROWS * (outputs + 1) :]
     for r in range(count):
         row = made[r * outputs : (r + 1) * outputs]

@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
 from partita_cpu.gemm.precision_policy import native_choice
-from partita_cpu.gemm.tile_kernels import Arithmetic, attention_kernels
+from partita_cpu.gemm.tile_kernels import Arithmetic, attention_kernels, few_query_kernels
 from partita_cpu.kernels.attention.cache_attention import (
     Cache,
     Results,
@@ -18,12 +18,15 @@ from partita_cpu.kernels.attention.cache_attention import (
     join_parts,
     scratch_floats,
 )
+from partita_cpu.kernels.attention.cache_decode import Kernels, decode_floats, decode_kernel
 from partita_cpu.kernels.attention.cache_prefill import (
     Target,
     prefill_floats,
     prefill_kernel,
     tile_shapes,
 )
+from partita_cpu.kernels.half import BFLOAT16
+from partita_cpu.llvm.tiles.attend_few import Elements
 
 _LEAST_KEYS = 256
 """Keys are cut in parts for more threads only if each part can have as many."""
@@ -120,10 +123,27 @@ def attend_places(
         return
     partial = b.empty((rows * parts * (outputs + 2),), np.float32)
     results, known = Results(b.flat(y), partial), b.constant(integers(table))
-    scratch = b.empty((threads * scratch_floats(outputs),), np.float32)
-    b.call(attend_kernel, *given, results, scratch, known, scoring.cap, work=work)
+    if choice is not None and not b.folding:
+        elements = _ELEMENTS[cache.keys.dtype]
+        scratch = b.empty((threads * decode_floats(outputs),), np.float32)
+        by = Kernels(b.constant(few_query_kernels(choice.level, elements)), scratch)
+        told = b.constant(integers([*table, elements.bytes]))
+        kind = Arithmetic.F32.exec_type(choice.level)
+        b.call(decode_kernel, *given, results, by, told, scoring.cap, work=work, exec_type=kind)
+    else:
+        scratch = b.empty((threads * scratch_floats(outputs),), np.float32)
+        b.call(attend_kernel, *given, results, scratch, known, scoring.cap, work=work)
     if settled(parts) > 1:
         b.call(join_parts, terms, results, known)
+
+
+_ELEMENTS = {
+    np.dtype(np.float32): Elements.FLOAT32,
+    np.dtype(np.float16): Elements.FLOAT16,
+    BFLOAT16: Elements.BFLOAT16,
+    np.dtype(np.int8): Elements.INT8,
+}
+"""Of caches by their types."""
 
 
 def _parts(threads: int, batch: int, kv_heads: int, queries: int, places: int) -> int:
