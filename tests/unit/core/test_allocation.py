@@ -37,11 +37,22 @@ def test_zeros_take_memory_when_they_are_written():
     dirty = [np.full(1 << 20, 7, np.uint8) for _ in range(50)]  # what the heap hands out again
     last = np.full(1 << 20, 7, np.uint8)
     del dirty
-    arrays = [host_zeros((3, 1 << 16), np.dtype(np.float32)).numpy() for _ in range(40)]
+    arrays = [host_zeros((3, 1 << 18), np.dtype(np.float32)).numpy() for _ in range(40)]
     assert max(map(touched_pages, arrays)) <= 1  # where another one begins
     arrays[20][1] = 1
     assert touched_pages(arrays[20]) >= arrays[20][1].nbytes // mmap.PAGESIZE
     assert last[-1] == 7
+
+
+def test_zeros_that_share_large_pages_are_zeros_of_their_own():
+    kept = []
+    for number in range(30):
+        array = host_zeros((3, 1 << 16), np.dtype(np.float32)).numpy()
+        assert not array.any() and array.ctypes.data % 64 == 0
+        array[...] = number
+        kept = [*kept, array][-9:]
+        for place, one in enumerate(reversed(kept)):
+            assert (one == number - place).all()
 
 
 def test_more_than_there_is_is_a_memory_error():

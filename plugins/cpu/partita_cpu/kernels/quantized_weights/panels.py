@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
+from partita.system.large_pages import lasting_bytes, lasting_copy
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing import run_shared
 from partita_cpu.jit.loop_kernel import loop
@@ -116,7 +117,7 @@ def pack_weights(
 
 def _packed_weights(w: Array, sizes: BlockSizes, threads: int) -> Array:
     flat = np.ascontiguousarray(w).reshape(-1)
-    out = np.empty(sizes.weight_bytes, np.uint8)
+    out = lasting_bytes(sizes.weight_bytes)
     column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
     threads = threads if out.nbytes >= _SHARED_BYTES else 1
     run_shared(threads, pack_weights, flat, out, sizes.columns, column_bytes, sizes.bits)
@@ -203,7 +204,7 @@ def packed(
     weights = b.prepack(
         w, ("panels", *key), lambda a: _packed_weights(a, sizes, threads), anywhere=True, form=form
     )
-    numbers = b.prepack(scales, ("scales", *key), lambda a: packed_scales(a, sizes))
+    numbers = b.prepack(scales, ("scales", *key), lambda a: lasting_copy(packed_scales(a, sizes)))
     count = sizes.panels * COLUMNS * sizes.blocks
     halves = numbers.size == 2 * count
     if zeros is None:
@@ -214,7 +215,7 @@ def packed(
     points = b.prepack(
         zeros,
         ("zero points", *key, halves, of_scales.ctypes.data),
-        lambda a: packed_zeros(unpacked_zeros(a, sizes), of_scales, sizes, halves),
+        lambda a: lasting_copy(packed_zeros(unpacked_zeros(a, sizes), of_scales, sizes, halves)),
     )
     give_back(of_scales)  # which zero points are multiplied by
     return panels_with(b, weights, numbers, points, sizes)

@@ -1,0 +1,94 @@
+"""Memory in large pages, for what is read as a whole in every run.
+
+To find the address of a page takes long where the pages of a virtual machine are pages of a larger
+memory themselves, and processors foresee reads within a page alone. The system gives large pages
+where it is asked to, of memory that is as long and begins where one may.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from typing import Any
+
+import numpy as np
+
+_PAGE = 2 << 20
+"""Bytes of a large page."""
+
+_SHARED_BYTES = 8 << 20
+"""Of memory that arrays share. It stays as long as one of them does."""
+
+_LARGEST_SHARED = 4 << 20
+"""Arrays from this size on have memory of their own, for which numpy asks for large pages."""
+
+_ALIGNMENT = 64
+"""Bytes; a cache line."""
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Shared:
+    """Memory that the next arrays come from.
+
+    Attributes:
+        free: What is left of it.
+    """
+
+    lock = threading.Lock()
+    free: Bytes = np.empty(0, np.uint8)
+
+
+def lasting_bytes(count: int) -> Bytes:
+    """So many bytes that start at a cache line; what they hold is not said.
+
+    Small ones lie side by side, and give memory back when all of them are gone: they are for what
+    is as old as its neighbours, as the weights of a model are.
+
+    Raises:
+        MemoryError: The host has no room.
+    """
+    found = shared_zeros(count)
+    if found is None:
+        raw = np.empty(count + _ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT
+        found = raw[start : start + count]
+    return found
+
+
+def shared_zeros(count: int) -> Bytes | None:
+    """The same, all 0; ``None`` for what is large, and where the system knows no large pages.
+
+    Raises:
+        MemoryError: The host has no room.
+    """
+    if count >= _LARGEST_SHARED or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    room = -(-count // _ALIGNMENT) * _ALIGNMENT
+    with _Shared.lock:
+        if room > _Shared.free.size:
+            _Shared.free = _large_pages(_SHARED_BYTES)
+        taken, _Shared.free = _Shared.free[:count], _Shared.free[room:]
+    return taken
+
+
+def lasting_copy(array: Bytes) -> Bytes:
+    """A copy of flat bytes in such memory."""
+    copy = lasting_bytes(array.size)
+    copy[...] = array
+    return copy
+
+
+def _large_pages(count: int) -> Bytes:
+    """So many bytes that begin where a large page may; small pages where there are no others."""
+    try:
+        memory = mmap.mmap(-1, count + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{count} bytes: {error}") from error
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # the system was made without them
+        return np.frombuffer(memory, np.uint8)[:count]
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % _PAGE
+    return raw[start : start + count]

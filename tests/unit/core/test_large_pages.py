@@ -1,0 +1,113 @@
+"""Memory for what is read as a whole in every run."""
+
+import concurrent.futures
+import mmap
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.system import large_pages
+from partita.system.large_pages import lasting_bytes, lasting_copy
+
+
+def flags_of(array):
+    """What the system was told of the memory that an array begins in."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first and ":" not in first:
+            low, high = (int(end, 16) for end in first.split("-"))
+            inside = low <= array.ctypes.data < high
+        elif inside and first == "VmFlags:":
+            return rest.split()
+    return []
+
+
+def owner(array):
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def has_large_pages():
+    return Path("/sys/kernel/mm/transparent_hugepage").exists()
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 100_000, 3_000_000, 5_000_000])
+def test_bytes_begin_at_a_cache_line_and_are_apart(count):
+    arrays = [lasting_bytes(count) for _ in range(5)]
+    for number, array in enumerate(arrays):
+        assert array.shape == (count,) and array.dtype == np.uint8
+        assert array.ctypes.data % 64 == 0 or not count
+        array[:] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+
+
+def test_copies():
+    given = np.arange(250, dtype=np.uint8)
+    copy = lasting_copy(given)
+    given[:] = 0
+    np.testing.assert_array_equal(copy, np.arange(250))
+
+
+def test_threads_get_bytes_of_their_own():
+    def filled(number):
+        array = lasting_bytes(70_000)
+        array[:] = number
+        return array
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        arrays = list(pool.map(filled, range(200)))
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+
+
+@pytest.mark.skipif(
+    not (sys.platform.startswith("linux") and has_large_pages()), reason="asks Linux for them"
+)
+@pytest.mark.parametrize("count", [1000, 3_000_000])
+def test_the_system_is_asked_for_large_pages(count):
+    assert "hg" in flags_of(lasting_bytes(count))
+    assert "hg" not in flags_of(np.frombuffer(mmap.mmap(-1, 8 << 20), np.uint8))
+
+
+def test_memory_is_given_back_with_its_last_array():
+    arrays = [lasting_bytes(3_000_000) for _ in range(6)]
+    last = weakref.ref(owner(arrays[2]))
+    del arrays
+    assert last() is None
+
+
+MORE = 3
+"""So many arrays of this many bytes need new memory, whatever is left."""
+BYTES = 3_900_000
+
+
+@pytest.mark.parametrize("missing", ["MADV_HUGEPAGE", None])
+def test_systems_without_large_pages(monkeypatch, missing):
+    class Plain(mmap.mmap):
+        def madvise(self, *_):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(large_pages.mmap, "mmap", Plain)
+    if missing:
+        monkeypatch.delattr(large_pages.mmap, missing, raising=False)
+    arrays = [lasting_bytes(BYTES) for _ in range(MORE)]
+    for number, array in enumerate(arrays):
+        array[:] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all() and array.ctypes.data % 64 == 0
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="numpy's memory then")
+def test_no_room_is_a_memory_error(monkeypatch):
+    def refuse(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(large_pages.mmap, "mmap", refuse)
+    with pytest.raises(MemoryError, match=r"8388608 bytes: .*Cannot allocate memory"):
+        [lasting_bytes(BYTES) for _ in range(MORE)]
