@@ -27,6 +27,7 @@ import onnx
 import onnxruntime
 from cpu_networks import BUILT
 from cpu_peers import load
+from first_compile import write_byte_code
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -183,6 +184,7 @@ def _in_a_process(code: str, *arguments: str, **environment: str) -> str:
 def first() -> None:
     """The first compile and run on a machine: no kernel is there yet."""
     print("First compile and run ever, seconds")
+    write_byte_code()
     for name in BUILT:
         with tempfile.TemporaryDirectory() as folder:
             caches = {"NUMBA_CACHE_DIR": folder, "PARTITA_CACHE_DIR": folder}
