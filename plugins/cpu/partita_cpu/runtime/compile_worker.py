@@ -97,7 +97,7 @@ def _do(job: Told, jobs: socket.socket) -> None:
     with contextlib.suppress(Exception):  # who asked will see the error when it tries by itself
         if "part" in job:
             llvm_kernel.make_level(EVERY[job["level"]], job["part"])
-        else:
+        elif job["kernel"]:
             dispatch.make_for(job["file"], job["module"], job["kernel"], tuple(job["kinds"]))
     jobs.send(job["file"].encode())
 
