@@ -266,7 +266,7 @@ class PackingRoom(NamedTuple):
     parts: Array
 
 
-@loop
+@loop(drives=True)
 def pack_blocks(
     w: int,
     whole: Array,

@@ -32,10 +32,12 @@ class Functions:
 
     Args:
         module: LLVM's module that they are written to.
+        inlines: Whether what is to be inlined is, wherever it is called; else LLVM weighs it.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, *, inlines: bool) -> None:
         self.module = module
+        self._inlines = inlines
         self._known: dict[Any, Translated | None] = {}
 
     def call(self, builder: Any, function: Any, given: Sequence[Value]) -> Value:
@@ -94,7 +96,7 @@ class Functions:
         name = self.module.get_unique_name(python.__qualname__)
         llvm = ir.Function(self.module, signature, name)
         llvm.linkage = "internal"
-        if inlined:
+        if inlined and self._inlines:
             llvm.attributes.add("alwaysinline")
         body = Body(self, python, llvm, flags, llvm.args[-1] if raises else None)
         kind = body.translate(list(taken(given, llvm.args)))

@@ -36,7 +36,7 @@ def object_of(kernel: KernelDefinition, given: Kinds) -> bytes:
     machine = _machine()
     parsed = binding.parse_assembly(text_of(kernel, given))
     parsed.data_layout = str(machine.target_data)
-    options = binding.create_pipeline_tuning_options(speed_level=2 if kernel.drives else 3)
+    options = binding.create_pipeline_tuning_options(speed_level=1 if kernel.drives else 3)
     options.loop_vectorization, options.slp_vectorization = True, False
     options.loop_unrolling = not kernel.drives
     builder = binding.create_pass_builder(machine, options)
@@ -55,7 +55,8 @@ def text_of(kernel: KernelDefinition, given: Kinds) -> str:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     with types_from(kinds):
         flat = [*received(wanted, function.args[2:])]
-        functions, given_values = Functions(module), _grouped(kernel, flat)
+        functions = Functions(module, inlines=not kernel.drives)
+        given_values = _grouped(kernel, flat)
         result, status = functions.call_kernel(builder, kernel, given_values)
     if kernel.answers:
         if result.kind != kinds.int64:
