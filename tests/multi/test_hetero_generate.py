@@ -11,7 +11,7 @@ from tiny_gguf import write_tiny_gguf
 
 import partita
 from partita.cli.main import main
-from partita.errors import InfeasiblePlanError
+from partita.errors import InfeasiblePlanError, PlanError
 from partita.generate import Generator
 from partita_cpu.plugin import CpuPlugin
 from partita_hetero.cost.device_speed import DeviceSpeed
@@ -141,11 +141,17 @@ def test_too_little_memory_says_which_context_would_fit(path, core):
 def test_layers_that_no_device_takes_as_a_whole_are_split(path, core, caplog):
     core.register_plugin(Taking("D", lambda op: op.op_type != "GroupQueryAttention"))
     core.register_plugin(Taking("E", lambda op: op.op_type == "GroupQueryAttention"))
-    with pytest.raises(partita.errors.PlanError, match="layer 0 as a whole"):
+    with pytest.raises(PlanError, match="layer 0 as a whole"):
         Generator(path, "HETERO:D,E", 64, properties={"HETERO_CONTEXT": 64}, core=core)
     compiled = Generator(path, "HETERO:D,E", 64, core=core).compiled_model
     assert {"D", "E"} == set(compiled.explain().ops_per_device)
     assert "Layers are not placed by memory: No device takes layer 0 as a whole" in caplog.text
+
+
+def test_what_no_placement_can_do_is_told_once(path, core, caplog):
+    with pytest.raises(PlanError, match="Pin 'type:Conv=CPU' matches none of"):
+        Generator(path, BOTH, 64, properties={"HETERO_PINS": "type:Conv=CPU"}, core=core)
+    assert caplog.text == ""
 
 
 def test_predictions_follow_how_full_the_cache_is(path, core):

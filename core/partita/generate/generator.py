@@ -442,8 +442,9 @@ def _compiled(
     except PlanError as error:
         if told == properties:
             raise
+        compiled = core.compile_model(model, device, dict(properties))
         _log.warning("Layers are not placed by memory: %s", error)
-        return core.compile_model(model, device, dict(properties))
+        return compiled
 
 
 def _decoder(compiled: CompiledModel) -> Decoder:
