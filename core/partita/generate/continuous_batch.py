@@ -6,8 +6,9 @@ token a run. Rows without tokens take part with padding, which is computed too; 
 can read a row alone it does, if that computes less, and between the runs that read a prompt those
 texts that go on get a token: nobody waits for all of another's prompt. Chunks that are not full are
 of 1, 2, 4, ... tokens, since a device prepares a program for every number of tokens, and prompts
-are of all lengths. A new text joins as soon as a row is free (a decoder whose cache grows takes new
-ones when all rows are free), and begins behind what its row's cache holds of it already.
+are of all lengths. A new text joins as soon as a row is free, and begins behind what its cache
+holds of it already. A decoder whose cache grows takes new ones when all rows are free, and reads
+their prompts so that all end at the same place.
 """
 
 from __future__ import annotations
@@ -145,11 +146,14 @@ class ContinuousBatch:
             self._decoder.reset()
             for row in self._rows:
                 row.held.clear()
+        length = len(self._waiting[0].prompt) if self._waiting else 0
         while self._waiting:
             free = [row for row in self._rows if row.generation is None]
             if not free:
                 return
             generation = self._waiting[0]
+            if self._decoder.counts_places and len(generation.prompt) != length:
+                return  # its beginning would be another place; it waits for those before it
             known = [_common(row.held, generation.prompt) for row in free]
             best = known.index(max(known))
             row = free[best]
@@ -165,6 +169,8 @@ class ContinuousBatch:
     def _plan(self) -> _Run:
         """Which rows read how many tokens in the next run."""
         going = [row for row in self._rows if row.pending]
+        if self._decoder.capacity is None:
+            return self._of_growing(going)
         prompts = [row for row in going if row.pending > 1]
         if not self._decoder.takes_rows:
             return self._of_all(going)
@@ -176,6 +182,18 @@ class ContinuousBatch:
         together = self._of_all(going)
         alone = _Run(self._size_of_run([first], self._most([first])), [first], alone=True)
         return min(together, alone, key=lambda run: run.cost(len(self._rows)))
+
+    def _of_growing(self, going: Sequence[_Row]) -> _Run:
+        """A run behind which prompts are nearer to their common end.
+
+        All texts began together. A row that takes no part has a gap in its cache, which models with
+        windows or distances by places of the cache would count: so shorter prompts begin later, and
+        nothing but the beginning of a row is ever a gap.
+        """
+        longest = max(row.pending for row in going)
+        others = [row.pending for row in going if row.pending < longest]
+        count = _size_within(longest - max(others, default=0), self._chunk)
+        return _Run(count, [row for row in going if row.pending == longest])
 
     def _of_all(self, going: Sequence[_Row]) -> _Run:
         """A run of all rows in which prompts are read, or each text gets a token."""
@@ -198,8 +216,7 @@ class ContinuousBatch:
         """Tokens of the next run of these rows, at most so many; those that lack few step back."""
         shortest = min(prompts, key=lambda row: row.pending)
         size = _size_within(min(shortest.pending, most), self._chunk)
-        # A cache that grows has a place for each token that was ever read.
-        if self._decoder.capacity is None or size in (shortest.pending, self._chunk):
+        if size in (shortest.pending, self._chunk):
             return size
         larger = min(2 * size, self._chunk)
         fits = larger <= most and shortest.can_step_back(larger - shortest.pending)

@@ -92,6 +92,8 @@ class Decoder:
     Attributes:
         batch: Sequences that one run takes.
         capacity: Tokens that a row has room for; ``None`` if the cache grows.
+        counts_places: Whether tokens are known by their places in a cache that grows, for want of
+            positions that are given or counted by the mask: texts of a batch must be of one length.
         request: What computes it; caches that devices keep are its states.
 
     Raises:
@@ -108,6 +110,9 @@ class Decoder:
             )
         self.batch: int = self._ports.batch
         self.capacity = self._ports.capacity
+        counted = any(op.op_type == "CumSum" for op in compiled.model.ops)
+        told = counted or "position_ids" in self._ports.inputs
+        self.counts_places: bool = not (self._ports.is_fixed or told)
         self.request = compiled.create_infer_request()
         self._of_row: InferRequest | None = None
         self._row = 0

@@ -25,6 +25,7 @@ class CheckedDecoder:
     def __init__(self, batch, capacity, takes_rows=False):
         self.batch, self.capacity, self.takes_rows = batch, capacity, takes_rows
         self.held = np.full((batch, capacity), -1)
+        self.counts_places = False
         self.sizes = []
         self.fails = False
 
