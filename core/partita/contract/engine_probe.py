@@ -45,8 +45,12 @@ class Probe:
 
     def _refusal(self, model: Model, op: Op) -> Reason | None:
         for value in (*op.node.inputs, *op.node.outputs):
-            if value is not None and (kind := str(value.type)) not in self._types:
-                return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"{kind}; takes {_listed(self._types)}")
+            if value is None or not value.name:  # an input or output that is left out
+                continue
+            if (kind := str(value.type)) not in self._types:
+                found = f"'{value.name}' has no known type" if value.type is None else kind
+                takes = _listed(self._types)
+                return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"{found}; takes {takes}")
         if op.op_type in self._wrong and op.domain in ("", "ai.onnx"):
             return Reason(ReasonCode.UNSUPPORTED_OP, f"computes {op.op_type} otherwise than ONNX")
         if any(str(attribute.type) == "GRAPH" for attribute in op.node.attributes.values()):

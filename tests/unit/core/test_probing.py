@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from models import model_of, value
 from onnx import parser
 
 import partita
@@ -58,6 +59,28 @@ def test_answers():
         "Cast_1": (ReasonCode.UNSUPPORTED_DTYPE, "DOUBLE; takes BOOL, FLOAT"),
         "If_0": (ReasonCode.UNSUPPORTED_ATTRIBUTE, "has a body, which cannot stand alone"),
     }
+
+
+def test_outputs_that_are_left_out_need_no_type():
+    """As decoders leave out the mean and the variance of a normalization."""
+    node = onnx.helper.make_node(
+        "SkipSimplifiedLayerNormalization",
+        ["x", "y", "scale"],
+        ["normalized", "", "", "sum"],
+        "norm",
+        domain="com.microsoft",
+    )
+    named = {name: value(name, ["n", 4]) for name in ("x", "y", "normalized", "sum")}
+    model = model_of(
+        [node],
+        [named["x"], named["y"], value("scale", [4])],
+        [named["normalized"], named["sum"]],
+    )
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    loaded = []
+    probe = Probe(loaded.append, {"FLOAT"})
+    assert not probe.query(partita.Core().read_model(model), "ENGINE").reasons
+    assert len(loaded) == 1
 
 
 def test_operators_that_are_computed_otherwise():
