@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from partita.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from partita.reason import Reason
@@ -232,22 +232,55 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {told}".removesuffix(": ")
 
 
-def wrong_answer(device: str, member: str, found: object, due: str) -> PluginError:
+def wrong_answer(
+    device: str, member: str, found: object, due: str, kind: type[PartitaError] = PluginError
+) -> PartitaError:
     """What is raised where a plugin answers with something else than is due.
 
     Args:
         device: Who answered.
         member: What was asked.
-        found: The answer: a short number is told as it is written, of all else the type.
+        found: The answer; told as :func:`shown` has it.
         due: What is expected, for the message.
+        kind: The error.
 
     Example:
         >>> wrong_answer("TOY", "explain", None, "an Explanation is due").args[0]
         "Device 'TOY' answered explain with NoneType; an Explanation is due. Tell its author."
     """
-    written = repr(found) if type(found) in (bool, int, float) else ""
-    told = written if 0 < len(written) < 40 else type(found).__name__
-    return PluginError(f"Device '{device}' answered {member} with {told}; {due}. Tell its author.")
+    return kind(f"Device '{device}' answered {member} with {shown(found)}; {due}. Tell its author.")
+
+
+_FEW = 8
+_SHORT = 40
+
+
+def shown(found: object) -> str:
+    """What a plugin gave, for a message: plain and short things as they are written, else the type.
+
+    What a plugin's own class writes may have no end, or raise.
+
+    Example:
+        >>> shown([0, "a"]), shown(10**9999), shown(int)
+        ("[0, 'a']", 'int', 'class int')
+    """
+    parts: Sequence[object] = (found,)
+    if isinstance(found, (list, tuple)) and type(found) in (list, tuple):
+        parts = found
+    if len(parts) <= _FEW and all(_is_short(part) for part in parts):
+        return repr(found)
+    if isinstance(found, type):
+        return f"class {found.__name__[:_SHORT]}"
+    return type(found).__name__[:_SHORT]
+
+
+def _is_short(found: object) -> bool:
+    """Whether something is a number or a text that is soon written."""
+    if isinstance(found, str):
+        return type(found) is str and len(found) <= _SHORT
+    if isinstance(found, int):
+        return type(found) in (int, bool) and -(10**_SHORT) < found < 10**_SHORT
+    return type(found) is float
 
 
 def message_of(error: BaseException) -> str | None:

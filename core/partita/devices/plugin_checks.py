@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Mapping
 
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.devices.device_string import is_device_id, is_device_name, join
-from partita.errors import DeviceError, DeviceUnavailableError, PluginError, raised_as, wrong_answer
+from partita.errors import (
+    DeviceError,
+    DeviceUnavailableError,
+    PluginError,
+    raised_as,
+    shown,
+    wrong_answer,
+)
 from partita.properties.deferred import DeferredProperties
+
+_MOST_DEVICES = 1 << 12
+"""Ids that a plugin is asked for; it may answer with an iterator without end."""
 
 
 def check_plugin(plugin: object, origin: str) -> None:
@@ -18,12 +29,12 @@ def check_plugin(plugin: object, origin: str) -> None:
         PluginError: It is no plugin, or violates the contract; says how.
     """
     if not isinstance(plugin, DevicePlugin):
-        raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
+        raise PluginError(f"'{origin}' provides {shown(plugin)}, which is no partita.DevicePlugin.")
     name = getattr(plugin, "device_name", None)
     if not isinstance(name, str) or not is_device_name(name):
         raise PluginError(
-            f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
-            "e.g. 'MYDEV'."
+            f"'{origin}' names its device {shown(name)}; a device name is capitals, digits and "
+            "'_', e.g. 'MYDEV'."
         )
     with raised_as(PluginError, f"Device '{name}' of '{origin}' failed to answer api_version"):
         version = plugin.api_version
@@ -42,7 +53,7 @@ def check_plugin(plugin: object, origin: str) -> None:
     if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
         raise PluginError(
             f"Device '{name}' of '{origin}' needs 'properties_type', a subclass of "
-            f"partita.DeviceProperties; found {schema!r}."
+            f"partita.DeviceProperties; found {shown(schema)}."
         )
 
 
@@ -54,17 +65,15 @@ def usable_ids(plugin: DevicePlugin) -> list[str]:
     """
     what = f"Device '{plugin.device_name}' cannot be used"
     with raised_as(DeviceUnavailableError, what, DeviceError):
-        ids = list(plugin.device_ids())
+        ids = list(itertools.islice(plugin.device_ids(), _MOST_DEVICES))
     if not ids:
         raise DeviceUnavailableError(
             f"Device '{plugin.device_name}' found no hardware. Install its driver, or use another "
             "device: 'partita devices' lists them."
         )
-    if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
-        raise DeviceUnavailableError(
-            f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "
-            "letters, digits, '_' and '-' are due."
-        )
+    if not all(isinstance(i, str) and is_device_id(i) for i in ids) or len(set(ids)) < len(ids):
+        due = "different strings of letters, digits, '_' and '-' are due"
+        raise wrong_answer(plugin.device_name, "device_ids", ids, due, DeviceUnavailableError)
     return ids
 
 

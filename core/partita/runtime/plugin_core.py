@@ -14,7 +14,7 @@ from partita.devices.device_string import join
 from partita.devices.plugin_checks import describe
 from partita.devices.registry import Registry
 from partita.devices.settings import Settings
-from partita.errors import CompileError, DeviceError, PluginError, raised_as
+from partita.errors import CompileError, DeviceError, PluginError, raised_as, shown, wrong_answer
 from partita.properties.values import Config
 
 if TYPE_CHECKING:
@@ -175,10 +175,7 @@ def identity_with(plugin: DevicePlugin, properties: DeviceProperties) -> str:
     with raised_as(PluginError, f"Device '{plugin.device_name}' failed to give its identity"):
         answer = plugin.identity(properties)
     if not isinstance(answer, str):
-        raise PluginError(
-            f"Device '{plugin.device_name}' answered identity with {type(answer).__name__}; a text "
-            "is due."
-        )
+        raise wrong_answer(plugin.device_name, "identity", answer, "a text is due")
     return answer
 
 
@@ -192,21 +189,15 @@ def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model)
     with raised_as(PluginError, what):
         result = plugin.query_model(model, properties)
     if not isinstance(result, QueryResult):
-        raise PluginError(
-            f"Device '{plugin.device_name}' answered query_model with "
-            f"{type(result).__name__}; a QueryResult is due."
-        )
+        raise wrong_answer(plugin.device_name, "query_model", result, "a QueryResult is due")
     if not isinstance(result.reasons, Mapping):
-        raise PluginError(
-            f"Device '{plugin.device_name}' answered query_model with reasons that are "
-            f"{type(result.reasons).__name__}; a dict of operation to Reason is due."
-        )
+        due = "a dict of operation to Reason is due"
+        raise wrong_answer(plugin.device_name, "the reasons of query_model", result.reasons, due)
     for op, reason in result.reasons.items():
         if not isinstance(reason, Reason):
-            raise PluginError(
-                f"Device '{plugin.device_name}' answered query_model with {reason!r} for '{op}'; a "
-                "Reason is due, or None for what it takes."
-            )
+            due = "a Reason is due, or nothing for what it takes"
+            asked = f"the reasons of query_model for {shown(op)}"
+            raise wrong_answer(plugin.device_name, asked, reason, due)
     return result
 
 
@@ -229,18 +220,15 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
     with raised_as(CompileError, what):
         made = make()
     if not isinstance(made, DeviceModel):
-        raise PluginError(
-            f"Device '{plugin.device_name}' answered compile_model with "
-            f"{type(made).__name__}; a DeviceModel is due."
-        )
+        raise wrong_answer(plugin.device_name, "compile_model", made, "a DeviceModel is due")
     with raised_as(CompileError, what):
         complete = _is_complete(made)
     if not complete:
-        raise PluginError(
-            f"Device '{plugin.device_name}' answered compile_model with a {type(made).__name__} "
-            "that is not complete: its __init__ must call "
-            "super().__init__(model, properties, device)."
+        due = (
+            "one is due that is complete: its __init__ must call "
+            "super().__init__(model, properties, device)"
         )
+        raise wrong_answer(plugin.device_name, "compile_model", made, due)
     elapsed = (time.perf_counter() - start) * 1e3
     _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)
     return made

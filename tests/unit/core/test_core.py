@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import subprocess
 import sys
 
@@ -260,11 +261,46 @@ def test_answers_of_a_wrong_type():
 def test_answers_with_wrong_parts():
     plugin = ToyDevice()
     plugin.query_model = lambda model, properties: QueryResult.of("TOY", {"neg": "no"})
-    with pytest.raises(PluginError, match=r"'TOY' answered query_model with 'no' for 'neg'; a Rea"):
+    with pytest.raises(PluginError, match=r"reasons of query_model for 'neg' with 'no'; a Reason"):
         core_with(plugin).query_model(neg(), "TOY")
     plugin.query_model = lambda model, properties: QueryResult("TOY", {}, ["no"])
-    with pytest.raises(PluginError, match=r"with reasons that are list; a dict of operation to"):
+    with pytest.raises(PluginError, match=r"reasons of query_model with \['no'\]; a dict of op"):
         core_with(plugin).query_model(neg(), "TOY")
+
+
+class Endless:
+    """What cannot be written."""
+
+    def __repr__(self):
+        raise RuntimeError("nobody can tell")
+
+
+WRITTEN = {
+    "raises": Endless(),
+    "text": "x" * 10**6,
+    "list": [0] * 10**6,
+    "number": 10**9999,
+    "within": [Endless()],
+}
+
+
+@pytest.mark.parametrize("answer", WRITTEN.values(), ids=WRITTEN)
+def test_what_is_told_of_a_wrong_answer_is_short_and_needs_no_code_of_the_plugin(answer):
+    plugin = ToyDevice()
+    plugin.query_model = lambda model, properties: QueryResult("TOY", {}, {"neg": answer})
+    told = f"for 'neg' with {type(answer).__name__}; a Reason is due"
+    with pytest.raises(PluginError, match=told):
+        core_with(plugin).query_model(neg(), "TOY")
+    plugin.device_ids = lambda: [answer, None]
+    with pytest.raises(DeviceUnavailableError, match="answered device_ids with list; different"):
+        core_with(plugin).compile_model(neg(), "TOY")
+
+
+def test_a_plugin_whose_ids_have_no_end():
+    plugin = ToyDevice()
+    plugin.device_ids = lambda: itertools.repeat("0")
+    with pytest.raises(DeviceUnavailableError, match="answered device_ids with list; different"):
+        core_with(plugin).compile_model(neg(), "TOY")
 
 
 FACTS = ["execution_devices", "optimal_number_of_infer_requests", "explain", "extra_properties"]
@@ -333,14 +369,16 @@ def test_a_model_with_a_part_of_a_wrong_type(member):
             setattr(compiled, member, [3])
             return compiled
 
-    with pytest.raises(PluginError, match=r"a ToyCompiled that is not complete"):
+    with pytest.raises(PluginError, match=r"with ToyCompiled; one is due that is complete"):
         core_with(Odd()).compile_model(neg(), "TOY")
 
 
 def test_an_export_that_is_no_bytes(monkeypatch):
     monkeypatch.setattr(ToyCompiled, "export_model", lambda model: "text")
     compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
-    with pytest.raises(PluginError, match=r"'TOY' answered export_model with str; bytes are due"):
+    with pytest.raises(
+        PluginError, match=r"'TOY' answered export_model with 'text'; bytes are due"
+    ):
         compiled.export_model()
 
 
@@ -354,7 +392,7 @@ def test_a_model_whose_base_was_not_made():
 
     plugin = ToyDevice()
     plugin.compile_model = lambda model, properties: Bare()
-    with pytest.raises(PluginError, match=r"'TOY' answered .* a Bare .* must call super\(\)"):
+    with pytest.raises(PluginError, match=r"'TOY' answered .* with Bare; .* must call super\(\)"):
         core_with(plugin).compile_model(neg(), "TOY")
 
 
@@ -377,7 +415,7 @@ def test_runners_that_are_none(make, kind, message):
     ("answer", "message"),
     [
         (raising(RuntimeError("bad")), "'TOY' failed to give its identity: RuntimeError: bad"),
-        (lambda properties: 7, "'TOY' answered identity with int; a text is due"),
+        (lambda properties: 7, "'TOY' answered identity with 7; a text is due"),
     ],
 )
 def test_identities_that_are_none(tmp_path, answer, message):
