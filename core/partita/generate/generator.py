@@ -22,6 +22,12 @@ from partita.errors import (
 )
 from partita.generate import model_source, weight_traffic
 from partita.generate.caches.cache_types import require_known
+from partita.generate.context_room import (
+    new_tokens,
+    require_count,
+    require_tokens,
+    usual_context,
+)
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
@@ -41,9 +47,6 @@ from partita.model.prompt_chunk import chunk_tokens
 from partita.runtime.compiled_model import CompiledModel
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_CONTEXT = 4096
-"""Tokens of the context if none is asked for and the model was made for more."""
 
 Prompt = str | Sequence[int]
 """A text, or its tokens."""
@@ -123,7 +126,7 @@ class Generator:
     ) -> None:
         require_known(cache_type)
         for name, value in (("batch", batch), ("chunk", chunk), ("context", context)):
-            _require_count(name, value)
+            require_count(name, value)
         self._tokenizer = tokenizer
         self._make_tokenizer = None
         stored: int | None = None
@@ -146,7 +149,7 @@ class Generator:
                 model = source.read(core, context)
                 stored = source.weight_bytes
             ports = DecoderPorts.of(model)
-            room = context or ports.capacity or self._usual_context()
+            room = context or ports.capacity or usual_context(self.longest)
             device = device or core.default_device
             weights = stored or model.weight_bytes
             check_memory(core, device, weights, ports.cache_bytes(batch, 1, cache_type), room)
@@ -304,7 +307,8 @@ class Generator:
         """Checks a prompt and what is asked of it."""
         stop = [stop] if isinstance(stop, str) else stop
         tokens = self._tokens_of(prompt, formatted)
-        limit = self._limit(len(tokens), max_new_tokens)  # before millions of them are looked at
+        # Before millions of them are looked at.
+        limit = new_tokens(len(tokens), max_new_tokens, self.context, self.longest)
         known = self._tokenizer_if_any()
         if stop and known is None:
             raise InputError("Stop words need a tokenizer; give Generator one.")
@@ -345,8 +349,7 @@ class Generator:
     def _checked(self, tokens: Sequence[int]) -> int:
         """The size of the vocabulary, in which all tokens are."""
         size = self._vocabulary_size
-        if len(tokens) == 0:
-            raise InputError("The prompt has no tokens; at least one is needed to begin with.")
+        require_tokens(tokens)
         for place, token in enumerate(tokens):
             if not isinstance(token, Integral) or isinstance(token, bool):
                 raise InputError(
@@ -359,23 +362,6 @@ class Generator:
                     f"knows 0 to {size - 1}."
                 )
         return size
-
-    def _limit(self, prompt: int, max_new_tokens: int | None) -> tuple[int, str]:
-        """How many tokens may follow a prompt, and why no more."""
-        _require_count("max_new_tokens", max_new_tokens)
-        room = self.context - prompt
-        wanted = 1 if max_new_tokens is None else max_new_tokens
-        if wanted <= room:
-            return (room, "context") if max_new_tokens is None else (max_new_tokens, "length")
-        longer = f"the model takes a context of up to {self.longest}"
-        if self.longest is None or prompt + wanted > self.longest:
-            longer = "shorten the prompt" if room < 1 else f"at most {room} new tokens fit"
-        elif room >= 1:
-            longer = f"at most {room} new tokens fit, and {longer}"
-        raise ContextLengthError(
-            f"A prompt of {prompt} tokens and {wanted} new ones do not fit into the context of "
-            f"{self.context} tokens; {longer}."
-        )
 
     def _check_length(self, context: int | None) -> None:
         """Refuses a context that the model was not made for."""
@@ -393,11 +379,7 @@ class Generator:
                 f"The model has room for {capacity} tokens, and a context of {context} is asked "
                 f"for; ask for at most {capacity}."
             )
-        return context or capacity or self._usual_context()
-
-    def _usual_context(self) -> int:
-        """What the model was made for, but not so much that its cache takes all memory."""
-        return min(DEFAULT_CONTEXT, self.longest or DEFAULT_CONTEXT)
+        return context or capacity or usual_context(self.longest)
 
     def _usual_chunk(self) -> int:
         """As many tokens as weights and cache leave memory for."""
@@ -410,13 +392,6 @@ class Generator:
         shape = self.compiled_model.output("logits").shape or (None,)
         size = shape[-1]
         return size if isinstance(size, int) else self.tokenizer.vocabulary_size
-
-
-def _require_count(name: str, value: int | None) -> None:
-    """Refuses what is given for a number of something and is none."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if value is not None and not (whole and value >= 1):
-        raise InputError(f"{name}={value}; it is a whole number above 0.")
 
 
 def _warn_of_packages() -> None:

@@ -123,6 +123,35 @@ def test_a_conversation_repeats_what_was_said(cli):
 
 
 @pytest.mark.parametrize(
+    ("prompt", "options", "told"),
+    [
+        ("", (), "The prompt has no tokens"),
+        ("w1 " * 48, (), "A prompt of 48 tokens and 1 new ones do not fit into the context of 48"),
+        ("w1 w2", ("--context", 4, "--max-new-tokens", 3), "at most 2 new tokens fit"),
+    ],
+)
+def test_a_prompt_without_room_is_refused_before_the_model_is_compiled(
+    cli, monkeypatch, prompt, options, told
+):
+    compiled = []
+    monkeypatch.setattr(partita.Core, "compile_model", lambda *_, **__: compiled.append(None))
+    for form in ((), ("--json",)):
+        code, out, err = cli("--prompt", prompt, *options, *form)
+        assert (code, compiled) == (1, [])
+        assert told in err
+        assert "interrupted" not in out
+
+
+def test_an_error_in_the_middle_of_a_conversation_is_told_in_json(cli):
+    code, out, err = cli("--chat", "--json", "--max-new-tokens", 3, stdin="w5\n" + "w6 " * 48)
+    first, second = json.loads(out)["answers"]
+    assert (code, first["finish"], first["error"]) == (1, "length", None)
+    assert (second["finish"], second["tokens"]) == ("error", [])
+    assert "do not fit into the context" in second["error"]
+    assert second["error"] in err
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--prompt", "w1 " * 48], "A prompt of 48 tokens and 1 new ones do not fit into the con"),

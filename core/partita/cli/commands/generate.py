@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,9 +22,11 @@ from partita.cli.arguments import (
 )
 from partita.cli.output import Output, megabytes
 from partita.contract.device_plugin import DecoderRequest
-from partita.errors import InputError, ModelNotFoundError
+from partita.errors import InputError, ModelNotFoundError, PartitaError, in_words
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
+from partita.generate.context_room import new_tokens, require_tokens, usual_context
+from partita.generate.decoder_ports import DecoderPorts
 from partita.generate.generation import Piece
 from partita.generate.generator import Generator, SamplingOptions
 from partita.generate.memory_bandwidth import MemoryBandwidth, measure
@@ -33,6 +35,7 @@ from partita.generate.request_size import with_request_size
 from partita.generate.sampling import Sampling
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
+from partita.model.model import Model
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 
@@ -45,13 +48,15 @@ class Answer:
         prompt: What was asked, as the user wrote it.
         text: The text so far.
         tokens: Its tokens.
-        finish: Why it ended; ``"interrupted"`` until it does.
+        finish: Why it ended; ``"interrupted"`` until it does, ``"error"`` if it could not.
+        error: What kept it from ending.
     """
 
     prompt: str
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     finish: str = "interrupted"
+    error: str | None = None
 
 
 def add_parser(commands: Commands) -> None:
@@ -148,7 +153,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         _ = tokenizer.chat_template, _input()
     else:
         first = [next(prompts)]
-    length = len(first[0][1]) or None if first else None
+        source = _with_room(source, first[0][1], args.max_new_tokens)
+    length = len(first[0][1]) if first else None
     request = DecoderRequest(prompt=length, new=args.max_new_tokens)
     properties = with_request_size(core, device, properties_of(args), request)
     with out.progress(f"compiling for {device}", None):
@@ -163,8 +169,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         for asked, prompt in itertools.chain(first, prompts):
             answers.append(Answer(asked))
-            pieces = generator.generate(prompt, formatted=args.chat, **choices)
-            _answer(pieces, answers[-1], out, args.json)
+            try:
+                pieces = generator.generate(prompt, formatted=args.chat, **choices)
+                _answer(pieces, answers[-1], out, args.json)
+            except PartitaError as error:
+                answers[-1].finish, answers[-1].error = "error", in_words(error)
+                raise
     finally:  # one who interrupts it wants to know what came so far, too
         summary = _summary(core, generator)
         if args.json:
@@ -189,6 +199,23 @@ def _source(model: str, out: Output) -> ModelSource:
     if not isinstance(named, Path):
         raise ModelNotFoundError(f"'{model}' is no language model; give a GGUF, ONNX or IR file.")
     return model_source.find(named)
+
+
+def _with_room(source: ModelSource, prompt: Sequence[int], new: int | None) -> ModelSource:
+    """The model, refused once it is read if a prompt has no room: before it is compiled.
+
+    Raises:
+        InputError: The prompt has no tokens.
+    """
+    require_tokens(prompt)
+
+    def read(core: Core, context: int | None) -> Model:
+        model = source.read(core, context)
+        room = context or DecoderPorts.of(model).capacity or usual_context(source.longest)
+        new_tokens(len(prompt), new, room, source.longest)
+        return model
+
+    return replace(source, read=read)
 
 
 def _prompts(
