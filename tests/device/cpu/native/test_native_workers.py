@@ -89,7 +89,7 @@ def test_others_find_kernels_of_any_module(tmp_path):
 
         made = dispatch.order(CALLS)
         compile_pool.wait(made)
-        print(len(made) == len(CALLS), all(map(disk_cache.there, made)), compiled_here())
+        print(len(made) == len(CALLS), all(map(disk_cache.is_stored, made)), compiled_here())
         """
     assert python(code, tmp_path) == "True True False"
 
@@ -114,7 +114,7 @@ def test_others_find_kernels_that_are_made_of_functions(tmp_path, kernel, kinds,
         found = [kernel for kernel in kernels if kernel.__qualname__ == {kernel!r}]
         made = dispatch.compile_order([(kernel, {kinds}) for kernel in found])
         compile_pool.wait(made)
-        print(bool(made) and all(map(disk_cache.there, made)), compiled_here())
+        print(bool(made) and all(map(disk_cache.is_stored, made)), compiled_here())
         print(*{{kernel.home for kernel in found}})
         """
     assert python(code, tmp_path) == f"True False\npartita_cpu.kernels.{home}"
