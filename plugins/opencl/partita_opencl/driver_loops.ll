@@ -73,9 +73,9 @@ end:
   ret i64 %i
 }
 
-; Calls functions in order, each with four words.
+; Calls functions in order, each with five words.
 ;
-; A record is five words: the function, and what it takes. What it returns is zero if it agreed. Returned
+; A record is six words: the function, and what it takes. What it returns is zero if it agreed. Returned
 ; are how many did, and, in the upper half, what the one behind them returned.
 
 define i64 @call_all(i64 %count, ptr %records) {
@@ -88,7 +88,7 @@ head:
   br i1 %more, label %body, label %end
 
 body:
-  %first = mul i64 %i, 5
+  %first = mul i64 %i, 6
   %at_function = getelementptr i64, ptr %records, i64 %first
   %address = load i64, ptr %at_function, align 8
   %function = inttoptr i64 %address to ptr
@@ -100,7 +100,9 @@ body:
   %c = load i64, ptr %at_c, align 8
   %at_d = getelementptr i64, ptr %at_function, i64 4
   %d = load i64, ptr %at_d, align 8
-  %status = call i32 %function(i64 %a, i64 %b, i64 %c, i64 %d)
+  %at_e = getelementptr i64, ptr %at_function, i64 5
+  %e = load i64, ptr %at_e, align 8
+  %status = call i32 %function(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e)
   %next = add i64 %i, 1
   %good = icmp eq i32 %status, 0
   br i1 %good, label %head, label %refused

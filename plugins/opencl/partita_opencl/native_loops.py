@@ -31,7 +31,7 @@ class Loop:
 
 @functools.cache
 def call_all() -> Loop:
-    """Takes the number of calls, and where their words are: a function's address, four for it.
+    """Takes the number of calls, and where their words are: a function's address, five for it.
 
     It returns how many returned zero, in order, and in the upper 32 bits what the next one did.
     """

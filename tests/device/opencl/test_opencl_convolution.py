@@ -1,9 +1,12 @@
 """Convolutions of device OPENCL, by tiles and by registers, against onnxruntime."""
 
+import itertools
+
+import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from .comparison import build, check, check_single, floats
+from .comparison import build, check, check_single, compiled, floats
 
 CONVOLUTIONS = [
     # input, weights, attributes
@@ -92,3 +95,25 @@ def test_conv_transpose(x, w, attrs):
     bias = floats(w[1] * attrs.get("group", 1), seed=2)
     inputs = [floats(*x), floats(*w, seed=1), bias]
     check_single("ConvTranspose", inputs, attrs, constant=(1, 2), atol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])
+def test_convolutions_alike_share_the_table_of_their_taps(tiling):
+    def constants_of(count):
+        names = ["x", *(f"v{n}" for n in range(1, count)), "y"]
+        nodes = [
+            helper.make_node("Conv", [a, f"w{n}"], [b], pads=[1] * 4)
+            for n, (a, b) in enumerate(itertools.pairwise(names))
+        ]
+        weights = [
+            numpy_helper.from_array(floats(8, 8, 3, 3, seed=n) * np.float32(72**-0.5), f"w{n}")
+            for n in range(count)
+        ]
+        model = build(nodes, {"x": floats(1, 8, 6, 7)}, ["y"], weights)
+        check(model, {"x": floats(1, 8, 6, 7, seed=4)})
+        (plan,) = compiled(model, TILING=tiling).device_model.plans.values()
+        return plan.constants.nbytes
+
+    smallest = 4 * 4 * 9  # a row of four integers for each tap
+    assert constants_of(1) >= smallest
+    assert constants_of(4) - constants_of(1) < smallest  # a border's zero each, where there are any

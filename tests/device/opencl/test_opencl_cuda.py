@@ -14,21 +14,23 @@ import pytest
 
 from partita import HostTensor
 from partita_opencl.cuda import shared_memory, trial
+from partita_opencl.cuda.argument_table import ArgumentTable
 from partita_opencl.cuda.cuda_device import CudaSide
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
 from partita_opencl.cuda.ptx import for_cuda
-from partita_opencl.cuda.replay import Kernel, Replay, grid
+from partita_opencl.cuda.replay import Kernel, Replay, grid, launch_once
 from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_of
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.run_turns import Turns
-from partita_opencl.runtime import bound_plan
+from partita_opencl.runtime import bound_plan, execution_plan
 from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.driver_loops import DriverKernel
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 from .comparison import compiled, floats
 from .test_opencl_host_memory import chain
+from .test_opencl_varying_shapes import counted, request_and_judge
 
 OUT_OF_MEMORY = 2
 
@@ -66,7 +68,7 @@ class HostDriver:
         self.calls.append(name)
         known = getattr(type(self), f"do_{name}", None)
         done = (lambda *_: 0) if known is None else functools.partial(known, self)
-        if len(FUNCTIONS[name]) > 4:
+        if len(FUNCTIONS[name]) > 5:
             return done
         # Called by native code too, which is told where they are.
         return self.made.setdefault(name, ctypes.CFUNCTYPE(ctypes.c_int, *FUNCTIONS[name])(done))
@@ -81,7 +83,7 @@ class HostDriver:
 
     def do_cuGraphAddKernelNode_v2(self, node, _graph, before, count, parameters) -> int:
         assert count == (1 if self.nodes else 0)
-        assert not count or before[0] == len(self.nodes)
+        assert not count or _at(before, ctypes.c_uint64).value == len(self.nodes)
         self.nodes.append(Node.from_buffer_copy(_at(parameters, Node)))
         self.enabled.append(True)
         _at(node, ctypes.c_void_p).value = len(self.nodes)
@@ -102,6 +104,13 @@ class HostDriver:
             if enabled:
                 pointers = ctypes.cast(node.params, ctypes.POINTER(ctypes.c_void_p))
                 self.kernels[node.func]([*node.grid], [*node.block], pointers)
+        return 0
+
+    def do_cuLaunchKernel(self, function, *sizes_and_rest) -> int:
+        *sizes, shared, _stream, pointers, extra = sizes_and_rest
+        assert (shared, extra) == (0, None)
+        pointers = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
+        self.kernels[function.value](sizes[:3], sizes[3:], pointers)
         return 0
 
     def do_cuMemcpyDtoHAsync_v2(self, target, source, size, _stream) -> int:
@@ -180,6 +189,47 @@ def test_kernels_of_a_graph_get_their_arguments_in_order() -> None:
     stream.finish()
     assert buffers[2].array.tolist() == [23.0] * 8
     assert driver.pushed == 0
+
+
+def test_a_kernel_is_launched_once_with_its_arguments() -> None:
+    driver = HostDriver()
+    driver.kernels[7] = add
+    one, other = (Buffer(np.full(8, value, np.float32)) for value in (10, 0))
+    kernel = Kernel(Program({"add": 7}), "add", (8,), (4,))
+    cuda = Cuda(driver, 0)
+    launch_once(cuda, kernel, [one, other, np.float32(2).tobytes()], Stream(cuda))
+    assert other.array.tolist() == [12.0] * 8
+    assert driver.pushed == 0
+
+
+def test_no_kernels_are_a_graph_too() -> None:
+    driver = HostDriver()
+    stream = Stream(Cuda(driver, 0))
+    Replay(Cuda(driver, 0), [], []).launch(stream)
+    stream.finish()
+    assert driver.nodes == []
+    assert driver.pushed == 0
+
+
+def test_arguments_lie_apart_as_they_were_given() -> None:
+    buffers = [Buffer(np.zeros(8, np.float32)) for _ in range(2)]
+    texts = [b"\1", bytes(40), b"\2\0\0\0", bytes(range(33, 64)) + b"\0", b"\3\0"]
+    given = [[texts[0], buffers[0], None], [], [*texts[1:4], *buffers, buffers[0], texts[4]]]
+    table = ArgumentTable(given, address_of)
+    words = [address_of(one).to_bytes(8, "little") for one in buffers]
+    wanted = [texts[0], words[0], bytes(8), *texts[1:4], *words, words[0], texts[4]]
+    assert table.starts == [0, 3, 3, 10]
+    assert table.buffers == buffers
+
+    def held() -> list[bytes]:
+        places = zip(table.addresses.tolist(), table.sizes.tolist(), strict=True)
+        return [ctypes.string_at(*place) for place in places]
+
+    assert held() == wanted
+    assert not (table.addresses % 16).any()
+    table.change(2, 3, buffers[1])
+    wanted[6] = words[1]
+    assert held() == wanted
 
 
 def test_a_refused_command_is_told_and_the_next_run_works() -> None:
@@ -493,6 +543,26 @@ def test_the_first_run_is_opencls_and_later_ones_are_cudas(driven_by_cuda) -> No
         np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
         launches.append(sum(one.launches for one in ThroughOpenCl.made))
     assert launches == [0, 1, 2, 3]
+
+
+def test_shapes_are_prepared_for_cuda_alone_once_it_has_the_programs(
+    driven_by_cuda, monkeypatch
+) -> None:
+    by_opencl = counted(monkeypatch, bound_plan, "OpenClCommands")
+    request, wanted = request_and_judge()
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 8)).astype(np.float32) for n in range(20, 0, -1)]
+    request.infer([arrays[0]])
+    assert len(by_opencl) == 1
+    monkeypatch.setattr(execution_plan, "is_loaded", lambda _: True)
+    orders = [np.arange(20), *(rng.permutation(20) for _ in range(3))]
+    brought = [arrays[number] for order in orders for number in order]
+    held = [(x, request.infer([x])["y"]) for x in brought]
+    for x, y in held:
+        np.testing.assert_allclose(y, wanted(x), rtol=1e-3, atol=1e-4)
+    assert len(by_opencl) == 1
+    assert len(ThroughOpenCl.made) == 20
+    assert sum(one.launches for one in ThroughOpenCl.made) == len(held)
 
 
 def test_bound_calls_hand_over_the_same_commands_until_something_else_runs(driven_by_cuda) -> None:

@@ -23,6 +23,7 @@ class ArgumentTable:
         handle: What a driver knows a buffer by, 64 bits.
 
     Attributes:
+        buffers: Each buffer among them as it was made, once.
         starts: By kernel, how many arguments those before it have; at the end, how many all have.
         sizes: By argument its bytes.
         addresses: By argument where it is.
@@ -34,12 +35,18 @@ class ArgumentTable:
         self._handle = handle
         self._values = [list(values) for values in arguments]
         self.starts = list(itertools.accumulate(map(len, self._values), initial=0))
-        written = [self._bytes_of(value) for values in self._values for value in values]
-        self.sizes = np.array([len(text) for text in written], np.uint64)
-        padded = [text.ljust(-(-len(text) // _ALIGNED) * _ALIGNED, b"\0") for text in written]
-        self._places = list(itertools.accumulate(map(len, padded), initial=0))
-        self._memory = np.array(bytearray().join(padded), np.uint8)
-        self.addresses = self._memory.ctypes.data + np.array(self._places[:-1], np.uint64)
+        every = list(itertools.chain.from_iterable(self._values))
+        named = {id(value): value for value in every if type(value) is not bytes}
+        self.buffers = [value for value in named.values() if value is not None]
+        words = {key: self._bytes_of(value) for key, value in named.items()}
+        written = [value if type(value) is bytes else words[id(value)] for value in every]
+        sizes = list(map(len, written))
+        self.sizes = np.array(sizes, np.uint64)
+        self._stride = -(-max(sizes, default=1) // _ALIGNED) * _ALIGNED
+        # numpy fills the rest of each place with zeros: a large part of the time, done by Python.
+        self._memory = np.array(written, f"S{self._stride}").view(np.uint8)
+        places = np.arange(len(written), dtype=np.uint64) * np.uint64(self._stride)
+        self.addresses = self._memory.ctypes.data + places
 
     def value(self, number: int, position: int) -> Argument:
         """What a kernel has at a position."""
@@ -48,7 +55,7 @@ class ArgumentTable:
     def change(self, number: int, position: int, value: Argument) -> None:
         """Takes another buffer in the place of one."""
         self._values[number][position] = value
-        start, text = self._places[self.starts[number] + position], self._bytes_of(value)
+        start, text = self._stride * (self.starts[number] + position), self._bytes_of(value)
         self._memory[start : start + len(text)] = np.frombuffer(text, np.uint8)
 
     def _bytes_of(self, value: Argument) -> bytes:

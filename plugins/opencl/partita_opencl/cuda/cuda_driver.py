@@ -29,8 +29,8 @@ _NON_BLOCKING = 1
 _PORTABLE = 1
 """``CU_MEMHOSTALLOC_PORTABLE``: page-locked for the copies of all devices."""
 
-Call = tuple[str, int, int, int, int]
-"""A function of the driver, and four words."""
+Call = tuple[str, int, int, int, int, int]
+"""A function of the driver, and five words."""
 
 Word = ctypes.c_void_p
 Address = ctypes.c_uint64
@@ -117,6 +117,7 @@ class Cuda:
 
     def __init__(self, library: Any, number: int) -> None:
         self._library = library
+        self._addresses: dict[str, int] = {}
         self.number = number
         made = Word()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(made), number)
@@ -132,7 +133,11 @@ class Cuda:
 
     def address(self, name: str) -> int:
         """Where a function of the driver is."""
-        return ctypes.cast(getattr(self._library, name), Word).value or 0
+        found = self._addresses.get(name)
+        if found is None:
+            found = ctypes.cast(getattr(self._library, name), Word).value or 0
+            self._addresses[name] = found
+        return found
 
     def error(self, name: str, status: int) -> CudaError:
         """The error that a function returned."""
@@ -175,7 +180,7 @@ class Batch:
 
     Args:
         cuda: The device.
-        calls: Functions in order, each with four words.
+        calls: Functions in order, each with five words.
 
     Attributes:
         calls: The same.
@@ -185,8 +190,8 @@ class Batch:
         self.calls = calls
         self._cuda = cuda
         self._gone = Word()  # where the driver says which context it took away
-        pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0
-        every = ("cuCtxPushCurrent_v2", cuda.context, 0, 0, 0), *calls, pop
+        pop = "cuCtxPopCurrent_v2", ctypes.addressof(self._gone), 0, 0, 0, 0
+        every = ("cuCtxPushCurrent_v2", cuda.context, 0, 0, 0, 0), *calls, pop
         self._names = [name for name, *_ in every]
         self._words = np.array([(cuda.address(name), *given) for name, *given in every], np.uint64)
         self._given = len(every), int(self._words.ctypes.data)
@@ -229,7 +234,7 @@ class Stream:
 
     def add(self, name: str, a: int, b: int = 0, c: int = 0, d: int = 0) -> None:
         """Calls a function of the driver with up to four words, when it is its turn."""
-        self._calls.append((name, a, b, c, d))
+        self._calls.append((name, a, b, c, d, 0))
 
     def write(self, address: int, array: Array) -> None:
         """Copies an array's bytes to the device. It must stay until :meth:`finish`."""

@@ -6,8 +6,10 @@ import ctypes
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from partita_opencl.cuda.argument_table import Argument, ArgumentTable
-from partita_opencl.cuda.cuda_driver import Cuda, Stream, Word
+from partita_opencl.cuda.cuda_driver import Batch, Cuda, Stream, Word
 from partita_opencl.cuda.ptx import for_cuda
 from partita_opencl.cuda.shared_memory import address_of
 
@@ -77,7 +79,7 @@ def load(cuda: Cuda, program: Any) -> bool:
     """
     import pyopencl as cl
 
-    if not hasattr(program, "cuda"):
+    if "cuda" not in vars(program):
         ptx = for_cuda(program.get_info(cl.program_info.BINARIES)[0])
         made = None if ptx is None else _Module(cuda, ptx)
         vars(program).setdefault("cuda", made)  # another thread's may be in use already
@@ -86,7 +88,8 @@ def load(cuda: Cuda, program: Any) -> bool:
 
 def is_loaded(program: Any) -> bool:
     """Whether CUDA has an OpenCL program."""
-    return getattr(program, "cuda", None) is not None
+    # Asked for what it has not, a program of pyopencl looks for a kernel of that name.
+    return vars(program).get("cuda") is not None
 
 
 class _Arguments:
@@ -95,16 +98,20 @@ class _Arguments:
     def __init__(self, values: Sequence[Sequence[Argument]]) -> None:
         self._table = ArgumentTable(values, lambda buffer: address_of(buffer) or 0)
         self._pointers = self._table.addresses.copy()
-        self._unreached = {
-            (number, position)
-            for number, of_kernel in enumerate(values)
-            for position, value in enumerate(of_kernel)
-            if not _is_reached(value)
-        }
+        self._unreached: set[tuple[int, int]] = set()
+        if not all(map(_is_reached, self._table.buffers)):
+            self._unreached = {
+                (number, position)
+                for number, of_kernel in enumerate(values)
+                for position, value in enumerate(of_kernel)
+                if not _is_reached(value)
+            }
 
-    def of(self, number: int) -> int:
-        """Where the pointers to a kernel's arguments are."""
-        return int(self._pointers.ctypes.data) + 8 * self._table.starts[number]
+    @property
+    def places(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """By kernel where the pointers to its arguments are."""
+        starts = np.array(self._table.starts[:-1], np.uint64)
+        return self._pointers.ctypes.data + starts * np.uint64(self._pointers.itemsize)
 
     def change(self, number: int, position: int, value: Argument) -> None:
         """Takes another buffer in the place of one."""
@@ -138,16 +145,15 @@ class Replay:
         self._cuda = cuda
         self._arguments = _Arguments(arguments)
         self._programs = [kernel.program for kernel in kernels]  # which hold the machine code
-        self._nodes: list[Word] = []
-        self._parameters = [self._described(n, kernel) for n, kernel in enumerate(kernels)]
+        self._parameters = _described(kernels, self._arguments.places)
+        self._nodes = np.zeros(len(kernels), np.uint64)
         self._changed: set[int] = set()
         self._left_out: Set[int] = frozenset()
         graph, self._graph = Word(), Word()
         with cuda.current():
             cuda.call("cuGraphCreate", ctypes.byref(graph), 0)
             try:
-                for parameters in self._parameters:
-                    self._nodes.append(self._added(graph, parameters))
+                self._add_nodes(graph.value or 0)
                 cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
             finally:
                 cuda.when_gone(self, ("cuGraphDestroy", graph))
@@ -172,7 +178,7 @@ class Replay:
         """Launches all but these from now on."""
         with self._cuda.current():
             for number in numbers ^ self._left_out:
-                node = self._graph, self._nodes[number]
+                node = self._graph, int(self._nodes[number])
                 self._cuda.call("cuGraphNodeSetEnabled", *node, int(number not in numbers))
         self._left_out = frozenset(numbers)
 
@@ -184,24 +190,45 @@ class Replay:
         """
         if self._changed:
             with self._cuda.current():
+                parameters = _addresses(self._parameters)
                 for number in self._changed:
-                    what = self._graph, self._nodes[number], ctypes.byref(self._parameters[number])
-                    self._cuda.call("cuGraphExecKernelNodeSetParams_v2", *what)
+                    what = int(self._nodes[number]), parameters[number]
+                    self._cuda.call("cuGraphExecKernelNodeSetParams_v2", self._graph, *what)
             self._changed.clear()
         stream.add("cuGraphLaunch", self._graph.value or 0, stream.handle)
 
-    def _described(self, number: int, kernel: Kernel) -> _NodeParameters:
-        function = kernel.program.cuda.function(kernel.name)
-        sizes = (ctypes.c_uint * 7)(*grid(kernel), 0)
-        return _NodeParameters(function, sizes, self._arguments.of(number))
+    def _add_nodes(self, graph: int) -> None:
+        """Adds all kernels to a graph, each behind the one before."""
+        nodes, parameters = _addresses(self._nodes), _addresses(self._parameters)
+        before = [(0, 0), *((node, 1) for node in nodes)]
+        calls = [
+            ("cuGraphAddKernelNode_v2", node, graph, *behind, what)
+            for node, behind, what in zip(nodes, before, parameters, strict=False)
+        ]
+        Batch(self._cuda, calls).perform()
 
-    def _added(self, graph: Word, parameters: _NodeParameters) -> Word:
-        node = Word()
-        before = (Word * 1)(self._nodes[-1]) if self._nodes else None
-        behind = before, len(before or ())
-        what = ctypes.byref(node), graph, *behind, ctypes.byref(parameters)
-        self._cuda.call("cuGraphAddKernelNode_v2", *what)
-        return node
+
+def _described(
+    kernels: Sequence[Kernel], arguments: np.ndarray[Any, np.dtype[np.uint64]]
+) -> np.ndarray[Any, Any]:
+    """What CUDA asks of nodes, one after another.
+
+    Args:
+        kernels: The kernels.
+        arguments: By kernel where the pointers to its arguments are.
+    """
+    found = np.zeros(len(kernels), _NodeParameters)
+    found["function"] = [kernel.program.cuda.function(kernel.name).value for kernel in kernels]
+    if kernels:
+        found["sizes"][:, :6] = [grid(kernel) for kernel in kernels]
+    found["arguments"] = arguments
+    return found
+
+
+def _addresses(rows: np.ndarray[Any, Any]) -> range:
+    """Where each row is."""
+    start, size = rows.ctypes.data, rows.itemsize
+    return range(start, start + size * len(rows), size)
 
 
 def launch_once(cuda: Cuda, kernel: Kernel, arguments: Sequence[Argument], stream: Stream) -> None:
@@ -213,7 +240,7 @@ def launch_once(cuda: Cuda, kernel: Kernel, arguments: Sequence[Argument], strea
     function = kernel.program.cuda.function(kernel.name)
     given = _Arguments([arguments])
     with cuda.current():
-        what = function, *grid(kernel), 0, stream.handle, given.of(0), None
+        what = function, *grid(kernel), 0, stream.handle, int(given.places[0]), None
         cuda.call("cuLaunchKernel", *what)
 
 

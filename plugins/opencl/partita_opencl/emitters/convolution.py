@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ _FILTERS_AT_ONCE = 32
 
 _MOST_TAPS = 32
 """Taps of which a kernel keeps a bit each."""
+
+_KEPT_TABLES = 64
+"""Tables kept of the latest convolutions: most networks have many over images of one size."""
 
 
 @dataclass(frozen=True)
@@ -253,26 +257,44 @@ def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
     return k.view(transpose(k, k.view(w, shape), order), (groups, depth, shape[1]))
 
 
+@functools.lru_cache(_KEPT_TABLES)
 def _taps(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
     """Per term of the sums: offset in the image, then z, y, x of the tap (int32, depth by 4)."""
-    channel = np.arange(channels, dtype=np.int64)
+    z, y, x = _along(size, dilation)
+    table = np.empty((channels, *size[::-1], 4), np.int32)
+    table[..., 0] = _offsets(channels, size, dilation, *image).reshape(table.shape[:-1])
+    table[..., 1], table[..., 2], table[..., 3] = z, y, x
+    return _shared(table.reshape(-1, 4))
+
+
+@functools.lru_cache(_KEPT_TABLES)
+def _offsets(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
+    """Per term of the sums its offset in the image."""
+    z, y, x = _along(size, dilation)
+    channel = np.arange(channels, dtype=np.int64)[:, None, None, None]
+    offset = ((channel * image[2] + z) * image[1] + y) * image[0] + x
+    return _shared(offset.reshape(-1).astype(np.int32))
+
+
+def _along(size: Triple, dilation: Triple) -> tuple[Array, Array, Array]:
+    """The taps' places along z, y and x, as rows of these three dimensions."""
     x, y, z = (
         np.arange(count, dtype=np.int64) * step for count, step in zip(size, dilation, strict=True)
     )
-    c, z, y, x = np.meshgrid(channel, z, y, x, indexing="ij")
-    offset = ((c * image[2] + z) * image[1] + y) * image[0] + x
-    return np.stack([offset, z, y, x], axis=-1).reshape(-1, 4).astype(np.int32)
+    return z[:, None, None], y[:, None], x
 
 
-def _offsets(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
-    """Per term of the sums its offset in the image."""
-    return _taps(channels, size, dilation, *image)[:, 0]
-
-
+@functools.lru_cache(_KEPT_TABLES)
 def _taps_of_a_channel(channels: int, size: Triple, dilation: Triple, *image: int) -> Array:
     """Those of the first channel, and one more that is read, though not used, at the end."""
     taps = _taps(1, size, dilation, *image)
-    return np.concatenate([taps, taps[:1]])
+    return _shared(np.concatenate([taps, taps[:1]]))
+
+
+def _shared(table: Array) -> Array:
+    """The table, which all convolutions alike have: one that nobody can write."""
+    table.flags.writeable = False
+    return table
 
 
 def _depthwise(

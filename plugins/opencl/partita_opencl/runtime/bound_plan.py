@@ -127,8 +127,11 @@ class BoundPlan:
 
     @property
     def kept_bytes(self) -> int:
-        """What keeping it costs, roughly: its launches; all memory is shared with other shapes."""
-        return _LAUNCH_BYTES * len(self.plan.steps)
+        """What keeping it costs, roughly: its launches, by each of the ways that they take.
+
+        All memory is shared with other shapes.
+        """
+        return _LAUNCH_BYTES * len(self.plan.steps) * max(len(self._made), 1)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
@@ -336,9 +339,13 @@ class BoundPlan:
 
     def _commands(self, tensors: BoundTensors, queue: RequestQueue, *, timed: bool) -> Commands:
         """The way that a run's commands take: CUDA's, if its kernels reach all of the buffers."""
-        # The first run is OpenCL's: what runs once needs no programs of CUDA's.
-        by_opencl = timed or queue.cuda is None or self._by_opencl is None
-        by_cuda = None if by_opencl else self._cuda_commands()
+        by_cuda = None
+        if queue.cuda is not None and not timed:
+            # What runs once needs no programs of CUDA's: they come when it runs again. If they are
+            # there, for another shape, this one is prepared for CUDA alone, since what is prepared
+            # for OpenCL's launches would be of no use when it is seen again.
+            due = self._by_opencl is not None or self.plan.was_loaded()
+            by_cuda = self._cuda_commands() if due else None
         targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
         if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
             return by_cuda

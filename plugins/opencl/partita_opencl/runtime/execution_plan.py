@@ -18,6 +18,7 @@ from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same
 from partita.system.memory_map import give_back
 from partita_opencl.cuda.cuda_device import Loading
 from partita_opencl.cuda.cuda_driver import CudaError
+from partita_opencl.cuda.replay import is_loaded
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
@@ -192,6 +193,10 @@ class Plan:
         constants = [arg for arg in args if isinstance(arg, Joined) or arg.is_constant]
         bytes_of = (c.starts[-1] if isinstance(c, Joined) else c.nbytes for c in constants)
         return self.nbytes + sum(bytes_of)
+
+    def was_loaded(self) -> bool:
+        """Whether CUDA has the programs, as for another shape; does not have them loaded."""
+        return all(map(is_loaded, self.programs.values()))
 
     def is_loaded(self) -> bool:
         """Whether CUDA has the programs; the first time that it is asked, they begin to come."""
