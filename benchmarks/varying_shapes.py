@@ -4,8 +4,8 @@
         [--opencl] [sequence] [batch] [lines] [pictures] [encoder] [detector] [speech]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
-order that it has not seen (`new`), the same in two other orders (`seen`), and some of them again
-and again (`fixed`). Contestants take turns in one process, with pauses between, in which threads
+order that it has not seen (`new`), the same in two other orders (`seen`), and each again and again
+(`fixed`). Contestants take turns in one process, with pauses between, in which threads
 that still spin come to rest; all get the same arrays. Printed are medians over all calls of all
 rounds, wall milliseconds and the process's CPU milliseconds, and our wall time over the faster
 peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours. All compute
@@ -47,8 +47,8 @@ Call = Callable[[Feeds], list[np.ndarray[Any, Any]]]
 
 PAUSE = 0.05
 WARM_UP = 5
-FIXED = 4
-"""Shapes of a turn that are called again and again, and how often each."""
+FIXED = 2
+"""Calls of each shape again and again that count, behind those of the warm-up."""
 
 
 @dataclass
@@ -225,7 +225,7 @@ def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted
     for order in orders[1:]:
         for index in order:
             times.call("seen", call, feeds[index])
-    for index in orders[0][:FIXED]:
+    for index in orders[0]:
         for _ in range(WARM_UP):
             call(feeds[index])
         for _ in range(FIXED):

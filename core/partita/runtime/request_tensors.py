@@ -62,7 +62,7 @@ class RequestTensors(OfOneProcess):
         self._memory = _memory_for(compiled, self._place, other, state_rows)
         self._inputs = RequestInputs(compiled, self._memory, self._place)
         self.runner = self._new_runner()
-        self._outputs = RequestOutputs(compiled, self._memory)
+        self._outputs = RequestOutputs(compiled, self._memory, self._place)
         self._has_results: bool | None = None  # None before the first run
         self._may_leave_results = False  # whether the last results are of no bound call
         # Requests that share state run one after another.

@@ -102,11 +102,11 @@ def test_convolutions_alike_share_the_table_of_their_taps(tiling):
     def constants_of(count):
         names = ["x", *(f"v{n}" for n in range(1, count)), "y"]
         nodes = [
-            helper.make_node("Conv", [a, f"w{n}"], [b], pads=[1] * 4)
+            helper.make_node("Conv", [a, f"w{n}"], [b], pads=[7] * 4)
             for n, (a, b) in enumerate(itertools.pairwise(names))
         ]
         weights = [
-            numpy_helper.from_array(floats(8, 8, 3, 3, seed=n) * np.float32(72**-0.5), f"w{n}")
+            numpy_helper.from_array(floats(8, 8, 15, 15, seed=n) / np.float32(42), f"w{n}")
             for n in range(count)
         ]
         model = build(nodes, {"x": floats(1, 8, 6, 7)}, ["y"], weights)
@@ -114,6 +114,6 @@ def test_convolutions_alike_share_the_table_of_their_taps(tiling):
         (plan,) = compiled(model, TILING=tiling).device_model.plans.values()
         return plan.constants.nbytes
 
-    smallest = 4 * 4 * 9  # a row of four integers for each tap
+    smallest = 4 * 4 * 15 * 15  # a row of four integers for each tap
     assert constants_of(1) >= smallest
     assert constants_of(4) - constants_of(1) < smallest  # a border's zero each, where there are any

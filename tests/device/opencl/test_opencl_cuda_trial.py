@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from partita_opencl.cuda import trial
-from partita_opencl.device.device import find_device
+from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import cuda_trial, driver_trial
 from partita_opencl.drivers.cuda_trial import OfCuda
 
@@ -112,5 +112,7 @@ def test_it_begins_beside_the_trial_of_a_driver_that_says_cuda(monkeypatch) -> N
 
 
 def test_devices_of_other_platforms_have_no_trial(monkeypatch) -> None:
+    known = find_device("")
+    monkeypatch.setattr(trial, "PLATFORM", f"not {known.handle.platform.name}")
     monkeypatch.setattr(cuda_trial, "begin", None)
-    assert find_device("").cuda is None
+    assert Device(0, known.handle, known.driver).cuda is None

@@ -338,12 +338,13 @@ def test_batches_of_trials_at_the_same_time_have_the_processes_of_one(scripted, 
 def test_units_are_tried_beside_families(monkeypatch):
     both = threading.Barrier(2, timeout=60)
 
-    def answered(*_):
+    def answered(answer):
         both.wait()
-        return {}
+        return answer
 
-    monkeypatch.setattr(device_model, "objections", answered)
-    monkeypatch.setattr(device_model, "refusals", answered)
+    objections = lambda _, units: answered(dict.fromkeys(units, ""))  # noqa: E731
+    monkeypatch.setattr(device_model, "objections", objections)
+    monkeypatch.setattr(device_model, "refusals", lambda *_: answered({}))
     model, feeds = single("Relu", [floats(2, 3)])
     result = compiled(model, INFERENCE_PRECISION_HINT="f16")(feeds)[0]
     np.testing.assert_allclose(result, np.maximum(next(iter(feeds.values())), 0), atol=1e-3)

@@ -124,3 +124,30 @@ def test_requests_and_sizes_by_turns_read_and_write_their_own_tensors(shared):
         request.set_output_tensor(0, y)
         request.infer([x])
         np.testing.assert_allclose(y.numpy(), wanted(x), rtol=1e-3, atol=1e-4)
+
+
+def test_results_of_shapes_seen_before_come_to_host_memory_with_the_kernels(monkeypatch):
+    monkeypatch.setitem(vars(find_device("")), "shares_host", False)
+    request, wanted = request_and_judge()
+    targets = []
+    run = request.runner.run
+
+    def noted(inputs, outputs=None):
+        targets.append(outputs)
+        return run(inputs, outputs)
+
+    monkeypatch.setattr(request.runner, "run", noted)
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 8)).astype(np.float32) for n in (3, 9, 5)]
+    kept = [(x, request.infer([x])["y"]) for x in arrays * 3]
+    for x, y in kept:
+        np.testing.assert_allclose(y, wanted(x), rtol=1e-3, atol=1e-4)
+    assert targets[:3] == [None] * 3
+    assert [one[0].shape for one in targets[3:]] == [x.shape for x in arrays] * 2
+
+    x = arrays[0]
+    for other in arrays[1:]:  # results are read where the next run would write them
+        y = request.infer([x], share_outputs=True)["y"]
+        judged = wanted(wanted(x))
+        np.testing.assert_allclose(request.infer([y])["y"], judged, rtol=1e-3, atol=1e-4)
+        x = other

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.contract.device_model import DeviceModel
 from partita.errors import DeviceMemoryError, InferError, InputError, PluginError
 from partita.model.expected_shapes import ExpectedShapes
 from partita.model.model import Port
 from partita.runtime.binding.input_conversion import Array, check, is_plain
+from partita.runtime.binding.result_arrays import ResultArrays
 from partita.runtime.infer_result import InferResult
 from partita.runtime.result_check import ResultCheck
 from partita.runtime.state_buffers import FeedbackBuffers, owner_of
@@ -28,14 +30,16 @@ class RequestOutputs:
     Args:
         compiled: The request's model.
         memory: The state that runs update in place, where these outputs are written.
+        place: The replica of the model that the request uses.
 
     Attributes:
         results: The results of the last run, in the tensors that the application has set.
     """
 
-    def __init__(self, compiled: CompiledFacts, memory: StateMemory) -> None:
+    def __init__(self, compiled: CompiledFacts, memory: StateMemory, place: DeviceModel) -> None:
         self._compiled = compiled
         self._memory = memory
+        self._arrays = ResultArrays(place)
         self._ports = compiled.outputs
         state = {variable.written for variable in compiled.model.variables}
         self._own = [port.index for port in compiled.outputs if port.name not in state]
@@ -88,6 +92,11 @@ class RequestOutputs:
         if self._feedback_buffers is not None:
             lent = self._feedback_buffers.targets(tensors, given)
             given = None if lent is None else list(lent)
+
+        def is_free(index: int, array: Array) -> bool:
+            return self._can_write_to(index, array, tensors)
+
+        given = self._arrays.targets(tensors, given, len(self._ports), is_free)
         if not self._memory.outputs:
             return given
         targets = given or [None] * len(self._ports)
@@ -139,6 +148,7 @@ class RequestOutputs:
                 )
         if self._memory.outputs:
             results = self._in_place(results)
+        self._arrays.note(inputs, results, self._own)
         self.results = results
         if self._targets is None:
             return results

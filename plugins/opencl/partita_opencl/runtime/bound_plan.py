@@ -344,8 +344,8 @@ class BoundPlan:
             # What runs once needs no programs of CUDA's: they come when it runs again. If they are
             # there, for another shape, this one is prepared for CUDA alone, since what is prepared
             # for OpenCL's launches would be of no use when it is seen again.
-            due = self._by_opencl is not None or self.plan.was_loaded()
-            by_cuda = self._cuda_commands() if due else None
+            was_run = self._by_opencl is not None or self._by_cuda is not None
+            by_cuda = self._cuda_commands() if was_run or self.plan.was_loaded() else None
         targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
         if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
             return by_cuda
