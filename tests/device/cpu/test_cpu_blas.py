@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
+import pytest
 
 from partita_cpu.threads import openblas
+from tests.interrupts import moments, within_time
 
 
 class Slow:
@@ -17,9 +18,17 @@ class Slow:
         self.began, self.may_end = threading.Event(), threading.Event()
 
     def __call__(self):
-        with openblas.gate:
-            self.began.set()
-            assert self.may_end.wait(30)
+        openblas.matmul(self, None)
+
+    def end(self):
+        self.began.set()
+        assert self.may_end.wait(30)
+
+
+@pytest.fixture
+def products_end(monkeypatch):
+    """Products of what is no array are what its `end` does."""
+    monkeypatch.setattr(openblas.np, "matmul", lambda a, b, out=None: a.end())
 
 
 def test_it_is_the_product_of_numpy():
@@ -30,7 +39,7 @@ def test_it_is_the_product_of_numpy():
     np.testing.assert_array_equal(openblas.matmul(a, b), a @ b)
 
 
-def test_a_fork_waits_for_products_and_products_for_it():
+def test_a_fork_waits_for_products_and_products_for_it(products_end):
     slow = Slow()
     product = threading.Thread(target=slow)
     product.start()
@@ -55,9 +64,25 @@ def test_a_fork_waits_for_products_and_products_for_it():
 def test_a_fork_inside_of_a_product_goes_on(monkeypatch):
     """As a signal handler's would."""
     monkeypatch.setattr(openblas, "PATIENCE_S", 0.1)
-    start = time.monotonic()
-    with openblas.gate:
+
+    def fork(a, b, out=None):
         openblas.gate.close()
         openblas.gate.open()
-    assert time.monotonic() - start < 30
+
+    with monkeypatch.context() as patched:
+        patched.setattr(openblas.np, "matmul", fork)
+        within_time(lambda: openblas.matmul(None, None), "a fork")
     np.testing.assert_array_equal(openblas.matmul(np.eye(2), np.eye(2)), np.eye(2))
+
+
+def test_a_product_that_is_interrupted_keeps_no_fork_and_no_product_waiting():
+    a = np.eye(2)
+
+    def fork_and_compute():
+        openblas.gate.close()
+        assert not openblas.gate.running
+        openblas.gate.open()
+        np.testing.assert_array_equal(openblas.matmul(a, a), a)
+
+    for interrupted in moments(lambda: openblas.matmul(a, a)):
+        within_time(fork_and_compute, interrupted.where)

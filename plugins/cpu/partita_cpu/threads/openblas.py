@@ -6,6 +6,7 @@ its first product waits for ever. So a fork waits until no product runs.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -26,40 +27,33 @@ _current = 0
 PATIENCE_S = 5.0
 """A fork waits no longer: a signal handler that forks may have interrupted a product."""
 
+_LOOK_S = 2e-4
+
 
 class _Gate:
-    """Products that run, and forks that wait for their end."""
+    """Products that run, and forks that wait for their end.
+
+    Attributes:
+        forking: Held during a fork; products begin with it.
+        running: Of each product that runs an object of its own. Ctrl-C takes it away with the
+            product that it ends.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.RLock())
-        self._running = 0
-        self._forking = False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            while self._forking:
-                self._changed.wait()
-            self._running += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._changed:
-            self._running -= 1
-            if not self._running:
-                self._changed.notify_all()
+        self.forking = threading.Lock()
+        self.running: set[object] = set()
 
     def close(self) -> None:
         """Waits until no product runs; none begins until :meth:`open`."""
         until = time.monotonic() + PATIENCE_S
-        with self._changed:
-            self._forking = True
-            while self._running and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+        self.forking.acquire(timeout=PATIENCE_S)
+        while self.running and time.monotonic() < until:
+            time.sleep(_LOOK_S)
 
     def open(self) -> None:
         """Lets products begin again."""
-        with self._changed:
-            self._forking = False
-            self._changed.notify_all()
+        with contextlib.suppress(RuntimeError):  # it was not closed in time
+            self.forking.release()
 
 
 gate = _Gate()
@@ -70,9 +64,15 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 
     Infinities and NaN are results; nobody is warned of them.
     """
-    with gate, np.errstate(all="ignore"):
-        product: Array = np.matmul(a, b, out=out)
-    return product
+    product = object()
+    try:
+        with gate.forking:
+            gate.running.add(product)
+        with np.errstate(all="ignore"):
+            result: Array = np.matmul(a, b, out=out)
+        return result
+    finally:
+        gate.running.discard(product)
 
 
 def _in_child() -> None:

@@ -7,10 +7,11 @@ import functools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from partita.errors import PropertyError
+from partita.errors import PLUGIN_FAILURES, PropertyError
 from partita.system.processors import allowed_processors
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
@@ -18,6 +19,9 @@ from partita_cpu.threads.thread_pool import ThreadPool, stay_on
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
+
+_NOW = "now"
+_LOOK_S = 1e-3
 
 
 class Team:
@@ -38,26 +42,41 @@ class Team:
         self.size = max(1, size)
         self._processors = processors
         self.pool = pool
-        self._busy = threading.Lock()
+        self._users: dict[str, object] = {}
         self._workers: list[_Worker] = []
         self._pid = 0
 
     def run(self, fn: Callable[..., Any], *args: Any) -> None:
-        """Computes all shares; returns when all are done."""
-        if not self._busy.acquire(blocking=False):
-            fn(*args, 0, 1)
-            return
+        """Computes all shares; returns when all are done.
+
+        Ctrl-C, which may come between any two of these calls, leaves the team free, and no share
+        undone that works in memory of the caller.
+        """
+        users, user = self._users, object()
+        workers: list[_Worker] = []
         try:
-            workers = self._ready()
-            for tid, worker in enumerate(workers, 1):
-                worker.start(fn, (*args, tid, self.size))
-            try:
-                fn(*args, 0, self.size)
-            finally:
-                for worker in workers:
-                    worker.wait()
+            if users.setdefault(_NOW, user) is user:
+                workers = self._ready()
+                for tid, worker in enumerate(workers, 1):
+                    worker.start(fn, (*args, tid, self.size))
+                try:
+                    fn(*args, 0, self.size)
+                finally:
+                    for worker in workers:
+                        worker.wait()
+            else:
+                fn(*args, 0, 1)
+        except PLUGIN_FAILURES:
+            raise
+        except BaseException:
+            for worker in workers:
+                worker.end()
+            if users.get(_NOW) is user:
+                self._pid = 0  # new ones come: nobody knows what these have told
+            raise
         finally:
-            self._busy.release()
+            if _NOW in users and users[_NOW] is user:
+                del users[_NOW]
         for worker in workers:
             worker.check()
 
@@ -109,11 +128,12 @@ class _Worker:
         self._fn: Callable[..., Any] | None = None
         self._args: tuple[Any, ...] = ()
         self._error: BaseException | None = None
+        self._is_done = True
         threading.Thread(target=self._loop, name="partita-cpu", daemon=True).start()
         atexit.register(self._stop)
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._fn, self._args = fn, args
+        self._fn, self._args, self._is_done = fn, args, False
         self._go.release()
 
     def wait(self) -> None:
@@ -126,6 +146,12 @@ class _Worker:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def end(self) -> None:
+        """Waits for the end of the share, if any, and ends the thread."""
+        while not self._is_done:
+            time.sleep(_LOOK_S)
+        self._stop()
 
     def _stop(self) -> None:
         if self._go.locked():
@@ -142,4 +168,5 @@ class _Worker:
                 self._fn(*self._args)
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 self._error = error
+            self._is_done = True
             self._done.release()

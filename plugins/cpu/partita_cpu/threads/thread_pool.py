@@ -15,6 +15,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -275,6 +276,9 @@ _SERVING = _serve, (0, 0, 0)
 CALLS = _LEADING, _SERVING, (_rouse, (0,))
 """What is compiled here, and arguments like those that it is called with."""
 
+_NOW = "now"
+_LOOK_S = 1e-3
+
 
 class Rows:
     """Rows of a table, ready to be run again and again; by one thread at a time.
@@ -332,7 +336,7 @@ class ThreadPool:
             )
         self.size = size
         self._processors = processors
-        self._busy = threading.Lock()
+        self._users: dict[str, object] = {}
         self._pid = 0
         self.memory = np.zeros(0, np.int64)
         self.words = self.memory.data
@@ -354,16 +358,18 @@ class ThreadPool:
         Raises:
             InferError: A kernel failed.
         """
-        if rows.shared and self.size > 1 and self._busy.acquire(blocking=False):
-            try:
+        users, user = self._users, object()
+        try:  # Ctrl-C behind a call would keep a lock that was got before
+            if rows.shared and self.size > 1 and users.setdefault(_NOW, user) is user:
                 self._ready()
                 self._invoke(rows.trampoline, rows.lead_in(self.sync_word), 0, 1)
                 failed = self.words[self._status]
-            finally:
-                self._busy.release()
-        else:
-            self._invoke(rows.trampoline, rows.alone, 0, 1)
-            failed = rows.failed()
+            else:
+                self._invoke(rows.trampoline, rows.alone, 0, 1)
+                failed = rows.failed()
+        finally:
+            if _NOW in users and users[_NOW] is user:
+                del users[_NOW]
         if failed:
             raise_failure(failed, explain)
 
@@ -382,26 +388,33 @@ class ThreadPool:
 
     def _ready(self) -> None:
         """Starts the threads; anew after a fork, since a child has no threads but its own."""
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and len(self.threads) == self.size - 1:
             return
-        entry_of(*_SERVING)  # compiled once, before all threads ask for it
-        self._pid = os.getpid()
-        self.sync_word = self._block()
+        if self._pid != os.getpid():
+            entry_of(*_SERVING)  # compiled once, before all threads ask for it
+            self.sync_word = self._block()
+            self.threads = []
+            self._pid = os.getpid()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
-        self.threads = [
-            threading.Thread(target=_live, args=args, name="partita", daemon=True)
-            for args in ((self.sync_word, own, home) for own, home in enumerate(homes, 1))
-        ]
-        for thread in self.threads:
+        while len(self.threads) < self.size - 1:  # Ctrl-C may have kept some from being started
+            own = len(self.threads) + 1
+            args = self.sync_word, own, homes[own - 1]
+            thread = threading.Thread(target=_live, args=args, name="partita", daemon=True)
             thread.start()
+            self.threads.append(thread)
         if not self._processors:
             self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self.threads]
             self.words[self._status + (_MOVING - _STATUS) // 8] = len(self.threads)
 
     def stop(self) -> None:
         """Ends the threads while the code they run is still there."""
-        if self._pid != os.getpid() or not self._busy.acquire(timeout=1):
+        until = time.monotonic() + 1
+        if self._pid != os.getpid():
             return
+        while self._users.setdefault(_NOW, self) is not self:
+            if time.monotonic() > until:
+                return
+            time.sleep(_LOOK_S)
         self.memory[(self.sync_word - self.memory.ctypes.data + _QUIT) // 8] = 1
         _lead(self.sync_word, 0, 0, 0, 1, 0, 1)
         _rouse(self.sync_word, 0, 1)
