@@ -359,6 +359,37 @@ def mlp_float16_cast() -> tuple[bytes, Feeds]:
     return mlp_float16(whole=False)
 
 
+def gated_4bit(
+    tokens: int = 512, width: int = 576, middle: int = 1536, blocks: int = 2
+) -> tuple[bytes, Feeds]:
+    """Feed-forward parts of a decoder that reads a prompt: gates by Silu, weights of 4 bits.
+
+    Args:
+        tokens: Rows.
+        width: Of a row.
+        middle: Of a row between the products; both are multiples of 32.
+        blocks: How many such parts there are; each adds to its input.
+    """
+    b = Builder()
+
+    def product(x: str, terms: int, columns: int) -> str:
+        bits = b.rng.integers(0, 256, (columns, terms // 32, 16)).astype(np.uint8)
+        scales = b.rng.uniform(0.5, 1, columns * terms // 32).astype(np.float32)
+        weights = b.weight(bits), b.weight(scales * np.float32(terms**-0.5 / 3.5))
+        sizes = {"K": terms, "N": columns, "bits": 4, "block_size": 32}
+        return b.add("MatMulNBits", x, *weights, domain="com.microsoft", **sizes)
+
+    x = "x"
+    for _ in range(blocks):
+        gate, other = (product(x, width, middle) for _ in range(2))
+        gate = b.add("Mul", gate, b.add("Sigmoid", gate))
+        x = b.add("Add", x, product(b.add("Mul", gate, other), middle, width))
+    model, feeds = b.model((tokens, width), x)
+    proto = onnx.load_model_from_string(model)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto.SerializeToString(), feeds
+
+
 def in_float16(network: Callable[[], tuple[bytes, Feeds]]) -> tuple[bytes, Feeds]:
     """A network whose weights and numbers are float16; what goes in and comes out is float32."""
     content, feeds = network()
@@ -466,6 +497,7 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "pooled_volumes": pooled_volumes,
     "mlp_float16": mlp_float16,
     "mlp_float16_cast": mlp_float16_cast,
+    "gated_4bit": gated_4bit,
     "unet": unet,
     "unet_overlapping": unet_overlapping,
 }

@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
+from partita_cpu.jit.isa import detected
 
 RNG = np.random.default_rng(5)
 SILU = "s = Sigmoid(gate) a = Mul(gate, s)"
@@ -101,3 +102,75 @@ def test_others_stay_two_steps(rest, shape):
 def test_two_gates_of_one_product():
     text = f"{SIGNATURE} => (y) {{ {PRODUCTS} {SILU} t = Sigmoid(up) b = Mul(up, t) h = Mul(a, b) "
     compared(text + "y = Neg(h) }", rows())
+
+
+def fed_forward(rest, whole=True, precision="f32", special=0.0, count=70):
+    """Products, a gate and who reads it, against float64; returns the names of the steps."""
+    terms, size = (64, 32) if whole else (40, 16)
+    form = f"<K = 32, N = {terms}, bits = 4, block_size = 32>"
+    sides = " ".join(
+        f"{name} = com.microsoft.MatMulNBits {form} (x, {name}_bits, {name}_scales)"
+        for name in ("gate", "up")
+    )
+    down = f"<K = {terms}, N = 24, bits = 4, block_size = {size}>"
+    text = f"{SIGNATURE} => (y) {{ {sides} {SILU} h = Mul(a, up) {rest.format(down=down)} }}"
+    model = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n{text}'
+    )
+    matrices = {}
+    for name, columns, blocks, each in (
+        ("gate", terms, 1, 32),
+        ("up", terms, 1, 32),
+        ("down", 24, -(-terms // size), size),
+    ):
+        bits = RNG.integers(0, 256, (columns, blocks, each // 2)).astype(np.uint8)
+        scales = RNG.uniform(0.02, 0.1, (columns, blocks)).astype(np.float32)
+        for kind, array in (("bits", bits), ("scales", scales.reshape(-1))):
+            model.graph.initializer.append(numpy_helper.from_array(array, f"{name}_{kind}"))
+        levels = np.stack([bits & 15, bits >> 4], -1).reshape(columns, blocks, each) - 8.0
+        matrices[name] = (levels * scales[..., None]).reshape(columns, -1)
+    x = rows(count)
+    x[0, 3, 5] += special
+    with np.errstate(invalid="ignore", over="ignore"):
+        gate, up = (x[0].astype(np.float64) @ matrices[name].T for name in ("gate", "up"))
+        hidden = gate / (1 + np.exp(-gate)) * up
+        expected = hidden @ matrices["down"][:, :terms].T
+    if "Add" in rest:  # who else reads what is gated
+        expected += hidden.max()
+    properties = {"INFERENCE_NUM_THREADS": 2, "INFERENCE_PRECISION_HINT": precision}
+    compiled = partita.Core().compile_model(model, "CPU", properties)
+    request = compiled.create_infer_request()
+    for _ in range(2):
+        y = request.infer({"x": x})["y"][0]
+        finite = np.arange(count) != 3 if special else np.ones(count, bool)
+        error = np.abs(y - expected)[finite].max() / np.abs(expected[finite]).max()
+        assert error < (
+            1e-4 if compiled.get_property("INFERENCE_PRECISION_HINT") == "f32" else 3e-2
+        )
+        assert not np.isfinite(y[~finite]).any()
+    program = compiled.device_model.specializer.program_for([x])
+    return [getattr(step.fn, "__name__", str(step.fn)) for step in program.steps]
+
+
+NEXT = "y = com.microsoft.MatMulNBits {down} (h, down_bits, down_scales)"
+TILES = detected().tiles
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("special", [0.0, float("inf"), float("nan")])
+def test_products_and_their_gate_are_one_step_on_tiles(precision, special):
+    names = fed_forward(NEXT, precision=precision, special=special)
+    assert ("multiply_gated" in names) is TILES
+    assert any("map_gated" in name for name in names) is not TILES
+
+
+@pytest.mark.parametrize(
+    ("rest", "whole", "count"),
+    [
+        (NEXT, True, 7),  # rows too few for tiles
+        (NEXT, False, 70),  # terms that are no whole steps
+        (NEXT.replace("y =", "d =") + " m = ReduceMax <keepdims = 1> (h) y = Add(d, m)", True, 70),
+    ],
+)
+def test_products_stay_apart_from_their_gate(rest, whole, count):
+    assert "multiply_gated" not in fed_forward(rest, whole, count=count)

@@ -50,12 +50,20 @@ def whole_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) 
         index: The first part of one of them.
         parts: How many there are.
     """
-    value, weight = _float(x[at]), _float(w[index])
+    weight = _float(w[index])
     for part in range(1, parts):
         weight += _float(w[index + _PLANE * part])
-        if np.int64(x[at]) & _EXPONENT != _EXPONENT:
+    return whole_number(x, at, plane, parts) * weight
+
+
+@register_jitable
+def whole_number(x: Array, at: int, plane: int, parts: int) -> Any:
+    """A number that is kept in parts; `whole_term` says how."""
+    value = _float(x[at])
+    if np.int64(x[at]) & _EXPONENT != _EXPONENT:
+        for part in range(1, parts):
             value += _float(x[at + plane * part])
-    return value * weight
+    return value
 
 
 @register_jitable

@@ -16,7 +16,7 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import groups_part
-from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, unpack_quads
+from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, gate_tiles, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.attend_few import Elements
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
@@ -351,6 +351,12 @@ _UNPACKED_PARTS = {Factors.PAIRS: "_blocks", Factors.QUADS: "_quads"}
 def unpack_kernel(level: Level, variant: Variant, planes: int) -> Array:
     """The kernel that makes such weights bfloat16 in so many parts, for levels with tiles."""
     return np.array([llvm_kernel.addresses(level, "_blocks")[f"unpack_{variant.name}_{planes}"]])
+
+
+@functools.cache
+def gate_kernel(level: Level, code: ActivationCode, planes: int) -> Array:
+    """The kernel that multiplies by activated sums, in so many parts, for levels with tiles."""
+    return np.array([llvm_kernel.addresses(level, "_blocks")[gate_tiles.kernel_name(code, planes)]])
 
 
 @functools.cache

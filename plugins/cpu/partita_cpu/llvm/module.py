@@ -43,6 +43,7 @@ from partita_cpu.llvm.tiles import (
     dot_unpacked,
     fma,
     fp16_weights,
+    gate_tiles,
     unpack_blocks,
     unpack_quads,
 )
@@ -91,7 +92,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_blocks":
         made = dot_blocks.functions(level) + dot_unpacked.pair_functions(level)
         made += int8_groups.half_functions()
-        return made + unpack_blocks.functions() if level.tiles else made
+        return made + unpack_blocks.functions() + gate_tiles.functions() if level.tiles else made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
         return made + unpack_quads.functions() + int8_groups.functions() if made else made
@@ -265,7 +266,10 @@ def text(level: Level, part: str = "") -> str:
         return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
     if part == "_blocks":
         parts += [dot_blocks.declarations(level), int8_groups.declarations()]
-        return "\n".join([*parts, unpack_blocks.declarations()] if level.tiles else parts)
+        if level.tiles:
+            parts += [unpack_blocks.declarations(), epilogue.declarations(lanes)]
+            parts += [bf16_split.declarations(lanes), activations.declarations(lanes)]
+        return "\n".join(parts)
     if part == "_quads":
         return "\n".join(
             [*parts, dot_unpacked.quad_declarations(level), int8_groups.declarations()]

@@ -59,6 +59,7 @@ from partita_cpu.passes.attention_in_place import attend_in_place
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.gated_activations import join_gates
+from partita_cpu.passes.gated_products import join_gated_products
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import scale_on_the_way
@@ -247,6 +248,8 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             join_bottlenecks(graph)
             keep_tiles(graph, shapes, choice)
         join_gates(graph, shapes)
+        if choice.native and choice.level.tiles:
+            join_gated_products(graph)
 
     return refine
 

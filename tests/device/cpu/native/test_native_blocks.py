@@ -331,6 +331,13 @@ def run_tiles(problem, arithmetic, threads):
     tiles = tiles.view(np.uint16)
     for tid in range(threads):
         pack_lhs(x, tiles, kernels, sizes.rows, sizes.terms, planes, tid, threads)
+    return run_laid(problem, arithmetic, tiles, threads, x)
+
+
+def run_laid(problem, arithmetic, tiles, threads, x=None):
+    """The product of rows that are laid out; without `x` they are there as tiles alone."""
+    guarded, sizes, planes = problem.guarded, problem.sizes, arithmetic.planes
+    kernels = packed_lhs_kernels(AMX, arithmetic)
     product = MatrixSizes(sizes.rows, sizes.terms, sizes.columns, planes)
     table = unpacked_table(product, MachineModel(AMX, threads), threads)
     context = UnpackContext(
@@ -339,8 +346,10 @@ def run_tiles(problem, arithmetic, threads):
         np.full(threads * scratch_floats(sizes.size), np.nan, np.float32),
         kernels,
         unpack_kernel(AMX, problem.variant, planes),
+        np.full(threads * sizes.terms, np.nan, np.float32),
         table,
     )
+    x = np.zeros(0, np.float32) if x is None else x
     bias = np.zeros(-(-sizes.columns // 32) * 32, np.float32)
     bias[: sizes.columns] = problem.bias
     y = guarded.array(np.full((sizes.rows, sizes.columns), 7, np.float32))

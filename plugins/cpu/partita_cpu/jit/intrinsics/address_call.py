@@ -123,6 +123,9 @@ call_groups = calling(*[_I64] * 7, returns=_I64)
 call_unpack = calling(*[_I64] * 5, _F32, _I64)
 """Unpacks such weights; see `unpack_blocks.PARAMETERS`."""
 
+call_gate_tiles = calling(*[_I64] * 5, returns=_I64)
+"""Finishes two tiles of sums; see `gate_tiles.PARAMETERS`. Returns an int64."""
+
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 """Finishes a tile of it; see `epilogue_int8.PARAMETERS`."""
 

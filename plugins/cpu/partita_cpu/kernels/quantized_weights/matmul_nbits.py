@@ -80,6 +80,9 @@ BLOCKS = (16, 32, 64, 128, 256)
 MANY_ROWS = 64
 """From here on AMX is faster, which needs weights in bfloat16."""
 
+LAID = "laid"
+"""What rows that are there as tiles alone are noted under."""
+
 ROWS_SHARE = 1 / 2
 """Of the second-level cache, for rows that meet one panel after another."""
 
@@ -202,7 +205,7 @@ def _emit(
     threads = usable_processors() if known is None else known.threads
     panels = packed(b, inputs.w, inputs.scales, inputs.zeros, sizes, threads)
     native = native_choice(b.options)
-    arithmetic = None if native is None else _tile_arithmetic(native, sizes, rows)
+    arithmetic = None if native is None else tile_arithmetic(native, sizes, rows)
     if native is not None and arithmetic is not None:
         _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
         return
@@ -224,7 +227,7 @@ def _emit(
         quantized,
         BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
         b.constant(block_kernels(machine.level, panels.variant)),
-        _row_sizes(panels, sizes, rows, most, across),
+        row_sizes(panels, sizes, rows, most, across),
         _floats_of_threads(b, threads, sizes),
         work=rows * sizes.terms * sizes.columns // 4,
         exec_type=block_exec_type(machine.level, sizes.bits),
@@ -273,7 +276,7 @@ def _emit_unpacked(
         quantized,
         BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
         b.constant(kernels),
-        _row_sizes(panels, sizes, rows, chunk_rows(choice.machine, unpacked), across),
+        row_sizes(panels, sizes, rows, chunk_rows(choice.machine, unpacked), across),
         unpacked,
         b.empty((threads * thread_floats(sizes.size, unpacked),), np.float32),
         work=rows * sizes.terms * sizes.columns // 8,
@@ -281,9 +284,10 @@ def _emit_unpacked(
     )
 
 
-def _row_sizes(
+def row_sizes(
     panels: Panels, sizes: BlockSizes, rows: int, chunk: int = 1, shares: int = 1
 ) -> RowSizes:
+    """Sizes of a product by panels."""
     variant = panels.variant
     of_panels = variant.scale_bytes, int(variant.zeros), panels.zero
     return RowSizes(rows, *sizes, *of_panels, chunk, shares)
@@ -293,7 +297,7 @@ def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:
     return b.empty((threads * scratch_floats(sizes.size),), np.float32)
 
 
-def _tile_arithmetic(choice: Choice, sizes: BlockSizes, rows: int) -> Arithmetic | None:
+def tile_arithmetic(choice: Choice, sizes: BlockSizes, rows: int) -> Arithmetic | None:
     """What tiles of AMX compute such a product in; ``None`` if they do not, or are slower."""
     whole = sizes.blocks * sizes.size % STEP == 0
     if not choice.level.tiles or not whole or rows < MANY_ROWS or choice.is_exact:
@@ -313,6 +317,9 @@ def _emit_tiles(
 ) -> None:
     rows, threads = math.prod(x.shape[:-1]), choice.threads
     kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    tiles = packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels)
+    # What `gated_matmul` makes is there as tiles alone.
+    laid = b.once(x, (LAID, arithmetic), lambda: x) is not x
     product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
     table = unpacked_table(product, choice.machine, threads)
     context = UnpackContext(
@@ -321,16 +328,17 @@ def _emit_tiles(
         _floats_of_threads(b, threads, sizes),
         kernels,
         b.constant(unpack_kernel(choice.level, panels.variant, arithmetic.planes)),
+        b.empty((threads * sizes.terms if laid else 0,), np.float32),
         b.constant(table),
     )
     b.call(
         multiply_unpacked,
-        b.flat(x),
-        packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels),
+        b.empty((0,), np.float32) if laid else b.flat(x),
+        tiles,
         BlockArrays(panels.w, panels.scales, panels.zeros, _filled_up(b, bias), b.flat(y)),
         context,
         epilogue_of(None, False),
-        _row_sizes(panels, sizes, rows),
+        row_sizes(panels, sizes, rows),
         work=rows * sizes.terms * sizes.columns // 16,
         exec_type=arithmetic.exec_type(choice.level),
     )

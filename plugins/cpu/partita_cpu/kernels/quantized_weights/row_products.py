@@ -329,9 +329,34 @@ def multiply_floats(
 
     `own`: the address of `floats_of_thread` floats.
     """
+    add_up_floats(x, sizes, panel, own, start, stop)
+    store_sums(arrays, sizes, panel, own, start, stop)
+
+
+@loop
+def store_sums(
+    arrays: BlockArrays, sizes: RowSizes, panel: _Panel, own: int, start: int, stop: int
+) -> None:
+    """Writes what `add_up_floats` has left to some rows of the result."""
+    sums = floats_at(sums_at(own, sizes.size), FLOAT_ROWS * COLUMNS)
+    for r in range(stop - start):
+        at = (start + r) * sizes.columns + panel.column
+        for c in range(panel.exist):
+            arrays.y[at + c] = sums[r * COLUMNS + c] + arrays.bias[panel.column + c]
+
+
+@loop(inline=True)
+def sums_at(own: int, size: int) -> Any:
+    """Where `add_up_floats` leaves sums, an address: `FLOAT_ROWS` rows of a panel."""
+    return own + 4 * size * COLUMNS
+
+
+@loop
+def add_up_floats(x: Any, sizes: RowSizes, panel: _Panel, own: int, start: int, stop: int) -> None:
+    """Sums of a few rows times a panel, which stay at `sums_at`; at most `FLOAT_ROWS`."""
     size = sizes.size
     weights = floats_at(own, size * COLUMNS)
-    sums = floats_at(own + 4 * size * COLUMNS, FLOAT_ROWS * COLUMNS)
+    sums = floats_at(sums_at(own, size), FLOAT_ROWS * COLUMNS)
     for r in range(stop - start):
         for c in range(COLUMNS):
             sums[r * COLUMNS + c] = np.float32(0)
@@ -347,10 +372,6 @@ def multiply_floats(
                 row = weights[k * COLUMNS : (k + 1) * COLUMNS]
                 for c in range(COLUMNS):
                     total[c] += factor * row[c]
-    for r in range(stop - start):
-        at = (start + r) * sizes.columns + panel.column
-        for c in range(panel.exist):
-            arrays.y[at + c] = sums[r * COLUMNS + c] + arrays.bias[panel.column + c]
 
 
 @loop

@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer
+from partita_cpu.gemm.nonfinite import whole_number
 from partita_cpu.gemm.packed_lhs import (
     CHUNK,
     COLUMNS,
@@ -22,6 +23,7 @@ from partita_cpu.gemm.packed_lhs import (
     ROWS,
     SHARES_ACROSS,
     STEPS,
+    SUMS,
     TILE,
     Chunk,
     MatrixSizes,
@@ -42,30 +44,70 @@ from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
     RowSizes,
+    add_up_floats,
     floats_of_thread,
-    multiply_floats,
     panel_of,
+    store_sums,
 )
 from partita_cpu.machine_model import MachineModel
 
+ROWS_SHARE = 3 / 4
+"""Of the second-level cache, for rows of a thread, which are read again for each column of tiles.
+
+As many terms are multiplied before sums are put aside as let all rows have this: weights of a
+column that come from that cache too cost less than sums do.
+"""
+
 GROUP_SHARE = 1 / 4
-"""Of the second-level cache, for unpacked weights of tiles across whose sums are put aside."""
+"""The same for unpacked weights of tiles across whose sums are put aside."""
 
 _HALF_BYTES = 2 * TILE
 
 
-def unpacked_table(product: MatrixSizes, machine: MachineModel, threads: int) -> Array:
-    """The table of `multiply_packed`, with no more tiles across at a time than fit the cache."""
+def unpacked_table(
+    product: MatrixSizes, machine: MachineModel, threads: int, products: int = 1
+) -> Array:
+    """The table of `multiply_packed`, cut for weights that are unpacked for all rows of a thread.
+
+    Args:
+        product: What is multiplied.
+        machine: What it is cut for.
+        threads: Threads that share it.
+        products: Of tiles of that many products a tile across consists.
+    """
     table = packed_lhs_table(product, machine, threads)
-    tile_bytes = 2 * _HALF_BYTES * product.planes * table[CHUNK]
-    most = max(1, machine.l2_bytes(GROUP_SHARE) // tile_bytes)
-    table[GROUP] = evaluated(min, table[GROUP], most)
+    tiles, least, steps = -(-product.rows // COLUMNS), table[CHUNK], table[STEPS]
+    most = -(-tiles // (threads // table[SHARES_ACROSS]))
+    step_bytes = 2 * _HALF_BYTES * product.planes
+    held = machine.l2_bytes(ROWS_SHARE)
+    table[CHUNK] = evaluated(_chunk_steps, steps, least, most * step_bytes, held)
+    table[PANEL] = evaluated(_panel_tiles, most, table[CHUNK] * step_bytes, held)
+    group = machine.l2_bytes(GROUP_SHARE)
+    sums, weights = table[PANEL] * products, table[CHUNK] * step_bytes * products
+    table[GROUP] = evaluated(_group_tiles, sums, weights, group)
     return table
 
 
-def unpacked_size(table: Array) -> int:
+def _chunk_steps(steps: int, least: int, step_bytes: int, held: int) -> int:
+    """Of equal chunks, steps of one whose rows fit what they may have; no fewer than the least."""
+    chunks = min(-(-steps * step_bytes // held), -(-steps // least))
+    return -(-steps // chunks)
+
+
+def _panel_tiles(tiles: int, tile_bytes: int, held: int) -> int:
+    """Of equal panels, tiles down of one that fits."""
+    panels = -(-tiles // max(1, held // tile_bytes))
+    return -(-tiles // panels)
+
+
+def _group_tiles(sums: int, weights: int, held: int) -> int:
+    """Tiles across whose weights and sums are held together, by what one of them has."""
+    return max(1, min(SUMS // sums, held // weights))
+
+
+def unpacked_size(table: Array, products: int = 1) -> int:
     """16-bit numbers of the weights that a thread unpacks at a time."""
-    size: int = integer(table[GROUP] * table[CHUNK] * 2 * TILE * table[PLANES]) + 32
+    size: int = integer(table[GROUP] * table[CHUNK] * 2 * TILE * table[PLANES]) * products + 32
     return size
 
 
@@ -78,6 +120,7 @@ class UnpackContext(NamedTuple):
         floats: Scratch memory as for `multiply_blocks`.
         kernels: `tile_kernels.packed_lhs_kernels`.
         unpack: The kernel that unpacks a step.
+        rows: Floats; a row for each thread where the left side is there as tiles alone.
         p: `unpacked_table`.
     """
 
@@ -86,6 +129,7 @@ class UnpackContext(NamedTuple):
     floats: KernelArray
     kernels: KernelArray
     unpack: KernelArray
+    rows: KernelArray
     p: KernelArray
 
 
@@ -103,7 +147,7 @@ def multiply_unpacked(
     """``y = x @ w + bias``.
 
     Args:
-        x: The left side, flat.
+        x: The left side, flat; empty if it is there as tiles alone.
         tiles: The same, laid out as tiles.
         arrays: Weights, bias and result; the bias is filled up to whole tiles.
         context: Memory, kernels and plan.
@@ -137,7 +181,10 @@ def multiply_unpacked(
                 pitch = depth * 2 * _HALF_BYTES * p[PLANES]
                 for block in range(group, end):
                     to = place + (block - group) * pitch
-                    _unpack(arrays, context.unpack[0], p[PLANES], sizes, block, chunk, depth, to)
+                    for half in range(2):
+                        # What there is no panel for is not stored.
+                        part = UnpackPart(2 * block + half, half, chunk, depth, p[PLANES])
+                        unpack_panel(arrays, context.unpack[0], sizes, part, to)
                 cut = Chunk(panel, stop, group, end, chunk, False)
                 weights = Weights(place, pitch, place)
                 multiply_chunk(sides, product, weights, kernels, p, epilogue, cut)
@@ -145,38 +192,46 @@ def multiply_unpacked(
     _repeat_unusual(x, sides, arrays, context, sizes, tid, (top, bottom, first, last))
 
 
+class UnpackPart(NamedTuple):
+    """Steps of a panel that become half of the columns of tiles.
+
+    Attributes:
+        panel: Which panel; the last one takes the place of those behind it.
+        half: Which half.
+        chunk: The first step.
+        depth: How many.
+        planes: In how many parts weights are laid out.
+    """
+
+    panel: int
+    half: int
+    chunk: int
+    depth: int
+    planes: int
+
+
 @loop
-def _unpack(
-    arrays: BlockArrays,
-    kernel: int,
-    planes: int,
-    sizes: RowSizes,
-    block: int,
-    chunk: int,
-    depth: int,
-    to: int,
+def unpack_panel(
+    arrays: BlockArrays, kernel: int, sizes: RowSizes, part: UnpackPart, to: int
 ) -> None:
-    """Unpacks some steps of a tile's columns, which are two panels."""
+    """Unpacks some steps of a panel into half of the tiles that begin at an address."""
     size, step_bytes = sizes.size, STEP * HALF * sizes.bits // 8
-    panels = -(-sizes.columns // HALF)
-    for half in range(2):
-        # Where there is no second panel the first one takes its place: those columns do not exist.
-        panel = panel_of(arrays, sizes, min(2 * block + half, panels - 1))
-        for step in range(chunk, chunk + depth):
-            one, other = step * STEP // size * HALF, (step * STEP + HALF) // size * HALF
-            target = to + ((step - chunk) * planes * 2 + half) * _HALF_BYTES
-            call_unpack(
-                kernel,
-                (
-                    panel.w + step * step_bytes,
-                    panel.scales + one * sizes.scale_bytes,
-                    panel.zeros + one * panel.zero_bytes,
-                    panel.scales + other * sizes.scale_bytes,
-                    panel.zeros + other * panel.zero_bytes,
-                    np.float32(sizes.zero),
-                    target,
-                ),
-            )
+    panel = panel_of(arrays, sizes, min(part.panel, -(-sizes.columns // HALF) - 1))
+    for step in range(part.chunk, part.chunk + part.depth):
+        one, other = step * STEP // size * HALF, (step * STEP + HALF) // size * HALF
+        target = to + ((step - part.chunk) * part.planes * 2 + part.half) * _HALF_BYTES
+        call_unpack(
+            kernel,
+            (
+                panel.w + step * step_bytes,
+                panel.scales + one * sizes.scale_bytes,
+                panel.zeros + one * panel.zero_bytes,
+                panel.scales + other * sizes.scale_bytes,
+                panel.zeros + other * panel.zero_bytes,
+                np.float32(sizes.zero),
+                target,
+            ),
+        )
 
 
 @loop
@@ -197,6 +252,22 @@ def _repeat_unusual(
         if not is_unusual(sides.sizes, half * steps, steps):
             continue
         for row in range(half * HALF, min(half * HALF + HALF, sizes.rows)):
+            if not x.size:
+                _widen_row(sides.x, row, context.rows, tid, sizes.terms, context.p[PLANES])
             for number in range(2 * first, min(2 * last, panels)):
                 panel = panel_of(arrays, sizes, number)
-                multiply_floats(x, arrays, sizes, panel, own, row, row + 1)
+                if x.size:
+                    add_up_floats(x, sizes, panel, own, row, row + 1)
+                else:
+                    add_up_floats(context.rows, sizes, panel, own, tid, tid + 1)
+                store_sums(arrays, sizes, panel, own, row, row + 1)
+
+
+@loop
+def _widen_row(tiles: Any, row: int, rows: Any, to: int, terms: int, planes: int) -> None:
+    """Makes one of the rows in float32 of a row that is laid out as tiles."""
+    steps = -(-terms // STEP)
+    for k in range(terms):
+        tile = row // HALF * steps + k // STEP
+        at = tile * planes * TILE + row % HALF * STEP + k % STEP
+        rows[to * terms + k] = whole_number(tiles, at, TILE, planes)

@@ -1,0 +1,178 @@
+"""``partita::GatedMatMulNBits``: both products of a decoder's feed-forward part, and its gate."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.lowering import ActivationCode, Array, Builder, Node, Operand
+from partita_cpu.gemm.packed_lhs import COLUMNS, MatrixSizes, packed_lhs_size
+from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.product_steps import packed_lhs
+from partita_cpu.gemm.tile_kernels import (
+    Arithmetic,
+    gate_kernel,
+    packed_lhs_kernels,
+    unpack_kernel,
+)
+from partita_cpu.kernels.elementwise.activation import gated_activation
+from partita_cpu.kernels.operator_table import F32, kernel, with_inputs
+from partita_cpu.kernels.quantized_weights.gated_products import (
+    PRODUCTS,
+    GatedContext,
+    gated_bytes,
+    interleaved_bias,
+    multiply_gated,
+)
+from partita_cpu.kernels.quantized_weights.matmul_nbits import (
+    LAID,
+    matmul_nbits,
+    row_sizes,
+    tile_arithmetic,
+)
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
+from partita_cpu.kernels.quantized_weights.row_products import BlockArrays, scratch_floats
+from partita_cpu.kernels.quantized_weights.tile_products import unpacked_size, unpacked_table
+
+_CODES = {
+    ("Silu", "none"): ActivationCode.SILU,
+    ("Gelu", "none"): ActivationCode.GELU,
+    ("Gelu", "tanh"): ActivationCode.GELU_TANH,
+}
+
+
+class GatedInputs(NamedTuple):
+    """Inputs of both products: the rows, then weights, scales, zero points and bias of each."""
+
+    x: Operand
+    w: Operand
+    scales: Operand
+    zeros: Operand | None
+    bias: Operand | None
+    other_w: Operand
+    other_scales: Operand
+    other_zeros: Operand | None = None
+    other_bias: Operand | None = None
+
+
+class _Side(NamedTuple):
+    """One of the products.
+
+    Attributes:
+        node: The operation that it was.
+        w: Its weights.
+        scales: Their scales.
+        zeros: Zero points.
+        bias: A constant, or ``None``.
+    """
+
+    node: Node
+    w: Operand
+    scales: Operand
+    zeros: Operand | None
+    bias: Operand | None
+
+    @property
+    def sizes(self) -> BlockSizes:
+        attrs = self.node.attrs
+        return BlockSizes(attrs["K"], attrs["N"], attrs["block_size"], attrs.get("bits", 4))
+
+    def product(self, b: Builder, x: Operand) -> Operand:
+        """The product by itself."""
+        found: Operand = matmul_nbits(
+            b, self.node, x, self.w, self.scales, self.zeros, None, self.bias
+        )
+        return found
+
+
+@kernel("GatedMatMulNBits", domain="partita", dtypes={0: F32})
+@with_inputs(GatedInputs)
+def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
+    """``activation(x @ gate + bias) * (x @ other + bias)``; see `passes.gated_products`.
+
+    By AMX it is one step, whose result the product that comes next alone can read. Otherwise there
+    are three.
+    """
+    x, attrs = inputs.x, node.attrs
+    gate, other = (
+        _Side(Node("MatMulNBits", (), (), attrs[name], name=node.name), *weights)
+        for name, weights in (("gate", inputs[1:5]), ("other", inputs[5:]))
+    )
+    choice, rows = native_choice(b.options), math.prod(x.shape[:-1])
+    kinds = [
+        None if choice is None or not side.w.size else tile_arithmetic(choice, side.sizes, rows)
+        for side in (gate, other)
+    ]
+    arithmetic = kinds[0]
+    if choice is None or arithmetic is None or None in kinds:
+        form = {"activation": attrs["activation"], "approximate": attrs["approximate"]}
+        activated = Node("Gated", (), (), {**form, "in_place": True}, domain="partita")
+        y: Operand = gated_activation(b, activated, gate.product(b, x), other.product(b, x))
+        return y
+    y = b.empty((*x.shape[:-1], gate.sizes.columns), np.float32)
+    out = b.empty((packed_lhs_size(rows, gate.sizes.columns, arithmetic.planes),), np.uint16)
+    for key in ("tiles", LAID):
+        b.once(y, (key, arithmetic), lambda: out)
+    code = _CODES[attrs["activation"], attrs["approximate"]]
+    _emit_tiles(b, choice, arithmetic, code, x, (gate, other), out)
+    return y
+
+
+def _emit_tiles(
+    b: Builder,
+    choice: Choice,
+    arithmetic: Arithmetic,
+    code: ActivationCode,
+    x: Operand,
+    sides: tuple[_Side, _Side],
+    out: Operand,
+) -> None:
+    rows, threads, planes = math.prod(x.shape[:-1]), choice.threads, arithmetic.planes
+    terms, columns = sides[0].sizes.terms, sides[0].sizes.columns
+    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    tiles = packed_lhs(b, x, rows, terms, arithmetic, kernels)
+    product = MatrixSizes(rows, terms, columns, planes)
+    table = unpacked_table(product, choice.machine, threads, PRODUCTS)
+    panels = [_panels(b, side, threads) for side in sides]
+    unpack, unpack_other = (
+        b.constant(unpack_kernel(choice.level, each.variant, planes)) for each in panels
+    )
+    floats = max(scratch_floats(side.sizes.size) for side in sides)
+    context = GatedContext(
+        b.empty((threads * gated_bytes(table),), np.uint8),
+        b.empty((threads * unpacked_size(table, PRODUCTS),), np.uint16),
+        b.empty((threads * floats,), np.float32),
+        kernels,
+        unpack,
+        unpack_other,
+        b.constant(gate_kernel(choice.level, code, planes)),
+        b.constant(table),
+    )
+    bias = _bias(b, *sides)
+    b.call(
+        multiply_gated,
+        b.flat(x),
+        tiles,
+        out,
+        *(BlockArrays(each.w, each.scales, each.zeros, bias, bias) for each in panels),
+        context,
+        *(row_sizes(each, side.sizes, rows) for each, side in zip(panels, sides, strict=True)),
+        work=PRODUCTS * rows * terms * columns // 16,
+        exec_type=arithmetic.exec_type(choice.level),
+    )
+
+
+def _panels(b: Builder, side: _Side, threads: int) -> Panels:
+    return packed(b, side.w, side.scales, side.zeros, side.sizes, threads)
+
+
+def _bias(b: Builder, gate: _Side, other: _Side) -> Operand:
+    """Biases in the order of tiles of sums."""
+    columns = gate.sizes.columns
+    if gate.bias is None and other.bias is None:
+        return b.zeros(2 * COLUMNS * -(-columns // COLUMNS), np.float32)
+    given = [None if side.bias is None else b.value(side.bias) for side in (gate, other)]
+    both: list[Array] = [np.zeros(columns) if array is None else array for array in given]
+    return b.constant(interleaved_bias(*both))

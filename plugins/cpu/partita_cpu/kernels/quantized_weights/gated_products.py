@@ -1,0 +1,255 @@
+"""Two products of the same rows on AMX, one activated and multiplied by the other.
+
+The result is laid out as tiles for the product that reads it: it takes a half or a quarter of the
+memory that both have as floats, and nobody reads them again to lay them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.packed_lhs import (
+    BLOCKS,
+    CHUNK,
+    COLUMNS,
+    GROUP,
+    HALF,
+    OUTPUTS,
+    PANEL,
+    PLANES,
+    ROWS,
+    SHARES_ACROSS,
+    STEPS,
+    TILE,
+    is_unusual,
+    thread_bytes,
+)
+from partita_cpu.gemm.shares import own_share
+from partita_cpu.gemm.tile_fields import TILE_BYTES
+from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
+from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_gate_tiles,
+    call_plain,
+    call_tile,
+)
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.kernels.quantized_weights.row_products import (
+    BlockArrays,
+    RowSizes,
+    add_up_floats,
+    floats_of_thread,
+    panel_of,
+    sums_at,
+)
+from partita_cpu.kernels.quantized_weights.tile_products import UnpackPart, unpack_panel
+
+PRODUCTS = 2
+"""Tiles of sums that a tile of the result is made of; each has half of the columns of both."""
+
+
+def gated_bytes(table: Array) -> int:
+    """Scratch memory of each thread: tiles of sums, then those that are put aside."""
+    return PRODUCTS * (thread_bytes(table) - 64) + 64
+
+
+def interleaved_bias(gate: Array, other: Array) -> Array:
+    """Both in the order of columns of tiles of sums, filled up with zeros."""
+    steps = -(-gate.size // COLUMNS)
+    both = np.zeros((2, steps * COLUMNS), np.float32)
+    both[0, : gate.size], both[1, : other.size] = gate.reshape(-1), other.reshape(-1)
+    return both.reshape(2, -1, HALF).swapaxes(0, 1).reshape(-1).copy()
+
+
+class GatedContext(NamedTuple):
+    """Memory, kernels and plan.
+
+    Attributes:
+        scratch: Bytes; `gated_bytes` for each thread.
+        unpacked: `unpacked_size` numbers for each thread.
+        floats: Scratch memory as for `multiply_blocks`, for the larger blocks of both.
+        kernels: `tile_kernels.packed_lhs_kernels`.
+        unpack: The kernel that unpacks a step of the gate.
+        unpack_other: That for what it is multiplied by.
+        finish: `tile_kernels.gate_kernel`.
+        p: `unpacked_table`, as many tiles across as the result has.
+    """
+
+    scratch: KernelArray
+    unpacked: KernelArray
+    floats: KernelArray
+    kernels: KernelArray
+    unpack: KernelArray
+    unpack_other: KernelArray
+    finish: KernelArray
+    p: KernelArray
+
+
+class _Cut(NamedTuple):
+    """A tile of the result and some steps along k.
+
+    Attributes:
+        t: The tile down.
+        block: The tile across.
+        step: The first step.
+        depth: How many.
+        weights: Address of the first product's; the other's lie a pitch behind.
+        aside: Address of sums that are put aside, if there are other steps.
+    """
+
+    t: int
+    block: int
+    step: int
+    depth: int
+    weights: int
+    aside: int
+
+
+@loop
+def multiply_gated(
+    x: Any,
+    tiles: Any,
+    out: Any,
+    gate: BlockArrays,
+    other: BlockArrays,
+    context: GatedContext,
+    sizes: RowSizes,
+    other_sizes: RowSizes,
+    tid: int,
+    nt: int,
+) -> None:
+    """``activation(x @ gate + bias) * (x @ other + bias)``, laid out as tiles.
+
+    Args:
+        x: The left side, flat.
+        tiles: The same, laid out as tiles.
+        out: `packed_lhs_size` numbers.
+        gate: Weights that are activated; its bias is `interleaved_bias`. There is no result in it.
+        other: Weights beside it.
+        context: Memory, kernels and plan.
+        sizes: Of the gate; blocks are whole steps of 32 terms together.
+        other_sizes: Of what it is multiplied by; as many rows, terms and columns.
+        tid: This thread.
+        nt: All threads.
+    """
+    p, kernels = context.p, context.kernels
+    steps, planes = p[STEPS], p[PLANES]
+    aside = 0 if p[CHUNK] == steps else p[GROUP] * p[PANEL]
+    room = PRODUCTS * (1 + aside) * TILE_BYTES + 64
+    many = p[GROUP] * p[CHUNK] * PRODUCTS * 2 * TILE * planes + 32
+    threads = min(nt, context.scratch.size // room, context.unpacked.size // many)
+    down = -(-p[ROWS] // COLUMNS)
+    top, bottom, first, last = own_share(p[SHARES_ACROSS], tid, threads, down, p[BLOCKS])
+    if tid >= threads or first == last or top == bottom:
+        return
+    sums = address(context.scratch) + tid * room
+    sums += -sums % 64
+    place = address(context.unpacked) + 2 * tid * many
+    place += -place % 64
+    call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    for panel in range(top, bottom, p[PANEL]):
+        stop = min(panel + p[PANEL], bottom)
+        for group in range(first, last, p[GROUP]):
+            end = min(group + p[GROUP], last)
+            for chunk in range(0, steps, p[CHUNK]):
+                depth = min(p[CHUNK], steps - chunk)
+                pitch = depth * 4 * TILE * planes
+                for number in range(PRODUCTS * group, PRODUCTS * end):
+                    to = place + (number - PRODUCTS * group) * pitch
+                    part = UnpackPart(number, 0, chunk, depth, planes)
+                    unpack_panel(gate, context.unpack[0], sizes, part, to)
+                    part = UnpackPart(number, 1, chunk, depth, planes)
+                    unpack_panel(other, context.unpack_other[0], other_sizes, part, to)
+                for block in range(group, end):
+                    weights = place + (block - group) * PRODUCTS * pitch
+                    for t in range(panel, stop):
+                        number = 1 + (block - group) * p[PANEL] + t - panel
+                        beside = sums + PRODUCTS * number * TILE_BYTES
+                        cut = _Cut(t, block, chunk, depth, weights, beside)
+                        _multiply_tile(tiles, out, gate, context, sums, cut)
+    call_plain(kernels[RELEASE], (0,))
+    halves = -(-p[ROWS] // HALF)
+    of_tiles = sizes_at(address(tiles) + 2 * halves * steps * planes * TILE, halves * steps)
+    each = max(floats_of_thread(sizes.size), floats_of_thread(other_sizes.size))
+    own = address(context.floats) + 4 * tid * each
+    for half in range(2 * top, min(2 * bottom, halves)):
+        if not is_unusual(of_tiles, half * steps, steps):
+            continue
+        # Infinity and NaN have no second parts.
+        for number in range(PRODUCTS * first, PRODUCTS * last):
+            to = sums + number % PRODUCTS * TILE_BYTES
+            _add_up_half(x, gate, sizes, own, half, number, to)
+            _add_up_half(x, other, other_sizes, own, half, number, to + 4 * HALF)
+            if number % PRODUCTS == PRODUCTS - 1:
+                _finish_half(out, gate.bias, context, sums, half, number // PRODUCTS)
+
+
+@loop
+def _multiply_tile(
+    tiles: Any, out: Any, gate: BlockArrays, context: GatedContext, sums: int, cut: _Cut
+) -> None:
+    """Some steps of a tile of the result; behind the last one it is finished."""
+    p, steps, planes = context.p, context.p[STEPS], context.p[PLANES]
+    rows = min(COLUMNS, p[ROWS] - cut.t * COLUMNS)
+    ends = cut.step + cut.depth == steps
+    kernel = context.kernels[2 if rows > HALF else 1]
+    half_bytes = 2 * steps * planes * TILE
+    a = address(tiles) + 2 * cut.t * half_bytes + 2 * cut.step * planes * TILE
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    for product in range(PRODUCTS):
+        b = cut.weights + product * cut.depth * 4 * TILE * planes
+        beside = cut.aside + product * TILE_BYTES
+        start = beside if cut.step else 0
+        to = sums + product * TILE_BYTES if ends else beside
+        given = (a, half_bytes, 0, 0, cut.depth, b, 0, rows, start, b)
+        call_tile(kernel, (*given, to, 0, 0, 0, 0, 0, lowest, highest, 0))
+    if ends:
+        _finish_tile(out, gate.bias, context, sums, cut.t, cut.block)
+
+
+@loop
+def _finish_tile(out: Any, bias: Any, context: GatedContext, sums: int, t: int, block: int) -> None:
+    """Lays out a tile of the result."""
+    rows = min(COLUMNS, context.p[ROWS] - t * COLUMNS)
+    for half in range(-(-rows // HALF)):
+        of_half = sums + half * TILE_BYTES // 2
+        _finish_half(out, bias, context, of_half, 2 * t + half, block)
+
+
+@loop
+def _finish_half(
+    out: Any, bias: Any, context: GatedContext, sums: int, half: int, block: int
+) -> None:
+    """Lays out up to 16 rows of a tile of the result."""
+    p = context.p
+    halves, blocks, tile_size = -(-p[ROWS] // HALF), p[BLOCKS], p[PLANES] * TILE
+    place = half * blocks + block
+    given = (
+        sums,
+        address(bias) + 4 * PRODUCTS * COLUMNS * block,
+        min(HALF, p[ROWS] - half * HALF),
+        min(COLUMNS, p[OUTPUTS] - block * COLUMNS),
+        address(out) + 2 * place * tile_size,
+    )
+    sizes = sizes_at(address(out) + 2 * halves * blocks * tile_size, halves * blocks)
+    sizes[place] = np.int32(call_gate_tiles(context.finish[0], given))
+
+
+@loop
+def _add_up_half(
+    x: Any, arrays: BlockArrays, sizes: RowSizes, own: int, half: int, number: int, to: int
+) -> None:
+    """Sums of up to 16 rows times a panel, anew in float32, to half of the columns of a tile."""
+    panel = panel_of(arrays, sizes, min(number, -(-sizes.columns // HALF) - 1))
+    start, stop = half * HALF, min(half * HALF + HALF, sizes.rows)
+    add_up_floats(x, sizes, panel, own, start, stop)
+    found = floats_at(sums_at(own, sizes.size), HALF * HALF)
+    target = floats_at(to, COLUMNS * HALF)
+    for r in range(stop - start):
+        for c in range(HALF):
+            target[r * COLUMNS + c] = found[r * HALF + c]
