@@ -42,10 +42,11 @@ from partita_cpu.gemm.tile_fields import (
     X_FIRST,
     X_PITCH,
 )
-from partita_cpu.gemm.tile_kernels import INTERLEAVE, NARROW, ROUND, SCALE
+from partita_cpu.gemm.tile_kernels import INTERLEAVE, NARROW, NARROW_ROWS, ROUND, SCALE
 from partita_cpu.jit.intrinsics.address_call import (
     call_interleave,
     call_narrow,
+    call_narrow_rows,
     call_round,
     call_scale,
 )
@@ -168,6 +169,8 @@ def copy_windows(
 
     Takes and returns what `copy_rows_padded` does, but for pixels.
     """
+    if kernels[NARROW_ROWS] and _reads_single_pixels(p):
+        return _copy_pixels(x, panel, kernels[NARROW_ROWS], p, group, first, stop)
     height, width, pixel, taken = p[HEIGHT], p[WIDTH], p[X_PITCH], p[GROUP_CHANNELS]
     down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
     dilation, dilation_down = p[DILATION_ACROSS], p[DILATION_DOWN]
@@ -284,3 +287,39 @@ def _place_of_line(p: Array, unit: int, group: int) -> Any:
 def line_bytes(p: Array) -> Any:
     """Of a laid out image, from the input of one row of the result to that of the next."""
     return p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if p[ARITHMETIC] else 4)
+
+
+@loop(inline=True)
+def _reads_single_pixels(p: Array) -> Any:
+    """Whether every window is one pixel of the image, which is not scaled."""
+    single = p[TAPS_DOWN] == 1 and p[TAPS_ACROSS] == 1 and p[SCALED] == 0
+    begins = p[TOP] == 0 and p[LEFT] == 0
+    right, bottom = (p[OUT_WIDTH] - 1) * p[STRIDE_ACROSS], (p[OUT_HEIGHT] - 1) * p[STRIDE_DOWN]
+    return single and begins and right < p[WIDTH] and bottom < p[HEIGHT]
+
+
+@loop
+def _copy_pixels(
+    x: int, panel: int, narrow: int, p: Array, group: int, first: int, stop: int
+) -> Any:
+    """What `copy_windows` does with single pixels: those of a line, or all, in one call."""
+    taken, plane, padded = p[GROUP_CHANNELS], p[PLANE_BYTES], p[PADDED]
+    pixel_bytes = 4 * p[X_PITCH]
+    source = x + 4 * (p[X_FIRST] + group * taken)
+    width, height, apart = p[OUT_WIDTH], p[OUT_HEIGHT], p[STRIDE_ACROSS]
+    if p[WIDTH] == width and p[HEIGHT] == height:
+        # Every pixel is read: lines lie behind one another.
+        width, height, apart = stop, 1, 1
+    largest, to = 0, panel
+    while first < stop:
+        line = first // width
+        column = first - line * width
+        image = line // height
+        above = image * p[HEIGHT] + (line - image * height) * p[STRIDE_DOWN]
+        count = min(width - column, stop - first)
+        at = source + (above * p[WIDTH] + column * apart) * pixel_bytes
+        rows = at, apart * pixel_bytes, count, taken, to, p[ROW], plane, padded
+        largest = max(largest, call_narrow_rows(narrow, rows))
+        to += count * p[ROW]
+        first += count
+    return largest

@@ -37,7 +37,8 @@ INTERLEAVE = MAX_ROWS + 8
 ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
 ACTIVATE_NARROW = MAX_ROWS + 11
-FIRST = MAX_ROWS + 12
+NARROW_ROWS = MAX_ROWS + 12
+FIRST = MAX_ROWS + 13
 WIDE = FIRST + MAX_ROWS + 1
 WIDEN = 2 * WIDE
 SLOTS = WIDEN + 1
@@ -176,6 +177,7 @@ def tile_kernels(
             table[ACTIVATE_NARROW] = narrow[f"{activations.KERNELS[activation]}_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
+        table[NARROW_ROWS] = 0 if half_in else known[f"narrow_{name}_rows"]
         table[INTERLEAVE] = known[f"interleave_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
     elif half_in:

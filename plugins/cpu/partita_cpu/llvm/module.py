@@ -219,6 +219,7 @@ def _bfloat16_functions(level: Level) -> list[Function]:
     made = _tile_functions() if level.tiles else []
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
         made.append(bf16_split.narrow(f"narrow_{name}", planes))
+        made.append(bf16_split.narrow_rows(f"narrow_{name}_rows", planes))
         made.append(interleave(f"interleave_{name}", 16, planes))
         made.append(bf16_split.pack_tile(f"pack_{name}", planes))
         made.append(bf16_split.scale(f"scale_{name}", 16, half_in=False, planes=planes))

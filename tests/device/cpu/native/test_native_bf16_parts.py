@@ -57,3 +57,36 @@ def test_numbers_without_finite_parts_are_told(level, place, bits):
     x = np.ones(41, np.float32)
     x.view(np.uint32)[place] = bits
     assert in_parts(level, 3, x, 64)[1] == bits & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("planes", [1, 2, 3])
+@examples(30)
+@given(
+    rows=st.integers(1, 5),
+    n=st.integers(1, 80),
+    apart=st.integers(0, 20),
+    beyond=st.integers(0, 40),
+)
+def test_rows_are_split_and_nothing_between_them_is_touched(level, planes, rows, n, apart, beyond):
+    guarded, padded = Guarded(), n + beyond
+    x = np.random.default_rng(n).standard_normal((rows, n + apart)).astype(np.float32)
+    source = guarded.array(x.reshape(-1)[: x.size - apart])
+    size = rows * (padded + apart) - apart
+    made = guarded.array(np.full((planes, size), 0x7FC0, np.uint16))
+    kernel = addresses(level)[
+        f"narrow_bf16{'x3' if planes == 2 else 'x6' if planes == 3 else ''}_rows"
+    ]
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)(kernel)
+    pitches = 4 * (n + apart), 2 * (padded + apart)
+    to = made.ctypes.data, pitches[1], 2 * size, padded
+    largest = call(source.ctypes.data, pitches[0], rows, n, *to)
+    spread = np.full((planes, rows * (padded + apart)), 0x7FC0, np.uint16)
+    spread[:, :size] = made
+    spread = spread.reshape(planes, rows, padded + apart)
+    assert (spread[:, :, padded:] == 0x7FC0).all()
+    parts = spread[:, :, :padded].view(ml_dtypes.bfloat16).astype(np.float64)
+    left = np.abs(parts.sum(0)[:, :n] - x[:, :n])
+    assert (left <= {1: 2.0**-8, **LEFT}[planes] * np.abs(x[:, :n])).all()
+    assert not parts[:, :, n:].any()
+    assert largest == np.abs(x[:, :n]).max().view(np.uint32)

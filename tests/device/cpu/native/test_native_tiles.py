@@ -246,6 +246,40 @@ GROUPS_OF_HALF_A_STEP = Images(1, 3, 24, 32, 62, 2, (3, 1), (1, 1), (1, 1), (2, 
     over=st.booleans(),
 )
 def test_convolutions(level, arithmetic, images, seed, threads, caches, over):
+    agrees(level, arithmetic, images, seed, threads, caches, over)
+
+
+@st.composite
+def single_pixels(draw):
+    sizes = []
+    for _ in range(2):
+        size, stride = draw(st.integers(1, 24)), draw(st.integers(1, 3))
+        sizes.append((size, stride, 0, (size - 1) // stride + 1))
+    groups, (height, width) = draw(st.integers(1, 2)), sizes
+    channels = groups * draw(st.sampled_from([4, 31, 32, 33, 64, 96]))
+    outputs = groups * draw(st.sampled_from([5, 32, 40]))
+    columns = list(zip(height, width, strict=True))
+    window = (1, 1), columns[1], (1, 1), (0, 0), columns[2]
+    batch = draw(st.integers(1, 3))
+    return Images(batch, *columns[0], channels, outputs, groups, *window, *columns[3])
+
+
+@pytest.mark.parametrize(
+    ("level", "arithmetic"), [pair for pair in choices() if pair[1].in_bfloat16]
+)
+@examples(60)
+@given(
+    images=single_pixels(),
+    seed=st.integers(0, 99),
+    threads=st.integers(1, 3),
+    caches=st.sampled_from([*CACHES.values()]),
+)
+def test_convolutions_of_single_pixels(level, arithmetic, images, seed, threads, caches):
+    agrees(level, arithmetic, images, seed, threads, caches, over=False)
+
+
+def agrees(level, arithmetic, images, seed, threads, caches, over):
+    """Compares a random convolution with its sums in float64."""
     rng = np.random.default_rng(seed)
     guarded = Guarded()
     pixels = images.batch * images.height * images.width

@@ -78,6 +78,9 @@ call_normalize_eights = calling(*[_I64] * 8, "float64")
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `bf16_split.PARAMETERS`. Returns an int64."""
 
+call_narrow_rows = calling(*[_I64] * 8, returns=_I64)
+"""Calls one of rows; see `bf16_split.ROWS_PARAMETERS`. Returns an int64."""
+
 call_input_transform = calling(*[_I64] * 8)
 """Transforms the pixels of tiles; see `winograd.INPUT_PARAMETERS`."""
 

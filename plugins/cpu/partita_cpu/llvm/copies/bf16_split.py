@@ -18,6 +18,11 @@ PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
 """Of conversions with a factor and a summand for each of the n numbers, and bounds."""
 
+ROWS_PARAMETERS = (
+    "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to, i64 %ldto, i64 %low_plane, i64 %padded"
+)
+"""The same for rows of n floats at distances of ldx bytes, which go to distances of ldto bytes."""
+
 TILE_PARAMETERS = "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to"
 """Of `pack_tile`. x: up to 16 rows of n floats at distances of ldx bytes. to: tiles of 16 rows
 times 32 numbers, one for every 32 of the n, zeros behind them; rows that are missing are not
@@ -74,6 +79,11 @@ def narrow(name: str, planes: int) -> Function:
     return _Converter(f, 16, False, planes).function()
 
 
+def narrow_rows(name: str, planes: int) -> Function:
+    """Converts rows as `narrow` does a run; returns the largest pattern of them all."""
+    return _Converter(Function(name, ROWS_PARAMETERS, "i64"), 16, False, planes).rows()
+
+
 def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
     """``min(max(x * factor + shift, low), high)`` of a run; returns what `narrow` returns.
 
@@ -102,27 +112,50 @@ class _Converter:
         self._f, self._lanes, self._scaled = f, lanes, scaled
         self._half_in, self._planes = half_in, planes
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+        self._x, self._to = "%x", "%to"
 
     def function(self) -> Function:
+        """Of one run."""
+        return self._returned(self._run("%x", "%to", "zeroinitializer"))
+
+    def rows(self) -> Function:
+        """Of `narrow_rows`."""
+        f = self._f
+
+        def row(_: str, values: list[str]) -> list[str]:
+            x, to, largest = values
+            largest = self._run(x, to, largest)
+            return [f.at(x, "%ldx"), f.at(to, "%ldto"), largest]
+
+        state = [("ptr", "%x"), ("ptr", "%to"), (self._ints, "zeroinitializer")]
+        return self._returned(f.loop("%rows", state, row)[2])
+
+    def _returned(self, largest: str) -> Function:
+        """Ends the kernel with the largest of all lanes."""
         f, lanes, ints = self._f, self._lanes, self._ints
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def _run(self, x: str, to: str, largest: str) -> str:
+        """Converts a run; returns the larger of the patterns in it and those found before."""
+        f, lanes, ints = self._f, self._lanes, self._ints
+        self._x, self._to = x, to
         rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
         # Masks take longer than most of what is done to a vector.
         done = f.let(f"udiv i64 %n, {lanes}")
         if self._planes > 1:
             pairs = f.let("udiv i64 %n, 32")
-            largest = f.loop(pairs, [(ints, "zeroinitializer")], self._whole_pair)[0]
+            largest = f.loop(pairs, [(ints, largest)], self._whole_pair)[0]
             done = f.let(f"mul i64 {pairs}, 2")
         else:
-            largest = f.loop(done, [(ints, "zeroinitializer")], self._whole_piece)[0]
+            largest = f.loop(done, [(ints, largest)], self._whole_piece)[0]
         rounds = f.let(f"sub i64 {rounds}, {done}")
 
         def piece(index: str, values: list[str]) -> list[str]:
             return self._piece(f.let(f"add i64 {index}, {done}"), values)
 
-        largest = f.loop(rounds, [(ints, largest)], piece)[0]
-        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({ints} {largest})")
-        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
-        return f
+        return f.loop(rounds, [(ints, largest)], piece)[0]
 
     def laid(self, float16: bool) -> Function:
         """Of `pack_tile`: tile by tile, so that memory is written in order."""
@@ -152,10 +185,7 @@ class _Converter:
 
             return f.loop("%rows", [(ints, outer[0])], row)
 
-        largest = f.loop(tiles, [(ints, "zeroinitializer")], tile)[0]
-        found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({ints} {largest})")
-        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
-        return f
+        return self._returned(f.loop(tiles, [(ints, "zeroinitializer")], tile)[0])
 
     def _larger(self, largest: str, x: str) -> str:
         """The larger of patterns found and those of absolute values."""
@@ -168,12 +198,12 @@ class _Converter:
         f, lanes = self._f, self._lanes
         first = f.let(f"mul i64 {index}, {lanes}")
         inside, writable = self._mask(first, "%n"), self._mask(first, "%padded")
-        at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
+        at = f.at(self._x, f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
         load = load_half if self._half_in else masked_load
         x = load(f, lanes, at, inside)
         if self._scaled:
             x = self._scale(x, f.let(f"shl i64 {first}, 2"), inside)
-        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
+        to = f.at(self._to, f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
         if not self._planes:
             masked_store(f, lanes, x, to, writable)
         else:
@@ -184,11 +214,11 @@ class _Converter:
         """A vector that is there as a whole."""
         f, lanes = self._f, self._lanes
         first = f.let(f"mul i64 {index}, {lanes}")
-        at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
+        at = f.at(self._x, f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
         x = (load_half if self._half_in else masked_load)(f, lanes, at, None)
         if self._scaled:
             x = self._scale(x, f.let(f"shl i64 {first}, 2"), None)
-        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
+        to = f.at(self._to, f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
         if self._planes:
             store_parts(f, lanes, x, to, None, self._planes)
         else:
@@ -199,7 +229,7 @@ class _Converter:
         """Two vectors of 16 that are there as wholes, in several parts."""
         f, width = self._f, 2 if self._half_in else 4
         first = f.let(f"mul i64 {index}, 32")
-        at, number = f.at("%x", f.let(f"mul i64 {first}, {width}")), f.let(f"shl i64 {first}, 2")
+        at, number = f.at(self._x, f.let(f"mul i64 {first}, {width}")), f.let(f"shl i64 {first}, 2")
         largest, pair = values[0], []
         for i in range(2):
             place = f.at(at, 16 * width * i)
@@ -208,7 +238,7 @@ class _Converter:
                 x = self._scale(x, f.let(f"add i64 {number}, {64 * i}"), None)
             largest = self._larger(largest, x)
             pair.append(x)
-        store_pair_parts(f, pair, f.at("%to", f.let(f"mul i64 {first}, 2")), self._planes)
+        store_pair_parts(f, pair, f.at(self._to, f.let(f"mul i64 {first}, 2")), self._planes)
         return [largest]
 
     def _mask(self, first: str, end: str) -> str:
