@@ -133,7 +133,7 @@ def peak(
 ) -> float:
     """Of one tile kernel, on so many threads at once."""
     from partita_cpu.jit.deferred_numba import compiler
-    from partita_cpu.jit.intrinsics.address_call import call_plain, call_tile
+    from partita_cpu.jit.intrinsics.address_call import call_late_tile, call_plain, call_tile
     from partita_cpu.llvm.tiles.amx import tile_config
 
     @compiler().njit(nogil=True)
@@ -141,7 +141,10 @@ def peak(
         if configure:
             call_plain(configure, (config,))
         for _ in range(count):
-            call_tile(kernel, (*sums, 0, sums[5], *end))
+            if configure:
+                call_late_tile(kernel, (*sums, 0, sums[5], *end, 0, 0))
+            else:
+                call_tile(kernel, (*sums, 0, sums[5], *end))
 
     speeds: list[float] = []
     config = np.frombuffer(tile_config(32), np.uint8).copy()

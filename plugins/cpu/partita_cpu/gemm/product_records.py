@@ -156,7 +156,7 @@ class Panel(NamedTuple):
     """What the tiles of a panel have in common.
 
     Attributes:
-        tile: Address of memory for a finished tile.
+        tile: Address of memory for a tile, and for a second one behind it.
         zeros: Address of a bias of zeros.
         partials: Address of tiles whose sums are not complete.
         exact: Whether the input is infinite, NaN or nearly so; see `nonfinite`.

@@ -92,10 +92,10 @@ DIRECT, HALO, COLUMNS = range(3)
 """What `SOURCE` says: that tiles read the tensor itself, a copy of image rows, or of windows."""
 
 TILE_BYTES = 4096
-"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete.
+"""Room for a tile: behind the panel for two, then those whose sums are not complete.
 
 Behind these are the weights of a piece of a tile, if they are widened.
 """
 
 ZERO_BYTES = 256
-"""Room for a bias of zeros, behind the tile."""
+"""Room for a bias of zeros, behind both tiles."""

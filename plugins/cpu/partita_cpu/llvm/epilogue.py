@@ -110,6 +110,50 @@ class Finish:
 
         f.either(alone, lambda: variants(False), lambda: variants(True))
 
+    def begin_rows(self) -> None:
+        """Reads what rows have in common that `next_rows` finishes."""
+        f = self._f
+        self._row_bias, self._row_masks = [self._bias(i) for i in range(VECTORS)], self._masks()
+        added = f.let("icmp ne ptr %residual, null")
+        gated = f.let("icmp ne i64 %gate, 0")
+        self._row_rounds = [f.let(f"zext i1 {truth} to i64") for truth in (added, gated)]
+
+    def next_rows(self, count: str, places: list[str]) -> list[str]:
+        """Finishes some rows of stored sums; a few at a time between other instructions.
+
+        Args:
+            count: How many.
+            places: Where the sums, the residual and the output of the first one lie.
+
+        Returns:
+            The places of the row behind the last one.
+        """
+        f, v, lanes = self._f, self._vector, self._lanes
+        added, gated = self._row_rounds
+
+        def row(_: str, at: list[str]) -> list[str]:
+            sums, residual, y = at
+            values = [
+                f.let(f"fadd {v} {f.load(v, f.at(sums, 4 * lanes * i))}, {bias}")
+                for i, bias in enumerate(self._row_bias)
+            ]
+
+            def add(_: str, inner: list[str]) -> list[str]:
+                found = []
+                for i, x in enumerate(inner):
+                    other = self._load(f.at(residual, self._bytes * i), self._row_masks[i])
+                    found.append(f.let(f"fadd {v} {x}, {other}"))
+                return found
+
+            def gate(_: str, inner: list[str]) -> list[str]:
+                return scaled(f, lanes, hard_swish(f, lanes, inner))
+
+            values = self._bounded(f.loop(added, [(v, x) for x in values], add))
+            self._store(f.loop(gated, [(v, x) for x in values], gate), y, self._row_masks)
+            return [f.at(sums, 4 * lanes * VECTORS), f.at(residual, "%ldy"), f.at(y, "%ldy")]
+
+        return f.loop(count, [("ptr", place) for place in places], row)
+
     def _bias(self, i: int) -> str:
         return self._f.load(self._vector, self._f.at("%bias", 4 * self._lanes * i))
 

@@ -320,7 +320,7 @@ def _transform_output(
                 p[Y_BYTES] * p[Y_PITCH],
             )
             rows = min(run * side, width - pixel)
-            finish_rows(rows, 0, pixel, places, panel, column, context, epilogue)
+            finish_rows(rows, 0, pixel, panel.tile, places, panel, column, context, epilogue)
         tile += run
 
 

@@ -306,7 +306,7 @@ class _Planner:
             "COLUMN_STEP": 4 * self.columns if i.within else 0,
             "IN_PLACE": int(lhs.in_place),
             "TILES": tiles,
-            "THREAD_BYTES": plane * i.panel_slices * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "THREAD_BYTES": plane * i.panel_slices * planes + 2 * TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not lhs.on_amx),
         }
 

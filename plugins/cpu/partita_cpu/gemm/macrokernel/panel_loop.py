@@ -50,9 +50,23 @@ from partita_cpu.gemm.tile_fields import (
     Y_PITCH,
     ZERO_BYTES,
 )
-from partita_cpu.gemm.tile_kernels import ACTIVATE, CONFIGURE, FIRST, WIDE, WIDEN, Arithmetic
+from partita_cpu.gemm.tile_kernels import (
+    ACTIVATE,
+    CONFIGURE,
+    EPILOGUE,
+    FIRST,
+    WIDE,
+    WIDEN,
+    Arithmetic,
+)
 from partita_cpu.jit.intrinsics.address_array import floats_at
-from partita_cpu.jit.intrinsics.address_call import call_activate, call_convert, call_tile
+from partita_cpu.jit.intrinsics.address_call import (
+    call_activate,
+    call_convert,
+    call_epilogue,
+    call_late_tile,
+    call_tile,
+)
 from partita_cpu.jit.loop_kernel import loop
 
 _LOWEST, _HIGHEST = np.float32(-np.inf), np.float32(np.inf)
@@ -96,6 +110,10 @@ def multiply_panel(
     flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
+    # AMX leaves sums in memory; their rows are finished while it computes those of the next tile.
+    late = kernels[CONFIGURE] != 0 and not panel.exact
+    made, finished = panel.tile, panel.tile + TILE_BYTES
+    waiting, bias_of, other_of, to_of, exist_of = 0, panel.zeros, 0, 0, 0
     start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
@@ -130,24 +148,43 @@ def multiply_panel(
                         begin, count, start, ahead = edge_taps(tile, tiles.unit + line, b, context)
                         places, weights = context.offsets + 8 * begin, b + begin * tap_bytes
                     sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
+                    if late:
+                        left = made if ends else partial
+                        other_end = (bias_of, other_of, to_of, panel.pixel_bytes, exist_of)
+                        bounds = (bottom, top, epilogue.gate, finished, waiting)
+                        call_late_tile(kernel, (*sums, left, *other_end, *bounds))
+                        if activate and waiting:
+                            call_activate(activate, (waiting, to_of, panel.pixel_bytes, exist_of))
+                        waiting = 0
+                    elif not ends and not panel.exact:
+                        call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
                     if not ends:
-                        if not panel.exact:
-                            call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
                         continue
                     at_line = pixel // panel.pitch if flat else line
                     pixel -= at_line * panel.pitch if flat else 0
                     if direct and pixel + rows <= panel.width:
                         to, other = result_addresses(at, panel, column, epilogue, at_line, pixel)
+                        if late:
+                            waiting, bias_of, exist_of = rows, column.bias, column.exist
+                            other_of, to_of = other, to
+                            made, finished = finished, made
+                            continue
                         rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
                         call_tile(kernel, (*sums, panel.tile, column.bias, other, *rest))
                         if activate:
                             call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
                         continue
                     if panel.exact:
-                        exact_tile(source, column.weights, tiles, panel.tile, context, rows)
-                    else:
-                        call_tile(kernel, (*sums, panel.tile, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
-                    finish_rows(rows, at_line, pixel, at, panel, column, context, epilogue)
+                        exact_tile(source, column.weights, tiles, made, context, rows)
+                    elif not late:
+                        call_tile(kernel, (*sums, made, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
+                    finish_rows(rows, at_line, pixel, made, at, panel, column, context, epilogue)
+    if waiting:
+        last_end = (bias_of, other_of, to_of, panel.pixel_bytes, exist_of)
+        rest_of = (bottom, top, epilogue.gate)
+        call_epilogue(kernels[EPILOGUE], (waiting, finished, *last_end, *rest_of))
+        if activate:
+            call_activate(activate, (waiting, to_of, panel.pixel_bytes, exist_of))
 
 
 @loop(inline=True)
@@ -166,7 +203,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
     filled = p[RUN] != p[DEPTH] * p[STEP_BYTES] // 2
     exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
     tile = context.memory + p[PLANE_BYTES] * max(arithmetic, 1)
-    zeros = tile + TILE_BYTES
+    zeros = tile + 2 * TILE_BYTES
     row_of_zeros = floats_at(zeros, p[TILE_COLUMNS])
     for i in range(row_of_zeros.size):
         row_of_zeros[i] = np.float32(0)

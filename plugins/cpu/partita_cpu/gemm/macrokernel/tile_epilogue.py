@@ -32,6 +32,7 @@ def finish_rows(
     rows: int,
     line: int,
     pixel: int,
+    tile: int,
     at: ProductAddresses,
     panel: Panel,
     column: Column,
@@ -50,7 +51,7 @@ def finish_rows(
         count = min(run, panel.width - pixel)
         if count > 0:
             to, other = result_addresses(at, panel, column, epilogue, line, pixel)
-            piece = panel.tile + 4 * done * columns
+            piece = tile + 4 * done * columns
             if epilogue.code == 0 or activate:
                 rest = (column.bias, other, to, outputs, column.exist, bottom, top, epilogue.gate)
                 call_epilogue(kernel, (count, piece, *rest))

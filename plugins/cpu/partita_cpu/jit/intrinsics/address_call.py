@@ -48,6 +48,9 @@ def calling(*kinds: str, returns: str = "void") -> Any:
 call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 """Calls a tile kernel; see `fma.PARAMETERS`."""
 
+call_late_tile = calling(*[_I64] * 16, _F32, _F32, *[_I64] * 3)
+"""Calls one that finishes another tile meanwhile; see `amx.LATE_PARAMETERS`."""
+
 call_products = calling(*[_I64] * 11)
 """Calls products of a tile of attention; see `attend.PRODUCT_PARAMETERS`."""
 

@@ -19,6 +19,13 @@ TILE_BYTES = 1024
 A_TILES = (4, 5)
 B_TILES = (6, 7)
 
+LATE_PARAMETERS = f"{PARAMETERS}, ptr %before, i64 %late"
+"""Of kernels that leave their sums in the tile, and finish those of another one meanwhile.
+
+before: the other tile, as such a kernel left it. late: how many of its rows are finished. Bias and
+what follows it in `epilogue.PARAMETERS` are about these; the bias is read even if there are none.
+"""
+
 Load = tuple[str, int, int]
 """Loads half 0 or 1 of "a" or "b" (rows or columns), of some part, to its tile."""
 
@@ -57,9 +64,16 @@ def schedule(halves: int, planes: int) -> list[Load | tuple[int, int]]:
 
 
 def amx_tile(
-    name: str, halves: int, planes: int, narrow: bool = False, packed: bool = False
+    name: str,
+    halves: int,
+    planes: int,
+    narrow: bool = False,
+    packed: bool = False,
 ) -> Function:
-    """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
+    """Sums of up to `16 * halves` rows; depth counts steps of 32. See `LATE_PARAMETERS`.
+
+    The rows of another tile are finished between products: vectors have time for it while tiles are
+    multiplied.
 
     Args:
         name: Its symbol.
@@ -68,10 +82,12 @@ def amx_tile(
         narrow: Whether output and residual are bfloat16.
         packed: Whether a is packed as whole tiles, see `bf16_split.pack_tile`: for 16 rows one
             tile per step, further parts behind it. Then lda is the distance of the next 16 rows, a
-            quarter of b is fetched, and taps, ntaps and low_plane are not read.
+            quarter of b is fetched, and taps, ntaps and low_plane are not read. Such a kernel
+            finishes its own tile behind its sums; see `fma.PARAMETERS`.
     """
-    f = Function(name, PARAMETERS)
+    f = Function(name, PARAMETERS if packed else LATE_PARAMETERS)
     end = Finish(f, 16, BFLOAT if narrow else "")
+    at_once = "" if packed else _rows_at_once(f, end, len(PRODUCTS[planes]))
     below = "%lda" if packed else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
     begin_sums(f, f.let("icmp eq ptr %start, null"), [f.at("%start", x) for x in places], 128)
@@ -100,33 +116,58 @@ def amx_tile(
         f.do(f"call void @llvm.x86.tileloadd64({tile})")
 
     def step(_: str, values: list[str]) -> list[str]:
-        a, b, ahead = values
-        asked = 0
+        a, b, ahead, *waiting = values
+        asked = products = 0
         for done, what in enumerate(order, 1):
             if isinstance(what[0], str):
                 load(a, b, (what[0], what[1], what[2]))
             else:
                 add_product(f, what[0], what[1])
+                products += 1
+                if not packed and products % (2 * halves) == 0:
+                    waiting = _finish_rows(f, end, at_once, waiting)
             # All at once they would keep a's loads waiting for the memory's buffers.
             while asked * len(order) < fetched * done:
                 f.do(prefetch(f.at(ahead, asked)))
                 asked += 64
-        return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched)]
+        return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched), *waiting]
 
     def tap(index: str, values: list[str]) -> list[str]:
         offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-        state = [("ptr", f.at("%a", offset)), *(("ptr", value) for value in values)]
+        state = [("ptr", f.at("%a", offset))]
+        state += [(kind, value) for (kind, _), value in zip(streams, values, strict=True)]
         return f.loop("%depth", state, step)[1:]
 
     streams = [("ptr", "%b"), ("ptr", "%ahead")]
     if packed:
         f.loop("%depth", [("ptr", "%a"), *streams], step)
     else:
-        f.loop("%ntaps", streams, tap)
+        streams += [("ptr", name) for name in ("%before", "%residual", "%y")] + [("i64", "%late")]
+        *places_left, left = f.loop("%ntaps", streams, tap)[2:]
+        end.next_rows(left, places_left)  # all, if there are no products
     store_sums(f, [f.at("%tile", x) for x in places], 128)
-    f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
+    if packed:
+        f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
+
+
+def _rows_at_once(f: Function, end: Finish, turns: int) -> str:
+    """How many rows of another tile are finished at a time, if there are so many turns a step."""
+    end.begin_rows()
+    total = f.let(f"mul i64 {f.let('mul i64 %ntaps, %depth')}, {turns}")
+    none = f.let(f"icmp eq i64 {total}, 0")
+    total = f.let(f"select i1 {none}, i64 1, i64 {total}")
+    up = f.let(f"sub i64 {f.let(f'add i64 %late, {total}')}, 1")
+    return f.let(f"udiv i64 {up}, {total}")
+
+
+def _finish_rows(f: Function, end: Finish, at_once: str, waiting: list[str]) -> list[str]:
+    """Finishes the next rows of another tile: their places, and how many are left."""
+    *places, left = waiting
+    fewer = f.let(f"icmp slt i64 {left}, {at_once}")
+    count = f.let(f"select i1 {fewer}, i64 {left}, i64 {at_once}")
+    return [*end.next_rows(count, places), f.let(f"sub i64 {left}, {count}")]
 
 
 def add_product(f: Function, half_of_a: int, half_of_b: int) -> None:
