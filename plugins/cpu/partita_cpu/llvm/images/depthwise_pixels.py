@@ -8,7 +8,7 @@ other is read, from lines that lie so far apart that no processor foresees them.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import gated, load_half, prefetch, store_parts
+from partita_cpu.llvm.epilogue import gated, load_half, prefetch, store_pair_parts, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
@@ -36,6 +36,12 @@ _LINE = 64
 
 PIXELS = (1, 2, 4, 7, 8)
 """Numbers of output pixels that kernels compute together."""
+
+PAIRED_PIXELS = 7
+"""Kernels for so many pixels and more compute two vectors of channels at a time..."""
+
+PAIRED_LANES = 16
+"""...of so many floats, for whose sums there are registers enough."""
 
 ACROSS = (3, 5, 7)
 """Taps across that there are kernels for."""
@@ -96,9 +102,8 @@ class _Depthwise:
         self._columns = columns(*sizes)
 
     def function(self) -> Function:
-        f, lanes, v = self._f, self._lanes, self._vector
+        f, lanes = self._f, self._lanes
         low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
-        unit = 2 if self._half else 4
 
         def block(index: str, carried: list[str]) -> list[str]:
             first = f.let(f"mul i64 {index}, {lanes}")
@@ -107,22 +112,58 @@ class _Depthwise:
             whole = f.let(f"icmp sge i64 {left}, {lanes}")
             count = f.let(f"select i1 {whole}, i64 %rows, i64 0")
             rest = f.let(f"sub i64 %rows, {count}")
-            x = f.at("%x", f.let(f"mul i64 {first}, {unit}"))
-            self._fetch(x, index, unit)
-            w = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
-            bias = f.load(v, f.at("%bias", f.let(f"mul i64 {first}, 4")))
-            state = [("ptr", x), ("ptr", w)] + [(v, bias)] * self._pixels
+            state = self._begin(index, 1)
             after = f.loop(count, state, lambda _, values: self._row(values, inside, False))
             state = [(kind, a) for (kind, _), a in zip(state, after, strict=True)]
             after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
-            sums = [bounded(f, v, s, low, high, lanes) for s in after[2:]]
-            sums = gated(f, lanes, sums)
-            return [self._store(sums, first, carried[0])]
+            stored = f.let(f"sub i64 %stored, {first}")
+            mask = column_masks(f, stored, lanes, 1)[0]
+            return [self._store([self._finished(after[2:], low, high)], first, mask, carried[0])]
 
-        largest = f.loop("%blocks", [(self._ints, "zeroinitializer")], block)[0]
+        def pair(number: str, carried: list[str]) -> list[str]:
+            index = f.let(f"mul i64 {number}, 2")
+            state, pixels = self._begin(index, 2), self._pixels
+            after = f.loop("%rows", state, lambda _, values: self._row(values, None, False, 2))
+            sums = [after[3 : 3 + pixels], after[3 + pixels :]]
+            sums = [self._finished(found, low, high) for found in sums]
+            first = f.let(f"mul i64 {index}, {lanes}")
+            return [self._store(sums, first, None, carried[0])]
+
+        start, before = "zeroinitializer", "0"
+        if self._pixels >= PAIRED_PIXELS and lanes == PAIRED_LANES:
+            fewer = f.let("icmp slt i64 %channels, %stored")
+            exist = f.let(f"select i1 {fewer}, i64 %channels, i64 %stored")
+            pairs = f.let(f"udiv i64 {exist}, {2 * lanes}")
+            start = f.loop(pairs, [(self._ints, start)], pair)[0]
+            before = f.let(f"mul i64 {pairs}, 2")
+
+        def single(index: str, carried: list[str]) -> list[str]:
+            return block(f.let(f"add i64 {index}, {before}"), carried)
+
+        alone = f.let(f"sub i64 %blocks, {before}")
+        largest = f.loop(alone, [(self._ints, start)], single)[0]
         found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({self._ints} {largest})")
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
+
+    def _begin(self, index: str, wide: int) -> list[tuple[str, str]]:
+        """What changes from row to row of taps of so many blocks, with its first values."""
+        f, v, lanes = self._f, self._vector, self._lanes
+        unit, first = 2 if self._half else 4, f.let(f"mul i64 {index}, {self._lanes}")
+        x = f.at("%x", f.let(f"mul i64 {first}, {unit}"))
+        w = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
+        bias = f.at("%bias", f.let(f"mul i64 {first}, 4"))
+        state = [("ptr", x), ("ptr", w)] + ([("ptr", f.at(w, "%w_block"))] if wide > 1 else [])
+        for i in range(wide):
+            which = f.let(f"add i64 {index}, {i}")
+            self._fetch(f.at(x, i * unit * lanes), which, unit)
+            state += [(v, f.load(v, f.at(bias, 4 * lanes * i)))] * self._pixels
+        return state
+
+    def _finished(self, sums: list[str], low: str, high: str) -> list[str]:
+        """Sums within bounds, and gated."""
+        f, lanes = self._f, self._lanes
+        return gated(f, lanes, [bounded(f, self._vector, s, low, high, lanes) for s in sums])
 
     def _fetch(self, x: str, index: str, unit: int) -> None:
         """Asks for what a block of the pixels below needs, once for each of its cache lines."""
@@ -141,34 +182,52 @@ class _Depthwise:
 
         f.loop(count, [("ptr", f.at(x, f.let("mul i64 %rows, %row")))], row)
 
-    def _row(self, values: list[str], inside: str, partial: bool) -> list[str]:
-        """Adds one row of taps; `partial` if not all channels of the block exist."""
+    def _row(
+        self, values: list[str], inside: str | None, partial: bool, wide: int = 1
+    ) -> list[str]:
+        """Adds one row of taps to sums of so many blocks of channels.
+
+        Args:
+            values: What `_begin` begins.
+            inside: Which channels of a block exist; ``None`` if all do.
+            partial: Whether some do not.
+            wide: Blocks.
+        """
         f, v, lanes = self._f, self._vector, self._lanes
-        x, w, *sums = values
-        weights = [f.load(v, f.at(w, 4 * lanes * tap)) for tap in range(self._across)]
+        x, *rest = values
+        rows, sums = rest[:wide], rest[wide:]
+        weights = [
+            [f.load(v, f.at(w, 4 * lanes * tap)) for tap in range(self._across)] for w in rows
+        ]
         edge = clipped(self._pixels, self._across)
         at = x
         for column in range(self._columns):
             clear = edge <= column < self._columns - edge
-            if clear and not partial:
-                element = self._plain_load(at)
-            else:
-                element = self._load(f, lanes, at, inside if clear else self._mask(inside, column))
-            for tap in range(self._across):
-                pixel, between = divmod(column - tap, self._stride)
-                if not between and 0 <= pixel < self._pixels:
-                    call = f"call {v} @llvm.fma.v{lanes}f32"
-                    operands = f"{v} {element}, {v} {weights[tap]}, {v} {sums[pixel]}"
-                    sums[pixel] = f.let(f"{call}({operands})")
+            mask = inside if clear else self._mask(inside, column)
+            for i in range(wide):
+                place = f.at(at, i * lanes * (2 if self._half else 4)) if i else at
+                if clear and not partial:
+                    element = self._plain_load(place)
+                else:
+                    element = self._load(f, lanes, place, mask)
+                for tap in range(self._across):
+                    pixel, between = divmod(column - tap, self._stride)
+                    if not between and 0 <= pixel < self._pixels:
+                        number = i * self._pixels + pixel
+                        call = f"call {v} @llvm.fma.v{lanes}f32"
+                        operands = f"{v} {element}, {v} {weights[i][tap]}, {v} {sums[number]}"
+                        sums[number] = f.let(f"{call}({operands})")
             at = f.at(at, "%pixel")
-        return [f.at(x, "%row"), f.at(w, 4 * lanes * self._across), *sums]
+        further = [f.at(w, 4 * lanes * self._across) for w in rows]
+        return [f.at(x, "%row"), *further, *sums]
 
-    def _mask(self, inside: str, column: int) -> str:
+    def _mask(self, inside: str | None, column: int) -> str:
         f, lanes = self._f, self._lanes
         after = f.let(f"icmp sge i64 {column}, %begin")
         before = f.let(f"icmp slt i64 {column}, %end")
         exists = f.let(f"and i1 {after}, {before}")
         mask = f"<{lanes} x i1>"
+        inside = inside or "splat (i1 true)"
         return f.let(f"select i1 {exists}, {mask} {inside}, {mask} zeroinitializer")
 
     def _plain_load(self, pointer: str) -> str:
@@ -184,21 +243,33 @@ class _Depthwise:
         shifted = f.let(f"shl {ints} {whole}, {f.splat(self._lanes, 'i32', '16')}")
         return f.let(f"bitcast {ints} {shifted} to {self._vector}")
 
-    def _store(self, sums: list[str], first: str, largest: str) -> str:
-        """Writes the sums of a block; returns the largest of all so far."""
+    def _store(self, blocks: list[list[str]], first: str, mask: str | None, largest: str) -> str:
+        """Writes the sums of one block or two; returns the largest of all so far.
+
+        Args:
+            blocks: The sums of each.
+            first: Channel of the first.
+            mask: Which channels are written; ``None``: all.
+            largest: Of all blocks before.
+        """
         f, lanes, ints = self._f, self._lanes, self._ints
-        mask = column_masks(f, f.let(f"sub i64 %stored, {first}"), lanes, 1)[0]
+        pixels = [list(pixel) for pixel in zip(*blocks, strict=True)]
 
         def floats() -> None:
             to = f.at("%y", f.let(f"mul i64 {first}, 4"))
-            for x in sums:
-                masked_store(f, lanes, x, to, mask)
+            for pixel in pixels:
+                for i, x in enumerate(pixel):
+                    masked_store(f, lanes, x, f.at(to, 4 * lanes * i), mask)
                 to = f.at(to, "%y_pixel")
 
         def halves(parts: int) -> None:
             to = f.at("%y", f.let(f"mul i64 {first}, 2"))
-            for x in sums:
-                store_parts(f, lanes, x, to, mask, parts)
+            for pixel in pixels:
+                if len(pixel) > 1 and parts > 1:
+                    store_pair_parts(f, pixel, to, parts)
+                else:
+                    for i, x in enumerate(pixel):
+                        store_parts(f, lanes, x, f.at(to, 2 * lanes * i), mask, parts)
                 to = f.at(to, "%y_pixel")
 
         def split() -> None:
@@ -210,7 +281,7 @@ class _Depthwise:
             f.either(f.let("icmp eq i64 %parts, 0"), floats, split)
         else:
             floats()
-        for x in sums if self._half or self._split else ():
+        for x in (x for sums in blocks for x in sums) if self._half or self._split else ():
             bits = f.let(f"bitcast {self._vector} {x} to {ints}")
             size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
             call = f"call {ints} @llvm.umax.v{lanes}i32"
