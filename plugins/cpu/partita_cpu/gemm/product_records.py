@@ -204,6 +204,26 @@ class Column(NamedTuple):
     at: int
 
 
+class Waiting(NamedTuple):
+    """Rows of a tile that has its sums, and is finished while the next one is computed.
+
+    Attributes:
+        rows: How many; none is waited for if it is 0.
+        tile: Address of the sums.
+        bias: Its address, which is read even if there are no rows.
+        residual: Address of the first row's, or 0.
+        result: Address of the first row's.
+        exist: Columns that are results.
+    """
+
+    rows: int
+    tile: int
+    bias: int
+    residual: int
+    result: int
+    exist: int
+
+
 @loop(inline=True)
 def own_memory(scratch: Array, size: int, tid: int) -> Any:
     """Address of a thread's part of scratch memory, from where a cache line starts."""

@@ -18,6 +18,7 @@ from partita_cpu.gemm.product_records import (
     PanelContext,
     ProductAddresses,
     TileRange,
+    Waiting,
 )
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
@@ -102,7 +103,6 @@ def multiply_panel(
     """
     kernels, p = context.kernels, context.p
     panel = _panel_of(largest, context, tiles)
-    bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
     wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
     parts = 2 if kernels[CONFIGURE] or wide else 4  # tiles that ask for what comes next of b
     apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
@@ -112,8 +112,7 @@ def multiply_panel(
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
     # AMX leaves sums in memory; their rows are finished while it computes those of the next tile.
     late = kernels[CONFIGURE] != 0 and not panel.exact
-    made, finished = panel.tile, panel.tile + TILE_BYTES
-    waiting, bias_of, other_of, to_of, exist_of = 0, panel.zeros, 0, 0, 0
+    made, waiting = panel.tile, Waiting(0, panel.tile + TILE_BYTES, panel.zeros, 0, 0, 0)
     start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
@@ -122,11 +121,8 @@ def multiply_panel(
         for first_tap in range(start_tap, tiles.last_tap, p[CHUNK]):
             taps = min(p[CHUNK], tiles.last_tap - first_tap)
             ends = first_tap + taps == tiles.last_tap
-            packed = b = column.weights + first_tap * p[TAP_BYTES]
-            tap_bytes = p[TAP_BYTES] * (2 if wide else 1)
-            if wide:
-                b = panel.partials + p[PARTIAL_BYTES]
-                call_convert(kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
+            packed = column.weights + first_tap * p[TAP_BYTES]
+            b, tap_bytes = _weights_of(packed, taps, wide, panel, context)
             for line in range(first_line, last_line):
                 begin, behind = max(first_tap, tiles.first_tap), first_tap + taps
                 if by_lines:
@@ -138,9 +134,8 @@ def multiply_panel(
                     pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
                     source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
-                    ahead = packed
-                    if n < parts and (not ends or block + 1 < tiles.last_block + tiles.goes_on):
-                        ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
+                    goes_on = not ends or block + 1 < tiles.last_block + tiles.goes_on
+                    ahead = packed + _part_ahead(n, parts, taps * p[TAP_BYTES], goes_on)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap > start_tap else 0
                     if p[IN_PLACE]:
@@ -148,43 +143,100 @@ def multiply_panel(
                         begin, count, start, ahead = edge_taps(tile, tiles.unit + line, b, context)
                         places, weights = context.offsets + 8 * begin, b + begin * tap_bytes
                     sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
+                    y_line = pixel // panel.pitch if flat else line
+                    pixel -= y_line * panel.pitch if flat else 0
+                    fits = ends and direct and pixel + rows <= panel.width
+                    tile = made if ends else partial
                     if late:
-                        left = made if ends else partial
-                        other_end = (bias_of, other_of, to_of, panel.pixel_bytes, exist_of)
-                        bounds = (bottom, top, epilogue.gate, finished, waiting)
-                        call_late_tile(kernel, (*sums, left, *other_end, *bounds))
-                        if activate and waiting:
-                            call_activate(activate, (waiting, to_of, panel.pixel_bytes, exist_of))
-                        waiting = 0
-                    elif not ends and not panel.exact:
-                        call_tile(kernel, (*sums, partial, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
-                    if not ends:
-                        continue
-                    at_line = pixel // panel.pitch if flat else line
-                    pixel -= at_line * panel.pitch if flat else 0
-                    if direct and pixel + rows <= panel.width:
-                        to, other = result_addresses(at, panel, column, epilogue, at_line, pixel)
+                        waiting = _add_late(kernel, activate, sums, tile, waiting, panel, epilogue)
+                    elif not fits and not panel.exact:
+                        call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
+                    if fits:
+                        to, other = result_addresses(at, panel, column, epilogue, y_line, pixel)
                         if late:
-                            waiting, bias_of, exist_of = rows, column.bias, column.exist
-                            other_of, to_of = other, to
-                            made, finished = finished, made
-                            continue
-                        rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
-                        call_tile(kernel, (*sums, panel.tile, column.bias, other, *rest))
-                        if activate:
-                            call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
-                        continue
-                    if panel.exact:
-                        exact_tile(source, column.weights, tiles, made, context, rows)
-                    elif not late:
-                        call_tile(kernel, (*sums, made, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0))
-                    finish_rows(rows, at_line, pixel, made, at, panel, column, context, epilogue)
-    if waiting:
-        last_end = (bias_of, other_of, to_of, panel.pixel_bytes, exist_of)
-        rest_of = (bottom, top, epilogue.gate)
-        call_epilogue(kernels[EPILOGUE], (waiting, finished, *last_end, *rest_of))
-        if activate:
-            call_activate(activate, (waiting, to_of, panel.pixel_bytes, exist_of))
+                            made, waiting = waiting.tile, _waiting_of(rows, made, column, to, other)
+                        else:
+                            end = rows, column, to, other
+                            _add_up(kernel, activate, sums, made, end, panel, epilogue)
+                    elif ends:
+                        if panel.exact:
+                            exact_tile(source, column.weights, tiles, made, context, rows)
+                        finish_rows(rows, y_line, pixel, made, at, panel, column, context, epilogue)
+    _finish_waiting(kernels, waiting, panel, epilogue)
+
+
+@loop(inline=True)
+def _weights_of(packed: int, taps: int, wide: bool, panel: Panel, context: PanelContext) -> Any:
+    """Where the weights of some taps lie, widened now if they are to be, and bytes of a tap."""
+    p = context.p
+    if not wide:
+        return packed, p[TAP_BYTES]
+    b = panel.partials + p[PARTIAL_BYTES]
+    call_convert(context.kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
+    return b, 2 * p[TAP_BYTES]
+
+
+@loop(inline=True)
+def _part_ahead(n: int, parts: int, nbytes: int, goes_on: bool) -> int:
+    """How far behind its weights lies what a tile asks for: a part of those that come next."""
+    return nbytes + n * (nbytes // parts) if n < parts and goes_on else 0
+
+
+@loop(inline=True)
+def _add_up(
+    kernel: int,
+    activate: int,
+    sums: tuple[int, ...],
+    tile: int,
+    end: tuple[int, Column, int, int],
+    panel: Panel,
+    epilogue: Epilogue,
+) -> None:
+    """Computes rows of the result; a tile is memory for their sums."""
+    rows, column, to, other = end
+    bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
+    where = column.bias, other, to, panel.pixel_bytes, column.exist
+    call_tile(kernel, (*sums, tile, *where, *bounds))
+    if activate:
+        call_activate(activate, (rows, to, panel.pixel_bytes, column.exist))
+
+
+@loop(inline=True)
+def _waiting_of(rows: int, tile: int, column: Column, to: int, other: int) -> Waiting:
+    """Rows whose sums are in a tile, and where they are due."""
+    return Waiting(rows, tile, column.bias, other, to, column.exist)
+
+
+@loop(inline=True)
+def _add_late(
+    kernel: int,
+    activate: int,
+    sums: tuple[int, ...],
+    tile: int,
+    waiting: Waiting,
+    panel: Panel,
+    epilogue: Epilogue,
+) -> Waiting:
+    """Leaves sums in a tile, and finishes the rows that wait meanwhile; none does then."""
+    bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
+    of_rows = waiting.bias, waiting.residual, waiting.result, panel.pixel_bytes, waiting.exist
+    call_late_tile(kernel, (*sums, tile, *of_rows, *bounds, waiting.tile, waiting.rows))
+    if activate and waiting.rows:
+        rows = waiting.rows, waiting.result, panel.pixel_bytes, waiting.exist
+        call_activate(activate, rows)
+    return Waiting(0, waiting.tile, panel.zeros, 0, 0, 0)
+
+
+@loop(inline=True)
+def _finish_waiting(kernels: Array, waiting: Waiting, panel: Panel, epilogue: Epilogue) -> None:
+    """Finishes the rows of the last tile, which no other one comes behind."""
+    if waiting.rows:
+        bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
+        of_rows = waiting.bias, waiting.residual, waiting.result, panel.pixel_bytes, waiting.exist
+        call_epilogue(kernels[EPILOGUE], (waiting.rows, waiting.tile, *of_rows, *bounds))
+        if kernels[ACTIVATE]:
+            rows = waiting.rows, waiting.result, panel.pixel_bytes, waiting.exist
+            call_activate(kernels[ACTIVATE], rows)
 
 
 @loop(inline=True)

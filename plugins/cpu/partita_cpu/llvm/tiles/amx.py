@@ -22,6 +22,8 @@ B_TILES = (6, 7)
 LATE_PARAMETERS = f"{PARAMETERS}, ptr %before, i64 %late"
 """Of kernels that leave their sums in the tile, and finish those of another one meanwhile.
 
+They do so between products: vectors have time for it while tiles are multiplied.
+
 before: the other tile, as such a kernel left it. late: how many of its rows are finished. Bias and
 what follows it in `epilogue.PARAMETERS` are about these; the bias is read even if there are none.
 """
@@ -64,16 +66,9 @@ def schedule(halves: int, planes: int) -> list[Load | tuple[int, int]]:
 
 
 def amx_tile(
-    name: str,
-    halves: int,
-    planes: int,
-    narrow: bool = False,
-    packed: bool = False,
+    name: str, halves: int, planes: int, narrow: bool = False, packed: bool = False
 ) -> Function:
     """Sums of up to `16 * halves` rows; depth counts steps of 32. See `LATE_PARAMETERS`.
-
-    The rows of another tile are finished between products: vectors have time for it while tiles are
-    multiplied.
 
     Args:
         name: Its symbol.
