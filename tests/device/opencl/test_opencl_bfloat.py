@@ -50,6 +50,16 @@ def test_what_halves_cannot_hold():
     np.testing.assert_allclose(found, -x, rtol=4e-3)
 
 
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_every_nan_stays(tiling):
+    x = floats(5, 80)
+    nans = [0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF80FFFF]
+    x.view(np.uint32)[:4, 7], x.view(np.uint32)[4, 78] = nans[:4], nans[4]
+    model, feeds = single("MatMul", [x, floats(80, 40, seed=1)], constant=(1,))
+    how = {"INFERENCE_PRECISION_HINT": "bf16", "TILING": tiling}
+    assert np.isnan(np.array(compiled(model, **how).infer_new_request(feeds)[0])).all()
+
+
 def test_models_of_halves_stay_halves():
     x = floats(2, 5, 8).astype(np.float16) / 3
     model, feeds = single("Add", [x, x])

@@ -339,10 +339,12 @@ def store_pair_parts(
     The upper halves of 32 bits are taken by one permutation of both vectors, where an instruction
     that rounds to bfloat16 takes each vector apart and needs two more to widen it again. Halves are
     rounded away from zero. The third part needs no rounding: 8 bits are left of a float32's 24.
+    Every NaN is written as one whose bits can be rounded like those of numbers.
     """
     floats, ints, shorts = "<16 x float>", "<16 x i32>", "<32 x i16>"
     upper = "<" + ", ".join(f"i32 {2 * i + 1}" for i in range(32)) + ">"
     half, mask = f.splat(16, "i32", "32768"), f.splat(16, "i32", "-65536")
+    pair = [_with_one_nan(f, x) for x in pair]
     for plane in range(planes):
         pointer = f.at(pointer, apart) if plane else pointer
         bits = [f.let(f"bitcast {floats} {x} to {ints}") for x in pair]
@@ -359,6 +361,17 @@ def store_pair_parts(
             pair = [
                 f.let(f"fsub {floats} {x}, {part}") for x, part in zip(pair, parts, strict=True)
             ]
+
+
+def _with_one_nan(f: Function, x: str) -> str:
+    """One NaN for all: half a unit added to the bits of another may make a number of it.
+
+    So may leaving the lower half of its bits out.
+    """
+    floats, mask = "<16 x float>", "<16 x i1>"
+    nan = f.splat(16, "float", "0x7FF8000000000000")
+    unordered = f.let(f"fcmp uno {floats} {x}, zeroinitializer")
+    return f.let(f"select {mask} {unordered}, {floats} {nan}, {floats} {x}")
 
 
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"

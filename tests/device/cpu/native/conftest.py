@@ -113,6 +113,11 @@ def gated(x, gate):
     return factor * x * np.clip(x / 6 + 0.5, 0, 1) + summand
 
 
+NANS = [0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF80FFFF]
+"""Bits of NaN: the usual one, all set, and those whose payload lies in the lower half alone."""
+
+INFINITIES = [0x7F800000, 0xFF800000]
+
 TOLERANCE = {
     Arithmetic.F32: 2e-6,
     Arithmetic.BF16X6: 2e-6,

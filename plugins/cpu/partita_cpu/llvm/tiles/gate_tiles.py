@@ -34,7 +34,6 @@ _TOGETHER = 2
 """Rows whose vectors are computed side by side."""
 
 _FLOATS, _INTS, _MASK = "<16 x float>", "<16 x i32>", "<16 x i1>"
-_NAN = "<" + ", ".join(["float 0x7FF8000000000000"] * 16) + ">"
 
 
 def functions() -> list[Function]:
@@ -72,7 +71,6 @@ def gate_tiles(name: str, code: ActivationCode, planes: int) -> Function:
             made = formulas.activated(code, gates)
             found = [f.let(f"fmul {_FLOATS} {x}, {y}") for x, y in zip(made, others, strict=True)]
             found = [_existing(f, x, masks[place % 2]) for place, x in enumerate(found)]
-            found = [_with_one_nan(f, x) for x in found] if planes > 1 else found
             for x in found:
                 largest = _larger(f, largest, x)
             for row in range(count):
@@ -94,12 +92,6 @@ def gate_tiles(name: str, code: ActivationCode, planes: int) -> Function:
 def _existing(f: Function, x: str, mask: str) -> str:
     """A vector with zeros where columns are missing."""
     return f.let(f"select {_MASK} {mask}, {_FLOATS} {x}, {_FLOATS} zeroinitializer")
-
-
-def _with_one_nan(f: Function, x: str) -> str:
-    """One NaN for all: half a unit added to the bits of another one may make a number of it."""
-    unordered = f.let(f"fcmp uno {_FLOATS} {x}, zeroinitializer")
-    return f.let(f"select {_MASK} {unordered}, {_FLOATS} {_NAN}, {_FLOATS} {x}")
 
 
 def _larger(f: Function, largest: str, x: str) -> str:
