@@ -77,6 +77,25 @@ def test_if_every_device_fails_the_error_names_all():
         run(core, CHAIN, "HETERO:A,B")
 
 
+class Unfit(FakeDevice):
+    """Finds that a model's operations do not fit what they read."""
+
+    def compile_model(self, model, properties):
+        raise OperandError("operation 'c' has no axis 5")
+
+
+def test_another_device_may_do_with_what_one_finds_unfit():
+    compiled = run(core_with(Unfit("A"), FakeDevice("B")), CHAIN, "HETERO:A,B")
+    assert set(devices_of(compiled).values()) == {"B"}
+
+
+@pytest.mark.parametrize("devices", ["A,B", "B,A"])
+def test_if_no_device_does_the_fault_of_the_model_is_told(devices):
+    core = core_with(Unfit("A"), FakeDevice("B", breaks_on=["Neg"]))
+    with pytest.raises(OperandError, match=r"^operation 'c' has no axis 5$"):
+        run(core, CHAIN, f"HETERO:{devices}")
+
+
 @pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
 def test_a_failing_run_is_an_error_if_strict_and_the_request_can_be_used_again(executor):
     core = core_with(FakeDevice("A", refuses=["Exp"]), FakeDevice("B", fails_at_run=[1]))

@@ -95,6 +95,7 @@ class _Facts:
     def __init__(self, graph: Graph) -> None:
         self._constant: set[Value] = set()
         self._derived = {v for v in graph.inputs if _may_be_read(v)}
+        self._untyped: set[Value] = set()
 
     def is_constant(self, value: Value | None) -> bool:
         """Whether the value follows from weights alone."""
@@ -103,6 +104,14 @@ class _Facts:
     def is_known(self, value: Value | None) -> bool:
         """Whether the elements are known as soon as the shapes (and small inputs) are."""
         return self.is_constant(value) or value in self._derived
+
+    def is_typed(self, value: Value) -> bool:
+        """Whether the element type is known, or the compile is to tell why there is none.
+
+        ONNX knows the type of all that its own operators compute, unless one of them is at fault.
+        Compiling names that one; a refusal would name the one that reads what it computes.
+        """
+        return _dtype(value) is not None or value in self._untyped
 
     def is_folded(self, node: Node, entry: Entry) -> bool:
         """Whether the host computes the node, once, rather than a kernel."""
@@ -114,6 +123,7 @@ class _Facts:
         outputs = [value for value in node.outputs if value is not None]
         if entry is None or node.domain:
             return
+        self._untyped.update(value for value in outputs if value.dtype is None)
         if node.op_type in ("Shape", "Size"):
             self._derived.update(outputs)
         elif self.is_folded(node, entry):
@@ -162,7 +172,7 @@ def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
             continue
         if facts.is_constant(value):
             continue  # the host computes it, and its type with it, before the kernel is chosen
-        if _dtype(value) is None and entry.allowed(position) is not None:
+        if not facts.is_typed(value) and entry.allowed(position) is not None:
             return Reason(
                 ReasonCode.UNSUPPORTED_DTYPE, f"input {position} ('{value.name}') has no known type"
             )

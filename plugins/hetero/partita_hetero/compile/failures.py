@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError, UnsupportedOpError, in_words
+from partita.errors import CompileError, OperandError, UnsupportedOpError, in_words
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel
 
@@ -38,7 +38,8 @@ def exclude_device(wiring: OpGraph, device: str, reason: Reason) -> dict[tuple[i
 
 def not_compiled(piece: Submodel, error: BaseException) -> CompileError:
     """What STRICT raises where a device cannot compile what it claimed."""
-    return CompileError(
+    kind = OperandError if isinstance(error, OperandError) else CompileError
+    return kind(
         f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed to compile "
         f"them: {in_words(error)}"
     )

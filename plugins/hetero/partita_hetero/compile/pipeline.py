@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
+from partita.errors import OperandError, UnsupportedOpError, in_words
 from partita.model.expected_shapes import InputShapes
 from partita.model.model import Model
 from partita_hetero.compile.assembler import Placed, assemble
@@ -66,6 +67,7 @@ class Compilation:
         self.choices: Sequence[Choice] = ()
         self.inexact: dict[tuple[int, str], Reason] | None = None
         self._tune = tune
+        self._model_fault = ""
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
 
@@ -82,6 +84,7 @@ class Compilation:
         Raises:
             UnsupportedOpError: No device takes an operation.
             CompileError: ``STRICT`` is set and a device failed.
+            OperandError: No device takes an operation, since what one reads does not fit it.
         """
         with self._lock:  # requests that failed at the same time come one after another
             standing = [note for note in self.placer.constraints.notes if note not in notes]
@@ -164,6 +167,8 @@ class Compilation:
             remarks.append(remark(self.wiring, piece, "failed to compile", error))
             _log.warning("%s. They go to the next device.", remarks[-1].rstrip("."))
             out |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
+            if isinstance(error, OperandError):
+                self._model_fault = in_words(error)
         return None
 
     def build_replicas(
@@ -189,12 +194,19 @@ class Compilation:
             self.compiler.forget_device(device)
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
-        self._tune(self, out, remarks)
-        out |= self.inexact or {}
-        while True:
-            assemblies = self._built(out, remarks)
-            if assemblies is not None:
-                return self._final_assembly(assemblies)
+        self._model_fault = ""
+        try:
+            self._tune(self, out, remarks)
+            out |= self.inexact or {}
+            while True:
+                assemblies = self._built(out, remarks)
+                if assemblies is not None:
+                    return self._final_assembly(assemblies)
+        except UnsupportedOpError as error:
+            if not self._model_fault:
+                raise
+            # Devices lose all that they were to compile together; the fault is one operation's.
+            raise OperandError(self._model_fault) from error
 
     def _built(
         self, out: dict[tuple[int, str], Reason], remarks: list[str]
