@@ -27,6 +27,7 @@ from partita.properties import DeviceProperties
 from partita.tensors.sequence_values import boxed, copied, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
+from partita_reference.declared_shapes import graphs, tell_declared_shapes
 from partita_reference.decoder import unread as unread_of_decoder
 from partita_reference.extensions import python_operators
 from partita_reference.recurrent import ACTIVATIONS
@@ -145,7 +146,7 @@ def missing(node: ir.Node) -> Reason | None:
 
 
 def _name_left_out_outputs(graph: onnx.GraphProto) -> None:
-    """Gives outputs that are left out names that nothing reads.
+    """Gives outputs of a graph that are left out names that nothing reads; none in bodies.
 
     The evaluator keeps them under the empty name, which is that of inputs that are left out.
     """
@@ -153,9 +154,6 @@ def _name_left_out_outputs(graph: onnx.GraphProto) -> None:
         for place, name in enumerate(node.output):
             if not name:
                 node.output[place] = f"{graph.name}/left out/{number}.{place}"
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _name_left_out_outputs(body)
 
 
 class ReferenceModel(DeviceModel):
@@ -175,7 +173,9 @@ class ReferenceModel(DeviceModel):
         try:
             opset = model.ir.opset_imports.get("", 1)
             proto = model.to_onnx()
-            _name_left_out_outputs(proto.graph)
+            for graph in graphs(proto.graph):
+                _name_left_out_outputs(graph)
+                tell_declared_shapes(graph)
             new_ops = {(new.op_domain, new.__name__): new for new in corrected_for(opset)}
             new_ops |= python_operators(node for top in model.ir.graph for node in _nodes(top))
             self.evaluator = ReferenceEvaluator(proto, new_ops=list(new_ops.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
+from judge import onnxruntime_results
 from onnx import parser
 
 import partita
@@ -108,6 +109,32 @@ g (int64 n, float[2] s) => (float[2] t, float[m] sums, float[m,2] rows) {
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_loop_stacks_scalars_and_rows(count):
     agree(LOOP, {"n": np.array(count), "s": np.array([1, 2], np.float32)})
+
+
+ROWS_OF_ANY_SHAPE = """
+<ir_version: 8, opset_import: ["" : 16]>
+g (int64 n, int64[k] sizes, float[6] x) => (float[m,2,p] y) {
+  y = Loop (n, "") <
+    body = b (int64 i, bool c) => (bool d, float row) {
+      d = Identity(c)
+      row = Reshape(x, sizes)
+    }>
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["REFERENCE", "CPU"])
+@pytest.mark.parametrize("count", [0, 2])
+def test_loops_without_iterations_have_the_sizes_that_outputs_declare(device, count):
+    """Where the body tells not even their number; onnxruntime's result does not fit the model."""
+    model = parser.parse_model(ROWS_OF_ANY_SHAPE)
+    model.graph.node[0].attribute[0].g.output[1].type.tensor_type.ClearField("shape")
+    feeds = {"n": np.array(count), "sizes": np.array([2, 3]), "x": np.arange(6, dtype=np.float32)}
+    (y,) = partita.Core().compile_model(model, device)(feeds).to_tuple()
+    (theirs,) = onnxruntime_results(model, feeds)
+    assert theirs.shape == ((count, 2, 3) if count else (0,))
+    rows = np.broadcast_to(feeds["x"].reshape(2, 3), (count, 2, 3))
+    np.testing.assert_array_equal(y, rows if count else np.zeros((0, 2, 0)))
 
 
 def test_scatter_of_old_opsets():

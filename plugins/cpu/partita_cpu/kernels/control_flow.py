@@ -38,6 +38,7 @@ def loop(
     graph: Graph = node.attrs["body"]
     body = b.subgraph(graph)
     collected = graph.outputs[1 + len(carried) :]
+    stacked = dict(enumerate(node.outputs[len(carried) :]))
     return b.dynamic(
         run_loop,
         (
@@ -46,7 +47,7 @@ def loop(
             condition,
             _scalar_shapes(graph),
             len(carried),
-            [_empty_scan(value) for value in collected],
+            [_empty_scan(row, stacked.get(place)) for place, row in enumerate(collected)],
             *carried,
             *body.captures,
         ),
@@ -227,10 +228,18 @@ def _scalar_shapes(graph: Graph) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return first, second
 
 
-def _empty_scan(value: Value) -> Array:
-    """A collected output of no iterations; unknown dimensions are 0."""
-    dims = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
-    return np.empty((0, *dims), value.dtype or np.float32)
+def _empty_scan(row: Value, stacked: Value | None) -> Array:
+    """A collected output of no iterations; unknown dimensions are 0.
+
+    Args:
+        row: What an iteration would add to it.
+        stacked: The output; tells how many dimensions it has where the body does not.
+    """
+    dims = row.shape
+    if dims is None and stacked is not None and stacked.shape is not None:
+        dims = stacked.shape[1:]
+    sizes = [dim if isinstance(dim, int) else 0 for dim in dims or ()]
+    return np.empty((0, *sizes), row.dtype or np.float32)
 
 
 def _declared_row(value: Value) -> Array | None:
