@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx
 
+from partita_reference.decoder import CACHE_STAYS, MICROSOFT
+
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph, and the bodies of its operations at any depth."""
@@ -27,8 +29,8 @@ def tell_declared_shapes(graph: onnx.GraphProto) -> None:
     """Writes into operations of a graph what they need of the declared shapes of their values.
 
     The body of a Loop, where it leaves open how many dimensions a row of an output has, receives
-    them from the output, since there may be no iteration that tells. Operations in bodies are left
-    as they are.
+    them from the output, since there may be no iteration that tells. A GroupQueryAttention receives
+    the attribute `CACHE_STAYS`. Operations in bodies are left as they are.
     """
     shapes = {
         info.name: info.type.tensor_type.shape
@@ -36,10 +38,25 @@ def tell_declared_shapes(graph: onnx.GraphProto) -> None:
         if info.type.tensor_type.HasField("shape")
     }
     for node in graph.node:
-        if (node.domain, node.op_type) == ("", "Loop"):
+        if (node.domain, node.op_type) == (MICROSOFT, "GroupQueryAttention"):
+            past, present = (
+                shapes.get(names[place]) if place < len(names) else None
+                for names, place in ((node.input, 3), (node.output, 1))
+            )
+            if _are_as_long(past, present):
+                node.attribute.append(onnx.helper.make_attribute(CACHE_STAYS, 1))
+        elif (node.domain, node.op_type) == ("", "Loop"):
             carried = max(len(node.input) - 2, 0)
             for body in bodies(node):
                 rows = body.output[1 + carried :]
                 for row, stacked in zip(rows, node.output[carried:], strict=False):
                     if stacked in shapes and not row.type.tensor_type.HasField("shape"):
                         row.type.tensor_type.shape.dim.extend(shapes[stacked].dim[1:])
+
+
+def _are_as_long(past: onnx.TensorShapeProto | None, present: onnx.TensorShapeProto | None) -> bool:
+    """Whether two caches (batch, heads, places, size) have as many places in every run."""
+    if past is None or present is None or not len(past.dim) == len(present.dim) == 4:
+        return False
+    told = [(one.dim[2].dim_value, one.dim[2].dim_param) for one in (past, present)]
+    return told[0] == told[1] != (0, "")

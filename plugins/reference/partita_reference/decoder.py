@@ -20,6 +20,9 @@ Array = np.ndarray[Any, Any]
 
 MICROSOFT = "com.microsoft"
 
+CACHE_STAYS = "partita_cache_stays"
+"""An attribute of our own: the model declares that present is as long as past."""
+
 _NEEDED: dict[str, dict[str, Any]] = {
     "GroupQueryAttention": {"qk_output": 0, "sliding_window_cache": 0},
     "RotaryEmbedding": {"is_packed_batching": 0, "scale": 1.0},
@@ -54,7 +57,8 @@ class GroupQueryAttention(OpRun):
     """Attention of new tokens over a cache that they are added to.
 
     Present is past with the new tokens written behind the valid ones, and as long as the total
-    length if that is more; outputs of tokens that are padding are 0.
+    length if that is more, unless the model declares it to be as long; outputs of tokens that are
+    padding are 0.
     """
 
     op_domain = MICROSOFT
@@ -70,6 +74,8 @@ class GroupQueryAttention(OpRun):
             q = _normalized(q, norms[0], attributes.get("q_norm_epsilon", epsilon))
             k = _normalized(k, norms[1], attributes.get("k_norm_epsilon", epsilon))
         past = 0 if given.past_key is None else given.past_key.shape[2]
+        most = past if attributes.get(CACHE_STAYS, 0) else past + q.shape[1]
+        spans = _spans(given, q.shape[1], past, most)
         places = max(past, int(given.total.reshape(-1)[0]))
         quantized, size = cache_rows.is_quantized(attributes), k.shape[3]
         row = cache_rows.row_bytes(size) if quantized else size
@@ -78,7 +84,7 @@ class GroupQueryAttention(OpRun):
         keys = _with_room(given.past_key, room, given.query.dtype)
         values = _with_room(given.past_value, room, given.query.dtype)
         y = np.zeros(q.shape)
-        for row, (before, after) in enumerate(_spans(given, q.shape[1], past)):
+        for row, (before, after) in enumerate(spans):
             new = min(q.shape[1], after - before)
             queries, added = q[row, :new], k[row, :new]
             if attributes.get("do_rotary", 0):
@@ -156,17 +162,28 @@ def _with_room(past: Any, shape: tuple[int, ...], kind: Any) -> Array:
     return made
 
 
-def _spans(given: _Inputs, count: int, past: int) -> list[tuple[int, int]]:
+def _spans(given: _Inputs, count: int, past: int, most: int) -> list[tuple[int, int]]:
     """For each row its keys before the run and after it.
 
+    Args:
+        given: The inputs.
+        count: New tokens of a row.
+        past: Places of the cache before the run.
+        most: Places that it may have after the run.
+
     Raises:
-        ValueError: Lengths do not fit the past, or each other.
+        ValueError: Lengths do not fit the cache, or each other.
     """
     total, spans = int(given.total.reshape(-1)[0]), []
+    if not count <= total <= most:
+        raise ValueError(
+            f"total_sequence_length is {total}; with {count} new tokens it may be {count} to "
+            f"{most}, which is what the cache has room for"
+        )
     for row, length in enumerate(given.lengths.reshape(-1).tolist()):
         after = length + 1
         before = 0 if total == count else after - count
-        if total < count or not 0 < after <= total or not 0 <= before <= past:
+        if not 0 < after <= total or not 0 <= before <= past:
             raise ValueError(
                 f"seqlens_k of row {row} is {length}, total_sequence_length {total}; they do not "
                 f"fit {count} new tokens and a past of {past}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from decoders import grouped_decoder
 from judge import onnxruntime_results
 from mixtures import Mixture
 from onnx import helper, numpy_helper
 
 import partita
-from partita.errors import UnsupportedOpError
+from partita.errors import InputError, UnsupportedOpError
 
 MICROSOFT = "com.microsoft"
 
@@ -140,6 +141,56 @@ def test_attention_over_a_cache():
         pairs = [(found[n][row, :, :length], judged[n][row, :, :length]) for n in (1, 2)]
         for got, want in pairs:
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+CACHES = "past.key", "past.value"
+
+
+def four_tokens(total, length=64):
+    """Inputs of four tokens with which a text has one token more than a length."""
+    return {
+        "x": normal(1, 1, 4, 32),
+        "seqlens_k": np.array([length], np.int32),
+        "total_sequence_length": np.array(total, np.int32),
+    }
+
+
+@pytest.mark.parametrize("device", ["REFERENCE", "CPU"])
+@pytest.mark.parametrize("total", [65, 2**31 - 1])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_text_that_is_longer_than_a_cache_of_a_declared_length(device, total, fixed):
+    model, feeds = grouped_decoder(64), four_tokens(total)
+    if not fixed:
+        feeds |= with_lengths(model, "places", "places")
+    compiled = partita.Core().compile_model(model, device)
+    with pytest.raises(InputError, match=f"total_sequence_length is {total}; .* 4 to 64"):
+        compiled(feeds)
+
+
+def test_a_cache_whose_length_the_model_leaves_open_grows():
+    model, feeds = grouped_decoder(64), four_tokens(68, 67)
+    feeds |= with_lengths(model, "before", "after")
+    attention = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    attention.input[6] = "total"  # of an input, nothing tells that it may be more
+    total = helper.make_node("Abs", ["total_sequence_length"], ["total"])
+    model.graph.node.insert(0, total)
+    compiled = partita.Core().compile_model(model, "REFERENCE")
+    found = compiled(feeds).to_tuple()
+    assert found[1].shape == (1, 1, 68, 16)
+    assert_close(found, onnxruntime_results(model, feeds))
+    for wrong in (69, 2**31 - 1):  # onnxruntime refuses both
+        with pytest.raises(InputError, match=f"total_sequence_length is {wrong}; .* 4 to 68"):
+            compiled(four_tokens(wrong, 67) | {name: feeds[name] for name in CACHES})
+
+
+def with_lengths(model, past, present):
+    """Makes caches inputs and outputs of lengths by such names; 64 rows for each."""
+    del model.metadata_props[:]
+    for values, name in ((model.graph.input, past), (model.graph.output, present)):
+        for value in values:
+            if value.name.startswith(("past", "present")):
+                value.type.tensor_type.shape.dim[2].dim_param = name
+    return {name: normal(seed, 1, 1, 64, 16) for seed, name in enumerate(CACHES)}
 
 
 def test_what_is_not_implemented_is_refused():
