@@ -373,12 +373,30 @@ def test_the_command_prints_speeds_memory_and_layers(command, tmp_path):
         (["--memory", "A=1KiB", "--memory", "C=1KiB"], "does not fit with a cache for 4096 tokens"),
         (["--objective", "PARALLEL"], "Layers of a decoder wait for each other"),
         (["--gantt", "plan.html"], "--gantt is for models that are run to be planned"),
+        (
+            ["--context", 64, "--prompt-tokens", 65],
+            "A prompt of 65 tokens and 1 new ones do not fit into the context of 64 tokens; sho",
+        ),
+        (["--context", 64, "--prompt-tokens", 60, "--new-tokens", 5], "at most 4 new tokens fit."),
+        (["--context", 64, "--new-tokens", 64], "at most 63 new tokens fit."),
+        (["--context", 64, "--property", "HETERO_PROMPT_TOKENS=65"], "A prompt of 65 tokens"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(command, options, said):
     code, _, err = command("-d", "HETERO:A,C", *options)
     assert code != 0
     assert said in err
+
+
+def test_the_command_says_how_long_a_context_may_be(command, tmp_path):
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    request = ("-d", "HETERO:A,C", "--prompt-tokens", 65)
+    code, _, err = command(*request, "--context", 64)
+    assert code == 1
+    assert "the model takes a context of up to 512." in err
+    code, out, err = command(*request, "--context", 66, "--new-tokens", 1, "--json")
+    assert code == 0, err
+    assert json.loads(out)["request"]["prompt"] == 65
 
 
 # --------------------------------------------------------------------------------- probes

@@ -10,13 +10,16 @@ from partita.cli.arguments import positive_int
 from partita.cli.output import Output
 from partita.devices import device_string
 from partita.errors import PlanError
+from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
+from partita.generate.context_room import new_tokens
 from partita.generate.decoder import prepare
 from partita_hetero.cli.plan_options import hetero_config, several_devices
 from partita_hetero.partition.decoder_layers import model_context
 
 if TYPE_CHECKING:
     from partita.model.model import Model
+    from partita_hetero.properties import HeteroProperties
 
 
 DEFAULT_CONTEXT = 4096
@@ -90,11 +93,12 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
     if args.chunk:
         config["HETERO_CHUNK_TOKENS"] = args.chunk
     device = several_devices(args, core)
-    if args.cache_type:  # caches that grow are given room for it, as they are where text is made
-        model = prepare(model, 1, context, core, device, args.cache_type)
     _, properties = core.device_api.target(device, config)
     if not isinstance(properties, HeteroProperties):
         raise TypeError(f"'{device}' has {type(properties).__name__}.")
+    _check_room(args.model, properties)
+    if args.cache_type:  # caches that grow are given room for it, as they are where text is made
+        model = prepare(model, 1, context, core, device, args.cache_type)
     name = device_string.parse(device).name
     devices = DeviceList(core.device_api, name, properties)
     planned = plan_model(model, devices)
@@ -107,3 +111,24 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
     else:
         print_decoder_plan(planned.plan, args.explain, out)
     return 0
+
+
+def _check_room(source: str, properties: HeteroProperties) -> None:
+    """Refuses a request that is asked for and has no room in the context.
+
+    One that nobody asks for is the usual one, of whatever context: it only weighs speeds.
+
+    Args:
+        source: The decoder, as the command line names it.
+        properties: What it is planned for.
+
+    Raises:
+        ContextLengthError: No cache of so many tokens holds it.
+    """
+    names = ("HETERO_PROMPT_TOKENS", "HETERO_NEW_TOKENS")
+    prompt, new = (
+        getattr(properties, name) if name in properties.model_fields_set else None for name in names
+    )
+    if prompt or new:
+        longest = model_source.find(source).longest
+        new_tokens(prompt or 1, new, properties.HETERO_CONTEXT, longest)
