@@ -17,7 +17,7 @@ def normalize(config: Config) -> dict[str, Any]:
     """Turns a dict, a pair, or pairs into a dict of plain keys and values.
 
     Raises:
-        PropertyError: It is none of these.
+        PropertyError: It is none of these, or a name is ``DEVICE:NAME``, as commands take it.
     """
     if config is None:
         return {}
@@ -28,6 +28,7 @@ def normalize(config: Config) -> dict[str, Any]:
     try:
         for key, value in pairs:
             check_name(key)
+            _refuse_device_prefix(key, value)
             plain = value.value if isinstance(value, enum.Enum) else value
             result = merge(result, {str(key): plain})  # a key may come twice: one dict per device
     except (TypeError, ValueError) as error:
@@ -47,6 +48,17 @@ def check_name(name: object) -> None:
     """
     if not isinstance(name, str):
         raise PropertyError(f"Property names are strings; found {shown(name)}.")
+
+
+def _refuse_device_prefix(key: str, value: object) -> None:
+    """Says how a property of one device is given where an option of commands is tried."""
+    device, _, name = key.rpartition(":")
+    if device and name:
+        raise PropertyError(
+            f"{shown(key)} is what commands take for property {shown(name)} of device "
+            f"{shown(device)}; in Python it is written "
+            f"{shown({'DEVICE_PROPERTIES': {device: {name: value}}})}."
+        )
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def test_forms_of_a_configuration():
         (3, "found int"),
         ([1, 2], "found list"),
         ([("A", 1, 2)], "found list"),
+        ({"CPU:ROWS": 32}, r"written {'DEVICE_PROPERTIES': {'CPU': {'ROWS': 32}}}\.$"),
         ({1: 2}, "Property names are strings; found 1"),
         ([(None, 2)], "Property names are strings; found None"),
     ],
