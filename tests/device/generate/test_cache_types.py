@@ -13,7 +13,7 @@ from onnx import parser
 
 import partita
 from partita.cli.main import main
-from partita.errors import InputError
+from partita.errors import InputError, UnsupportedOpError
 from partita.generate import Generator
 from partita.generate.caches.cache_types import with_cache_type
 from partita.generate.decoder import Decoder, prepare
@@ -125,6 +125,17 @@ def test_generators_of_all_models_take_the_type():
         for piece in generator.generate_batch(prompts, max_new_tokens=6):
             found[piece.sequence].append(piece.token)
         assert found == [tiny.expected_tokens(prompt, 6, arrays) for prompt in prompts]
+
+
+def test_opencl_computes_no_attention_over_bfloat16():
+    data, *_ = gguf()
+    with pytest.raises(
+        UnsupportedOpError, match="input 3 is bfloat16; takes float16, float32, int8"
+    ):
+        prepared(data, "bfloat16", "OPENCL")
+    explained = prepared(data, "bfloat16", "HETERO:OPENCL,CPU").explain()
+    homes = [op.device for op in explained.ops if op.op_type == "GroupQueryAttention"]
+    assert homes == ["CPU"] * 3
 
 
 def test_a_type_that_is_not_known_is_refused():
