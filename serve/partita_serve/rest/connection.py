@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from partita_serve.settings import ServerSettings
@@ -37,6 +38,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; it is let go if there are too many."""
         super().connection_made(transport)
+        self.app = _writing_while_open(self.app, transport)
         if len(self.connections) > self.settings.max_connections:
             transport.write(
                 b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"
@@ -146,6 +148,25 @@ class LimitedConnection(HttpToolsProtocol):
             self._late()
         elif self._due < math.inf:
             self._timer = self.loop.call_at(self._due, self._look_at_clock)
+
+
+def _writing_while_open(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
+    """An application of whose answer no more is written once a write has failed.
+
+    Parts of an answer that are ready are written without a turn of the event loop between them,
+    and only with a turn does uvicorn learn that the connection is lost. Until then each part would
+    be another line of asyncio in the log.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_while_open(message: Message) -> None:
+            if transport.is_closing():
+                await asyncio.sleep(0)
+            await send(message)
+
+        await app(scope, receive, send_while_open)
+
+    return answer
 
 
 def connection_class(own: ServerSettings, own_refuse: Refuse) -> type[LimitedConnection]:

@@ -1,6 +1,9 @@
-"""Connections of HTTP without a network: which clocks run for them."""
+"""Connections of HTTP: which clocks run for them, and what is written to clients that have gone."""
 
 import asyncio
+import logging
+import socket
+import struct
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -9,6 +12,8 @@ from partita_serve.rest.connection import connection_class
 from partita_serve.settings import ServerSettings
 
 INFER = b"POST /v2/models/m/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+AT_ONCE = struct.pack("ii", 1, 0)
+"""Lets a socket that is closed reset its connection."""
 REFUSAL = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -30,6 +35,14 @@ async def app(scope, receive, send):
     """Answers nothing."""
 
 
+def connection_to(application, answer=None):
+    """A connection to an application; each request is refused if there is an answer for it."""
+    config = uvicorn.Config(application, log_config=None, lifespan="off")
+    config.load()
+    kind = connection_class(ServerSettings(), lambda method, address, headers: answer)
+    return kind(config, ServerState(), {})
+
+
 def test_refused_requests_leave_no_clock_that_ends_the_connection():
     async def clocks_of_refusals():
         loop = asyncio.get_running_loop()
@@ -40,10 +53,7 @@ def test_refused_requests_leave_no_clock_that_ends_the_connection():
             return handles[-1]
 
         loop.call_later = noted
-        config = uvicorn.Config(app, log_config=None, lifespan="off")
-        config.load()
-        kind = connection_class(ServerSettings(), lambda method, address, headers: REFUSAL)
-        connection, transport = kind(config, ServerState(), {}), Written()
+        connection, transport = connection_to(app, REFUSAL), Written()
         connection.connection_made(transport)
         for _ in range(5):
             connection.data_received(INFER * 2)  # two in one packet
@@ -53,3 +63,30 @@ def test_refused_requests_leave_no_clock_that_ends_the_connection():
         return transport.data, len(running), len(left)
 
     assert asyncio.run(clocks_of_refusals()) == (REFUSAL * 10, 1, 0)
+
+
+def test_no_more_of_an_answer_is_written_when_its_client_has_gone(caplog):
+    """Each write to a connection that is lost, from the fifth on, would be a line in the log."""
+    client, received = socket.socket(), asyncio.Queue()
+
+    async def application(scope, receive, send):
+        await receive()  # the request
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        client.close()  # and the event loop has no turn to notice it
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        received.put_nowait(await receive())
+
+    async def serve_one():
+        loop = asyncio.get_running_loop()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        server = await loop.create_server(lambda: connection_to(application), "127.0.0.1", 0)
+        async with server:
+            client.connect(server.sockets[0].getsockname())
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            return await received.get()
+
+    with caplog.at_level(logging.WARNING):
+        message = asyncio.run(asyncio.wait_for(serve_one(), 60))
+    assert message == {"type": "http.disconnect"}
+    assert not caplog.records
