@@ -11,6 +11,7 @@ import numpy as np
 
 import partita
 from partita import zoo
+from partita.errors import InputError
 from partita.zoo import naming
 from partita.zoo.manifest import parse
 
@@ -79,17 +80,35 @@ def _noise(path: Path) -> dict[str, Array]:
 
 
 def _picture(path: Path) -> dict[str, Array]:
-    """Seeded noise for every input: normal numbers, token numbers below 1,000, and whole masks."""
+    """Seeded noise for every input: normal numbers, token numbers below 1,000, and whole masks.
+
+    Raises:
+        InputError: An input has an open size beside its first one.
+    """
     rng = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     for port in partita.Core().read_model(path).inputs:
+        shape = _with_one_row(path, port)
         if port.dtype == np.float32:
-            feeds[port.name] = rng.standard_normal(port.shape, dtype=np.float32)
+            feeds[port.name] = rng.standard_normal(shape, dtype=np.float32)
         elif "mask" in port.name:
-            feeds[port.name] = np.ones(port.shape, port.dtype)
+            feeds[port.name] = np.ones(shape, port.dtype)
         else:
-            feeds[port.name] = rng.integers(1, 1000, port.shape).astype(port.dtype)
+            feeds[port.name] = rng.integers(1, 1000, shape).astype(port.dtype)
     return feeds
+
+
+def _with_one_row(path: Path, port: partita.Port) -> tuple[int, ...]:
+    """An input's shape; a first size that is open is a batch of one, as in the zoo's samples."""
+    if port.shape is not None:
+        first = [dim if isinstance(dim, int) else 1 for dim in port.shape[:1]]
+        rest = [dim for dim in port.shape[1:] if isinstance(dim, int)]
+        if len(first + rest) == len(port.shape):
+            return (*first, *rest)
+    raise InputError(
+        f"Input '{port.name}' of '{path}' is {port.describe()}, and what is timed depends on its "
+        "sizes; name a model of the zoo as zoo:NAME, which has an input, or fix the sizes."
+    )
 
 
 def session(path: Path, optimized: bool = False, threads: int = 0) -> Any:
