@@ -83,6 +83,26 @@ def test_experts_of_which_some_are_elsewhere():
     assert error(compiled, judge) < 2e-4
 
 
+def test_experts_apart_from_what_chose_them():
+    """Neither their shares nor whether they were chosen is computed where they are."""
+    model, judge = decoder("Q4_0", "qwen2moe")
+    config = {"HETERO_PINS": ["type:Split=CPU"]}
+    compiled = Core().compile_model(model, "HETERO:OPENCL,CPU", config)
+    homes = {op.name: compiled.explain()[op.name].device for op in model.ops}
+    assert {homes[op.name] for op in model.ops if op.op_type == "Split"} == {"CPU"}
+    assert all(homes[op.name] != "CPU" for op in model.ops if op.op_type == "If")
+    assert error(compiled, judge) < 2e-4
+
+
+def test_a_mixture_that_a_limit_of_memory_cuts():
+    model, judge = decoder("Q4_0", "qwen2moe")
+    config = {"HETERO_MEMORY_LIMITS": {"CPU": "100KiB"}}
+    compiled = Core().compile_model(model, "HETERO:CPU,OPENCL", config)
+    homes = {compiled.explain()[op.name].device for op in model.ops if op.op_type == "If"}
+    assert len(homes) == 2
+    assert error(compiled, judge) < 2e-4
+
+
 @pytest.mark.parametrize(("first", "other"), [("OPENCL", "CPU"), ("CPU", "OPENCL")])
 def test_experts_beside_the_device_of_all_else(first, other):
     """Pinned by their name, with their choice and sum: one node there, and one cut around it."""

@@ -38,11 +38,11 @@ def expert_ifs(graph: Graph) -> frozenset[Node]:
     """The Ifs of a graph that are experts: what tokens do not choose would be zeros anyway.
 
     A back-end that takes ``partita::Mixture``, and no If, can take these by
-    :func:`compute_both_branches` where experts of a mixture are missing.
+    :func:`compute_both_branches` where experts of a mixture are missing, or all that chose them:
+    what an If computes tells that it is an expert, wherever its share comes from.
     """
-    rewriter = Rewriter(graph, lambda _: True, {})
     ifs = [node for node in graph.nodes if node.kind == "If"]
-    return frozenset(node for node in ifs if _expert(rewriter, node) is not None)
+    return frozenset(node for node in ifs if _expert(node) is not None)
 
 
 def compute_both_branches(graph: Graph) -> None:
@@ -75,16 +75,18 @@ def compute_both_branches(graph: Graph) -> None:
 
 def _fuse(rewriter: Rewriter, total: Node) -> None:
     ifs = [rewriter.maker(value, "If") for value in total.inputs]
-    experts = [found for node in ifs if node is not None and (found := _expert(rewriter, node))]
+    experts = [found for node in ifs if node is not None and (found := _expert(node))]
     result = total.outputs[0]
     if not experts or len(experts) < len(ifs) or result is None:
         return
     first = experts[0]
-    choice = _choice(rewriter, first.split)
-    numbers = [expert.number for expert in experts]
-    alike = all(one.x is first.x and one.split is first.split for one in experts)
+    split = rewriter.maker(first.share, "Split")
+    choice = None if split is None else _choice(rewriter, split)
+    alike = all(one.x is first.x for one in experts)
     same = all(one.form == first.form for one in experts)
-    if choice is None or not alike or not same or numbers != list(range(len(first.split.outputs))):
+    if split is None or choice is None or not alike or not same:
+        return
+    if [one.share for one in experts] != list(split.outputs):
         return
     weights = [
         value
@@ -92,11 +94,11 @@ def _fuse(rewriter: Rewriter, total: Node) -> None:
         for expert in experts
         for value in expert.parts[part].values
     ]
-    tests = [_test(rewriter, one, choice.shares) for one in experts]
+    tests = [_test(rewriter, one, number, choice.shares) for number, one in enumerate(experts)]
     if any(test is None for test in tests):
         return
     group = [total, *(expert.node for expert in experts)]
-    around = [first.split, *choice.nodes, *(node for test in tests for node in test or ())]
+    around = [split, *choice.nodes, *(node for test in tests for node in test or ())]
     if rewriter.inner([*group, *around], result):
         group += around
     fused = Node(
@@ -132,16 +134,14 @@ class _Expert(NamedTuple):
     Attributes:
         node: The If.
         condition: Whether any token chose it.
-        split: What has its share for an output.
-        number: Which output that is.
+        share: What its result is multiplied by; one for each token.
         x: Tokens.
         parts: Gate, up, down.
     """
 
     node: Node
     condition: Value
-    split: Node
-    number: int
+    share: Value
     x: Value
     parts: tuple[_Product, _Product, _Product]
 
@@ -157,7 +157,7 @@ class _Expert(NamedTuple):
         return (*self.sizes, *(None if value is None else value.dtype for value in values))
 
 
-def _expert(rewriter: Rewriter, node: Node) -> _Expert | None:
+def _expert(node: Node) -> _Expert | None:
     """The expert that an If computes where it was chosen."""
     body, other = node.attrs.get("then_branch"), node.attrs.get("else_branch")
     condition = node.inputs[0]
@@ -168,15 +168,15 @@ def _expert(rewriter: Rewriter, node: Node) -> _Expert | None:
     if len(body.outputs) != 1 or last is None or last.kind != "Mul":
         return None
     for share in last.inputs:
-        split = rewriter.maker(share, "Split")
         whole = other_input(last, share)
         down = _product(makers, whole)
-        if share is None or split is None or down is None or not _is_zero(other, share):
+        if share is None or share in makers or down is None:
             continue
         gated = _gated(makers, down.x)
-        if gated is not None and gated[0].x is gated[1].x and gated[0].x not in makers:
-            number = split.outputs.index(share)
-            return _Expert(node, condition, split, number, gated[0].x, (*gated, down))
+        if gated is None or gated[0].x is not gated[1].x or gated[0].x in makers:
+            continue
+        if _is_row_each(share, gated[0].x) and _is_zero(other, share, down.sizes[1]):
+            return _Expert(node, condition, share, gated[0].x, (*gated, down))
     return None
 
 
@@ -262,13 +262,25 @@ def _in_blocks(node: Node, x: Value) -> _Product | None:
     return _Product(x, (w, scales, zeros), (terms, columns, size, bits))
 
 
-def _is_zero(body: Graph, share: Value) -> bool:
+def _is_row_each(share: Value, x: Value) -> bool:
+    """Whether each token has one share: what is left out has the shape of a result then."""
+    if not share.shape or not x.shape:
+        return False
+    return share.shape == (*x.shape[:-1], 1)
+
+
+def _is_zero(body: Graph, share: Value, columns: int) -> bool:
     """Whether a branch is a row of zeros for each share."""
     node = body.nodes[0] if len(body.nodes) == 1 else None
     if node is None or node.kind != "Mul" or body.outputs != node.outputs:
         return False
     row = other_input(node, share)
-    return row is not None and row.const is not None and not np.any(row.const)
+    return (
+        row is not None
+        and row.const is not None
+        and row.const.shape == (columns,)
+        and not np.any(row.const)
+    )
 
 
 class _Choice(NamedTuple):
@@ -321,7 +333,7 @@ def _is_last(node: Node, value: Value) -> bool:
     return node.attrs.get("axis", default) in (-1, rank - 1) and rank > 0
 
 
-def _test(rewriter: Rewriter, expert: _Expert, shares: Value) -> Sequence[Node] | None:
+def _test(rewriter: Rewriter, expert: _Expert, number: int, shares: Value) -> Sequence[Node] | None:
     """The nodes that test whether some share of an expert is more than nothing.
 
     ``None`` if its condition is another.
@@ -336,6 +348,6 @@ def _test(rewriter: Rewriter, expert: _Expert, shares: Value) -> Sequence[Node] 
     over = [] if axes is None or axes.const is None else axes.const.reshape(-1).tolist()
     before = [*range(rank - 1)]
     found = sorted(axis % max(rank, 1) for axis in over), split.outputs.index(expert.condition)
-    if found != (before, expert.number) or scalar(test.inputs[1]) != 0:
+    if found != (before, number) or scalar(test.inputs[1]) != 0:
         return None
     return split, test, most
