@@ -12,6 +12,8 @@ from .graphs import model_of, node
 
 W = np.ones((3, 4), np.float32)
 
+LISTS = "HETERO:CPU", "HETERO:OPENCL,CPU", "AUTO:OPENCL,CPU", "MULTI:OPENCL,CPU"
+
 FAULTY = {
     "ReduceMean": node("ReduceMean", ["x"], "t", axes=[5]),
     "Concat": node("Concat", ["x", "x"], "t", axis=4),
@@ -20,7 +22,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("device", ["CPU", "OPENCL", "HETERO:CPU", "HETERO:OPENCL,CPU"])
+@pytest.mark.parametrize("device", ["CPU", "OPENCL", *LISTS])
 @pytest.mark.parametrize("op_type", FAULTY)
 def test_the_faulty_operation_is_named_and_not_those_behind_it(op_type, device):
     """Nothing tells the type of what it computes, nor of what others compute of that."""

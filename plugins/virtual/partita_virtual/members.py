@@ -12,7 +12,7 @@ from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.devices import member_devices
 from partita.devices.device_string import parse, parse_entry, parse_list
-from partita.errors import DeviceError, UnsupportedOpError
+from partita.errors import DeviceError, OperandError, UnsupportedOpError, in_words
 from partita.model.model import Model
 from partita.properties import DeviceProperties
 from partita_virtual.properties import VirtualProperties
@@ -139,14 +139,19 @@ def _default(core: CoreAPI, own_name: str) -> list[str]:
 
 def nobody_can(
     own_name: str, model: Model, causes: Mapping[str, BaseException]
-) -> UnsupportedOpError:
+) -> UnsupportedOpError | OperandError:
     """The error of a model that no device of the list takes as a whole.
+
+    Where a device says that an operation does not fit what it reads, no other device could.
 
     Args:
         own_name: The virtual device.
         model: The model.
         causes: Device to what it said.
     """
+    for cause in causes.values():
+        if isinstance(cause, OperandError):
+            return OperandError(in_words(cause))
     error = UnsupportedOpError(
         f"No device of {own_name}:{','.join(causes)} takes model '{model.name}' as a whole; a "
         "device that splits models could."

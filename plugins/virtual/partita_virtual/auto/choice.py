@@ -76,6 +76,7 @@ class Chooser:
 
     Raises:
         UnsupportedOpError: No device takes the model.
+        OperandError: Nor could any, since what an operation reads does not fit it.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ class AutoModel(DeviceModel):
 
     Raises:
         UnsupportedOpError: No device takes the model.
+        OperandError: Nor could any, since what an operation reads does not fit it.
     """
 
     properties: AutoProperties

@@ -29,6 +29,7 @@ class MultiModel(DeviceModel):
 
     Raises:
         UnsupportedOpError: No device takes the model.
+        OperandError: Nor could any, since what an operation reads does not fit it.
     """
 
     properties: MultiProperties
