@@ -227,7 +227,7 @@ def test_the_size_of_a_queue(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(0, "0"), (2**16 + 1, "65537"), ("3", "str"), (None, "NoneType")]
+    ("number", "told"), [(0, "0"), (2**16 + 1, "65537"), ("3", "'3'"), (None, "NoneType")]
 )
 def test_a_device_that_knows_no_number_of_requests_is_blamed(monkeypatch, number, told):
     """A queue without requests would wait for ever for a free one."""

@@ -14,10 +14,6 @@ import partita
 from partita_cpu.gemm import product_steps
 from partita_cpu.llvm.levels import EVERY
 
-from .test_native_layout import level
-
-__all__ = ["level"]  # the fixture: every level in turn
-
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 ONNX = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
