@@ -8,6 +8,7 @@ where it is asked to, of memory that is as long and begins where one may.
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from typing import Any
 
@@ -92,3 +93,12 @@ def _large_pages(count: int) -> Bytes:
     raw = np.frombuffer(memory, np.uint8)
     start = -raw.ctypes.data % _PAGE
     return raw[start : start + count]
+
+
+def _after_fork() -> None:
+    """Another thread may have been taking memory while the process was forked."""
+    _Shared.lock, _Shared.free = threading.Lock(), np.empty(0, np.uint8)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

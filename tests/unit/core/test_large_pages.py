@@ -2,7 +2,10 @@
 
 import concurrent.futures
 import mmap
+import os
+import signal
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -111,3 +114,29 @@ def test_no_room_is_a_memory_error(monkeypatch):
     monkeypatch.setattr(large_pages.mmap, "mmap", refuse)
     with pytest.raises(MemoryError, match=r"8388608 bytes: .*Cannot allocate memory"):
         [lasting_bytes(BYTES) for _ in range(MORE)]
+
+
+@pytest.mark.skipif(
+    not (hasattr(os, "fork") and hasattr(mmap, "MADV_HUGEPAGE")), reason="no fork or large pages"
+)
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_process_forked_while_memory_is_taken_takes_its_own(monkeypatch):
+    real, entered, may_go_on = large_pages.mmap.mmap, threading.Event(), threading.Event()
+
+    def slow(*args):
+        entered.set()
+        may_go_on.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(large_pages.mmap, "mmap", slow)
+    many = threading.Thread(target=lambda: [lasting_bytes(BYTES) for _ in range(MORE)])
+    many.start()
+    assert entered.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # ends a process that waits for ever
+        large_pages.mmap.mmap = real
+        os._exit(0 if lasting_bytes(100).size == 100 else 1)
+    may_go_on.set()
+    many.join()
+    assert os.waitpid(child, 0)[1] == 0
