@@ -105,8 +105,9 @@ def replace(owner, name, made):
 
 def guard_opencl():
     """Puts device OPENCL's buffers at guard pages, where its kernels work in host memory."""
-    from partita_opencl.device import buffer_pool, device, host_buffers
+    from partita_opencl.device import buffer_pool, device
     from partita_opencl.device.host_memory import buffer_over
+    from partita_opencl.runtime import request_buffers
 
     class GuardedPool(buffer_pool.BufferPool):
         """Makes each buffer anew, over memory beside an unreadable page."""
@@ -132,7 +133,7 @@ def guard_opencl():
     def aligned_bytes(nbytes):
         return guarded_empty((nbytes,), np.dtype(np.uint8), DEVICE["at_end"], _ALIGNMENT)
 
-    host_buffers.aligned_bytes = aligned_bytes
+    replace(request_buffers, "aligned_bytes", lambda _: aligned_bytes)
     device.BufferPool = GuardedPool
 
 
