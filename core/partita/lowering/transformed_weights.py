@@ -10,6 +10,7 @@ import numpy as np
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Array, Elements, Operand, Packed, may_wait, plain
 from partita.storage.content_hash import array_fingerprint
+from partita.system.large_pages import aligned_bytes
 from partita.system.memory_map import give_back
 
 _WORTH_KEEPING = 16 * 1024
@@ -163,8 +164,6 @@ def _aligned(array: Array) -> Array:
     """The array, or a copy of it that starts at a cache line, as kernels like it."""
     if array.ctypes.data % ALIGNMENT == 0:
         return array
-    raw = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

@@ -1,4 +1,4 @@
-"""Memory in large pages, for what is read as a whole in every run.
+"""Memory that starts at a cache line, also in large pages, for what is read in every run.
 
 To find the address of a page takes long where the pages of a virtual machine are pages of a larger
 memory themselves, and processors foresee reads within a page alone. The system gives large pages
@@ -40,6 +40,17 @@ class _Shared:
     free: Bytes = np.empty(0, np.uint8)
 
 
+def aligned_bytes(count: int) -> Bytes:
+    """So many bytes that start at a cache line, as vectors of kernels may; their content is open.
+
+    Raises:
+        MemoryError: The host has no room.
+    """
+    raw = np.empty(count + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + count]
+
+
 def lasting_bytes(count: int) -> Bytes:
     """So many bytes that start at a cache line; what they hold is not said.
 
@@ -51,9 +62,7 @@ def lasting_bytes(count: int) -> Bytes:
     """
     found = shared_zeros(count)
     if found is None:
-        raw = np.empty(count + _ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % _ALIGNMENT
-        found = raw[start : start + count]
+        found = aligned_bytes(count)
     return found
 
 

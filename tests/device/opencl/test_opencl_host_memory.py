@@ -12,10 +12,12 @@ import pytest
 from onnx import helper
 
 from partita import HostTensor
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.system.large_pages import aligned_bytes
 from partita_opencl.device import host_buffers, host_memory
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.host_buffers import HostBuffers, page_locked
-from partita_opencl.device.host_memory import ALIGNMENT, aligned_bytes, works_in_host_memory
+from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.runtime.launch_batch import KernelSequence
 from partita_opencl.runtime.request_buffers import RequestBuffers
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.system.array_conversion import converted
+from partita.system.large_pages import aligned_bytes
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.blocking.plan import Plan
 from partita_cpu.gemm.tile_fields import PAIR
@@ -247,9 +248,7 @@ def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
 
 def aligned(count: int) -> Array:
     """Flat uint16, the first at the start of a cache line."""
-    raw = np.empty(2 * count + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + 2 * count].view(np.uint16)
+    return aligned_bytes(2 * count).view(np.uint16)
 
 
 class PackingRoom(NamedTuple):

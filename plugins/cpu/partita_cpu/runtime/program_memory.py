@@ -11,6 +11,7 @@ import numpy as np
 from partita.lowering import Array, Operand, Program
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import plain
+from partita.system.large_pages import aligned_bytes
 
 
 class Memory:
@@ -69,9 +70,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if dtype.hasobject:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
+    return aligned_bytes(nbytes).view(dtype).reshape(shape)
 
 
 def lent_arena(scratch: Array | None, nbytes: int) -> Array | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.lowering.memory_plan import ALIGNMENT
+from partita.system.large_pages import aligned_bytes
 from partita_opencl.device.buffer_pool import raw
 
 Array = np.ndarray[Any, Any]
@@ -44,13 +44,6 @@ def works_in_host_memory(context: Any, handle: Any, device: str) -> bool:
         _log.info("%s gets copies of host memory: %s", device, error)
         return False
     return True
-
-
-def aligned_bytes(nbytes: int) -> Array:
-    """Host memory that starts where vectors of kernels may."""
-    block = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
-    return block[start : start + nbytes]
 
 
 def buffer_over(context: Any, array: Array, *, read_only: bool = False, keep: bool = True) -> Any:

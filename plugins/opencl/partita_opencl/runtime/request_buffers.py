@@ -9,9 +9,10 @@ import numpy as np
 
 from partita.errors import DeviceMemoryError
 from partita.lowering.memory_plan import ALIGNMENT
+from partita.system.large_pages import aligned_bytes
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.device import Device
-from partita_opencl.device.host_memory import aligned_bytes, buffer_over
+from partita_opencl.device.host_memory import buffer_over
 
 Array = np.ndarray[Any, Any]
 
