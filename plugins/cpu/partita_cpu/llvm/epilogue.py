@@ -363,6 +363,18 @@ def store_pair_parts(
             ]
 
 
+def larger_magnitude(f: Function, lanes: int, largest: str, x: str) -> str:
+    """The larger of the largest magnitudes found so far and those of a vector of floats.
+
+    Magnitudes are the bits of absolute values, as integers: infinity is above all numbers, and NaN
+    above infinity.
+    """
+    floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+    bits = f.let(f"bitcast {floats} {x} to {ints}")
+    size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
+    return f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {largest}, {ints} {size})")
+
+
 def _with_one_nan(f: Function, x: str) -> str:
     """One NaN for all: half a unit added to the bits of another may make a number of it.
 

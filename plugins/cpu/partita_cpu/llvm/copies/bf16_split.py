@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita_cpu.llvm.epilogue import (
+    larger_magnitude,
     load_half,
     rounded_to_float16,
     store_pair_parts,
@@ -176,7 +177,7 @@ class _Converter:
                 pair = [masked_load(f, 16, f.at(place, 64 * i), masks[i]) for i in range(2)]
                 pair = [rounded_to_float16(f, 16, x) if float16 else x for x in pair]
                 for i, x in enumerate(pair):
-                    largest = self._larger(largest, x)
+                    largest = larger_magnitude(f, self._lanes, largest, x)
                     if self._planes == 1:
                         store_parts(f, 16, x, f.at(to, 32 * i), None, 1, _TILE_BYTES)
                 if self._planes > 1:
@@ -186,13 +187,6 @@ class _Converter:
             return f.loop("%rows", [(ints, outer[0])], row)
 
         return self._returned(f.loop(tiles, [(ints, "zeroinitializer")], tile)[0])
-
-    def _larger(self, largest: str, x: str) -> str:
-        """The larger of patterns found and those of absolute values."""
-        f, lanes, ints = self._f, self._lanes, self._ints
-        bits = f.let(f"bitcast {self._floats} {x} to {ints}")
-        size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
-        return f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {largest}, {ints} {size})")
 
     def _piece(self, index: str, values: list[str]) -> list[str]:
         f, lanes = self._f, self._lanes
@@ -208,7 +202,7 @@ class _Converter:
             masked_store(f, lanes, x, to, writable)
         else:
             store_parts(f, lanes, x, to, writable, self._planes)
-        return [self._larger(values[0], x)]
+        return [larger_magnitude(f, self._lanes, values[0], x)]
 
     def _whole_piece(self, index: str, values: list[str]) -> list[str]:
         """A vector that is there as a whole."""
@@ -223,7 +217,7 @@ class _Converter:
             store_parts(f, lanes, x, to, None, self._planes)
         else:
             f.do(f"store {self._floats} {x}, ptr {to}, align 4")
-        return [self._larger(values[0], x)]
+        return [larger_magnitude(f, self._lanes, values[0], x)]
 
     def _whole_pair(self, index: str, values: list[str]) -> list[str]:
         """Two vectors of 16 that are there as wholes, in several parts."""
@@ -236,7 +230,7 @@ class _Converter:
             x = (load_half if self._half_in else masked_load)(f, 16, place, None)
             if self._scaled:
                 x = self._scale(x, f.let(f"add i64 {number}, {64 * i}"), None)
-            largest = self._larger(largest, x)
+            largest = larger_magnitude(f, self._lanes, largest, x)
             pair.append(x)
         store_pair_parts(f, pair, f.at(self._to, f.let(f"mul i64 {first}, 2")), self._planes)
         return [largest]

@@ -8,7 +8,14 @@ other is read, from lines that lie so far apart that no processor foresees them.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import gated, load_half, prefetch, store_pair_parts, store_parts
+from partita_cpu.llvm.epilogue import (
+    gated,
+    larger_magnitude,
+    load_half,
+    prefetch,
+    store_pair_parts,
+    store_parts,
+)
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
@@ -252,7 +259,7 @@ class _Depthwise:
             mask: Which channels are written; ``None``: all.
             largest: Of all blocks before.
         """
-        f, lanes, ints = self._f, self._lanes, self._ints
+        f, lanes = self._f, self._lanes
         pixels = [list(pixel) for pixel in zip(*blocks, strict=True)]
 
         def floats() -> None:
@@ -282,8 +289,5 @@ class _Depthwise:
         else:
             floats()
         for x in (x for sums in blocks for x in sums) if self._half or self._split else ():
-            bits = f.let(f"bitcast {self._vector} {x} to {ints}")
-            size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
-            call = f"call {ints} @llvm.umax.v{lanes}i32"
-            largest = f.let(f"{call}({ints} {largest}, {ints} {size})")
+            largest = larger_magnitude(f, lanes, largest, x)
         return largest

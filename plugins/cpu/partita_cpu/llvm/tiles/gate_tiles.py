@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from partita.lowering import ActivationCode
 from partita_cpu.llvm.activations import Formulas
-from partita_cpu.llvm.epilogue import store_half, store_pair_parts
+from partita_cpu.llvm.epilogue import larger_magnitude, store_half, store_pair_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks
 
@@ -72,7 +72,7 @@ def gate_tiles(name: str, code: ActivationCode, planes: int) -> Function:
             found = [f.let(f"fmul {_FLOATS} {x}, {y}") for x, y in zip(made, others, strict=True)]
             found = [_existing(f, x, masks[place % 2]) for place, x in enumerate(found)]
             for x in found:
-                largest = _larger(f, largest, x)
+                largest = larger_magnitude(f, 16, largest, x)
             for row in range(count):
                 _store(f, found[2 * row : 2 * row + 2], f.at(to, 64 * row), planes)
             return [f.at(sums, 128 * count), f.at(to, 64 * count), largest]
@@ -92,13 +92,6 @@ def gate_tiles(name: str, code: ActivationCode, planes: int) -> Function:
 def _existing(f: Function, x: str, mask: str) -> str:
     """A vector with zeros where columns are missing."""
     return f.let(f"select {_MASK} {mask}, {_FLOATS} {x}, {_FLOATS} zeroinitializer")
-
-
-def _larger(f: Function, largest: str, x: str) -> str:
-    """The larger of patterns found and those of absolute values."""
-    bits = f.let(f"bitcast {_FLOATS} {x} to {_INTS}")
-    size = f.let(f"and {_INTS} {bits}, {f.splat(16, 'i32', '2147483647')}")
-    return f.let(f"call {_INTS} @llvm.umax.v16i32({_INTS} {largest}, {_INTS} {size})")
 
 
 def _store(f: Function, pair: list[str], to: str, planes: int) -> None:
