@@ -11,9 +11,16 @@ DEFAULT_CONTEXT = 4096
 """Tokens of the context if none is asked for and the model was made for more."""
 
 
-def usual_context(longest: int | None) -> int:
-    """What a model was made for, but not so much that its cache takes all memory."""
-    return min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
+def room_of(context: int | None, capacity: int | None, longest: int | None) -> int:
+    """Tokens that a prompt and its answer have room for together.
+
+    Args:
+        context: What is asked for; ``None`` leaves it to the model.
+        capacity: What its cache holds; ``None`` if that grows.
+        longest: What it was made for, if that is known; not taken as a whole where its cache would
+            take all memory.
+    """
+    return context or capacity or min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
 
 
 def require_tokens(prompt: Sequence[object]) -> None:

@@ -22,12 +22,7 @@ from partita.errors import (
 )
 from partita.generate import model_source, weight_traffic
 from partita.generate.caches.cache_types import require_known
-from partita.generate.context_room import (
-    new_tokens,
-    require_count,
-    require_tokens,
-    usual_context,
-)
+from partita.generate.context_room import new_tokens, require_count, require_tokens, room_of
 from partita.generate.continuous_batch import ContinuousBatch
 from partita.generate.decoder import Decoder, prepare
 from partita.generate.decoder_ports import DecoderPorts
@@ -149,7 +144,7 @@ class Generator:
                 model = source.read(core, context)
                 stored = source.weight_bytes
             ports = DecoderPorts.of(model)
-            room = context or ports.capacity or usual_context(self.longest)
+            room = room_of(context, ports.capacity, self.longest)
             device = device or core.default_device
             weights = stored or model.weight_bytes
             check_memory(core, device, weights, ports.cache_bytes(batch, 1, cache_type), room)
@@ -379,7 +374,7 @@ class Generator:
                 f"The model has room for {capacity} tokens, and a context of {context} is asked "
                 f"for; ask for at most {capacity}."
             )
-        return context or capacity or usual_context(self.longest)
+        return room_of(context, capacity, self.longest)
 
     def _usual_chunk(self) -> int:
         """As many tokens as weights and cache leave memory for."""

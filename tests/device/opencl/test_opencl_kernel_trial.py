@@ -342,8 +342,10 @@ def test_units_are_tried_beside_families(monkeypatch):
         both.wait()
         return answer
 
-    objections = lambda _, units: answered(dict.fromkeys(units, ""))  # noqa: E731
-    monkeypatch.setattr(device_model, "objections", objections)
+    def no_objections(_, units):
+        return answered(dict.fromkeys(units, ""))
+
+    monkeypatch.setattr(device_model, "objections", no_objections)
     monkeypatch.setattr(device_model, "refusals", lambda *_: answered({}))
     model, feeds = single("Relu", [floats(2, 3)])
     result = compiled(model, INFERENCE_PRECISION_HINT="f16")(feeds)[0]

@@ -25,7 +25,7 @@ from partita.contract.device_plugin import DecoderRequest
 from partita.errors import InputError, ModelNotFoundError, PartitaError, in_words
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
-from partita.generate.context_room import new_tokens, require_tokens, usual_context
+from partita.generate.context_room import new_tokens, require_tokens, room_of
 from partita.generate.decoder_ports import DecoderPorts
 from partita.generate.generation import Piece
 from partita.generate.generator import Generator, SamplingOptions
@@ -211,7 +211,7 @@ def _with_room(source: ModelSource, prompt: Sequence[int], new: int | None) -> M
 
     def read(core: Core, context: int | None) -> Model:
         model = source.read(core, context)
-        room = context or DecoderPorts.of(model).capacity or usual_context(source.longest)
+        room = room_of(context, DecoderPorts.of(model).capacity, source.longest)
         new_tokens(len(prompt), new, room, source.longest)
         return model
 

@@ -250,9 +250,7 @@ class GraphScope:
         """Translates all operators; returns the values of the outputs, by their places."""
         for operator in graph.operators:
             site = self._site
-            with blamed_on(
-                operator, "its tensors or options do not fit it", TypeError, struct.error
-            ):
+            with blamed_on(operator, _MISFIT, TypeError, struct.error):
                 self._translate(operator, graph, values, kept)
             self._site = site
         return {place: self._read(graph, values, place, "the end") for place in graph.outputs}

@@ -92,11 +92,7 @@ class RequestOutputs:
         if self._feedback_buffers is not None:
             lent = self._feedback_buffers.targets(tensors, given)
             given = None if lent is None else list(lent)
-
-        def is_free(index: int, array: Array) -> bool:
-            return self._can_write_to(index, array, tensors)
-
-        given = self._arrays.targets(tensors, given, len(self._ports), is_free)
+        given = self._arrays.targets(tensors, given, len(self._ports), self._can_write_to)
         if not self._memory.outputs:
             return given
         targets = given or [None] * len(self._ports)

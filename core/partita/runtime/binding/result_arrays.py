@@ -56,7 +56,7 @@ class ResultArrays:
         inputs: Sequence[Tensor],
         given: list[Tensor | None] | None,
         count: int,
-        is_free: Callable[[int, Array], bool],
+        can_write: Callable[[int, Array, Sequence[Tensor]], bool],
     ) -> list[Tensor | None] | None:
         """The targets of a run, with host memory for results that are known not to be there.
 
@@ -64,7 +64,7 @@ class ResultArrays:
             inputs: What the run reads.
             given: By output the target that it has already; ``None`` if none has.
             count: How many outputs there are.
-            is_free: Whether a run can write an output to an array.
+            can_write: Whether a run on some inputs can write an output to an array.
         """
         if not self._seen or not _on_host(inputs):
             return given
@@ -72,7 +72,7 @@ class ResultArrays:
             if given is not None and given[index] is not None:
                 continue
             array = self._array(index, shape, dtype)
-            if is_free(index, array):
+            if can_write(index, array, inputs):
                 given = [None] * count if given is None else given
                 given[index] = HostTensor(array)
         return given

@@ -12,7 +12,7 @@ from partita.devices import device_string
 from partita.errors import PlanError
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
-from partita.generate.context_room import new_tokens
+from partita.generate.context_room import DEFAULT_CONTEXT, new_tokens
 from partita.generate.decoder import prepare
 from partita_hetero.cli.plan_options import hetero_config, several_devices
 from partita_hetero.partition.decoder_layers import model_context
@@ -20,10 +20,6 @@ from partita_hetero.partition.decoder_layers import model_context
 if TYPE_CHECKING:
     from partita.model.model import Model
     from partita_hetero.properties import HeteroProperties
-
-
-DEFAULT_CONTEXT = 4096
-"""Tokens, where neither the user nor the model says how many."""
 
 
 def add_decoder_options(parser: argparse.ArgumentParser) -> None:
