@@ -1,5 +1,9 @@
 """GroupQueryAttention of device OPENCL over caches of int8, whose rows have scales."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from int8_rows import decoded, encoded
@@ -140,3 +144,30 @@ def test_rows_of_another_length_are_refused():
         case.inputs[name] = case.inputs[name][..., :16].copy()
     with pytest.raises(partita.PartitaError, match=r"past_key.* \[2, 2, 20, 20\]"):
         compiled(case.model()).infer_new_request(case.feeds())
+
+
+BEHIND = """
+import sys
+
+import numpy as np
+from device.opencl.comparison import compiled
+from device.opencl.test_opencl_int8_caches import cases
+
+for total in (6, 11):
+    form = (1, 3, 1, 6, 8), 19, total, (total - 1,)
+    for case in cases(form, local_window_size=3):
+        _, *caches = compiled(case.model())(case.feeds()).to_tuple()
+        for name, found in zip(("past_key", "past_value"), caches, strict=True):
+            np.testing.assert_array_equal(found[:, :, total:], case.inputs[name][:, :, total:])
+"""
+
+
+def test_nothing_is_written_behind_the_new_tokens_by_optimized_kernels():
+    """Rows of few words, which fewer items bring to the cache than a group has.
+
+    In a process of its own, whose kernels are optimized as users' are; those of tests are not.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("POCL_EXTRA_BUILD_FLAGS", None)
+    command = [sys.executable, "-c", BEHIND]
+    subprocess.run(command, env=environment, check=True, timeout=600)

@@ -112,11 +112,14 @@ void cache_attention(
   }
 #elif defined(APPENDS)
   for (int token = tile * SPLITS + split; token < valid; token += tiles * SPLITS)
-    for (int d = tid; d < SIZE; d += ITEMS) {
-      const size_t to = (size_t)(before + token) * SIZE + d;
-      const float turned_key = turned(k + (size_t)token * step.y, d, before + token, cosines, sines);
-      PUT_CACHE(keys, to, turned_key);
-      PUT_CACHE(values, to, GET_TOKEN(v, (size_t)token * step.z + d));
+    for (int base = 0; base < SIZE; base += ITEMS) {  // as in put_row
+      const int d = base + tid;
+      if (d < SIZE) {
+        const size_t to = (size_t)(before + token) * SIZE + d;
+        const float turned_key = turned(k + (size_t)token * step.y, d, before + token, cosines, sines);
+        PUT_CACHE(keys, to, turned_key);
+        PUT_CACHE(values, to, GET_TOKEN(v, (size_t)token * step.z + d));
+      }
     }
 #endif
 

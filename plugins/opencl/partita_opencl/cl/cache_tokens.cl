@@ -151,6 +151,10 @@ void encode(
 void put_row(
     __global char* to, __local const uint* row, const int tid, const int items
 ) {
-  for (int i = tid; i < PITCH / 4; i += items) ((__global uint*)to)[i] = row[i];
+  // All items make each turn of the loop: PoCL lets those store, too, that have none of their own.
+  for (int base = 0; base < PITCH / 4; base += items) {
+    const int i = base + tid;
+    if (i < PITCH / 4) ((__global uint*)to)[i] = row[i];
+  }
 }
 #endif
