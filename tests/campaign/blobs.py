@@ -6,6 +6,7 @@ import functools
 import json
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -21,15 +22,17 @@ def case(seed):
     rng = np.random.default_rng(seed)
     name = list(exported())[rng.integers(len(exported()))]
     data, feeds = exported()[name]
-    match rng.integers(4):
+    match rng.integers(6):
         case 0:
             changed = with_other_arrays(rng, data)
         case 1:
             changed = with_other_header(rng, data)
         case 2:
             changed = with_other_bytes(rng, data, checksum=True)
-        case _:
+        case 3:
             changed = with_other_bytes(rng, data, checksum=False)
+        case _:
+            changed = with_other_claims(rng, data)
     yield name
     core = guarded_core()
     compiled = core.import_model(changed, "CPU")
@@ -87,6 +90,48 @@ def with_other_header(rng, data):
     return put_together(content, body)
 
 
+def with_other_claims(rng, data):
+    """False types and shapes of the model's values, which are believed without inference.
+
+    Operations out of order as well, and under others' names.
+    """
+    content, body = taken_apart(data)
+    size = content["model"]
+    proto = onnx.ModelProto.FromString(bytes(body[:size]))
+    graph = proto.graph
+    for info in (*graph.value_info, *graph.output, *graph.input):
+        tensor = info.type.tensor_type
+        if rng.random() < 0.1:
+            info.type.Clear()
+        elif rng.random() < 0.1:
+            tensor.ClearField("shape")
+        for dim in tensor.shape.dim:
+            match rng.integers(10):
+                case 0:
+                    dim.dim_value = max(dim.dim_value + int(rng.integers(-3, 4)), 0)
+                case 1:
+                    dim.dim_value = int(dim.dim_value * rng.choice([0.5, 2, 16]))
+                case 2:
+                    dim.dim_param = "n"
+        if rng.random() < 0.1:
+            tensor.elem_type = int(rng.choice([1, 2, 3, 6, 7, 9, 10, 11, 16]))
+    nodes = list(graph.node)
+    if rng.random() < 0.2:
+        nodes = [nodes[i] for i in rng.permutation(len(nodes))]
+    if rng.random() < 0.2:
+        nodes[0].name = nodes[-1].name
+    changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(changed)
+    payload = proto.SerializeToString()
+    content["model"] = len(payload)
+    payload += b"\0" * (-len(payload) % 64)
+    before = size + -size % 64
+    for entry in content["arrays"]:
+        entry[3] += len(payload) - before
+    return put_together(content, payload + bytes(body[before:]))
+
+
 def with_other_bytes(rng, data, checksum):
     """Some bytes changed, some cut off."""
     content, body = taken_apart(data)
@@ -107,6 +152,7 @@ def exported():
         "conv": conv(rng),
         "lstm": lstm(rng),
         "half": matmul(rng, np.float16),
+        "several": several(rng),
     }
     made = {}
     for name, (proto, feeds) in models.items():
@@ -141,6 +187,25 @@ def conv(rng):
     x, w = rng.standard_normal((1, 64, 12, 12)), rng.standard_normal((64, 64, 3, 3))
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     return model([node], {"x": x.astype(np.float32)}, {"w": w.astype(np.float32)})
+
+
+def several(rng):
+    """Operations whose results others read, so that what is said of them matters."""
+    wide, tall = rng.standard_normal((64, 64, 1, 1)), rng.standard_normal((64, 70))
+    nodes = [
+        helper.make_node("Conv", ["x", "wide"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Add", ["c", "c"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["e"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["e", "tall"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["g"]),
+        helper.make_node("Concat", ["f", "g"], ["h"], axis=3),
+        helper.make_node("ReduceMean", ["h"], ["y"], axes=[1]),
+    ]
+    x = {"x": rng.standard_normal((1, 64, 12, 12)).astype(np.float32)}
+    weights = {"wide": wide.astype(np.float32), "tall": tall.astype(np.float32)}
+    return model(nodes, x, weights)
 
 
 def lstm(rng):

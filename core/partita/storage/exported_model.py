@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ MAGIC = b"PARTITA\x00"
 FORMAT = 2
 PREFIX = struct.Struct("<8sII32sQ")  # magic, format, header bytes, fingerprint, bytes that follow
 _ALIGNMENT = 64
+
+_REGISTERED = 2
+"""What numpy's ``dtype.isbuiltin`` says of a type that another package has registered."""
 
 Array = np.ndarray[Any, Any]
 
@@ -80,12 +84,16 @@ def pack(
 def unpack(blob: Any, device: str) -> Blob:
     """Reads a blob back, trusting nothing.
 
+    What a blob says must agree with itself; one that agrees, and says other weights or another
+    placement, is another model, of which nobody can tell that it was meant to be this one.
+
     Args:
         blob: Bytes, or a buffer such as a mapped file, which the arrays then keep alive.
         device: The device that is to take it.
 
     Raises:
-        BlobError: Not a blob, damaged, of another format version, or of another device.
+        BlobError: Not a blob, damaged, at odds with itself, of another format version, or of
+            another device.
     """
     from partita.frontends.reader import read_model
 
@@ -108,9 +116,10 @@ def unpack(blob: Any, device: str) -> Blob:
     try:
         content = json.loads(bytes(head))
         header = content["header"]
-        payload = bytes(body[: int(content["model"])])
-        arrays = {entry[0]: _array(body, *entry[1:]) for entry in content["arrays"]}
-    except (ValueError, RecursionError, KeyError, TypeError, IndexError) as error:
+        model_bytes = operator.index(content["model"])
+        arrays = _arrays(body, model_bytes, content["arrays"])
+        payload = bytes(body[:model_bytes])
+    except (ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
         raise BlobError(f"The exported model's header is damaged: {error}") from error
     if not isinstance(header, dict) or header.get("device") != device:
         found = header.get("device") if isinstance(header, dict) else header
@@ -122,13 +131,36 @@ def unpack(blob: Any, device: str) -> Blob:
         raise BlobError(f"The exported model is damaged: {error}") from error
 
 
-def _array(body: memoryview, kind: str, shape: list[int], offset: int) -> Array:
-    """One array of the directory, which may claim anything."""
-    dtype = np.dtype(kind)
-    if dtype.hasobject or any(dim < 0 for dim in shape) or offset < 0:
-        raise ValueError(f"an array of {kind}{shape} at {offset}")
-    end = offset + dtype.itemsize * math.prod(shape)
-    return np.frombuffer(body[offset:end], np.uint8).view(dtype).reshape(shape)
+def _arrays(body: memoryview, start: int, directory: list[Any]) -> dict[str, Array]:
+    """The arrays of a directory, which may claim anything.
+
+    Args:
+        body: The model, and the arrays behind it.
+        start: How many bytes the model has.
+        directory: Of each array name, type, shape and place, in the order in which they lie.
+
+    Raises:
+        ValueError: One is not of numbers, or does not lie where it would have been written, right
+            behind what comes before it; or bytes are left that are nobody's.
+    """
+    found: dict[str, Array] = {}
+    end = _padded(start)
+    for name, kind, shape, offset in directory:
+        dtype = np.dtype(kind)
+        is_sound = isinstance(name, str) and name not in found and _is_number(dtype)
+        if not is_sound or min(shape, default=0) < 0 or offset != end:
+            raise ValueError(f"an array '{name}' of {kind}{shape} at {offset}")
+        nbytes = dtype.itemsize * math.prod(shape)
+        found[name] = np.frombuffer(body[end : end + nbytes], np.uint8).view(dtype).reshape(shape)
+        end += _padded(nbytes)
+    if start < 0 or end != len(body):
+        raise ValueError(f"the model has {start} bytes, all ends at {end} of {len(body)}")
+    return found
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are numbers; those of ml_dtypes are registered with numpy."""
+    return dtype.kind in "biufc" or dtype.isbuiltin == _REGISTERED
 
 
 def _padded(size: int) -> int:

@@ -30,11 +30,12 @@ def refused(data, said, device="TOY"):
     assert said in str(caught.value)
 
 
-def forge(head, payload=b"", version=2, arrays=()):
+def forge(head, payload=b"", version=2, arrays=(), behind=b""):
     """A blob whose checksum is right, whatever it holds."""
     if not isinstance(head, bytes):
-        content = {"header": head, "model": len(payload), "arrays": list(arrays)}
+        content = {"header": head, "model": len(payload), "arrays": arrays}
         head = json.dumps(content).encode()
+        payload += b"\0" * (-len(payload) % 64) + behind
     digest = fingerprint(head + fingerprint(payload))
     return (
         exported_model.PREFIX.pack(exported_model.MAGIC, version, len(head), digest, len(payload))
@@ -148,20 +149,30 @@ def test_arrays_of_all_kinds_come_back_as_views_of_the_blob():
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "arrays",
     [
-        ["a", "float32", [2], 8],  # ends behind the blob
-        ["a", "float32", [-2], 0],
-        ["a", "float32", [2], -8],
-        ["a", "O", [1], 0],
-        ["a", "no type", [1], 0],
-        ["a", "float32", "two", 0],
-        ["a"],
+        [["a", "float32", [32], 64]],  # ends behind the blob
+        [["a", "float32", [0], 64]],  # leaves bytes that are nobody's
+        [["a", "float32", [16], 0]],  # begins in the model
+        [["a", "float32", [-16], 64]],
+        [["a", "float32", [16], -64]],
+        [["a", "float32", [0, 2**70], 64]],
+        [["a", "float32", [1e400], 64]],
+        [["a", "O", [8], 64]],
+        [["a", "V4", [16], 64]],
+        [["a", "f4,f4", [8], 64]],
+        [["a", "no type", [1], 64]],
+        [["a", "float32", "two", 64]],
+        [["a", "float32", [8], 64], ["b", "float32", [16], 64]],  # over one another
+        [["a", "float32", [16], 64], ["a", "float32", [0], 128]],
+        [[3, "float32", [16], 64]],
+        [["a"]],
+        [3],
         3,
     ],
 )
-def test_forged_arrays(entry):
-    data = forge({"device": "TOY"}, neg().SerializeToString()[:0] + b"x" * 12, arrays=[entry])
+def test_forged_arrays(arrays):
+    data = forge({"device": "TOY"}, b"x" * 12, arrays=arrays, behind=bytes(64))
     refused(data, "header is damaged")
 
 
