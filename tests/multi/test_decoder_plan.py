@@ -13,7 +13,7 @@ from random_decoders import SIZES, decoder
 import partita
 from partita.cli.main import main
 from partita.contract.query import ReasonCode
-from partita.errors import CompileError, InfeasiblePlanError, PlanError
+from partita.errors import CompileError, ContextLengthError, InfeasiblePlanError, PlanError
 from partita_hetero.cost import attention_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
@@ -316,6 +316,14 @@ def test_a_compile_does_as_planned_and_says_why(core):
     assert found.plan.line() in explained.decision.notes
 
 
+def test_a_compile_refuses_a_request_without_room(core):
+    model = decoder("tiny", "f32", context=CONTEXT)
+    settings = {"HETERO_CONTEXT": CONTEXT, "HETERO_PROMPT_TOKENS": CONTEXT}
+    for ask in (core.query_model, core.compile_model):
+        with pytest.raises(ContextLengthError, match="64 tokens and 1 new ones do not fit"):
+            ask(model, "HETERO:A,C", settings)
+
+
 def test_a_lock_brings_the_same_placement_back(core, tmp_path):
     model = decoder("tiny", "f32", context=CONTEXT)
     found = planned(core, model, HETERO_MEMORY_LIMITS={"A": 600_000})
@@ -380,6 +388,7 @@ def test_the_command_prints_speeds_memory_and_layers(command, tmp_path):
         (["--context", 64, "--prompt-tokens", 60, "--new-tokens", 5], "at most 4 new tokens fit."),
         (["--context", 64, "--new-tokens", 64], "at most 63 new tokens fit."),
         (["--context", 64, "--property", "HETERO_PROMPT_TOKENS=65"], "A prompt of 65 tokens"),
+        (["--property", "HETERO_CONTEXT=64", "--prompt-tokens", 65], "the context of 64 tokens"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(command, options, said):

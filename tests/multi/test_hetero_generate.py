@@ -69,9 +69,8 @@ def test_a_layer_that_is_pinned_to_the_reference_goes_there_alone(path, core):
         assert tokens_of(generator) == expected
 
 
-def needed(path, core, context, prompt=512):
+def needed(path, core, context, **size):
     """Bytes of all on CPU2."""
-    size = {"HETERO_PROMPT_TOKENS": prompt}
     compiled = Generator(path, BOTH, context, properties=size, core=core).compiled_model
     [note] = compiled.explain().decision.notes
     return int(1024 * float(re.search(r"CPU2 .* \(([\d.]+) KiB\)", note)[1]))
@@ -127,7 +126,7 @@ def test_a_plan_reads_a_prompt_in_the_runs_of_the_generator(path, core, monkeypa
 
 
 def test_too_little_memory_says_which_context_would_fit(path, core):
-    size = needed(path, core, 192, prompt=16)
+    size = needed(path, core, 192, HETERO_PROMPT_TOKENS=16)
     limits = {"HETERO_MEMORY_LIMITS": {"CPU": 1, "CPU2": size}, "HETERO_PROMPT_TOKENS": 16}
     with pytest.raises(
         InfeasiblePlanError, match=r"are lacking\. A context of \d+ tokens"
@@ -183,7 +182,7 @@ def command(core, path, monkeypatch, capsys):
 
 
 def test_the_command_keeps_limits_and_tells_predictions(command, path, core):
-    limit = f"CPU2={needed(path, core, 64, prompt=3) * 2 // 3}"
+    limit = f"CPU2={needed(path, core, 64, HETERO_PROMPT_TOKENS=3) * 2 // 3}"
     options = ["--context", 64, "--max-new-tokens", 9]
     code, text, err = command(*options, "--memory", limit)
     assert code == 0, err

@@ -12,14 +12,14 @@ from partita.devices import device_string
 from partita.errors import PlanError
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
-from partita.generate.context_room import DEFAULT_CONTEXT, new_tokens
+from partita.generate.context_room import DEFAULT_CONTEXT
 from partita.generate.decoder import prepare
+from partita.properties.schema import validate
 from partita_hetero.cli.plan_options import hetero_config, several_devices
 from partita_hetero.partition.decoder_layers import model_context
 
 if TYPE_CHECKING:
     from partita.model.model import Model
-    from partita_hetero.properties import HeteroProperties
 
 
 def add_decoder_options(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,8 @@ def add_decoder_options(parser: argparse.ArgumentParser) -> None:
         "--context",
         type=positive_int,
         metavar="TOKENS",
-        help="of a decoder: tokens that its cache must hold (default: as many as the model's "
-        f"holds, or {DEFAULT_CONTEXT})",
+        help="of a decoder: tokens that its cache must hold (default: HETERO_CONTEXT, or as many "
+        f"as the model's holds, or {DEFAULT_CONTEXT})",
     )
     parser.add_argument(
         "--cache-type",
@@ -65,13 +65,22 @@ def refuse_decoder_options(args: argparse.Namespace, model: Model) -> None:
             raise PlanError(f"--{flag} is for decoders; '{model.name}' has no cache of tokens.")
 
 
+def asked_context(args: argparse.Namespace) -> int:
+    """Tokens of context that ``--context`` asks for, or else HETERO_CONTEXT; 0 if neither does."""
+    from partita_hetero.properties import HeteroProperties
+
+    name = "HETERO_CONTEXT"
+    own = {key: value for key, value in hetero_config(args).items() if key == name}
+    return args.context or validate(HeteroProperties, own, "Device 'HETERO'").HETERO_CONTEXT
+
+
 def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output) -> int:
     """Plans a decoder, prints and writes; compiles nothing of it."""
     from partita_hetero.cli.decoder_report import print_decoder_plan
     from partita_hetero.placement.constraints import driver_of
     from partita_hetero.placement.device_list import DeviceList
     from partita_hetero.properties import HeteroProperties
-    from partita_hetero.tuning.decoders.decoder_plan import plan_model
+    from partita_hetero.tuning.decoders.decoder_plan import plan_model, require_room
 
     for option in ("gantt", "trace", "save_costs"):
         if getattr(args, option):
@@ -80,7 +89,7 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
     if args.objective == "PARALLEL":
         raise PlanError("Layers of a decoder wait for each other: plan LATENCY or THROUGHPUT.")
     config = hetero_config(args)
-    context = args.context or model_context(model) or DEFAULT_CONTEXT
+    context = asked_context(args) or model_context(model) or DEFAULT_CONTEXT
     config["HETERO_CONTEXT"] = context
     if args.prompt_tokens:
         config["HETERO_PROMPT_TOKENS"] = args.prompt_tokens
@@ -92,7 +101,7 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
     _, properties = core.device_api.target(device, config)
     if not isinstance(properties, HeteroProperties):
         raise TypeError(f"'{device}' has {type(properties).__name__}.")
-    _check_room(args.model, properties)
+    require_room(properties, lambda: model_source.find(args.model).longest)
     if args.cache_type:  # caches that grow are given room for it, as they are where text is made
         model = prepare(model, 1, context, core, device, args.cache_type)
     name = device_string.parse(device).name
@@ -107,24 +116,3 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
     else:
         print_decoder_plan(planned.plan, args.explain, out)
     return 0
-
-
-def _check_room(source: str, properties: HeteroProperties) -> None:
-    """Refuses a request that is asked for and has no room in the context.
-
-    One that nobody asks for is the usual one, of whatever context: it only weighs speeds.
-
-    Args:
-        source: The decoder, as the command line names it.
-        properties: What it is planned for.
-
-    Raises:
-        ContextLengthError: No cache of so many tokens holds it.
-    """
-    names = ("HETERO_PROMPT_TOKENS", "HETERO_NEW_TOKENS")
-    prompt, new = (
-        getattr(properties, name) if name in properties.model_fields_set else None for name in names
-    )
-    if prompt or new:
-        longest = model_source.find(source).longest
-        new_tokens(prompt or 1, new, properties.HETERO_CONTEXT, longest)

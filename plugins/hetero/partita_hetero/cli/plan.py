@@ -28,6 +28,7 @@ from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.cli.decoder_command import (
     add_decoder_options,
+    asked_context,
     plan_decoder,
     refuse_decoder_options,
 )
@@ -202,7 +203,8 @@ def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
     named = resolve(args.model, Store(notify=out.note))
     source = named.source
     is_decoder = isinstance(source, Path) and source.suffix.lower() == ".gguf"
-    options = DecoderOptions(context=args.context) if is_decoder and args.context else None
+    context = asked_context(args) if is_decoder else 0
+    options = DecoderOptions(context=context) if context else None
     model = core.read_model(source, decoder=options)
     if named.sample is not None and not args.shapes and not is_decoder:
         return model.reshape(named.sample().shapes)

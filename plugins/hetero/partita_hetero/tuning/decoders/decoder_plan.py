@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from partita.contract.query import Reason
 from partita.errors import InfeasiblePlanError, PlanError
+from partita.generate.context_room import new_tokens
 from partita.model.model import Model
 from partita.model.prompt_chunk import chunk_tokens
 from partita_hetero.compile.placer import Placer
@@ -17,6 +18,7 @@ from partita_hetero.partition.decoder_layers import cache_inputs, decoder_layers
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.planner.chain.problem import Chain, ChainObjective, use_of
 from partita_hetero.planner.chain.search import ChainPlan, solve_chain
+from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.decoders.decoder_chain import (
     ChainBuilder,
     DecoderChain,
@@ -116,18 +118,43 @@ def plan_model(model: Model, devices: DeviceList) -> PlannedDecoder:
     return planned
 
 
+def require_room(
+    properties: HeteroProperties, longest: Callable[[], int | None] = lambda: None
+) -> None:
+    """Refuses a request that is asked for and has no room in the context.
+
+    One that nobody asks for is the usual one, of whatever context: it only weighs speeds.
+
+    Args:
+        properties: What a decoder is planned for.
+        longest: Tells how many tokens the longest text has that the model was made for; ``None``
+            if nobody knows.
+
+    Raises:
+        ContextLengthError: No cache of so many tokens holds it.
+    """
+    names = ("HETERO_PROMPT_TOKENS", "HETERO_NEW_TOKENS")
+    prompt, new = (
+        getattr(properties, name) if name in properties.model_fields_set else None for name in names
+    )
+    if prompt or new:
+        new_tokens(prompt or 1, new, properties.HETERO_CONTEXT, longest())
+
+
 def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDecoder | None:
     """The plan that properties ask for; ``None`` if the model is no decoder.
 
     Devices are measured where the database knows nothing of them.
 
     Raises:
+        ContextLengthError: The request that properties ask for has no room in the context.
         InfeasiblePlanError: Memory does not suffice.
         PlanError: A device cannot be measured, or the model's cache holds less than is asked for.
     """
     if not decoder_layers(placer.model, placer.wiring):
         return None
     devices, properties = placer.devices, placer.devices.properties
+    require_room(properties)
     work = DecoderWork(placer.model, placer.wiring, properties.HETERO_CONTEXT)
     held = placer.model.weight_bytes + work.cache_bytes(cache_inputs(placer.model))
     request = TokenRequest(
