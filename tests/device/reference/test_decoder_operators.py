@@ -10,7 +10,7 @@ from mixtures import Mixture
 from onnx import helper, numpy_helper
 
 import partita
-from partita.errors import InputError, UnsupportedOpError
+from partita.errors import InputError, ModelFormatError, UnsupportedOpError
 
 MICROSOFT = "com.microsoft"
 
@@ -167,20 +167,32 @@ def test_a_text_that_is_longer_than_a_cache_of_a_declared_length(device, total, 
         compiled(feeds)
 
 
-def test_a_cache_whose_length_the_model_leaves_open_grows():
+@pytest.mark.parametrize("device", ["REFERENCE", "CPU", "OPENCL"])
+@pytest.mark.parametrize("computed", [True, False])
+def test_a_cache_whose_length_the_model_leaves_open_grows(device, computed):
     model, feeds = grouped_decoder(64), four_tokens(68, 67)
     feeds |= with_lengths(model, "before", "after")
-    attention = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
-    attention.input[6] = "total"  # of an input, nothing tells that it may be more
-    total = helper.make_node("Abs", ["total_sequence_length"], ["total"])
-    model.graph.node.insert(0, total)
-    compiled = partita.Core().compile_model(model, "REFERENCE")
+    if computed:
+        attention = next(node for node in model.graph.node if node.name == "attention")
+        attention.input[6] = "total"
+        total = helper.make_node("Abs", ["total_sequence_length"], ["total"])
+        model.graph.node.insert(0, total)
+    compiled = partita.Core().compile_model(model, device)
     found = compiled(feeds).to_tuple()
     assert found[1].shape == (1, 1, 68, 16)
     assert_close(found, onnxruntime_results(model, feeds))
     for wrong in (69, 2**31 - 1):  # onnxruntime refuses both
-        with pytest.raises(InputError, match=f"total_sequence_length is {wrong}; .* 4 to 68"):
+        said = f"total_sequence_length is {wrong}; .* 4 to 68"
+        with pytest.raises(InputError, match=f"{said}|'attention' .* index out of bounds"):
             compiled(four_tokens(wrong, 67) | {name: feeds[name] for name in CACHES})
+
+
+def test_a_cache_that_is_said_to_be_of_another_length_behind_each_run():
+    model = grouped_decoder(64)
+    model.graph.output[1].type.tensor_type.shape.dim[2].dim_value = 68
+    said = "'present.key' has 68 places and 'past.key' 64; a cache whose total length"
+    with pytest.raises(ModelFormatError, match=f"'attention' .*{said}"):
+        partita.Core().read_model(model)
 
 
 def with_lengths(model, past, present):

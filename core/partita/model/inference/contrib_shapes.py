@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from partita.errors import ModelFormatError
 from partita.model.port import Dim, value_shape
 
 if TYPE_CHECKING:
@@ -207,7 +208,10 @@ def _widened(
 
 
 def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
-    """Present is as long as past unless the total length follows from shapes and may be more."""
+    """Present is as long as past unless the total length follows from shapes and may be more.
+
+    Or the model calls both lengths differently.
+    """
     heads, kv_heads = (_integer(node, name, 0) for name in ("num_heads", "kv_num_heads"))
     size, packed = _dimension(node, 3, 3), _dimension(node, 0, 2)
     if _integer(node, "kv_cache_bit_width", 0):  # rows of the cache are more than a head
@@ -218,8 +222,30 @@ def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir
         _widened(writer, graph, node, 0, heads * size)
     total = node.inputs[6] if len(node.inputs) > 6 else None
     if total is not None and total.is_graph_input():
-        _same(graph, node, 3, 1)
-        _same(graph, node, 4, 2)
+        for past, present in ((3, 1), (4, 2)):
+            if _stays_as_long(node, past, present):
+                _same(graph, node, past, present)
+
+
+def _stays_as_long(node: ir.Node, past: int, present: int) -> bool:
+    """Whether nothing that a model says of a cache lets runs make it longer.
+
+    Raises:
+        ModelFormatError: By what it says every run makes it longer, or shorter.
+    """
+    values = (
+        all_of[place] if place < len(all_of) else None
+        for all_of, place in ((node.inputs, past), (node.outputs, present))
+    )
+    shapes = (None if value is None else value_shape(value) for value in values)
+    given, made = (None if shape is None or len(shape) != 4 else shape[2] for shape in shapes)
+    if isinstance(given, int) and isinstance(made, int) and given != made:
+        raise ModelFormatError(
+            f"Operation '{node.name}' ({_MICROSOFT}::{node.op_type}): by the model "
+            f"'{_name(node.outputs, present)}' has {made} places and '{_name(node.inputs, past)}' "
+            f"{given}; a cache whose total length is an input stays as long as it is."
+        )
+    return given == made or not (isinstance(given, str) and isinstance(made, str))
 
 
 def _mat_mul_n_bits(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from partita.lowering.geometry.cache_places import present_places
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 from partita.lowering.shapes.results.rule import ResultRules
-from partita.lowering.shapes.symbolic_size import evaluated, integer, settled
+from partita.lowering.shapes.symbolic_size import integer, settled
 
 DECODER_RESULTS = ResultRules()
 
@@ -65,7 +66,7 @@ def _group_query_attention(node: Node, operands: Any) -> Sequence[Operand] | Non
     batch, queries, _ = query.shape
     _, kv_heads, places, row = past_key.shape
     if total.const is not None:
-        places = evaluated(max, places, integer(total.const.reshape(-1)[0]))
+        places = present_places(places, queries, integer(total.const.reshape(-1)[0]))
     shape = (batch, kv_heads, places, row)
     heads, width = node.attrs["num_heads"], query.shape[2]
     if key is None:

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.cache_places import grows, present_places
 from partita.lowering.kernel_table import (
     CODES,
     refused_attribute,
@@ -118,7 +119,7 @@ def group_query_attention(
     and is more. So a cache of fixed capacity is one program for all lengths. Where the model calls
     both lengths differently, the total length has to be known.
     """
-    if inputs.past_key is not None and _grows(node):
+    if inputs.past_key is not None and grows(node):
         inputs = inputs._replace(total=b.constant(b.value(inputs.total)))
     sizes = _sizes_of(node, inputs)
     kind = inputs.query.dtype
@@ -138,14 +139,6 @@ def group_query_attention(
             if past is not None:
                 b.call_numpy(_keep, past, present)
     return (narrow(b, y, kind) if kind in HALVES else y), keys, values
-
-
-def _grows(node: Node) -> bool:
-    """Whether the model says that present has another length than past."""
-    past, present = node.inputs[3], node.outputs[1] if len(node.outputs) > 1 else None
-    shapes = [None if value is None else value.shape for value in (past, present)]
-    lengths = [None if shape is None or len(shape) != 4 else shape[2] for shape in shapes]
-    return None not in lengths and lengths[0] != lengths[1]
 
 
 def _keep(past: Array, present: Array) -> None:
@@ -183,7 +176,7 @@ def _sizes_of(node: Node, inputs: GroupQueryInputs) -> Sizes:
     past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
     places = queries if inputs.past_key is None else past
     if inputs.total.const is not None and inputs.past_key is not None:
-        places = evaluated(max, past, integer(inputs.total.const.reshape(-1)[0]))
+        places = present_places(past, queries, integer(inputs.total.const.reshape(-1)[0]))
     row = row_bytes(size) if is_quantized(node.attrs) else size
     return Sizes(batch, heads, kv_heads, queries, size, past, places, row)
 

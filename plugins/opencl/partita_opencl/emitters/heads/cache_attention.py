@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.cache_places import grows, present_places
 from partita.lowering.kernel_table import (
     CODES,
     refused_attribute,
@@ -139,8 +140,9 @@ class Sizes:
         size, rest = divmod(width, all_heads + (2 * heads if inputs.key is None else 0))
         places = tokens
         if past is not None and past.ndim == 4:
-            most = inputs.total.const
-            places = past.shape[2] if most is None else max(past.shape[2], int(most.flat[0]))
+            places, total = past.shape[2], inputs.total.const
+            if total is not None:
+                places = present_places(places, tokens, int(total.flat[0]))
         turned = 0
         if node.attrs.get("do_rotary", 0):
             if inputs.cosines is None or inputs.sines is None or inputs.cosines.ndim != 2:
@@ -223,8 +225,11 @@ def group_query_attention(
 ) -> tuple[Operand, Operand, Operand]:
     """Attention of new tokens over the valid part of the cache, and the cache with them.
 
-    Where past and present are one buffer, only the new tokens are written.
+    Where past and present are one buffer, only the new tokens are written. Where the model calls
+    their lengths differently, the total length has to be known.
     """
+    if past_key is not None and grows(node):
+        total = k.constant(k.value(total))
     if reason := refused_caches(node, FLOATS, past_key, past_value):
         raise CompileError(f"Operation '{node.name}' ({node.model_kind}): {reason.detail}.")
     if past_key is not None and past_value is not None:  # one of them may be written in place
