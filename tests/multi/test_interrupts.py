@@ -15,6 +15,8 @@ import partita as pt
 from partita.contract.runner import Runner
 from partita.errors import InferError
 from partita.tensors.tensor import HostTensor
+from partita_hetero.executors.parallel import EXECUTOR
+from partita_hetero.executors.schedule import Schedule
 from partita_virtual.batch.gathering import Gathering
 from partita_virtual.batch.runner import BatchRunner
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
@@ -139,6 +141,29 @@ def test_a_request_whose_run_of_a_new_shape_was_interrupted_goes_on(device, step
     rows = iter(range(1, 1000))
     for interrupted in moments(lambda: request.infer({"x": new_input(9, next(rows))}), step):
         within_time(lambda: infer_often(request), interrupted.where)
+
+
+def test_steps_side_by_side_have_ended_when_the_thread_that_waits_is_interrupted():
+    """What ran on would work in the memory of the request's next run."""
+    begun, ended, here = [], [], threading.get_ident()
+
+    def step(index):
+        if threading.get_ident() != here:  # one of this thread ends as Ctrl-C comes
+            begun.append(index)
+            time.sleep(0.002)
+            ended.append(index)
+
+    reads = [(), (), (), (0, 1), (1,), (2,), (3, 4, 5)]
+    steps = [SimpleNamespace(reads=read, writes=(slot,)) for slot, read in enumerate(reads)]
+    schedule = Schedule(steps, dict(enumerate("ABCABCA")))
+    for interrupted in moments(lambda: EXECUTOR.run(schedule, step, bool)):
+        before = list(begun)
+        time.sleep(0.003)
+        assert before == begun, f"a step begins after an interrupt at {interrupted.where}"
+        assert sorted(begun) == sorted(ended), f"a step runs on after one at {interrupted.where}"
+        within_time(lambda: EXECUTOR.run(schedule, step, bool), interrupted.where)
+        begun.clear()
+        ended.clear()
 
 
 # ------------------------------------------------------------ where requests wait for one another

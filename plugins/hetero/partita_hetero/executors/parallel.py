@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from partita.system.task_threads import TaskThreads
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
@@ -12,11 +13,14 @@ from partita_hetero.executors.schedule import Schedule
 
 _threads = TaskThreads("partita-hetero", 32)
 
+_LOOK_S = 1e-3
+
 
 class Parallel(Executor):
     """Steps side by side on several threads.
 
-    If a step fails, no further ones start; the error is raised once the running ones have ended.
+    If a step fails, or Ctrl-C comes, no further ones start; the error is raised once the running
+    ones have ended, since they work in the request's memory.
     """
 
     name = "PARALLEL"
@@ -30,6 +34,35 @@ class Parallel(Executor):
     def run(self, schedule: Schedule, run: RunStep, cancelled: Cancelled) -> None:
         """Runs steps as they become ready, on threads of a pool and the calling one."""
         _ParallelRun(schedule, run, cancelled).run_all()
+
+
+class _Handed:
+    """A step that another thread begins with, unless that is taken back before.
+
+    Attributes:
+        is_over: Whether the other thread has nothing to do with it any more.
+    """
+
+    def __init__(self, run_from: Callable[[int], None], index: int) -> None:
+        self._run_from, self._index = run_from, index
+        self._takers: dict[str, object] = {}
+        self.is_over = False
+
+    def run(self) -> None:
+        """Runs it and what follows it, on this thread."""
+        try:
+            if self._is_for(self._run_from):
+                self._run_from(self._index)
+        finally:
+            self.is_over = True
+
+    def take_back(self) -> bool:
+        """Whether no other thread will begin with it; asked again, it says the same."""
+        return self._is_for(self)
+
+    def _is_for(self, taker: object) -> bool:
+        """Whether a taker is the first one, in one step that Ctrl-C cannot divide."""
+        return self._takers.setdefault("first", taker) is taker
 
 
 class _ParallelRun:
@@ -47,7 +80,9 @@ class _ParallelRun:
         self._lock = threading.Lock()
         self._running = 0
         self._failure: BaseException | None = None
-        self._ended = threading.Event()
+        self._handed: list[_Handed] = []
+        self._ended = threading.Lock()  # Ctrl-C in an Event may keep it locked within
+        self._ended.acquire()
 
     def run_all(self) -> None:
         """Runs all steps; raises the first error."""
@@ -56,15 +91,31 @@ class _ParallelRun:
         self._running = len(start)
         if not start:
             return
-        self._hand_out(start[1:])
-        self._run_from(start[0])
-        self._ended.wait()
+        try:
+            self._hand_out(start[1:])
+            self._run_from(start[0])
+            self._ended.acquire()
+        except BaseException as error:  # Ctrl-C, outside of a step
+            self._failure = self._failure or error
+            self._wait_for_others()
+            raise
         if self._failure is not None:
             raise self._failure
 
+    def _wait_for_others(self) -> None:
+        """Waits until no other thread works for this request, once no further step starts."""
+        seen = -1
+        while seen < len(self._handed):  # who is not over yet may hand out more
+            seen = len(self._handed)
+            for handed in self._handed[:seen]:
+                while not handed.is_over and not handed.take_back():
+                    time.sleep(_LOOK_S)
+
     def _hand_out(self, start: Sequence[int]) -> None:
         for index in start:
-            _threads.submit(self._run_from, index)
+            handed = _Handed(self._run_from, index)
+            self._handed.append(handed)
+            _threads.submit(handed.run)
 
     def _run_from(self, index: int) -> None:
         """Runs a step, and after it, as long as there are any, one of those that waited for it."""
@@ -72,7 +123,8 @@ class _ParallelRun:
             failure: BaseException | None = None
             try:
                 check_cancelled(self._cancelled)
-                self._run(index)
+                if self._failure is None:
+                    self._run(index)
             except BaseException as error:  # noqa: BLE001  # handed to the calling thread
                 failure = error
             start = self._end(index, failure)
@@ -88,7 +140,7 @@ class _ParallelRun:
             start = [] if self._failure is not None else self._admitted(self._next(index))
             self._running += len(start) - 1
             if self._running == 0:
-                self._ended.set()
+                self._ended.release()
             return start
 
     def _next(self, index: int) -> list[int]:
