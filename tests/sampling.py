@@ -11,8 +11,8 @@ THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 
 def examples(count: int) -> settings:
-    """Settings of a test that draws so many examples if thorough, else half of them, at most 50."""
-    return settings(max_examples=count if THOROUGH else min(count // 2, 50))
+    """Settings of a test that draws so many examples if thorough, else a quarter, at most 25."""
+    return settings(max_examples=count if THOROUGH else max(min(count // 4, 25), 1))
 
 
 def load_profile() -> None:
@@ -24,6 +24,6 @@ def load_profile() -> None:
         "here",
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        max_examples=500 if THOROUGH else 50,
+        max_examples=500 if THOROUGH else 25,
     )
     settings.load_profile("here")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from group_query_case import NAMES, Case
 from single_op import model_of, normal
 
 from partita.errors import CompileError, InputError
 from partita.lowering import Specializer, Target, lower_proto
 from partita_cpu.gemm.tile_kernels import Arithmetic
-from partita_cpu.jit.isa import available
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
@@ -102,7 +102,7 @@ FEW = [
 ]
 
 
-@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("level", float_levels()[1:])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("form", FEW)
@@ -116,7 +116,7 @@ def test_few_queries_over_rows_as_they_lie(form, kind, level, threads):
     np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
 
 
-@pytest.mark.parametrize("level", available())
+@pytest.mark.parametrize("level", float_levels())
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_few_queries_meet_what_is_not_finite(level, number):
     """In a key, a value and a bias: rows of other heads of keys stay as they were."""
@@ -146,7 +146,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("level", float_levels()[1:])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("form", MANY)
 def test_many_queries_at_once(form, level, threads):
@@ -156,8 +156,8 @@ def test_many_queries_at_once(form, level, threads):
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
 
 
-TILED = [level for level in available()[1:] if level.tiles]
-IN_BFLOAT16 = [level for level in available()[1:] if in_pairs(level)] + TILED
+TILED = [level for level in float_levels()[1:] if level.tiles]
+IN_BFLOAT16 = [level for level in float_levels()[1:] if in_pairs(level)] + TILED
 
 
 @pytest.mark.parametrize("level", IN_BFLOAT16)
@@ -201,7 +201,7 @@ def test_numbers_without_second_parts(level, name, number):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("level", float_levels()[1:])
 def test_terms_of_many_queries(level):
     case = Case(*MANY[0][:4])
     case.inputs["bias"] = normal(7, 1, case.heads, case.count, case.total)
@@ -212,7 +212,7 @@ def test_terms_of_many_queries(level):
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("level", float_levels()[1:])
 def test_many_queries_without_any_open_key(level):
     case = Case((1, 2, 2, 40, 8), 40, 40, (39,))
     case.inputs["bias"] = np.full((1, 1, 40, 40), -np.inf, np.float32)

@@ -6,6 +6,7 @@ import mmap
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 
 from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.product_records import gate_word
@@ -69,7 +70,7 @@ def native_kernels(monkeypatch):
     monkeypatch.delenv(isa.VARIABLE, raising=False)
 
 
-@pytest.fixture(params=[level.name for level in isa.available()[1:]])
+@pytest.fixture(params=[level.name for level in float_levels()[1:]])
 def level(request, monkeypatch):
     """The level of the models that are compiled."""
     monkeypatch.setenv(isa.VARIABLE, request.param)
@@ -91,7 +92,7 @@ def own_share_left(tid, threads):
 def choices():
     """Every level and arithmetic that this machine can run."""
     found = []
-    for level in isa.available()[1:]:
+    for level in float_levels()[1:]:
         kinds = [Arithmetic.F32, Arithmetic.F16]
         kinds += [Arithmetic.BF16] if level.dots_bfloat16 else []
         kinds += [Arithmetic.BF16X3, Arithmetic.BF16X6] if level.tiles else []

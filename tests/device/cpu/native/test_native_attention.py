@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm.levels import PORTABLE
 from partita_cpu.nhwc.attention import attend_heads
 from partita_cpu.nhwc.attention_table import (
@@ -21,7 +21,7 @@ from partita_cpu.nhwc.attention_table import (
 
 from .test_native_layout import Net, check, compiled
 
-LEVELS = list(available()[1:])
+LEVELS = float_levels()[1:]
 COMPUTED = [(level, Arithmetic.F32) for level in LEVELS]
 COMPUTED += [(one, Arithmetic.BF16) for one in LEVELS if one.dots_bfloat16 and not one.tiles]
 SIZES = [

@@ -5,19 +5,19 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from int8_rows import decoded, encoded
 from sampling import examples
 
 from partita_cpu.gemm.tile_kernels import MOST_QUERIES, SCORES, few_query_kernels
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.attend_few import Elements
 
 from .conftest import Guarded
 
-LEVELS = list(available()[1:])
+LEVELS = float_levels()[1:]
 TYPES = {
     Elements.FLOAT32: np.float32,
     Elements.FLOAT16: np.float16,

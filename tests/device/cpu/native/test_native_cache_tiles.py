@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.tile_kernels import (
@@ -15,10 +16,9 @@ from partita_cpu.gemm.tile_kernels import (
     attention_kernels,
     tile_columns,
 )
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
 
-LEVELS = list(available()[1:])
+LEVELS = float_levels()[1:]
 PAIRED = [level for level in LEVELS if in_pairs(level)]
 TILED = [level for level in LEVELS if level.tiles]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
@@ -15,7 +16,6 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (
@@ -36,7 +36,9 @@ from .test_native_passes import CONFIGS, steps_of
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
 KINDS = [
-    (level, half) for level in available()[1:] for half in (False, True)[: 1 + level.keeps_bfloat16]
+    (level, half)
+    for level in float_levels()[1:]
+    for half in (False, True)[: 1 + level.keeps_bfloat16]
 ]
 SENTINEL = 7
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -17,7 +18,6 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.intrinsics.address_call import call_convert, call_narrow, call_round
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("level")
 """Every level in turn."""
 
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}
-LEVELS = list(available()[1:])
+LEVELS = float_levels()[1:]
 numba = compiler()  # which knows what the imports above have registered
 
 

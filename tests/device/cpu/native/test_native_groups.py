@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
@@ -14,7 +15,6 @@ from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic
-from partita_cpu.jit.isa import available
 from partita_cpu.kernels.nhwc import channel_groups
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.llvm.tiles.fma_groups import GROUPS
@@ -25,7 +25,7 @@ from .test_native_layout import LEVELS, Net, check
 from .test_native_tiles import convolve, run
 
 MODES = {"EXECUTION_MODE_HINT": "ACCURACY"}, {"INFERENCE_PRECISION_HINT": "bf16"}
-LEVELS_OF_TILES = [level for level in available() if level.native]
+LEVELS_OF_TILES = [level for level in float_levels() if level.native]
 
 
 @st.composite

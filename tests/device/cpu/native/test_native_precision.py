@@ -6,15 +6,16 @@ import logging
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 
 import partita
 from partita_cpu.gemm import precision_policy
-from partita_cpu.jit.isa import available, detected
+from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import CHAINS, EVERY, X86_64
 
 from .test_native_layout import Net
 
-LEVELS = [level.name for level in available()]
+LEVELS = [level.name for level in float_levels()]
 ABLE = {"f32": lambda level: True, "bf16": lambda a: a.dots_bfloat16, "f16": lambda a: a.native}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
@@ -11,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
-from partita_cpu.jit.isa import available, isa
+from partita_cpu.jit.isa import isa
 
 F32 = TensorProto.FLOAT
-LEVELS = [level.name for level in available()]
+LEVELS = [level.name for level in float_levels()]
 
 
 @pytest.fixture(params=LEVELS)

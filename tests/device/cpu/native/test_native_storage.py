@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
@@ -18,7 +19,6 @@ from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
-from partita_cpu.jit.isa import available
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 from partita_cpu.nhwc.depthwise_row_buffer import (
@@ -47,7 +47,7 @@ from .test_native_tiles import convolutions, convolve
 INF = float("inf")
 NO_FIELDS = ActivationFields(0, 0.0, 0.0)
 BFLOAT16 = ml_dtypes.bfloat16
-LEVELS = list(available()[1:])
+LEVELS = float_levels()[1:]
 KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.keeps_bfloat16]]
 NARROW = [level for level in LEVELS if level.keeps_bfloat16]
 SENTINEL = 7

@@ -1,8 +1,8 @@
 """The kernels of every level, compiled for it on any machine: objects, and no foreign instruction.
 
 LLVM ends the process when it is asked for an instruction that its target lacks, so each level is
-compiled by a process of its own. Parts that levels share are compiled once, and objects are made of
-small parts; set `VARIABLE` to 1 for all parts of all levels as objects for all systems.
+compiled by a process of its own. Of the parts only those with products of matrices are, and objects
+are made of small parts; set `VARIABLE` to 1 for all parts of all levels, and for all systems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import subprocess
 import sys
 
 import pytest
+from cpu_levels import PARTS_OF_BYTES, float_levels, kernel_texts
 
+from partita_cpu.jit.isa import available
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import AARCH64, CHAINS, EVERY, X86_64
 
@@ -88,8 +90,7 @@ def assemblies(tmp_path_factory):
     def made(level):
         path = folder / f"assemblies_{level}.json"
         if not path.exists():
-            names = [name for name in module.PARTS if name in parts()[level] or name in PRODUCTS]
-            names = [name for name in names if module.functions(level, name)]
+            names = parts()[level]
             triple = TRIPLES[level.architecture][0]
             texts = compiled(level, "assembly", [(triple, name) for name in names])
             beside = path.with_suffix(f".{os.getpid()}")
@@ -107,16 +108,19 @@ def of(assembly, name):
 
 @functools.cache
 def parts(whole=ALL):
-    """The parts of each level that have kernels in them, once if the kernels are the same."""
-    seen, found = set(), {level: [] for level in LEVELS}
-    for level in LEVELS:
-        for part in module.PARTS:
-            functions = module.functions(level, part)
-            kernels = tuple(function.text(level.processor) for function in functions)
-            if kernels and (whole or part == "" or kernels not in seen):
-                seen.add(kernels)
-                found[level].append(part)
-    return found
+    """The parts of each level that have kernels in them."""
+    names = module.PARTS if whole else PRODUCTS
+    return {level: [name for name in names if kernel_texts(level, name)] for level in LEVELS}
+
+
+def test_levels_of_floats_stand_for_those_that_are_left_out():
+    """Tests of floats do not go through the others: their kernels are the same ones."""
+    kept = float_levels()
+    names = [name for name in module.PARTS if name not in PARTS_OF_BYTES]
+    for level in [one for one in available() if one.native and one not in kept]:
+        size = level.lanes, level.rows
+        stand_in = next(one for one in kept if (one.lanes, one.rows) == size)
+        assert all(kernel_texts(level, name) == kernel_texts(stand_in, name) for name in names)
 
 
 @pytest.mark.parametrize("level", LEVELS)

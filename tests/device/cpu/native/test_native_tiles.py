@@ -10,6 +10,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sampling import examples
@@ -23,7 +24,7 @@ from partita_cpu.gemm.packing import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_fields import FLAT
 from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, on_tiles, tile_kernels
-from partita_cpu.jit.isa import available, detected
+from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 
@@ -180,7 +181,7 @@ def test_long_sums_over_taps_are_cut(level, arithmetic, channels, guarded):
     check(y, convolve(images, x, w), arithmetic)
 
 
-@pytest.mark.parametrize("level", [level for level in available() if level.dots_bfloat16])
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.dots_bfloat16])
 @pytest.mark.parametrize("rows", [1, 3, 8, 40])
 @pytest.mark.parametrize("depth", [1, 2, 31, 301])
 def test_factors_in_bfloat16_are_rounded_and_sums_are_not(level, rows, depth, guarded):
@@ -411,7 +412,7 @@ def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, ch
     guarded.release()
 
 
-@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
 @pytest.mark.parametrize("channels", [3, 8, 200])  # sums of 200 channels are cut
 @pytest.mark.parametrize(
     ("stride", "dilation", "pad"), [(1, 1, 1), (2, 1, 2), (1, 2, 4), (1, 3, 1)]
@@ -441,7 +442,7 @@ def test_taps_in_the_padding_are_left_out(level, channels, stride, dilation, pad
     assert not np.isfinite(y[:, ~outside]).any()
 
 
-@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
 @pytest.mark.parametrize(
     ("results", "step", "stride"), [(1, 1, 1), (3, 1, 1), (4, 2, 2), (2, 3, 1)]
 )
@@ -532,7 +533,7 @@ def test_activation_after_the_residual(level, arithmetic, code, in_kernel, with_
         assert np.abs(y - wanted).max() <= (TOLERANCE[arithmetic] + 5e-7) * max(size, 1)
 
 
-@pytest.mark.parametrize("level", [level for level in available() if level.native])
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
 @pytest.mark.parametrize("code", ACTIVATIONS)
 def test_activations_of_all_numbers(level, code, guarded):
     """A vector and a part of one; what lies behind the row is not touched."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from judge import onnxruntime_results
-
-from partita_cpu.jit.isa import available
-from partita_cpu.llvm.levels import PORTABLE
 
 from .test_native_layout import Net, check, compiled
 from .test_native_passes import steps_of
@@ -17,7 +15,7 @@ WINDOWS, HEADS, ROWS, SIZE = 6, 2, 33, 8
 WIDTH = HEADS * SIZE
 
 
-@pytest.fixture(params=[PORTABLE, *available()[1:]], autouse=True)
+@pytest.fixture(params=float_levels(), autouse=True)
 def level(request, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", request.param.name.lower())
     return request.param

@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
@@ -18,7 +19,6 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing import pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels
-from partita_cpu.jit.isa import available
 from partita_cpu.llvm.images.winograd import POINTS, pixels_of
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
@@ -33,7 +33,7 @@ from .test_native_layout import Net, compiled
 from .test_native_storage import KINDS, NARROW, loaded, stored
 from .test_native_tiles import convolve, usual_size
 
-LEVELS = [level for level in available() if level.native]
+LEVELS = [level for level in float_levels() if level.native]
 INF = float("inf")
 NO_EPILOGUE = Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0)
 TOLERANCE = {2: 2e-6, 4: 5e-6}
