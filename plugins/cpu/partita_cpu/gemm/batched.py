@@ -14,6 +14,7 @@ from partita.lowering import Array, Builder, Operand
 from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 
 PACKED_SHARE = 2.0
@@ -49,7 +50,7 @@ class BatchSizes(NamedTuple):
     thread_bytes: int
 
 
-@loop(drives=True)
+@loop(effort=Effort.CALLS)
 def multiply_batches(
     x: Array,
     w: Array,

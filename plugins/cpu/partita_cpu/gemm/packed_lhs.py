@@ -27,6 +27,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_plain,
     call_tile,
 )
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.scalar.activations import activate_floats
@@ -177,7 +178,7 @@ def pack_lhs(
         tile += count
 
 
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def multiply_packed(
     x: Array,
     arrays: ProductArrays,

@@ -23,6 +23,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     float_at,
     half_at,
 )
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
@@ -265,7 +266,7 @@ class PackingRoom(NamedTuple):
     parts: Array
 
 
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def pack_blocks(
     w: int,
     whole: Array,
@@ -335,7 +336,7 @@ def pack_halves(
                     out[place + k * width] = found
 
 
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def pack_units(
     w: int, whole: Array, halves: Array, room: PackingRoom, p: Array, begin: int, end: int
 ) -> Any:

@@ -98,7 +98,9 @@ class _Reader:
             self._alive.append(thing)
         if isinstance(thing, KernelDefinition):
             records = described(thing.py_func)
-            self._note(f"kernel {sorted(thing.options)} {thing.counts} {thing.drives} {records}")
+            self._note(
+                f"kernel {sorted(thing.options)} {thing.counts} {thing.effort.name} {records}"
+            )
             if thing.apart and len(self._seen) > 1:
                 # Its place counts too: images on disk name what they call by module and name.
                 place = f"{thing.__module__}:{thing.__qualname__}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from partita_cpu.jit.dispatch import call
-from partita_cpu.jit.kernel_definition import KernelDefinition
+from partita_cpu.jit.kernel_definition import Effort, KernelDefinition
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ def jit(
     counts: bool = ...,
     apart: tuple[str, ...] = ...,
     answers: bool = ...,
-    drives: bool = ...,
+    effort: Effort = ...,
 ) -> Callable[[F], F]: ...
 def jit(
     fn: F | None = None,
@@ -46,7 +46,7 @@ def jit(
     counts: bool = True,
     apart: tuple[str, ...] = (),
     answers: bool = False,
-    drives: bool = False,
+    effort: Effort = Effort.ALL,
 ) -> Any:
     """Compiles a kernel: kept on disk, without the GIL, numpy's rules for division by zero.
 
@@ -59,9 +59,8 @@ def jit(
         apart: For large functions that several kernels call, and seldom: compiled once for all of
             them. Kinds of its arguments; see `partita_cpu.jit.dispatch`.
         answers: Whether such a function returns an int64; else it returns nothing.
-        drives: For functions whose work is done by the kernels that they call by addresses. Their
-            own loops are not unrolled, LLVM decides what is inlined, and it optimizes them less:
-            they are compiled in half of the time.
+        effort: How much LLVM does for it. Functions whose work is done by the kernels that they
+            call by addresses need little.
     """
 
     def compile_(function: F) -> Any:
@@ -70,6 +69,6 @@ def jit(
             options["fastmath"] = set(REASSOCIATE)
         if inline:
             options["forceinline"] = True
-        return Kernel(function, options, counts, apart, answers, drives)
+        return Kernel(function, options, counts, apart, answers, effort)
 
     return compile_ if fn is None else compile_(fn)

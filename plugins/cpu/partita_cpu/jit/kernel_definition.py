@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import weakref
@@ -22,6 +23,20 @@ Kinds = tuple[str, ...]
 
 _NUMBERS = {"int": "int64", "float": "float64", "single": "float32"}
 
+
+class Effort(enum.Enum):
+    """How much LLVM does for a kernel; the less, the sooner it is compiled."""
+
+    ALL = enum.auto()
+    """Its level 3."""
+
+    LOOPS = enum.auto()
+    """All functions become one, whose loops are vectorized, but not unrolled, at level 1."""
+
+    CALLS = enum.auto()
+    """The same, without vectors: for kernels whose work others do, which they call by addresses."""
+
+
 kernels: weakref.WeakSet[KernelDefinition] = weakref.WeakSet()
 """All there are."""
 
@@ -37,7 +52,7 @@ class KernelDefinition(ABC):
         counts: Whether it may hold references to arrays; see `partita_cpu.jit.loop_kernel`.
         apart: Kinds of its arguments, if it is compiled once for all kernels that call it.
         answers: Whether it then returns an int64.
-        drives: Whether other kernels, which it calls by addresses, do its work.
+        effort: How much LLVM does for it.
         home: The module that is being imported when the kernel is made: for one that a function
             makes of another function, that of who asked for it.
         entries: What is known of it for kinds of arguments; `partita_cpu.jit.dispatch` fills it.
@@ -50,7 +65,7 @@ class KernelDefinition(ABC):
         counts: bool,
         apart: tuple[str, ...] = (),
         answers: bool = False,
-        drives: bool = False,
+        effort: Effort = Effort.ALL,
     ) -> None:
         functools.update_wrapper(self, py_func)
         self.__name__, self.__qualname__ = py_func.__name__, py_func.__qualname__
@@ -59,7 +74,7 @@ class KernelDefinition(ABC):
         self.counts = counts
         self.apart = apart
         self.answers = answers
-        self.drives = drives
+        self.effort = effort
         self.home = _imported_module() or py_func.__module__
         self.entries: dict[tuple[str, ...], Any] = {}
         self._dispatchers: dict[bool, Any] = {}
@@ -122,7 +137,7 @@ class KernelDefinition(ABC):
         """Computes; see :class:`partita_cpu.jit.kernel.Kernel`."""
 
     def __reduce__(self) -> Any:
-        more = self.apart, self.answers, self.drives
+        more = self.apart, self.answers, self.effort
         return type(self), (self.py_func, self.options, self.counts, *more)
 
 

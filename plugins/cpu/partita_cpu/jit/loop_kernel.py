@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.kernel_definition import Effort
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,7 +19,7 @@ def loop(
     inline: bool = ...,
     apart: tuple[str, ...] = ...,
     answers: bool = ...,
-    drives: bool = ...,
+    effort: Effort = ...,
 ) -> Callable[[F], F]: ...
 def loop(
     fn: F | None = None,
@@ -26,7 +27,7 @@ def loop(
     inline: bool = False,
     apart: tuple[str, ...] = (),
     answers: bool = False,
-    drives: bool = False,
+    effort: Effort = Effort.ALL,
 ) -> Any:
     """As `jit`, for functions that make no arrays but slices.
 
@@ -39,9 +40,9 @@ def loop(
         inline: For small functions called in inner loops.
         apart: As for `jit`.
         answers: As for `jit`.
-        drives: As for `jit`.
+        effort: As for `jit`.
     """
     compile_: Callable[[F], Any] = jit(
-        inline=inline, counts=False, apart=apart, answers=answers, drives=drives
+        inline=inline, counts=False, apart=apart, answers=answers, effort=effort
     )
     return compile_ if fn is None else compile_(fn)

@@ -21,6 +21,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_convert,
     call_depthwise_pixels,
 )
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.epilogue import VECTORS
@@ -184,7 +185,11 @@ def depthwise_addresses(depthwise: Depthwise) -> Any:
     )
 
 
-@loop(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
+@loop(
+    apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8),
+    answers=True,
+    effort=Effort.CALLS,
+)
 def depthwise_pixels(
     x: int, depthwise: DepthwiseAddresses, first: int, stop: int, target: PixelTarget
 ) -> Any:
@@ -304,7 +309,7 @@ def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) 
     return 1 if -left > clipped or left + need - width > clipped else n
 
 
-@loop
+@loop(effort=Effort.CALLS)
 def depthwise_images(
     x: Array,
     depthwise: Depthwise,

@@ -33,6 +33,7 @@ from partita_cpu.gemm.tile_fields import (
 )
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, Arithmetic
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
@@ -45,7 +46,7 @@ from partita_cpu.nhwc.depthwise_direct import (
 _SPLIT = int(Arithmetic.BF16X3)
 
 
-@loop
+@loop(effort=Effort.CALLS)
 def separable_convolution(
     x: Array,
     depthwise: Depthwise,

@@ -27,6 +27,7 @@ from partita_cpu.gemm.product_records import (
 from partita_cpu.gemm.tile_fields import BLOCKS, ROW, TAPS, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.machine_model import MachineModel
@@ -121,7 +122,7 @@ class Expansion(NamedTuple):
     cut: KernelArray
 
 
-@loop
+@loop(effort=Effort.CALLS)
 def inverted_bottleneck(
     x: Array,
     wide: Expansion,

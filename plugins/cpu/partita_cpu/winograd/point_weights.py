@@ -9,6 +9,7 @@ import numpy as np
 from partita.lowering import Array
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing import aligned, run_shared, shared_by
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
 
@@ -79,7 +80,7 @@ def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
 
 
 # Memory decides how long it takes: unrolled, it would only take longer to compile.
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def _transform(
     w: Array, out: Array, values: Array, room: Array, found: Array, p: Array, tid: int, nt: int
 ) -> None:

@@ -56,6 +56,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_output_transform,
     call_tile,
 )
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 from partita_cpu.winograd.tile_plan import (
@@ -119,7 +120,7 @@ class _Own(NamedTuple):
     place: int
 
 
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def filter_tiles(
     x: Array,
     arrays: ProductArrays,
@@ -237,7 +238,7 @@ def _copy_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, til
             to += sizes[ROW_BYTES]
 
 
-@loop(drives=True)
+@loop(effort=Effort.LOOPS)
 def _multiply_column(
     places: ProductAddresses,
     context: PanelContext,

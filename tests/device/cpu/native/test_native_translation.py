@@ -24,7 +24,7 @@ from partita_cpu.gemm import packed_lhs, packing
 from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
-from partita_cpu.jit.kernel_definition import kinds_of, type_of
+from partita_cpu.jit.kernel_definition import Effort, kinds_of, type_of
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.translation import kinds
 from partita_cpu.jit.translation.arithmetic import Arithmetic
@@ -320,21 +320,21 @@ def test_results_are_of_the_kind_that_numba_says(name):
     assert taken >= 9
 
 
-def running_sums(x: Array, y: Array, step: int, tid: int, nt: int) -> None:
+def running_sums(x: Array, y: Array, tid: int, nt: int) -> None:
     total = np.float32(0)
     for i in range(y.size):
-        total += x[i * step]
+        total += x[i]
         y[i] = total
 
 
-def test_loops_of_kernels_that_drive_others_are_not_unrolled():
-    x, sizes = np.arange(60, dtype=np.float32), []
-    for drives in (False, True):
-        kernel, y = loop(drives=drives)(running_sums), np.zeros(20, np.float32)
-        kernel(x, y, 3, 0, 1)
-        np.testing.assert_array_equal(y, np.cumsum(x[::3]))
-        sizes.append(len(object_of(kernel, kinds_of((x, y, 3)))))
-    assert sizes[1] < sizes[0]
+def test_loops_are_unrolled_with_all_effort_alone():
+    x, sizes = np.arange(60, dtype=np.float32), {}
+    for effort in Effort:
+        kernel, y = loop(effort=effort)(running_sums), np.zeros(60, np.float32)
+        kernel(x, y, 0, 1)
+        np.testing.assert_array_equal(y, np.cumsum(x))
+        sizes[effort] = len(object_of(kernel, kinds_of((x, y))))
+    assert sizes[Effort.LOOPS] < sizes[Effort.ALL]
 
 
 def test_what_every_program_needs_is_translated():

@@ -68,6 +68,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_late_tile,
     call_tile,
 )
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 
 _LOWEST, _HIGHEST = np.float32(-np.inf), np.float32(np.inf)
@@ -82,7 +83,7 @@ _PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
 _EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
 
 
-@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 10), drives=True)
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 10), effort=Effort.CALLS)
 def multiply_panel(
     a: int,
     largest: int,

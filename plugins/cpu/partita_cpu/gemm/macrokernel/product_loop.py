@@ -49,11 +49,12 @@ from partita_cpu.gemm.tile_fields import (
 )
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, ROUND, WIDEN
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 
 
-@loop(drives=True)
+@loop(effort=Effort.CALLS)
 def multiply_tiles(
     x: Array,
     arrays: ProductArrays,

@@ -32,12 +32,12 @@ class Functions:
 
     Args:
         module: LLVM's module that they are written to.
-        inlines: Whether what is to be inlined is, wherever it is called; else LLVM weighs it.
+        flat: Whether all that a kernel calls is inlined, instead of what asks for it.
     """
 
-    def __init__(self, module: Any, *, inlines: bool) -> None:
+    def __init__(self, module: Any, *, flat: bool) -> None:
         self.module = module
-        self._inlines = inlines
+        self._flat = flat
         self._known: dict[Any, Translated | None] = {}
 
     def call(self, builder: Any, function: Any, given: Sequence[Value]) -> Value:
@@ -96,7 +96,7 @@ class Functions:
         name = self.module.get_unique_name(python.__qualname__)
         llvm = ir.Function(self.module, signature, name)
         llvm.linkage = "internal"
-        if inlined and self._inlines:
+        if inlined or self._flat:
             llvm.attributes.add("alwaysinline")
         body = Body(self, python, llvm, flags, llvm.args[-1] if raises else None)
         kind = body.translate(list(taken(given, llvm.args)))

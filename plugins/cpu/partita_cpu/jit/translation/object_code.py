@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita_cpu.jit.deferred_numba import ir, types_from
-from partita_cpu.jit.kernel_definition import KernelDefinition, Kinds
+from partita_cpu.jit.kernel_definition import Effort, KernelDefinition, Kinds
 from partita_cpu.jit.llvm_kernel import target_machine
 from partita_cpu.jit.record_arguments import grouped
 from partita_cpu.jit.translation import kinds
@@ -36,13 +36,40 @@ def object_of(kernel: KernelDefinition, given: Kinds) -> bytes:
     machine = _machine()
     parsed = binding.parse_assembly(text_of(kernel, given))
     parsed.data_layout = str(machine.target_data)
-    options = binding.create_pipeline_tuning_options(speed_level=1 if kernel.drives else 3)
-    options.loop_vectorization, options.slp_vectorization = True, False
-    options.loop_unrolling = not kernel.drives
-    builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(parsed, builder)
+    _optimize(parsed, kernel.effort, machine)
     code: bytes = machine.emit_object(parsed)
     return code
+
+
+_FLATTENING = "always_inliner", "global_dead_code_eliminate"
+
+_CLEANING = (
+    *("sroa", "simplify_cfg", "instruction_combine", *_FLATTENING),
+    *("sroa", "simplify_cfg", "instruction_combine", "new_gvn", "simplify_cfg"),
+    *("aggressive_dce", "loop_rotate", "instruction_combine", "simplify_cfg"),
+)
+"""LLVM's passes for `Effort.CALLS`: each function is simplified, and then what they become."""
+
+
+def _optimize(module: Any, effort: Effort, machine: Any) -> None:
+    """Runs LLVM's passes.
+
+    Those of a level simplify functions again each time that others are inlined into them, which
+    takes most of the time where many are.
+    """
+    from llvmlite import binding
+
+    options = binding.create_pipeline_tuning_options(speed_level=3 if effort is Effort.ALL else 1)
+    options.loop_vectorization, options.slp_vectorization = True, False
+    options.loop_unrolling = effort is Effort.ALL
+    builder = binding.create_pass_builder(machine, options)
+    if effort is not Effort.ALL:
+        first = binding.create_new_module_pass_manager()
+        for name in _CLEANING if effort is Effort.CALLS else _FLATTENING:
+            getattr(first, f"add_{name}_pass")()
+        first.run(module, builder)
+    if effort is not Effort.CALLS:
+        builder.getModulePassManager().run(module, builder)
 
 
 def text_of(kernel: KernelDefinition, given: Kinds) -> str:
@@ -55,7 +82,7 @@ def text_of(kernel: KernelDefinition, given: Kinds) -> str:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     with types_from(kinds):
         flat = [*received(wanted, function.args[2:])]
-        functions = Functions(module, inlines=not kernel.drives)
+        functions = Functions(module, flat=kernel.effort is not Effort.ALL)
         given_values = _grouped(kernel, flat)
         result, status = functions.call_kernel(builder, kernel, given_values)
     if kernel.answers:

@@ -26,6 +26,7 @@ from partita_cpu.gemm.tile_kernels import (
     unpacked_kernels,
 )
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
+from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.mixture.routing import Routes
@@ -199,7 +200,7 @@ class PlainSizes(NamedTuple):
     weight_bytes: int
 
 
-@loop(drives=True)
+@loop(effort=Effort.CALLS)
 def multiply_plain(
     x: Any,
     starts: Any,
