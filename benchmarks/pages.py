@@ -24,8 +24,8 @@ from partita.pages.page import build_page
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 from partita_hetero.reports.placement_page import placement_page
 from partita_hetero.reports.record import (
-    CostThere,
     Crossing,
+    DeviceCost,
     Operation,
     PartRecord,
     PlacementRecord,
@@ -84,7 +84,7 @@ def placement(count: int) -> str:
                 *(draw.randrange(1 << 20), "fused_kernel", "", "CHEAPER_BY"),
                 "CHEAPER_BY: 12.5 us less than on CPU; not NPU: UNSUPPORTED_OP: no such kernel",
                 *("CPU +12.5 us", "CPU being 12.5 us faster here"),
-                {name: CostThere(us * draw.uniform(0.5, 2), True) for name in DEVICES},
+                {name: DeviceCost(us * draw.uniform(0.5, 2), True) for name in DEVICES},
             )
         )
     parts = [

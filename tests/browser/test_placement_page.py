@@ -10,8 +10,8 @@ import pytest
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 from partita_hetero.reports.placement_page import placement_page
 from partita_hetero.reports.record import (
-    CostThere,
     Crossing,
+    DeviceCost,
     Operation,
     PartRecord,
     PlacementRecord,
@@ -26,7 +26,7 @@ def operation(index, device, part, us):
     return Operation(
         *(name, TYPES[index % 3], device, part, us, 1000 * (index + 1), "kernel", ""),
         *("PRIORITY", f"PRIORITY: first of the list, {name}", "", "a pin"),
-        elsewhere={"GPU": CostThere(us / 2, True), "CPU": CostThere(us * 2, index != 0)},
+        elsewhere={"GPU": DeviceCost(us / 2, True), "CPU": DeviceCost(us * 2, index != 0)},
     )
 
 

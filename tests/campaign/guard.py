@@ -179,15 +179,15 @@ def guarded_memory(usual):
 
 def _guarded_operand(make):
     """What makes the same operands of constants, which end at guard pages."""
-    from partita_cpu.gemm.precision_policy import native_choice
+    from partita_cpu.gemm.precision_policy import native_policy
 
     kept = {}
 
     def made(self, *args, **kwargs):
         operand = make(self, *args, **kwargs)
-        choice = native_choice(self.options)
-        if choice is not None:
-            choice.waiting.finish()  # what is packed later would not be in the copy
+        policy = native_policy(self.options)
+        if policy is not None:
+            policy.waiting.finish()  # what is packed later would not be in the copy
         array = operand.const
         if id(array) not in kept and array.nbytes and not array.dtype.hasobject:
             copy = guarded_empty(array.shape, array.dtype, DEVICE["at_end"], _ALIGNMENT)

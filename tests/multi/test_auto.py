@@ -16,7 +16,7 @@ from partita.errors import (
     PropertyError,
     UnsupportedOpError,
 )
-from partita_virtual.auto import choice, speed
+from partita_virtual.auto import device_selector, speed
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, model_of, node
@@ -83,7 +83,7 @@ def two(clock, fast=("G", 1.0), slow=("C", 2.0), gate=None, **options):
 
 def settled(compiled):
     """A compiled model whose device is decided."""
-    choice.threads.close()
+    device_selector.threads.close()
     assert not any(device.startswith("(") for device in compiled.execution_devices)
     return compiled
 
@@ -116,12 +116,12 @@ def test_a_model_that_was_dropped_is_not_compiled_for_other_devices(clock):
     core, gpu, cpu = two(clock)
     gate = threading.Event()
     for _ in range(4):  # all threads
-        choice.threads.submit(gate.wait, 60)
+        device_selector.threads.submit(gate.wait, 60)
     compiled = core.compile_model(CHAIN, "AUTO:G,C")
     del compiled
     gc.collect()
     gate.set()
-    choice.threads.close()
+    device_selector.threads.close()
     assert (len(cpu.compiled), len(gpu.compiled)) == (1, 0)
 
 
@@ -164,7 +164,7 @@ def test_where_shapes_vary_the_first_request_tells_them(clock):
     proto = model_of([node("Neg", ["x"], "y")], ["y"], shape=("N", 3))
     core, *_ = two(clock)
     compiled = core.compile_model(proto, "AUTO:G,C")
-    choice.threads.close()
+    device_selector.threads.close()
     assert compiled.execution_devices == ["(C)"]
     np.testing.assert_array_equal(compiled(X)[0], -X)
     assert settled(compiled).execution_devices == ["G"]

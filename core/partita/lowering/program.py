@@ -245,7 +245,7 @@ class ProgramMaker(Protocol):
 
 
 @dataclass(slots=True)
-class Rest:
+class Continuation:
     """What remains to be computed after a program, because it depends on values of that run.
 
     Attributes:
@@ -297,7 +297,7 @@ class Program:
     arena_bytes: int
     owned: tuple[Operand | None, ...]
     ops: list[OpRecord]
-    rest: Rest | None
+    rest: Continuation | None
     kept_bytes: int
     recorded: Recorded | None = None
 

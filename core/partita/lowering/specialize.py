@@ -19,7 +19,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes
-from partita.lowering.emission.sketch import Outlook, Sketch
+from partita.lowering.emission.sketch import PartialSketch, Sketch
 from partita.lowering.emission.walk import Walk
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
@@ -224,15 +224,15 @@ class Specializer:
         given = dict(values)
         try:
             while True:
-                outlook = Outlook(self, self.graph, specs, given)
+                sketch = PartialSketch(self, self.graph, specs, given)
                 try:
-                    outlook.emit()
+                    sketch.emit()
                     break
                 except MoreValueInputs as more:
                     given |= {index: plain(np.array(value_of(index))) for index in more.indices}
             if len(given) == len(values):
                 return None
-            return self._sketched(self.target.refine or _as_it_is, specs, values, outlook.shapes())
+            return self._sketched(self.target.refine or _as_it_is, specs, values, sketch.shapes())
         except (OtherShapes, CompileError) as error:
             _log.debug("nothing is expected of '%s': %s", self.graph.name, error)
             return None

@@ -14,13 +14,13 @@ from partita.errors import BlobError, PluginError, PropertyError, raised_as, wro
 from partita.model.model import Model, Port, find_port
 from partita.properties.values import Config, check_name, normalize
 from partita.storage import exported_model
-from partita.system.own_process import OfOneProcess
+from partita.system.own_process import ProcessBound
 
 _LOADED = "LOADED_FROM_CACHE"
 _MOST_REQUESTS = 1 << 16
 
 
-class CompiledFacts(OfOneProcess):
+class CompiledFacts(ProcessBound):
     """A compiled model without the methods that create requests; requests refer to it.
 
     Arguments and attributes are those of :class:`~partita.CompiledModel`.

@@ -16,7 +16,7 @@ from partita.errors import InferError, PluginError, raised_as, wrong_answer
 from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, request_threads
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
-from partita.system.own_process import OfOneProcess
+from partita.system.own_process import ProcessBound
 from partita.system.sleepers import Sleepers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
 
 
-class AsyncInferQueue(OfOneProcess):
+class AsyncInferQueue(ProcessBound):
     """A pool of requests: ``start_async`` takes a free one and waits if there is none.
 
     Free ones are taken in turn, as by OpenVINO's queue: so many starts as there are requests run

@@ -29,14 +29,14 @@ from partita.runtime.request_turn import NOW, RequestTurn
 from partita.runtime.state_memory import StateMemory, StateRows
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
-from partita.system.own_process import OfOneProcess
+from partita.system.own_process import ProcessBound
 from partita.tensors.tensor import Tensor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class RequestTensors(OfOneProcess):
+class RequestTensors(ProcessBound):
     """The tensors of a request, and the state that it keeps from run to run.
 
     Arguments and attributes are those of :class:`~partita.InferRequest`, which adds the runs.

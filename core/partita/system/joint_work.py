@@ -45,7 +45,7 @@ class JointWork:
 
     def join(self) -> None:
         """Makes this thread one of those that do the work, to its end."""
-        _here.work = self
+        _current.work = self
 
     def check(self) -> None:
         """Raises if the work was given up.
@@ -70,13 +70,13 @@ class JointWork:
                 self._actions.pop(number, None)
 
 
-class _Here(threading.local):
+class _CurrentWork(threading.local):
     """The work that this thread does."""
 
     work: JointWork | None = None
 
 
-_here = _Here()
+_current = _CurrentWork()
 
 
 def check() -> None:
@@ -85,8 +85,8 @@ def check() -> None:
     Raises:
         KeyboardInterrupt: It was.
     """
-    if _here.work is not None:
-        _here.work.check()
+    if _current.work is not None:
+        _current.work.check()
 
 
 @contextlib.contextmanager
@@ -100,10 +100,10 @@ def ended_by(action: Action) -> Iterator[None]:
         KeyboardInterrupt: The work has been given up before. While the block runs and after it,
             :func:`check` tells.
     """
-    if _here.work is None:
+    if _current.work is None:
         yield
         return
-    with _here.work.ended_by(action):
+    with _current.work.ended_by(action):
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn, SupportsIndex
 
 
-class OfOneProcess:
+class ProcessBound:
     """What holds a device's memory and threads: there is no copy of it, in no other process.
 
     Pickling it (which processes of ``multiprocessing`` do with their arguments), ``copy.copy`` and

@@ -19,7 +19,7 @@ from partita_hetero.compile.pipeline import Compilation, Tune
 from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.placement.decision import Choice, Replica
+from partita_hetero.placement.decision import ChosenPlacement, Replica
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 
@@ -129,21 +129,23 @@ class _Kept:
     elsewhere: Mapping[str, Mapping[str, Any]]
     decision: Decision | None
 
-    def choices(self, inputs: Sequence[str]) -> Iterator[Choice]:
+    def choices(self, inputs: Sequence[str]) -> Iterator[ChosenPlacement]:
         """As choices of a scheduler, one for each of the shapes.
 
         Args:
             inputs: Names of the model's inputs.
         """
         replica_set = self.replica_set
-        wishes, *others = (_wishes(replica_set.placements[seat]) for seat in replica_set.seats)
+        preferred, *others = (
+            _preferred(replica_set.placements[seat]) for seat in replica_set.seats
+        )
         replicas = [Replica(*pair) for pair in zip(others, replica_set.shares[1:], strict=True)]
         for shapes in self.planned_for or [()]:
             named = dict(zip(inputs, shapes, strict=False))
-            yield Choice(wishes, self.decision, shapes=named, replicas=replicas)
+            yield ChosenPlacement(preferred, self.decision, shapes=named, replicas=replicas)
 
 
-def _wishes(placement: Placement) -> dict[int, tuple[str, Reason]]:
+def _preferred(placement: Placement) -> dict[int, tuple[str, Reason]]:
     """Where operations are, and why, as a wish."""
     pairs = enumerate(zip(placement.device, placement.reason, strict=True))
     return {op: (device, reason) for op, (device, reason) in pairs if device is not None}

@@ -19,7 +19,7 @@ from onnx.reference.ops.op_softmax_cross_entropy_loss import (
 Array = np.ndarray[Any, Any]
 
 
-class TakesNoRows(OpRun):
+class EmptyBatchOp(OpRun):
     """Where there are no rows, one of zeros tells types and the other dimensions of all results."""
 
     def _run(self, x: np.ndarray[Any, Any], *others: Any, **attributes: Any) -> tuple[Any, ...]:
@@ -29,11 +29,11 @@ class TakesNoRows(OpRun):
         return tuple(result[:rows] for result in original(x, *others, **attributes))
 
 
-class GlobalAveragePool(TakesNoRows, OriginalGlobalAveragePool):
+class GlobalAveragePool(EmptyBatchOp, OriginalGlobalAveragePool):
     """The original divides by the number of images."""
 
 
-class Col2Im(TakesNoRows, OriginalCol2Im):  # type: ignore[misc]  # onnx names each of them
+class Col2Im(EmptyBatchOp, OriginalCol2Im):  # type: ignore[misc]  # onnx names each of them
     """The original has no image to begin with."""
 
 
@@ -68,7 +68,7 @@ def no_loss(x: Array, target: Array, reduction: str) -> Array:
     return np.array(np.nan if reduction == "mean" else 0, x.dtype)
 
 
-class Normalizer(TakesNoRows, OriginalNormalizer):
+class Normalizer(EmptyBatchOp, OriginalNormalizer):
     """The original asks for as many columns as there is room for."""
 
 

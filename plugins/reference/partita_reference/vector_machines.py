@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.ops.aionnxml.op_svm_classifier import SVMClassifier as OriginalClassifier
 
-from partita_reference.empty_batches import TakesNoRows
+from partita_reference.empty_batches import EmptyBatchOp
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ _MOST_ROUNDS = 100
 """Or as many as there are classes."""
 
 
-class SVMClassifier(TakesNoRows, OriginalClassifier):  # type: ignore[misc]  # onnx names it
+class SVMClassifier(EmptyBatchOp, OriginalClassifier):  # type: ignore[misc]  # onnx names it
     """The original adds up over pairs where each pair has a number of its own."""
 
     def _probabilities(self, scores: Array, class_count_: int) -> Array:

@@ -66,7 +66,7 @@ def decode_request(
             f"Inference-Header-Content-Length is {size}; the body has {len(body)} bytes."
         )
     found = parse_json(body[:size])
-    rest = _Rest(body[size:])
+    rest = _ByteReader(body[size:])
     asked = _typed(found.get("outputs", []), list, "'outputs'")
     check_count(len(asked), "outputs")
     given = _typed(found.get("inputs"), list, "'inputs'")
@@ -125,7 +125,7 @@ _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 """Types of JSON in words."""
 
 
-class _Rest:
+class _ByteReader:
     """The bytes behind the JSON, taken from the front."""
 
     def __init__(self, data: memoryview) -> None:
@@ -151,7 +151,7 @@ class _Rest:
             raise InvalidRequest(f"{left} bytes at the end of the body belong to no input.")
 
 
-def _input(entry: Mapping[str, Any], rest: _Rest) -> InferenceInput:
+def _input(entry: Mapping[str, Any], rest: _ByteReader) -> InferenceInput:
     name = _typed(entry.get("name"), str, "'name' of an input")
     datatype = _typed(entry.get("datatype"), str, f"'datatype' of input '{name}'")
     shape = _shape(name, entry.get("shape"))

@@ -8,7 +8,7 @@ import pytest
 from partita_opencl.cuda import trial
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import cuda_trial, driver_trial
-from partita_opencl.drivers.cuda_trial import OfCuda
+from partita_opencl.drivers.cuda_trial import CudaTrialResult
 
 ALL = trial.IMPORTS[-1]
 
@@ -57,15 +57,18 @@ BEGUN = {"outcome": "its trial ended early", "imports": 0}
 @pytest.mark.parametrize(
     ("answers", "wanted"),
     [
-        ([{"outcome": "", "imports": 0}], OfCuda("", 0)),
-        ([BEGUN], OfCuda("its trial ended early", 0)),
-        ([BEGUN, {"outcome": "no"}], OfCuda("no", 0)),
-        ([BEGUN, {"outcome": "passed"}, {"imports": 256 << 20}], OfCuda("passed", 256 << 20)),
+        ([{"outcome": "", "imports": 0}], CudaTrialResult("", 0)),
+        ([BEGUN], CudaTrialResult("its trial ended early", 0)),
+        ([BEGUN, {"outcome": "no"}], CudaTrialResult("no", 0)),
+        (
+            [BEGUN, {"outcome": "passed"}, {"imports": 256 << 20}],
+            CudaTrialResult("passed", 256 << 20),
+        ),
         (
             [BEGUN, {"outcome": "passed"}, {"imports": 256 << 20}, {"imports": ALL}],
-            OfCuda("passed"),
+            CudaTrialResult("passed"),
         ),
-        ([], OfCuda("its trial ended early", 0)),
+        ([], CudaTrialResult("its trial ended early", 0)),
     ],
 )
 def test_the_last_answers_hold_and_are_kept(scripted, answers, wanted) -> None:
@@ -76,7 +79,7 @@ def test_the_last_answers_hold_and_are_kept(scripted, answers, wanted) -> None:
 
 def test_what_may_go_well_another_time_is_not_kept(scripted) -> None:
     assert scripted(BEGUN, by_chance=True).outcome == "its trial ended early"
-    assert scripted({"outcome": "passed", "imports": ALL}) == OfCuda("passed")
+    assert scripted({"outcome": "passed", "imports": ALL}) == CudaTrialResult("passed")
 
 
 def test_whoever_waits_hears_what_was_raised(scripted, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from partita.errors import InferError
 from partita.lowering import Form, Packed, Prepacked
 from partita_opencl.device.device import find_device
-from partita_opencl.launches.steps import Joined
+from partita_opencl.launches.steps import ConcatenatedConstants
 from partita_opencl.runtime.execution_plan import Constants
 
 from .comparison import build, core, floats
@@ -62,7 +62,7 @@ def test_weights_are_read_back_from_their_own_buffer_and_from_that_of_several():
     buffer = constants.buffer(first)
     np.testing.assert_array_equal(first.const, -arrays[0])
     assert constants.buffer(first.viewed((1200,))) is buffer
-    joined = Joined((first, *others))
+    joined = ConcatenatedConstants((first, *others))
     held = constants.joined(joined)
     for operand, array in zip((first, *others), arrays, strict=True):
         np.testing.assert_array_equal(operand.const, -array)

@@ -18,7 +18,7 @@ import pytest
 
 from partita.system import joint_work
 from partita_opencl.drivers import fork_server, trial_process
-from partita_opencl.drivers.silence import LONGEST, Silence
+from partita_opencl.drivers.silence import LONGEST, SilenceTimer
 from partita_opencl.drivers.trial_process import TrialProcess
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="parents and limits are POSIX's")
@@ -171,7 +171,7 @@ def test_what_is_kept_from_computing_is_not_taken_to_hang(module):
 
 def hangs_at(computed):
     """When a process is taken to hang that is allowed 60 s, by what it has computed at a time."""
-    silence = Silence(60.0, 0.0, computed(0))
+    silence = SilenceTimer(60.0, 0.0, computed(0))
     return next(n for n in range(1, 10_000) if silence.is_too_long(n, computed(n)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.compile.replicas import ReplicaSet, Seats, replicas_name, replicated
+from partita_hetero.compile.replicas import ReplicaBindings, ReplicaSet, replicas_name, replicated
 from partita_hetero.placement.by_priority import Placement
 
 BOTH = replicated(["A", "B", "C"])
@@ -13,12 +13,12 @@ BOTH = replicated(["A", "B", "C"])
 
 def placed(*devices, wished=None):
     """Operations on devices, with what was wished for them."""
-    wishes = {op: (device, BOTH) for op, device in enumerate(wished or devices)}
-    return Placement(list(devices), [BOTH for _ in devices], [{} for _ in devices]), wishes
+    preferred = {op: (device, BOTH) for op, device in enumerate(wished or devices)}
+    return Placement(list(devices), [BOTH for _ in devices], [{} for _ in devices]), preferred
 
 
 def seats(shares, count):
-    found, taken = Seats(), []
+    found, taken = ReplicaBindings(), []
     for _ in range(count):
         taken.append(found.choose(shares))
         found.take(taken[-1])
@@ -39,7 +39,7 @@ def test_new_requests_are_spread_by_shares(shares, due):
 
 
 def test_a_seat_that_is_left_is_taken_again():
-    found = Seats()
+    found = ReplicaBindings()
     for seat in (0, 1, 0, 1):
         found.take(seat)
     found.leave(1)

@@ -25,7 +25,7 @@ def import_onnx_ir() -> None:
     with _lock:
         if "onnx_ir" in sys.modules:
             return
-        finder = _Postponing()
+        finder = _LazyFinder()
         sys.meta_path.insert(0, finder)
         try:
             importlib.import_module("onnx_ir")
@@ -33,7 +33,7 @@ def import_onnx_ir() -> None:
             sys.meta_path.remove(finder)
 
 
-class _Postponing(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     """Finds the modules in question as all others are found, and lets them wait."""
 
     def find_spec(
@@ -43,11 +43,11 @@ class _Postponing(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _LaterLoader(spec.loader)
+            spec.loader = _LazyLoader(spec.loader)
         return spec
 
 
-class _LaterLoader(Loader):
+class _LazyLoader(Loader):
     """Leaves the execution of a module to the first who asks it for something of its own."""
 
     def __init__(self, loader: Loader) -> None:
@@ -62,10 +62,10 @@ class _LaterLoader(Loader):
             raise ImportError(f"module {module.__name__} was made without a specification")
         spec.loader = module.__loader__ = self._loader
         module.__dict__.pop("__path__", None)  # the first of its submodules executes a package
-        module.__class__ = _WaitingModule
+        module.__class__ = _LazyModule
 
 
-class _WaitingModule(ModuleType):
+class _LazyModule(ModuleType):
     """A module that is executed when it is asked for what it does not have yet.
 
     What the import system knows of it (`__file__`, say) it tells as it is, unlike modules of
@@ -81,7 +81,7 @@ class _WaitingModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         with _executing:
-            if self.__class__ is _WaitingModule and self.__name__ not in _begun:
+            if self.__class__ is _LazyModule and self.__name__ not in _begun:
                 _execute(self)
                 return getattr(self, name)
             return ModuleType.__getattribute__(self, name)  # of another class by now, perhaps

@@ -28,7 +28,7 @@ class UnusualCacheError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Growth:
+class CacheGrowth:
     """How a cache becomes longer.
 
     Attributes:
@@ -63,15 +63,15 @@ class Site:
 
     query: ir.Value
     heads: int
-    keys: Growth
-    values: Growth
+    keys: CacheGrowth
+    values: CacheGrowth
     factors: Sequence[tuple[str, ir.Value]]
     biases: Sequence[ir.Value]
     replaced: Sequence[tuple[ir.Value, ir.Value]]
     mix: ir.Node
 
 
-def growths(graph: ir.Graph, caches: Sequence[Variable], axis: int) -> dict[ir.Value, Growth]:
+def growths(graph: ir.Graph, caches: Sequence[Variable], axis: int) -> dict[ir.Value, CacheGrowth]:
     """How each cache grows, by what it becomes.
 
     Args:
@@ -88,7 +88,7 @@ def growths(graph: ir.Graph, caches: Sequence[Variable], axis: int) -> dict[ir.V
     return {growth.present: growth for growth in found}
 
 
-def _growth(past: ir.Value, present: ir.Value, axis: int) -> Growth:
+def _growth(past: ir.Value, present: ir.Value, axis: int) -> CacheGrowth:
     node, shape = maker(present, "Concat"), value_shape(past)
     if node is None or len(node.inputs) != 2 or node.inputs[0] is not past:
         raise UnusualCacheError(f"'{present.name}' is not made by a Concat of past and new")
@@ -99,10 +99,10 @@ def _growth(past: ir.Value, present: ir.Value, axis: int) -> Growth:
     _, heads, _, size = shape or ()
     if not isinstance(heads, int) or not isinstance(size, int):
         raise UnusualCacheError(f"how many heads '{past.name}' has is not known")
-    return Growth(past, new, present, heads, size)
+    return CacheGrowth(past, new, present, heads, size)
 
 
-def sites(graph: ir.Graph, caches: Mapping[ir.Value, Growth]) -> list[Site]:
+def sites(graph: ir.Graph, caches: Mapping[ir.Value, CacheGrowth]) -> list[Site]:
     """The attentions over caches, in the order of the graph.
 
     Args:
@@ -127,7 +127,7 @@ def sites(graph: ir.Graph, caches: Mapping[ir.Value, Growth]) -> list[Site]:
     return found
 
 
-def _site(softmax: ir.Node, caches: Mapping[ir.Value, Growth]) -> Site | None:
+def _site(softmax: ir.Node, caches: Mapping[ir.Value, CacheGrowth]) -> Site | None:
     mix = _mix(softmax)
     if mix is None or not _is_along_keys(softmax):
         return None
@@ -148,7 +148,7 @@ def _site(softmax: ir.Node, caches: Mapping[ir.Value, Growth]) -> Site | None:
     return Site(query, heads, keys, values, [*factors, *others], biases, replaced, mix)
 
 
-def _heads(query: ir.Value, repeated: ir.Value | None, keys: Growth) -> int:
+def _heads(query: ir.Value, repeated: ir.Value | None, keys: CacheGrowth) -> int:
     """How many heads of queries there are."""
     if repeated is keys.present:
         return keys.heads
@@ -244,7 +244,7 @@ def _unscaled(
         value = inner
 
 
-def _cache_of(value: ir.Value | None, caches: Mapping[ir.Value, Growth]) -> Growth | None:
+def _cache_of(value: ir.Value | None, caches: Mapping[ir.Value, CacheGrowth]) -> CacheGrowth | None:
     """The cache that a value is, or whose heads it repeats side by side."""
     if value is not None and value in caches:
         return caches[value]
@@ -258,7 +258,7 @@ def _cache_of(value: ir.Value | None, caches: Mapping[ir.Value, Growth]) -> Grow
     return caches.get(source) if is_of_four and source is not None else None
 
 
-def repeated(growth: Growth) -> Iterator[ir.Value]:
+def repeated(growth: CacheGrowth) -> Iterator[ir.Value]:
     """What a cache is with its heads repeated."""
     for use in growth.present.uses():
         values = [*use.node.outputs]

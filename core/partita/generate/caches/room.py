@@ -18,7 +18,7 @@ import numpy as np
 
 from partita.generate.caches.attention_sites import (
     HEADS_BEHIND,
-    Growth,
+    CacheGrowth,
     Site,
     UnusualCacheError,
     growths,
@@ -214,7 +214,7 @@ class _Rewriting:
         for growth, present in zip((site.keys, site.values), presents, strict=True):
             self._give_room(growth, present, site.heads)
 
-    def _give_room(self, growth: Growth, present: ir.Value, heads: int) -> None:
+    def _give_room(self, growth: CacheGrowth, present: ir.Value, heads: int) -> None:
         """Makes past and present one buffer; who asks for their shapes gets those of tokens."""
         import onnx_ir as ir
 

@@ -58,7 +58,7 @@ class Sketch(Walk):
         return True
 
 
-class Outlook(Sketch):
+class PartialSketch(Sketch):
     """A sketch for present elements of inputs, whichever are asked for.
 
     Raises :class:`MoreValueInputs` until it is given all of them.

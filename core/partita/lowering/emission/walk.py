@@ -18,10 +18,10 @@ from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, Othe
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import (
     Array,
+    Continuation,
     Operand,
     Packed,
     Program,
-    Rest,
     Spec,
     bytes_of_calls,
     bytes_of_constants,
@@ -364,7 +364,7 @@ class Walk:
     def _late(self) -> set[Value]:
         return {value for node in self._waiting for value in node.outputs if value is not None}
 
-    def _rest(self) -> Rest:
+    def _rest(self) -> Continuation:
         late = self._late()
         known: dict[Value, Array] = {}
         inputs: dict[Value, Operand] = {}
@@ -385,7 +385,7 @@ class Walk:
         specializer = self._owner.nested(
             graph, known, value_inputs=values, repeated=self._owner.repeated
         )
-        return Rest(specializer, tuple(inputs.values()), tuple(positions))
+        return Continuation(specializer, tuple(inputs.values()), tuple(positions))
 
 
 def _is_symbolic(operand: Operand) -> bool:

@@ -17,12 +17,12 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.program import (
     Array,
+    Continuation,
     Operand,
     OpRecord,
     Packed,
     Program,
     Recorded,
-    Rest,
     Step,
     bytes_of_calls,
 )
@@ -51,7 +51,7 @@ class RecordedProgram:
         self._owned = form.places(program.owned)
         self._offsets = form.places(program.offsets), form.places(program.offsets.values())
         self._arena_bytes = form.place(program.arena_bytes)
-        self._rest: tuple[Rest, _Places] | None = None
+        self._rest: tuple[Continuation, _Places] | None = None
         if program.rest is not None:
             self._rest = program.rest, form.places(program.rest.inputs)
         self._places = array("i")
@@ -84,7 +84,7 @@ class RecordedProgram:
         rest = None
         if self._rest is not None:
             template, places = self._rest
-            rest = Rest(template.specializer, _those(filled, places), template.outputs)
+            rest = Continuation(template.specializer, _those(filled, places), template.outputs)
         operands, offsets = self._offsets
         return Program(
             inputs=_those(filled, self._inputs),
@@ -138,7 +138,7 @@ class _StepForm(NamedTuple):
     cleared: int
 
 
-class _Later:
+class _PerSizeValue:
     """In the place of what is made for each size."""
 
     __slots__ = ()
@@ -149,7 +149,7 @@ class _Later:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made(_Later):
+class _Made(_PerSizeValue):
     """Something that a function makes."""
 
     make: Callable[[Sequence[Any]], Any]
@@ -160,7 +160,7 @@ class _Made(_Later):
 
 
 @dataclass(frozen=True, slots=True)
-class _OperandForm(_Later):
+class _OperandForm(_PerSizeValue):
     """An operand that depends on sizes; places, or -1 where there is nothing."""
 
     shape: _Getter
@@ -281,14 +281,14 @@ class _Form:
 
     def _is_fixed(self, place: int) -> bool:
         return place >= self._numbers and not isinstance(
-            self._things[place - self._numbers], _Later
+            self._things[place - self._numbers], _PerSizeValue
         )
 
     def _put(self, thing: Any) -> int:
         self._things.append(thing)
         return self._numbers + len(self._things) - 1
 
-    def _derive(self, form: _Later) -> int:
+    def _derive(self, form: _PerSizeValue) -> int:
         place = self._put(form)
         self._derived.append(place)
         return place
@@ -344,5 +344,5 @@ def _is_computed(const: Array) -> bool:
     return const.ndim == 0 and isinstance(present(const.item()), np.ndarray)
 
 
-_TABLE = _Later()
+_TABLE = _PerSizeValue()
 """In the place of a table, which is a part of memory that all of them share."""

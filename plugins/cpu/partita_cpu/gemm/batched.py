@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.kernel_definition import Effort
@@ -124,15 +124,15 @@ def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
     Returns:
         Whether it was done; otherwise nothing was recorded.
     """
-    choice = native_choice(b.options)
-    if choice is None or b.folding or not x.dtype == w.dtype == np.float32:
+    policy = native_policy(b.options)
+    if policy is None or b.folding or not x.dtype == w.dtype == np.float32:
         return False
     (m, k), n = x.shape[-2:], w.shape[-1]
     many = y.size // (m * n)
     counts = math.prod(x.shape[:-2]), math.prod(w.shape[:-2])
-    columns = tile_columns(choice.level)
+    columns = tile_columns(policy.level)
     packed = -(-n // columns) * columns * k * 4
-    most = choice.machine.l2_bytes(PACKED_SHARE)
+    most = policy.machine.l2_bytes(PACKED_SHARE)
     if not k or any(count not in (1, many) for count in counts) or packed > most:
         return False
     thread_bytes = packed + _ROOM
@@ -141,20 +141,20 @@ def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
         b.flat(x),
         b.flat(w),
         b.flat(y),
-        b.empty((choice.threads * thread_bytes,), "uint8"),
+        b.empty((policy.threads * thread_bytes,), "uint8"),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(tile_kernels(choice.level, Arithmetic.F32)),
+        b.constant(tile_kernels(policy.level, Arithmetic.F32)),
         BatchSizes(
             m * k if counts[0] > 1 else 0,
             k * n if counts[1] > 1 else 0,
             m,
             k,
             n,
-            tile_rows(choice.level, Arithmetic.F32),
+            tile_rows(policy.level, Arithmetic.F32),
             columns,
             thread_bytes,
         ),
         work=y.size * k,
-        exec_type=Arithmetic.F32.exec_type(choice.level),
+        exec_type=Arithmetic.F32.exec_type(policy.level),
     )
     return True

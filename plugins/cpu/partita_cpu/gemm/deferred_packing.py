@@ -41,7 +41,7 @@ class _Job(NamedTuple):
     table: Table
 
 
-class WaitingWeights:
+class DeferredWeights:
     """What is to be packed for the programs of one model. Thread-safe.
 
     Whoever adds a result may hand it on, but nobody may read it before :meth:`finish` was called.

@@ -216,7 +216,7 @@ def multiply_packed(
     start += -(address(scratch) + start) % 64
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(x) + 2 * halves * steps * planes * TILE, halves * steps)
-    sides = Sides(x, sizes, out, address(scratch) + start)
+    lhs = PackedLhs(x, sizes, out, address(scratch) + start)
     words, share = address(claims), tid
     call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     while share >= 0:
@@ -230,7 +230,7 @@ def multiply_packed(
             more = threads > 1 and piece < last
             while piece < last:
                 part = _part_of(p, area, piece, last)
-                _multiply_part(sides, arrays, kernels, p, epilogue, part)
+                _multiply_part(lhs, arrays, kernels, p, epilogue, part)
                 piece += (part.stop - part.panel) * (part.end - part.group)
         share = least_taken(words, threads) if threads > 1 else -1
     call_plain(kernels[RELEASE], (0,))
@@ -281,7 +281,7 @@ def _part_of(p: Array, area: Any, piece: int, behind: int) -> Any:
 
 @loop(inline=True)
 def _multiply_part(
-    sides: Sides,
+    lhs: PackedLhs,
     arrays: ProductArrays,
     kernels: Array,
     p: Array,
@@ -293,7 +293,7 @@ def _multiply_part(
     unusual = False
     if p[PLANES] > 1:
         unusual = is_unusual(
-            sides.sizes, 2 * part.panel * steps, 2 * (part.stop - part.panel) * steps
+            lhs.sizes, 2 * part.panel * steps, 2 * (part.stop - part.panel) * steps
         )
     for chunk in range(0, steps, p[CHUNK]):
         w = address(arrays.w) + (part.group * steps + chunk) * step_bytes
@@ -303,7 +303,7 @@ def _multiply_part(
             following = step_bytes * behind if part.end < part.last else 0
         weights = Weights(w, steps * step_bytes, w + following)
         cut = Chunk(part.panel, part.stop, part.group, part.end, chunk, unusual)
-        multiply_chunk(sides, arrays, weights, kernels, p, epilogue, cut)
+        multiply_chunk(lhs, arrays, weights, kernels, p, epilogue, cut)
 
 
 class Weights(NamedTuple):
@@ -320,7 +320,7 @@ class Weights(NamedTuple):
     following: int
 
 
-class Sides(NamedTuple):
+class PackedLhs(NamedTuple):
     """What is laid out as tiles, and memory for one.
 
     Attributes:
@@ -358,7 +358,7 @@ class Chunk(NamedTuple):
 
 @loop
 def multiply_chunk(
-    sides: Sides,
+    lhs: PackedLhs,
     arrays: ProductArrays,
     weights: Weights,
     kernels: Array,
@@ -367,7 +367,7 @@ def multiply_chunk(
     cut: Chunk,
 ) -> None:
     """Some steps of some tiles; behind the last step the tiles are finished."""
-    steps, planes, tile = p[STEPS], p[PLANES], sides.tile
+    steps, planes, tile = p[STEPS], p[PLANES], lhs.tile
     depth = min(p[CHUNK], steps - cut.step)
     ends = cut.step + depth == steps
     step_bytes = 2 * 2 * TILE * planes
@@ -382,7 +382,7 @@ def multiply_chunk(
             n = t - cut.panel
             rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
             kernel = kernels[2 if rows > HALF else 1]
-            a = address(sides.x) + 2 * t * half_bytes + cut.step * planes * 2 * TILE
+            a = address(lhs.x) + 2 * t * half_bytes + cut.step * planes * 2 * TILE
             aside = tile + ((block - cut.group) * p[PANEL] + n + 1) * TILE_BYTES
             fetching = n < _FETCHING and following != b
             ahead = following + n * (depth * step_bytes // _FETCHING) if fetching else b
@@ -391,9 +391,9 @@ def multiply_chunk(
             if not ends:
                 call_tile(kernel, (*sums, aside, 0, 0, 0, 0, 0, lowest, highest, 0))
                 continue
-            exact = cut.unusual and is_unusual(sides.sizes, 2 * t * steps, -(-rows // HALF) * steps)
+            exact = cut.unusual and is_unusual(lhs.sizes, 2 * t * steps, -(-rows // HALF) * steps)
             if exact:
-                _add_up(sides, arrays.w, p, t, block, rows)
+                _add_up(lhs, arrays.w, p, t, block, rows)
             if p[STAYS] or epilogue.code == 0:
                 to, residual = tile, 0
                 if not p[STAYS]:
@@ -412,7 +412,7 @@ def multiply_chunk(
             elif not exact:
                 call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, lowest, highest, 0))
             if p[STAYS]:
-                _lay_result(sides, kernels[NARROW], p, epilogue, t, block)
+                _lay_result(lhs, kernels[NARROW], p, epilogue, t, block)
             elif epilogue.code:
                 _activate_tile(tile, arrays, kernels[EPILOGUE], p, epilogue, t, block)
 
@@ -451,10 +451,10 @@ def _activate_tile(
 
 @loop
 def _lay_result(
-    sides: Sides, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
+    lhs: PackedLhs, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
 ) -> None:
     """Lays out a tile of the result: its columns are one step of the product that reads it."""
-    tile, out = sides.tile, sides.out
+    tile, out = lhs.tile, lhs.out
     rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
     exist = min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
     if epilogue.code:
@@ -481,10 +481,10 @@ def is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 
 @loop
-def _add_up(sides: Sides, w: Array, p: Array, t: int, block: int, rows: int) -> None:
+def _add_up(lhs: PackedLhs, w: Array, p: Array, t: int, block: int, rows: int) -> None:
     """A tile of sums of whole numbers; see `nonfinite`."""
     steps, planes = p[STEPS], p[PLANES]
-    x, sums = sides.x, floats_at(sides.tile, TILE_BYTES // 4)
+    x, sums = lhs.x, floats_at(lhs.tile, TILE_BYTES // 4)
     for r in range(rows):
         half, line = 2 * t + r // HALF, r % HALF
         for c in range(COLUMNS):

@@ -81,11 +81,11 @@ how many these are.
 Table = tuple[int, ...]
 """The table of one call."""
 
-Later = Callable[[Array, Array, Table], None]
+DeferredPacker = Callable[[Array, Array, Table], None]
 """Is told of weights, where they shall be packed to, and how; does it, now or later."""
 
 
-def pack(plan: Plan, w: Array, threads: int = 1, later: Later | None = None) -> Array:
+def pack(plan: Plan, w: Array, threads: int = 1, later: DeferredPacker | None = None) -> Array:
     """Weights packed: a matrix (depth, columns), or those of a convolution.
 
     The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16. It is empty
@@ -148,7 +148,7 @@ def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
 
 
 def _packed(
-    plan: Plan, w: Array, lies: tuple[int, ...], threads: int, later: Later | None
+    plan: Plan, w: Array, lies: tuple[int, ...], threads: int, later: DeferredPacker | None
 ) -> Array:
     """Weights packed; ``lies``: the table's fields from `CHANNELS` to `ACROSS_STEP`."""
     groups, arithmetic = plan.images.groups, plan.arithmetic

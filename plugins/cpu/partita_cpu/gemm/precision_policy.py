@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.deferred_packing import WaitingWeights
+from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing import rounds_to_infinity
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
@@ -113,7 +113,7 @@ FLOAT16_LIMIT = 65520.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionPolicy:
     """How native kernels compute; emitters find it as ``builder.options``.
 
     Attributes:
@@ -141,10 +141,10 @@ class Choice:
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    waiting: WaitingWeights = field(init=False, compare=False, repr=False)
+    waiting: DeferredWeights = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "waiting", WaitingWeights(self.threads))
+        object.__setattr__(self, "waiting", DeferredWeights(self.threads))
 
     @property
     def level(self) -> Level:
@@ -180,7 +180,7 @@ class Choice:
         what float32 itself would lose: see `error_model`. The first layers, whose sums are short,
         gain little and lose the most beside it.
         """
-        if images.within:
+        if images.merged_group_channels:
             return Arithmetic.F32
         if not self.arithmetic.in_bfloat16:
             return Arithmetic.F32 if computed else self.arithmetic
@@ -290,7 +290,7 @@ def _splits_exactly(images: Images) -> bool:
     return long and images.outputs // images.groups >= fewest
 
 
-def choose(properties: CpuProperties, threads: int) -> Choice:
+def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
     """What properties and environment allow on this machine; says once if that is not all.
 
     Raises:
@@ -320,7 +320,7 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
     filters = fast and level.native and plain
     exact = not fast and arithmetic not in (Arithmetic.BF16, Arithmetic.F16)
-    return Choice(machine, arithmetic, threads, note, group, group_note, filters, exact)
+    return PrecisionPolicy(machine, arithmetic, threads, note, group, group_note, filters, exact)
 
 
 def takes_groups(level: Level) -> bool:
@@ -367,6 +367,6 @@ def warn_once(note: str) -> None:
     _log.warning("%s", note)
 
 
-def native_choice(options: object) -> Choice | None:
+def native_policy(options: object) -> PrecisionPolicy | None:
     """A builder's options, if they allow native kernels."""
-    return options if isinstance(options, Choice) and options.native else None
+    return options if isinstance(options, PrecisionPolicy) and options.native else None

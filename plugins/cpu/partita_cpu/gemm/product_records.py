@@ -204,7 +204,7 @@ class Column(NamedTuple):
     at: int
 
 
-class Waiting(NamedTuple):
+class PendingRows(NamedTuple):
     """Rows of a tile that has its sums, and is finished while the next one is computed.
 
     Attributes:

@@ -24,7 +24,7 @@ from partita_cpu.gemm.packed_lhs import (
     thread_bytes,
 )
 from partita_cpu.gemm.packing import pack, pack_bias, packed_size
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_records import (
     Epilogue,
     InputScaling,
@@ -164,26 +164,26 @@ def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:
     return Epilogue(int(has_residual), low, high, gate, *code)
 
 
-def reads_stored(choice: Choice, weights: Array) -> bool:
+def reads_stored(policy: PrecisionPolicy, weights: Array) -> bool:
     """Whether products in float32 read a matrix of 16-bit floats as it is, instead of a copy.
 
     Nothing is rounded so, and half as many bytes take half as long where few rows are multiplied.
     Those of many rows that AMX computes have the matrix in their parts of bfloat16.
     """
-    able = choice.native and choice.precision == "f32" and weights.dtype in BY_STORED
+    able = policy.native and policy.precision == "f32" and weights.dtype in BY_STORED
     return able and weights.ndim == 2 and weights.size >= STORED_ELEMENTS
 
 
 def stays_stored(b: Builder, w: Operand) -> bool:
     """The same of an operand."""
-    choice = native_choice(b.options)
-    return choice is not None and w.const is not None and reads_stored(choice, w.const)
+    policy = native_policy(b.options)
+    return policy is not None and w.const is not None and reads_stored(policy, w.const)
 
 
 def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     """The product by a constant matrix, finished; ``None`` if native kernels cannot compute it."""
-    choice, w, bias = native_choice(b.options), op.w, op.bias
-    if choice is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
+    policy, w, bias = native_policy(b.options), op.w, op.bias
+    if policy is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
         return None
     depth, columns = w.shape
     known = w.dtype == np.float32 or w.dtype in BY_STORED
@@ -195,28 +195,28 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    wanted = choice.preferred_for_matrix(images, w.const)
-    if on_tiles(choice.level, wanted):
-        cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
+    wanted = policy.preferred_for_matrix(images, w.const)
+    if on_tiles(policy.level, wanted):
+        cut, weights = fitting(b, policy, plan(images, policy.machine, wanted, policy.threads), w)
         if cut.arithmetic.in_bfloat16:
-            _emit_packed(b, choice, cut, x, op._replace(w=weights), y)
+            _emit_packed(b, policy, cut, x, op._replace(w=weights), y)
             return y
-    parts = depth_parts(choice, images) if w.dtype == np.float32 else 1
+    parts = depth_parts(policy, images) if w.dtype == np.float32 else 1
     if parts > 1:
-        emit_in_parts(b, choice, images, x, op, y, PLAIN, parts)
+        emit_in_parts(b, policy, images, x, op, y, PLAIN, parts)
     else:
-        emit_product(b, choice, images, x, op, y)
+        emit_product(b, policy, images, x, op, y)
     return y
 
 
-def depth_parts(choice: Choice, images: Images) -> int:
+def depth_parts(policy: PrecisionPolicy, images: Images) -> int:
     """How many parts of its terms let enough rows of a matrix share a panel, or 1.
 
     Weights that no cache holds come once for each panel.
     """
-    if choice.arithmetic is not Arithmetic.F32 or images.symbolic:
+    if policy.arithmetic is not Arithmetic.F32 or images.symbolic:
         return 1
-    machine, depth = choice.machine, images.channels
+    machine, depth = policy.machine, images.channels
     for parts in equal_parts(depth):
         # For one thread: what is computed is the same for any number of them.
         part = replace(images, channels=depth // parts)
@@ -237,7 +237,7 @@ def equal_parts(terms: int) -> Iterator[int]:
 
 def emit_in_parts(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -261,7 +261,7 @@ def emit_in_parts(
             TermPart(n, parts),
         )
         where = replace(kept, x_first=kept.x_first + n * count)
-        emit_product(b, choice, replace(images, channels=count), x, part, y, where)
+        emit_product(b, policy, replace(images, channels=count), x, part, y, where)
 
 
 def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
@@ -273,7 +273,7 @@ def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool
 
 
 def _emit_packed(
-    b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, y: Operand
+    b: Builder, policy: PrecisionPolicy, cut: Plan, x: Operand, op: LinearOp, y: Operand
 ) -> None:
     """The product of a matrix that is laid out as tiles first, unless it is so already.
 
@@ -281,7 +281,7 @@ def _emit_packed(
     """
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
-    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, depth, arithmetic, kernels)
     stays = bool(b.node.attrs.get("tiles"))
     out = tiles
@@ -289,23 +289,23 @@ def _emit_packed(
         out = b.empty((packed_lhs_size(rows, images.outputs, planes),), np.uint16)
         b.once(y, ("tiles", arithmetic), lambda: out)
     product = MatrixSizes(rows, depth, images.outputs, planes)
-    table = packed_lhs_table(product, choice.machine, choice.threads, stays)
+    table = packed_lhs_table(product, policy.machine, policy.threads, stays)
     offset = _bias(b, cut, op.bias)
     written = offset if stays else y
     added = written if op.residual is None else op.residual
-    claims = b.empty((choice.threads * LINE,), np.int64)
+    claims = b.empty((policy.threads * LINE,), np.int64)
     b.call(
         multiply_packed,
         tiles,
         ProductArrays(op.w, offset, b.flat(added), b.flat(written)),
         out,
-        b.empty((choice.threads * thread_bytes(table),), "uint8"),
+        b.empty((policy.threads * thread_bytes(table),), "uint8"),
         kernels,
         b.constant(table),
         claims,
         epilogue_of(op.activation, op.residual is not None),
         work=images.work // 4,
-        exec_type=arithmetic.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(policy.level),
         cleared=claims,
     )
 
@@ -326,7 +326,7 @@ def packed_lhs(
 
 def emit_product(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -338,7 +338,7 @@ def emit_product(
 
     Args:
         b: The builder.
-        choice: What may be used.
+        policy: What may be used.
         images: The sizes.
         x: Input pixels.
         op: What is computed of them.
@@ -347,17 +347,17 @@ def emit_product(
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     halves = storage.half_in or storage.half_out
-    arithmetic = choice.preferred_for_stored(images, halves=halves)
+    arithmetic = policy.preferred_for_stored(images, halves=halves)
     if arithmetic is Arithmetic.F32:
         arithmetic = BY_STORED.get(op.w.dtype, arithmetic)
-    wanted = plan(images, choice.machine, arithmetic, choice.threads, storage)
-    cut, weights = fitting(b, choice, wanted, op.w, op.part)
+    wanted = plan(images, policy.machine, arithmetic, policy.threads, storage)
+    cut, weights = fitting(b, policy, wanted, op.w, op.part)
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
     if small and _is_matrix(images, cut.arithmetic, storage):
-        _emit_packed(b, choice, cut, x, op, y)
+        _emit_packed(b, policy, cut, x, op, y)
         return
-    product = product_of(b, choice, cut, op, y)
+    product = product_of(b, policy, cut, op, y)
     offset = product.arrays.bias
     # Tiles of matrix units may begin before the one ahead of them ends, and compute rows again.
     again = on_tiles(cut.level, cut.arithmetic)
@@ -395,7 +395,7 @@ class Product(NamedTuple):
 
 def product_of(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     cut: Plan,
     op: LinearOp,
     y: Operand,
@@ -405,25 +405,25 @@ def product_of(
 
     Args:
         b: The builder.
-        choice: What may be used.
+        policy: What may be used.
         cut: The product.
         op: What is computed; its weights are packed.
         y: The result.
         thread_bytes: Scratch memory that each thread needs; ``None``: what the plan says.
     """
     own = cut.thread_bytes if thread_bytes is None else thread_bytes
-    scratch = b.empty((choice.threads * own,), "uint8")
-    claims = b.empty((choice.threads * LINE,), np.int64)
+    scratch = b.empty((policy.threads * own,), "uint8")
+    claims = b.empty((policy.threads * LINE,), np.int64)
     added = y if op.residual is None else op.residual
     epilogue = epilogue_of(op.activation, op.residual is not None)
-    kernels = _kernels(choice, cut, ActivationCode(epilogue.code))
+    kernels = _kernels(policy, cut, ActivationCode(epilogue.code))
     tables = b.constant(cut.offsets), b.constant(kernels), b.constant(cut.table)
     return Product(
         ProductArrays(op.w, _bias(b, cut, op.bias), b.flat(added), b.flat(y)),
         TileContext(scratch, *tables, claims),
         epilogue,
         cut.images.work // _gain(cut),
-        cut.arithmetic.exec_type(choice.level),
+        cut.arithmetic.exec_type(policy.level),
     )
 
 
@@ -435,37 +435,39 @@ def _gain(cut: Plan) -> int:
 
 
 def fitting(
-    b: Builder, choice: Choice, wanted: Plan, w: Operand, part: TermPart | None = None
+    b: Builder, policy: PrecisionPolicy, wanted: Plan, w: Operand, part: TermPart | None = None
 ) -> tuple[Plan, Operand]:
     """A cut product and its packed weights; in float32 if some are too large for what is wanted."""
-    weights = _packed(b, choice, wanted, w, part)
+    weights = _packed(b, policy, wanted, w, part)
     if weights.size or not w.size:
         return wanted, weights
     float32 = BY_STORED.get(w.dtype, Arithmetic.F32)
-    cut = plan(wanted.images, choice.machine, float32, choice.threads, wanted.storage)
-    return cut, _packed(b, choice, cut, w, part)
+    cut = plan(wanted.images, policy.machine, float32, policy.threads, wanted.storage)
+    return cut, _packed(b, policy, cut, w, part)
 
 
-def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand, part: TermPart | None) -> Operand:
+def _packed(
+    b: Builder, policy: PrecisionPolicy, cut: Plan, w: Operand, part: TermPart | None
+) -> Operand:
     def packed(array: Array) -> Array:
         terms = array if part is None else part.of(array)
-        found = pack(cut, terms, choice.threads, choice.waiting.add)
+        found = pack(cut, terms, policy.threads, policy.waiting.add)
         if cut.arithmetic.in_bfloat16:
-            choice.note(array, not found.size)
+            policy.note(array, not found.size)
         return found
 
     form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
     key = ("tiles", cut.packing, *(part or ()))
     weights = b.prepack(w, key, packed, anywhere=True, form=form)
     if b.folding:  # what computes with them is called at once
-        choice.waiting.finish()
+        policy.waiting.finish()
     return weights
 
 
-def _kernels(choice: Choice, cut: Plan, activation: ActivationCode) -> Array:
+def _kernels(policy: PrecisionPolicy, cut: Plan, activation: ActivationCode) -> Array:
     halves = cut.storage.half_in, cut.storage.half_out
-    within = cut.images.within
-    return tile_kernels(choice.level, cut.arithmetic, *halves, cut.step, activation, within)
+    merged = cut.images.merged_group_channels
+    return tile_kernels(policy.level, cut.arithmetic, *halves, cut.step, activation, merged)
 
 
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:

@@ -133,7 +133,7 @@ def tile_kernels(
     half_out: bool = False,
     step: int = STEP,
     activation: ActivationCode = ActivationCode.NONE,
-    within: int = 0,
+    group_channels: int = 0,
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
@@ -148,7 +148,7 @@ def tile_kernels(
         step: Elements along k that are taken at a time; see `Plan.step`.
         activation: What the kernel in the place of `ACTIVATE` applies to results in float32, or
             that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most.
-        within: See `Images.within`; of products in float32.
+        group_channels: See `Images.merged_group_channels`; of products in float32.
     """
     known = llvm_kernel.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -188,13 +188,13 @@ def tile_kernels(
     _with_halves(table)
     for rows in range(1, level.rows + 1) if not tiles else ():
         table[FIRST + rows] = products[f"{kind}_first_{rows}"]
-    if within:
-        _put_groups(table, level, within, half_out)
+    if group_channels:
+        _put_groups(table, level, group_channels, half_out)
     return table
 
 
-def _put_groups(table: Array, level: Level, within: int, half_out: bool) -> None:
-    known = llvm_kernel.addresses(level, groups_part(within, half_out))
+def _put_groups(table: Array, level: Level, group_channels: int, half_out: bool) -> None:
+    known = llvm_kernel.addresses(level, groups_part(group_channels, half_out))
     for rows in range(1, level.rows + 1):
         table[rows], table[FIRST + rows] = known[f"groups_{rows}"], known[f"groups_first_{rows}"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita_cpu import llvm
 from partita_cpu.jit import translation
-from partita_cpu.jit.deferred_numba import Intrinsic, Later, implementations
+from partita_cpu.jit.deferred_numba import Intrinsic, LazyModule, implementations
 from partita_cpu.jit.kernel_definition import KernelDefinition
 from partita_cpu.jit.record_arguments import described
 
@@ -203,7 +203,7 @@ def _globals_of(code: types.CodeType) -> set[str]:
 
 
 def _named(thing: Any) -> str:
-    if isinstance(thing, Later):
+    if isinstance(thing, LazyModule):
         return "later"
     if isinstance(thing, (bool, int, float, complex, str, bytes, np.generic, type(None))):
         return f"{type(thing).__name__} {thing!r}"

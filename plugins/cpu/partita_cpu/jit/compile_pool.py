@@ -78,18 +78,18 @@ Report = Callable[[int], None]
 
 def order(jobs: Sequence[Job]) -> None:
     """Has files made, the first ones first; does not wait. Those under way are not made twice."""
-    global current_staff
+    global current_workers
     if not jobs or not workers_possible():
         return
     with _lock:
-        if current_staff is not None and current_staff.is_alive():
-            current_staff.send(jobs)
+        if current_workers is not None and current_workers.is_alive():
+            current_workers.send(jobs)
             return
-        if current_staff is not None:
-            current_staff.leave()
-        current_staff = None
+        if current_workers is not None:
+            current_workers.leave()
+        current_workers = None
         with contextlib.suppress(OSError):
-            current_staff = _Staff(jobs)
+            current_workers = _WorkerGroup(jobs)
 
 
 def call_up() -> None:
@@ -107,24 +107,24 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
     Raises:
         CompileError: The processes have used their budget up without finishing one.
     """
-    patience = _Patience()
+    timeout = _AnswerTimeout()
     while True:
         with _lock:
-            staff = current_staff
-            left = 0 if staff is None else staff.listen(files)
+            workers = current_workers
+            left = 0 if workers is None else workers.listen(files)
         if report is not None:
             report(len(files) - left)
-        if staff is None or not left:
+        if workers is None or not left:
             return
-        if patience.is_at_end(staff, left):
+        if timeout.is_at_end(workers, left):
             dismiss()
             return
-        if patience.spent > budget():
-            unfinished = staff.unfinished(files)
+        if timeout.spent > budget():
+            unfinished = workers.unfinished(files)
             dismiss()
-            raise CompileError(_endless(unfinished, patience.spent))
+            raise CompileError(_endless(unfinished, timeout.spent))
         try:
-            staff.sleep()
+            workers.sleep()
         except BaseException:
             dismiss()  # what the user gives up nobody shall compile
             raise
@@ -156,7 +156,7 @@ def _endless(files: Sequence[str], spent: float) -> str:
     )
 
 
-class _Patience:
+class _AnswerTimeout:
     """For how long there was no answer.
 
     Attributes:
@@ -170,7 +170,7 @@ class _Patience:
         self._first: float | None = None
         self._last: float | None = None
 
-    def is_at_end(self, staff: _Staff, left: int) -> bool:
+    def is_at_end(self, workers: _WorkerGroup, left: int) -> bool:
         """Whether processes with so many files left have stopped computing."""
         now = time.monotonic()
         if left != self._left:
@@ -180,7 +180,7 @@ class _Patience:
         if now - self._since <= PATIENCE_S:
             return False
         self._since = now
-        before, self._last = self._last, staff.processor_seconds()
+        before, self._last = self._last, workers.processor_seconds()
         if self._first is None:
             self._first = self._last
         self.spent = self._last - self._first
@@ -189,14 +189,14 @@ class _Patience:
 
 def dismiss() -> None:
     """Ends the processes, whatever they are doing."""
-    global current_staff
+    global current_workers
     with _lock:
-        if current_staff is not None and current_staff.pid == os.getpid():
-            current_staff.end()
-        current_staff = None
+        if current_workers is not None and current_workers.pid == os.getpid():
+            current_workers.end()
+        current_workers = None
 
 
-class _Staff:
+class _WorkerGroup:
     """The processes that were started together."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -317,6 +317,6 @@ def child_environment() -> dict[str, str]:
     }
 
 
-current_staff: _Staff | None = None
+current_workers: _WorkerGroup | None = None
 _lock = threading.RLock()
 atexit.register(dismiss)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Later:
+class LazyModule:
     """A module that is imported when an attribute of it is asked for."""
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class Later:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-class _Types(Later):
+class _Types(LazyModule):
     """Numba's types, or those of another compiler that calls them by the same names."""
 
     def __getattr__(self, attribute: str) -> Any:
@@ -40,9 +40,9 @@ class _Types(Later):
 
 _other_types: ContextVar[Any] = ContextVar("other types", default=None)
 
-ir: Any = Later("llvmlite.ir")
+ir: Any = LazyModule("llvmlite.ir")
 types: Any = _Types("numba.core.types")
-cgutils: Any = Later("numba.core.cgutils")
+cgutils: Any = LazyModule("numba.core.cgutils")
 
 implementations: dict[Any, Callable[..., Any]] = {}
 """For functions that stand for compiled ones: what chooses the implementation."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_convert
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -128,11 +128,11 @@ def _convert(b: Builder, x: Operand, y: Operand) -> None:
     if not x.size:
         return
     to_half = x.dtype == FLOAT32
-    choice = native_choice(b.options)
-    if choice is None or b.folding or BFLOAT16 in (x.dtype, y.dtype):
+    policy = native_policy(b.options)
+    if policy is None or b.folding or BFLOAT16 in (x.dtype, y.dtype):
         b.call(narrow_kernel if to_half else widen_kernel, b.flat(x), b.flat(y))
         return
-    kernel = addresses(choice.level)["to_f16" if to_half else "from_f16"]
+    kernel = addresses(policy.level)["to_f16" if to_half else "from_f16"]
     b.call(convert_run, b.flat(x), b.flat(y), kernel)
 
 

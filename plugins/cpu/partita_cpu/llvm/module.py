@@ -72,7 +72,7 @@ PARTS = (
     "_winograd_halves",
     "_attention",
     *attend_few.PARTS,
-    *(f"_groups{end}_{within}" for end in ("", "_halves") for within in GROUPS),
+    *(f"_groups{end}_{channels}" for end in ("", "_halves") for channels in GROUPS),
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
@@ -152,9 +152,9 @@ def _normalizations() -> list[Function]:
     return [normalization.normalize_eights(name, mean) for name, mean in names.items()]
 
 
-def groups_part(within: int, half: bool) -> str:
+def groups_part(group_channels: int, half: bool) -> str:
     """The part with the tiles of groups of so many channels; results in bfloat16 or float32."""
-    return f"_groups{'_halves' if half else ''}_{within}"
+    return f"_groups{'_halves' if half else ''}_{group_channels}"
 
 
 def _group_functions(level: Level, within: int, half: bool) -> list[Function]:

@@ -18,7 +18,7 @@ from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.packing import BLOCKS, PARTS, PIECE, PLACES, PackingRoom, pack_units
 from partita_cpu.gemm.packing import ROWS as PACKED_ROWS
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.tile_kernels import (
     FIRST,
     NARROW,
@@ -62,7 +62,7 @@ from partita_cpu.nhwc.attention_table import (
     Y_STEP,
     AttentionInputs,
     HeadSizes,
-    Lying,
+    HeadView,
     Scores,
     attention_table,
     packed_floats,
@@ -249,7 +249,7 @@ def _pack_head(
         pack_units(source, whole, halves, work, table, 0, table[BLOCKS])
 
 
-def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores: Scores) -> bool:
+def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scores: Scores) -> bool:
     """Records attention of float32 tensors in one step, or nothing.
 
     What is computed in bfloat16 may end in it.
@@ -266,19 +266,19 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
     Returns:
         Whether it was done.
     """
-    choice = native_choice(b.options)
+    policy = native_policy(b.options)
     given = [part.tensor for part in parts[:3]] + [mask.tensor for mask in scores.masks]
     result = parts[3].tensor
-    if choice is None or b.folding or not result.size:
+    if policy is None or b.folding or not result.size:
         return False
-    if any(x.dtype != np.float32 or not x.size for x in given) or not fits_in_cache(choice, sizes):
+    if any(x.dtype != np.float32 or not x.size for x in given) or not fits_in_cache(policy, sizes):
         return False
-    arithmetic = attention_arithmetic(choice, sizes)
+    arithmetic = attention_arithmetic(policy, sizes)
     is_half = result.dtype == np.uint16
     if result.dtype != np.float32 and not (is_half and arithmetic.in_bfloat16):
         return False
-    into = tile_kernels(choice.level, arithmetic, half_out=is_half)
-    table = attention_table(choice.level, arithmetic, sizes, parts, scores)
+    into = tile_kernels(policy.level, arithmetic, half_out=is_half)
+    table = attention_table(policy.level, arithmetic, sizes, parts, scores)
     q, k, v, y = (b.flat(part.tensor) for part in parts)
     masks = [b.flat(mask.tensor) for mask in scores.masks]
     mask, other = [*masks, q, q][:2]
@@ -288,9 +288,9 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
             q, k, v, mask, other, q if scores.factors is None else b.flat(scores.factors)
         ),
         y,
-        b.empty((choice.threads * integer(table[ROOM]),), np.float32),
+        b.empty((policy.threads * integer(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(np.concatenate([tile_kernels(choice.level, arithmetic), into])),
+        b.constant(np.concatenate([tile_kernels(policy.level, arithmetic), into])),
         b.constant(table),
         scores.scale,
         scores.least or 0.0,
@@ -299,18 +299,18 @@ def emit_attention(b: Builder, parts: Sequence[Lying], sizes: HeadSizes, scores:
         * sizes.queries
         * sizes.keys
         * (sizes.depth + sizes.outputs),
-        exec_type=arithmetic.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(policy.level),
     )
     return True
 
 
-def attention_arithmetic(choice: Choice, sizes: HeadSizes) -> Arithmetic:
+def attention_arithmetic(policy: PrecisionPolicy, sizes: HeadSizes) -> Arithmetic:
     """How products of attention are computed."""
-    vectors = choice.arithmetic is Arithmetic.BF16 and not choice.level.tiles
+    vectors = policy.arithmetic is Arithmetic.BF16 and not policy.level.tiles
     return Arithmetic.BF16 if vectors and sizes.keys >= PAIRED_KEYS else Arithmetic.F32
 
 
-def fits_in_cache(choice: Choice, sizes: HeadSizes) -> bool:
+def fits_in_cache(policy: PrecisionPolicy, sizes: HeadSizes) -> bool:
     """Whether keys and values of a head are few enough to be packed for one step."""
-    floats = packed_floats(sizes, tile_columns(choice.level))
-    return 4 * floats <= choice.machine.l2_bytes(PACKED_SHARE)
+    floats = packed_floats(sizes, tile_columns(policy.level))
+    return 4 * floats <= policy.machine.l2_bytes(PACKED_SHARE)

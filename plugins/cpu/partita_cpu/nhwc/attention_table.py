@@ -153,7 +153,7 @@ class HeadSizes:
 
 
 @dataclass(frozen=True)
-class Lying:
+class HeadView:
     """Where queries, keys, values or the result lie in a tensor.
 
     Attributes:
@@ -171,7 +171,7 @@ def attention_table(
     level: Level,
     arithmetic: Arithmetic,
     sizes: HeadSizes,
-    parts: Sequence[Lying],
+    parts: Sequence[HeadView],
     scores: Scores,
 ) -> Array:
     """The table of `attend_heads`; the rest as `emit_attention` takes it."""

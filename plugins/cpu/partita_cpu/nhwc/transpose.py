@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from partita.lowering import Array, Builder, Operand
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_transpose
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -66,8 +66,8 @@ def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | Non
     Returns:
         The result, or ``None`` if it is another transposition, or has no kernel.
     """
-    choice = native_choice(b.options)
-    if choice is None or b.folding or x.dtype.kind not in "fiu" or x.dtype.itemsize not in (1, 4):
+    policy = native_policy(b.options)
+    if policy is None or b.folding or x.dtype.kind not in "fiu" or x.dtype.itemsize not in (1, 4):
         return None
     lead = next((axis for axis, source in enumerate(perm) if source != axis), len(perm))
     middle = perm[lead] if lead < len(perm) else lead
@@ -77,6 +77,6 @@ def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | Non
     if min(rows, columns) < SIDE or not x.size:
         return None
     y = b.empty([x.shape[axis] for axis in perm], x.dtype)
-    kernel = addresses(choice.level)[f"transpose_{8 * x.dtype.itemsize}"]
+    kernel = addresses(policy.level)[f"transpose_{8 * x.dtype.itemsize}"]
     b.call(transpose_planes, b.flat(x), b.flat(y), rows, columns, kernel, exec_type="reorder")
     return y

@@ -18,7 +18,7 @@ from typing import Any
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.nhwc.attention import fits_in_cache
 from partita_cpu.nhwc.attention_table import HeadSizes
@@ -27,16 +27,16 @@ from partita_cpu.passes.strided_values import Strided, is_reshape, seen_through,
 _MOST_MASKS = 2
 
 
-def attend_in_place(graph: Graph, shapes: Shapes, choice: Choice) -> None:
+def attend_in_place(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
     """Joins attention that is spelled out, and lets it read what reshapes and the like move.
 
     Args:
         graph: Its list of nodes is changed; the nodes are not, new ones take their places.
         shapes: Of all values that nodes compute.
-        choice: How native kernels compute.
+        policy: How native kernels compute.
     """
     if any(node.kind in ("Softmax", "partita::Attention") for node in graph.nodes):
-        _Joining(graph, shapes, choice).run()
+        _Joining(graph, shapes, policy).run()
 
 
 @dataclass
@@ -110,10 +110,10 @@ class _Scores:
 
 
 class _Joining:
-    def __init__(self, graph: Graph, shapes: Shapes, choice: Choice) -> None:
+    def __init__(self, graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
         self._graph = graph
         self._shapes = shapes
-        self._choice = choice
+        self._choice = policy
         self._lookup = Rewriter(graph, lambda _: True, shapes)  # only asked: nothing is replaced
         self._new: dict[Node, tuple[Node, list[Node]]] = {}
 

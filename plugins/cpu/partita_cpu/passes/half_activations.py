@@ -17,7 +17,7 @@ import numpy as np
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import bounds_of, has_kernel, needs_pass
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.heads_in_place import HEADS
@@ -43,16 +43,16 @@ _VIEWS = frozenset({"Identity", "Reshape", "Transpose"})
 _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
 
-def keep_halves(graph: Graph, shapes: Shapes, choice: Choice) -> None:
+def keep_halves(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
     """Marks the nodes whose results are kept in bfloat16 or float16.
 
     In float16 only products know them; AVX2 and NEON have no masks for 16-bit numbers.
     """
-    if choice.arithmetic is Arithmetic.BF16 and choice.level.keeps_bfloat16:
+    if policy.arithmetic is Arithmetic.BF16 and policy.level.keeps_bfloat16:
         partial = functools.partial
-        rows = _Rows(shapes, choice)
-        _Halves(graph, partial(_can_write, choice, rows), partial(_can_read, choice, rows)).run()
-    elif choice.arithmetic is Arithmetic.F16 and choice.level.masks_halves:
+        rows = _Rows(shapes, policy)
+        _Halves(graph, partial(_can_write, policy, rows), partial(_can_read, policy, rows)).run()
+    elif policy.arithmetic is Arithmetic.F16 and policy.level.masks_halves:
         _Halves(graph, _writes_float16, _reads_float16).run()
 
 
@@ -98,12 +98,12 @@ class _Rows:
 
     Args:
         shapes: Of all values that nodes compute.
-        choice: How native kernels compute.
+        policy: How native kernels compute.
     """
 
-    def __init__(self, shapes: Shapes, choice: Choice) -> None:
+    def __init__(self, shapes: Shapes, policy: PrecisionPolicy) -> None:
         self._shapes = shapes
-        self._choice = choice
+        self._choice = policy
 
     def can_write(self, node: Node) -> bool:
         """Whether the result may be in bfloat16."""
@@ -153,46 +153,46 @@ class _Rows:
         return self._shapes.get(value) if value.const is None else value.const.shape
 
 
-def _can_write(choice: Choice, rows: _Rows, node: Node) -> bool:
+def _can_write(policy: PrecisionPolicy, rows: _Rows, node: Node) -> bool:
     if node.kind == _ADD or _moves(node):
         return True
     if node.kind == _ATTENTION:
-        return attention_arithmetic(choice, HeadSizes(*node.attrs["sizes"])).in_bfloat16
+        return attention_arithmetic(policy, HeadSizes(*node.attrs["sizes"])).in_bfloat16
     if node.kind in _OF_ROWS:
-        return not choice.level.tiles and rows.can_write(node)
+        return not policy.level.tiles and rows.can_write(node)
     if node.kind in _SAME or _is_concat(node):
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
     activation = node.attrs.get("activation")
     if node.kind == _TRANSPOSED:
-        return _is_narrow_product(choice, node) and not needs_pass(activation)
+        return _is_narrow_product(policy, node) and not needs_pass(activation)
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
         is_alone = node.kind == _CONV and node.input(3) is None
         return not needs_pass(activation) or (is_alone and has_kernel(activation))
     # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
-    return _is_narrow_product(choice, node) and (
+    return _is_narrow_product(policy, node) and (
         not needs_pass(activation) or node.input(3) is None
     )
 
 
-def _can_read(choice: Choice, rows: _Rows, node: Node, position: int) -> bool:
+def _can_read(policy: PrecisionPolicy, rows: _Rows, node: Node, position: int) -> bool:
     if node.kind in _OF_ROWS:
-        return not choice.level.tiles and rows.can_read(node, position)
+        return not policy.level.tiles and rows.can_read(node, position)
     if node.kind in _SAME or node.kind in _MEANS or _moves(node):
         return position == 0
     if node.kind == _ADD or _is_concat(node):
         return True
     if node.kind == _TRANSPOSED:
-        return _is_narrow_product(choice, node) and position == 0
+        return _is_narrow_product(policy, node) and position == 0
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
     if _is_depthwise(node):
         return position == 0
     if position == 0 and node.attrs.get("planar"):
         return False  # channels of a picture are brought together in float32
-    return _is_narrow_product(choice, node) and position in (0, 3)
+    return _is_narrow_product(policy, node) and position in (0, 3)
 
 
 def _writes_float16(node: Node) -> bool:
@@ -234,9 +234,9 @@ def _is_concat(node: Node) -> bool:
     return node.kind == "Concat" and node.attrs.get("axis") == 3
 
 
-def _is_narrow_product(choice: Choice, node: Node) -> bool:
+def _is_narrow_product(policy: PrecisionPolicy, node: Node) -> bool:
     w = node.input(1)
-    return w is not None and w.const is not None and not choice.rounds_to_infinity(w.const)
+    return w is not None and w.const is not None and not policy.rounds_to_infinity(w.const)
 
 
 def _is_depthwise(node: Node) -> bool:

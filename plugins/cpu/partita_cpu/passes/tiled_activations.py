@@ -10,12 +10,12 @@ import numpy as np
 from partita.lowering import Graph, Node
 from partita.lowering.nhwc.conversion import Shapes
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import reads_stored
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 
 
-def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
+def keep_tiles(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
     """Marks products whose result the next node alone reads, a product in the same arithmetic.
 
     It must be the very next: between the two no program can end, and hand on what is in memory.
@@ -29,22 +29,22 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
         alone = uses.get(value, []) == [reader] and reader.inputs.count(value) == 1
         if not alone or reader.inputs[0] is not value:
             continue
-        found = _arithmetic(node, shapes, choice)
-        if found is None or not on_tiles(choice.level, found):
+        found = _arithmetic(node, shapes, policy)
+        if found is None or not on_tiles(policy.level, found):
             continue
-        if found is _arithmetic(reader, shapes, choice):
+        if found is _arithmetic(reader, shapes, policy):
             marked.add(node)
     graph.nodes = [
         node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes
     ]
 
 
-def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None:
+def _arithmetic(node: Node, shapes: Shapes, policy: PrecisionPolicy) -> Arithmetic | None:
     """What a product is computed in, if it is one that is laid out as tiles."""
     x, w, bias = node.input(0), node.input(1), node.input(2)
     if node.op_type != "MatMul" or x is None or w is None or w.const is None:
         return None
-    stored = w.const.dtype == np.float32 or reads_stored(choice, w.const)
+    stored = w.const.dtype == np.float32 or reads_stored(policy, w.const)
     if w.const.ndim != 2 or not stored or x.dtype != np.float32:
         return None
     shape, (depth, columns) = shapes.get(x), w.const.shape
@@ -56,4 +56,4 @@ def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None
     if residual is not None and shapes.get(residual) != (*shape[:-1], columns):
         return None
     rows = math.prod(shape[:-1])
-    return choice.matrix_arithmetic(Images.matrix(rows, depth, columns), w.const)
+    return policy.matrix_arithmetic(Images.matrix(rows, depth, columns), w.const)

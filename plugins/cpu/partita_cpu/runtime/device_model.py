@@ -49,7 +49,7 @@ from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
-from partita_cpu.gemm.precision_policy import Choice, choose
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, choose
 from partita_cpu.gemm.product_steps import reads_stored
 from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
@@ -113,21 +113,21 @@ class CpuModel(DeviceModel):
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
-        choice = choose(properties, self._threads)
-        begin(choice, graph)
+        policy = choose(properties, self._threads)
+        begin(policy, graph)
         target = Target(
             emitter_for,
-            refine=_refine_for(choice),
-            options=choice,
+            refine=_refine_for(policy),
+            options=policy,
             prepacked=Prepacked(state),
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
             arrange=_arrange if available() else None,
             copy=copied,
-            settle=choice.waiting.finish,
+            settle=policy.waiting.finish,
             expect=emit_expected,
         )
         fuse_levels(graph, takes)
-        fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, choice))
+        fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, policy))
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}
@@ -152,18 +152,18 @@ class CpuModel(DeviceModel):
 
         An exported model keeps what was asked for, and asks again where it is imported.
         """
-        choice = self.specializer.target.options
+        policy = self.specializer.target.options
         return {
-            "INFERENCE_PRECISION_HINT": choice.precision,
-            "INFERENCE_PRECISION_NOTE": choice.shortfall,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": choice.group,
-            "DYNAMIC_QUANTIZATION_NOTE": choice.group_note,
+            "INFERENCE_PRECISION_HINT": policy.precision,
+            "INFERENCE_PRECISION_NOTE": policy.shortfall,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": policy.group,
+            "DYNAMIC_QUANTIZATION_NOTE": policy.group_note,
         }
 
     def explain(self) -> Explanation:
         """All on this device; what of the properties it cannot do, and what they cost."""
-        choice = self.specializer.target.options
-        notes = [note for note in (choice.shortfall, choice.group_note) if note]
+        policy = self.specializer.target.options
+        notes = [note for note in (policy.shortfall, policy.group_note) if note]
         return replace(super().explain(), notes=notes)
 
     def in_place_outputs(self) -> Mapping[int, int]:
@@ -231,24 +231,24 @@ def _fuse(graph: Graph) -> None:
     fuse(graph, accepts=takes)
 
 
-def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
+def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
     """What is done to a graph when its shapes are known."""
 
     def refine(graph: Graph, shapes: Shapes) -> None:
         fuse_residuals(graph, shapes, takes)
-        if choice.native:
-            attend_in_place(graph, shapes, choice)
+        if policy.native:
+            attend_in_place(graph, shapes, policy)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             scale_on_the_way(graph)
             scale_gates(graph)
-            keep_halves(graph, shapes, choice)
+            keep_halves(graph, shapes, policy)
             write_in_place(graph)
             join_separable(graph)
             join_bottlenecks(graph)
-            keep_tiles(graph, shapes, choice)
+            keep_tiles(graph, shapes, policy)
         join_gates(graph, shapes)
-        if choice.native and choice.level.tiles:
+        if policy.native and policy.level.tiles:
             join_gated_products(graph)
 
     return refine

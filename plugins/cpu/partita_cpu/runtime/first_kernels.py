@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from partita.lowering import Graph, Node
 from partita_cpu.gemm import packed_lhs, packing
 from partita_cpu.gemm.macrokernel import product_loop
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
@@ -27,32 +27,32 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _POOLS = frozenset({"AveragePool", "MaxPool"})
 
 
-def begin(choice: Choice, graph: Graph) -> None:
+def begin(policy: PrecisionPolicy, graph: Graph) -> None:
     """Has other processes compile what such a model needs, if nothing was compiled here so far.
 
     They do it, and import the compiler, while this one makes the program. What that waits for, the
     kernels that pack weights, comes first.
     """
-    if not choice.native or not available():
+    if not policy.native or not available():
         return
-    level = level_job(choice.level)
+    level = level_job(policy.level)
     if disk_cache.is_stored(level.file):
         return
     compile_pool.order([level])
     order([*packing.CALLS, *thread_pool.CALLS])
-    compile_pool.order([level_job(choice.level, part) for part in sorted({*_parts(choice, graph)})])
+    compile_pool.order([level_job(policy.level, part) for part in sorted({*_parts(policy, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(product_loop.CALLS)
-        order(packed_lhs.CALLS if choice.arithmetic.planes > 1 else ())
-    if any(_may_filter(choice, node) for node in graph.nodes):
+        order(packed_lhs.CALLS if policy.arithmetic.planes > 1 else ())
+    if any(_may_filter(policy, node) for node in graph.nodes):
         order([*point_weights.CALLS, *tile_loop.CALLS])
-    if choice.threads == 1:  # queues of calls have a thread per stream
+    if policy.threads == 1:  # queues of calls have a thread per stream
         order(call_queue.CALLS)
 
 
-def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
+def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
     """Parts of the level's kernels that operators on images need."""
-    half = choice.arithmetic is Arithmetic.BF16 and choice.level.keeps_bfloat16
+    half = policy.arithmetic is Arithmetic.BF16 and policy.level.keeps_bfloat16
     for node in graph.nodes:
         if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
             yield "_windows"
@@ -60,19 +60,19 @@ def _parts(choice: Choice, graph: Graph) -> Iterator[str]:
             weights = tuple(n for n in node.inputs[1].shape or () if isinstance(n, int))
             if len(weights) == 4 and weights[1] == 1 and weights[3] in ACROSS:
                 yield depthwise_part(weights[3], half)
-            elif fills_vectors(choice, node.attrs["group"], weights):
+            elif fills_vectors(policy, node.attrs["group"], weights):
                 yield groups_part(weights[1], half)
                 if half:
                     yield "_winograd_halves"
-        if _may_filter(choice, node):
+        if _may_filter(policy, node):
             yield "_winograd"
             if half:
                 yield "_winograd_halves"
 
 
-def _may_filter(choice: Choice, node: Node) -> bool:
+def _may_filter(policy: PrecisionPolicy, node: Node) -> bool:
     """Whether an operator may be computed by minimal filtering."""
-    if not choice.filters or node.op_type != "Conv" or node.inputs[1] is None:
+    if not policy.filters or node.op_type != "Conv" or node.inputs[1] is None:
         return False
     window = (node.inputs[1].shape or ())[2:]
     strides = node.attrs.get("strides", ())

@@ -7,7 +7,7 @@ import numpy as np
 from partita.lowering import Builder, Operand
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, product_of
 from partita_cpu.gemm.tile_kernels import tile_columns
@@ -22,7 +22,7 @@ from partita_cpu.winograd.time_model import side_for
 
 def emit_filtered(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -31,19 +31,19 @@ def emit_filtered(
     scaling: InputScaling | None,
 ) -> bool:
     """Records what `emit_product` would, if minimal filtering is allowed and takes less time."""
-    if not choice.filters or storage.planar:
+    if not policy.filters or storage.planar:
         return False
     halves = storage.half_in or storage.half_out
-    direct = choice.preferred_for_stored(images, halves=halves)
-    side = side_for(images, choice.machine, choice.threads, direct)
+    direct = policy.preferred_for_stored(images, halves=halves)
+    side = side_for(images, policy.machine, policy.threads, direct)
     if not side or b.folding:
         return False
-    weights = _weights(b, choice, op.w, side)
+    weights = _weights(b, policy, op.w, side)
     if not weights.size:
         return False
-    cut = winograd_plan(images, choice.machine, choice.threads, storage, side)
+    cut = winograd_plan(images, policy.machine, policy.threads, storage, side)
     op = op._replace(w=weights)
-    product = product_of(b, choice, cut.cut, op, y, cut.thread_bytes)
+    product = product_of(b, policy, cut.cut, op, y, cut.thread_bytes)
     offset = product.arrays.bias
     b.call(
         filter_tiles,
@@ -52,23 +52,23 @@ def emit_filtered(
         scaling or InputScaling(offset, offset),
         product.context,
         WinogradContext(
-            b.constant(transform_kernels(choice.level, side, storage.half_in)),
+            b.constant(transform_kernels(policy.level, side, storage.half_in)),
             b.constant(cut.table),
             b.constant(recovery(side).reshape(-1)),
             b.constant(np.zeros(1, np.int64)),
         ),
         product.epilogue,
         work=product.work // side,  # about as many times fewer multiplications
-        exec_type=f"{choice.level.vectors}_f32_winograd",
+        exec_type=f"{policy.level.vectors}_f32_winograd",
         cleared=product.context.claims,
     )
     return True
 
 
-def _weights(b: Builder, choice: Choice, w: Operand, side: int) -> Operand:
+def _weights(b: Builder, policy: PrecisionPolicy, w: Operand, side: int) -> Operand:
     """Transformed weights; empty if some are not finite."""
-    columns = tile_columns(choice.level)
+    columns = tile_columns(policy.level)
     outputs, channels = w.shape[:2]
     form = Form(np.uint16, (transformed_size(outputs, channels, side, columns),), or_none=True)
     key = ("winograd", side, columns)
-    return b.prepack(w, key, lambda a: transform(a, side, columns, choice.threads), form=form)
+    return b.prepack(w, key, lambda a: transform(a, side, columns, policy.threads), form=form)

@@ -102,7 +102,7 @@ class WinogradContext(NamedTuple):
     place: Any
 
 
-class _Own(NamedTuple):
+class _ThreadContext(NamedTuple):
     """The same for one thread.
 
     Attributes:
@@ -154,7 +154,9 @@ def filter_tiles(
     bounds_in = np.float32(scaling.low), np.float32(scaling.high)
     scales = (address(scaling.factor), address(scaling.shift), bounds_in[0], bounds_in[1])
     places = addresses_of(arrays)
-    own = _Own(memory, transforms.kernels, sizes, transforms.recovery, address(transforms.place))
+    own = _ThreadContext(
+        memory, transforms.kernels, sizes, transforms.recovery, address(transforms.place)
+    )
     panels = PanelContext(memory, address(context.offsets), context.kernels, p)
     words, share = address(context.claims), tid
     while share >= 0:
@@ -189,7 +191,7 @@ def _place_of(tile: int, sizes: Array) -> Any:
 
 @loop
 def _transform_input(
-    x: int, scaling: Scaling, context: PanelContext, own: _Own, number: int
+    x: int, scaling: Scaling, context: PanelContext, own: _ThreadContext, number: int
 ) -> None:
     """Transforms the pixels of a panel: a row of channels for each tile at each point."""
     p, sizes = context.p, own.sizes
@@ -220,7 +222,9 @@ def _transform_input(
 
 
 @loop
-def _copy_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, tile: int) -> None:
+def _copy_pixels(
+    x: int, scaling: Scaling, context: PanelContext, own: _ThreadContext, tile: int
+) -> None:
     """Copies the pixels of a tile in float32, padding too, and scales them if need be."""
     p, sizes, kernels = context.p, own.sizes, context.kernels
     n = sizes[SIDE] + _TAPS - 1
@@ -242,7 +246,7 @@ def _copy_pixels(x: int, scaling: Scaling, context: PanelContext, own: _Own, til
 def _multiply_column(
     places: ProductAddresses,
     context: PanelContext,
-    own: _Own,
+    own: _ThreadContext,
     number: int,
     block: int,
 ) -> None:
@@ -277,7 +281,7 @@ def _transform_output(
     scaling: Scaling,
     places: ProductAddresses,
     context: PanelContext,
-    own: _Own,
+    own: _ThreadContext,
     epilogue: Epilogue,
     number: int,
     block: int,
@@ -331,7 +335,7 @@ def _sum_directly(
     scaling: Scaling,
     places: ProductAddresses,
     context: PanelContext,
-    own: _Own,
+    own: _ThreadContext,
     tile: int,
     run: int,
     block: int,
@@ -368,7 +372,7 @@ _NOISE = 2.0**-21
 
 
 @loop
-def _recover(points: int, own: _Own, down: int, across: int, to: int) -> None:
+def _recover(points: int, own: _ThreadContext, down: int, across: int, to: int) -> None:
     """The weights of one tap of a column of outputs, out of those at the points.
 
     Args:

@@ -118,7 +118,7 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plans, prints and writes."""
     from partita_hetero.planner.problem import problem_file
-    from partita_hetero.tuning.plan_report import Wishes, make_plan, race_plans
+    from partita_hetero.tuning.plan_report import PlanOptions, make_plan, race_plans
 
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
@@ -128,11 +128,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         setting = _from_table(args, out)
         names = (device_string.parse(args.device).priorities or ()) if args.device else ()
         limits = dict(args.HETERO_MEMORY_LIMITS or ())
-        wishes = Wishes(names, rules, limits, objective, args.time_limit)
+        options = PlanOptions(names, rules, limits, objective, args.time_limit)
         problem = problem_file.load(args.costs)
         if setting.model is not None:
             _check_table(problem, args.costs, setting.model, args.model)
-        planned = make_plan(problem, wishes)
+        planned = make_plan(problem, options)
     else:
         core = Core()
         model = _read_model(args, core, out)
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         refuse_decoder_options(args, model)
         setting, scheduler = _measured(args, core, model, out)
         rules = [setting.respelled(rule) for rule in rules]
-        planned = race_plans(scheduler, Wishes((), rules, {}, objective, args.time_limit))
+        planned = race_plans(scheduler, PlanOptions((), rules, {}, objective, args.time_limit))
     write_plan(args, setting, planned, out)
     if args.json:
         out.json(planned.summary)

@@ -30,7 +30,7 @@ from partita.trace import chrome_trace
 
 if TYPE_CHECKING:
     from partita_hetero.device_model import HeteroModel
-    from partita_hetero.reports.record import CostThere, PlacementRecord
+    from partita_hetero.reports.record import DeviceCost, PlacementRecord
     from partita_hetero.reports.run_record import Run
     from partita_hetero.tuning.sized_model import SizedModel
 
@@ -312,7 +312,7 @@ def _sized(work: workload.Workload) -> SizedModel:
     return sized_at(model, {port.name: work.feeds[port.name].shape for port in tensors})
 
 
-def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[str, CostThere]]:
+def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[str, DeviceCost]]:
     """What operations take on every device that takes them, as it is measured now or was before."""
     from partita_hetero.reports.run_record import costs_elsewhere
     from partita_hetero.tuning.scheduler import Scheduler

@@ -18,7 +18,7 @@ from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.placement import explanation_rows
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.placement.decision import Choice
+from partita_hetero.placement.decision import ChosenPlacement
 from partita_hetero.placement.value_sizes import sizes_of
 
 
@@ -37,7 +37,7 @@ class Placed:
 
     placement: Placement
     pieces: Sequence[Submodel]
-    choice: Choice | None
+    choice: ChosenPlacement | None
     answers: Mapping[str, QueryResult]
     order: Sequence[str]
     notes: Sequence[str]

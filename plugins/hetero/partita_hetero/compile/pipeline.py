@@ -23,7 +23,7 @@ from partita_hetero.compile.replicas import ReplicaSet, with_replicas
 from partita_hetero.compile.submodel_compiler import SubmodelCompiler
 from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.placement.decision import Choice
+from partita_hetero.placement.decision import ChosenPlacement
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.reports import graphviz
 
@@ -64,7 +64,7 @@ class Compilation:
         self.placer = Placer(model, devices, pins)
         self.wiring = self.placer.wiring
         self.compiler = SubmodelCompiler(model, self.wiring, devices)
-        self.choices: Sequence[Choice] = ()
+        self.choices: Sequence[ChosenPlacement] = ()
         self.inexact: dict[tuple[int, str], Reason] | None = None
         self._tune = tune
         self._model_fault = ""
@@ -91,7 +91,7 @@ class Compilation:
             return self._assemble(dict(excluded), [*standing, *notes])
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> ChosenPlacement | None:
         """The first of the choices."""
         return self.choices[0] if self.choices else None
 
@@ -130,7 +130,7 @@ class Compilation:
         placement: Placement,
         out: dict[tuple[int, str], Reason],
         remarks: list[str],
-        choice: Choice | None = None,
+        choice: ChosenPlacement | None = None,
         counted: bool = False,
     ) -> Assembly | None:
         """Compiles a placement.
@@ -176,7 +176,7 @@ class Compilation:
         replica_set: ReplicaSet,
         out: dict[tuple[int, str], Reason],
         remarks: list[str],
-        choice: Choice | None = None,
+        choice: ChosenPlacement | None = None,
     ) -> Assembly | None:
         """Compiles placements that requests are spread over; else as :meth:`build`."""
         assemblies = []
@@ -214,7 +214,7 @@ class Compilation:
         """What was chosen, compiled, each placement once; ``None`` if a device failed."""
         shapes: dict[Hashable, list[InputShapes]] = {}
         built: list[Assembly] = []
-        undecided: Sequence[Choice | None] = [None]
+        undecided: Sequence[ChosenPlacement | None] = [None]
         for choice in self.choices or undecided:
             replica_set = self.replica_set(choice, out)
             is_new = replica_set.key not in shapes
@@ -231,13 +231,13 @@ class Compilation:
             for one, found in zip(built, shapes.values(), strict=True)
         ]
 
-    def replica_set(self, choice: Choice | None, out: Exclusions) -> ReplicaSet:
+    def replica_set(self, choice: ChosenPlacement | None, out: Exclusions) -> ReplicaSet:
         """The placements of a choice."""
         if choice is None:
             return ReplicaSet.single(self.placer.place(out, {}))
         placed = [
-            (self.placer.place(out, wishes, keeps_limits=choice.keeps_limits), wishes)
-            for wishes in choice.every
+            (self.placer.place(out, preferred, keeps_limits=choice.keeps_limits), preferred)
+            for preferred in choice.every
         ]
         return ReplicaSet.of(placed, choice.shares)
 

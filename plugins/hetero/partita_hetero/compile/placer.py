@@ -88,7 +88,7 @@ class Placer:
     def place(
         self,
         out: Exclusions,
-        wishes: by_priority.Wishes,
+        preferred: by_priority.PreferredDevices,
         order: Sequence[str] | None = None,
         keeps_limits: bool = False,
     ) -> Placement:
@@ -96,7 +96,7 @@ class Placer:
 
         Args:
             out: What devices failed to compile.
-            wishes: What was chosen for operations.
+            preferred: What was chosen for operations.
             order: The devices; ``None`` for those of the list.
             keeps_limits: Whether the choice keeps memory limits if all its wishes come true.
         """
@@ -107,15 +107,15 @@ class Placer:
             every = {**full, **out}
             return by_priority.place(
                 *(self.wiring, names, pins, self.ask, self.devices.welcomes),
-                *(every, properties.STRICT, wishes),
+                *(every, properties.STRICT, preferred),
             )
 
-        limits = self._limits([*names, *(device for device, _ in wishes.values())])
+        limits = self._limits([*names, *(device for device, _ in preferred.values())])
         if not limits:
             return place({})
         if keeps_limits:
             placement = place({})
-            if placement.follows(wishes):
+            if placement.follows(preferred):
                 return placement
         return memory_limits.enforce(
             self._memory,

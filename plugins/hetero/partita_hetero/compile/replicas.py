@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from partita.contract.query import Reason, ReasonCode
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.placement.by_priority import Placement, Wishes
+from partita_hetero.placement.by_priority import Placement, PreferredDevices
 
 
 def replicated(devices: Collection[str]) -> Reason:
@@ -56,7 +56,9 @@ class ReplicaSet:
         return cls((placement,))
 
     @classmethod
-    def of(cls, placed: Sequence[tuple[Placement, Wishes]], shares: Sequence[float]) -> ReplicaSet:
+    def of(
+        cls, placed: Sequence[tuple[Placement, PreferredDevices]], shares: Sequence[float]
+    ) -> ReplicaSet:
         """Of a placement for each seat those that came out as they were wished.
 
         A placement that cannot have its devices any more is left out, and its seats go to the
@@ -66,7 +68,9 @@ class ReplicaSet:
             placed: What became of wishes, by seat.
             shares: By seat, the part of the requests.
         """
-        intact = [seat for seat, (one, wishes) in enumerate(placed) if one.follows(wishes)] or [0]
+        intact = [
+            seat for seat, (one, preferred) in enumerate(placed) if one.follows(preferred)
+        ] or [0]
         spare = itertools.cycle(range(len(intact)))
         seats = [
             intact.index(seat) if seat in intact else next(spare) for seat in range(len(placed))
@@ -133,14 +137,14 @@ def for_seat(assembly: Assembly, seat: int) -> Assembly:
     return (assembly, *assembly.replicas)[assembly.seats[seat % len(assembly.seats)]]
 
 
-class Seats:
+class ReplicaBindings:
     """Which replica each request of a model is bound to, from its creation on.
 
     A new request gets the seat that then has the fewest requests for its share, the first of
     equals; one that is closed makes room.
 
     Example:
-        >>> seats, found = Seats(), []
+        >>> seats, found = ReplicaBindings(), []
         >>> for _ in range(4):
         ...     found.append(seats.choose([0.75, 0.25]))
         ...     seats.take(found[-1])

@@ -140,10 +140,10 @@ def _handing_over_early(
         device = affinity[op]
         if device is not None:
             parts.append(Part(device, tuple(pieces[op])))
-    return _join_twins(parts, preds)
+    return _join_equal_parts(parts, preds)
 
 
-def _join_twins(
+def _join_equal_parts(
     parts: Sequence[Part[Device]], preds: Sequence[Sequence[int]]
 ) -> list[Part[Device]]:
     """Joins parts of one device with the same neighbours before and after, if they have any."""
@@ -159,11 +159,11 @@ def _join_twins(
     joined: dict[Hashable, list[int]] = {}
     for index, part in enumerate(parts):
         alone = not before[index] and not after[index]
-        twins = index if alone else (part.device, frozenset(before[index]), frozenset(after[index]))
-        joined.setdefault(twins, []).append(index)
+        equal = index if alone else (part.device, frozenset(before[index]), frozenset(after[index]))
+        joined.setdefault(equal, []).append(index)
     return [
-        Part(parts[twins[0]].device, tuple(sorted(op for i in twins for op in parts[i].ops)))
-        for twins in joined.values()
+        Part(parts[equal[0]].device, tuple(sorted(op for i in equal for op in parts[i].ops)))
+        for equal in joined.values()
     ]
 
 

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 Query = Callable[[str], QueryResult]
 """Asks a device, named as the user spelled it, about the whole model."""
 
-Wishes = Mapping[int, tuple[str, Reason]]
+PreferredDevices = Mapping[int, tuple[str, Reason]]
 """Operation to the device that a plan chose for it, and why."""
 
 
@@ -41,10 +41,10 @@ class Placement:
     refused: list[dict[str, Reason]]
     pinned_elsewhere: list[int] = field(default_factory=list)
 
-    def follows(self, wishes: Wishes) -> bool:
+    def follows(self, preferred: PreferredDevices) -> bool:
         """Whether each operation that needs a place has the one that is wished for it."""
         homes = self.device
-        return all(homes[op] in (None, device) for op, (device, _) in wishes.items())
+        return all(homes[op] in (None, device) for op, (device, _) in preferred.items())
 
 
 def place(
@@ -55,7 +55,7 @@ def place(
     welcomes: Callable[[str], bool],
     excluded: Mapping[tuple[int, str], Reason],
     strict: bool,
-    wishes: Wishes = MappingProxyType({}),
+    preferred: PreferredDevices = MappingProxyType({}),
 ) -> Placement:
     """Gives every operation the first device that takes it, or the one that it is pinned to.
 
@@ -69,14 +69,14 @@ def place(
         welcomes: Whether operations that compute nothing may follow their neighbours to a device.
         excluded: Operations that a device claimed and then could not compile, with the reason.
         strict: Raise instead of moving a pinned operation.
-        wishes: Operation to the device that a plan chose for it and why; pins are stronger.
+        preferred: Operation to the device that a plan chose for it and why; pins are stronger.
 
     Raises:
         UnsupportedOpError: No device takes an operation, or a hard pin cannot be kept; every
             device's reason is in the message.
     """
     verdict = _verdicts(graph, query, excluded)
-    result = _by_first_answer(graph, devices, pins, wishes, verdict)
+    result = _by_first_answer(graph, devices, pins, preferred, verdict)
     _enforce_hard_pins(graph, result, pins)
     homeless = [op for op, home in enumerate(result.device) if home is None and graph.live[op]]
     if homeless:
@@ -85,7 +85,7 @@ def place(
     moved = follow(
         graph,
         result.device,
-        [op not in pins and op not in wishes for op in range(len(result.device))],
+        [op not in pins and op not in preferred for op in range(len(result.device))],
         lambda op, device: welcomes(device) and verdict(op, device) is None,
         devices,
     )
@@ -124,7 +124,7 @@ def _by_first_answer(
     graph: OpGraph,
     devices: Sequence[str],
     pins: Mapping[int, Pin],
-    wishes: Wishes,
+    preferred: PreferredDevices,
     verdict: Verdict,
 ) -> Placement:
     """Every operation on the first device that takes it, if there is one: its pin's, its wish's."""
@@ -136,7 +136,7 @@ def _by_first_answer(
         if not graph.live[op]:
             result.reason[op] = Reason(ReasonCode.UNUSED, "no output depends on it")
             continue
-        pin, wish = pins.get(op), wishes.get(op)
+        pin, wish = pins.get(op), preferred.get(op)
         chosen = [device for device in (pin and pin.device, wish and wish[0]) if device]
         for device in dict.fromkeys([*chosen, *devices]):
             refusal = verdict(op, device)

@@ -70,7 +70,7 @@ def gather(
     if properties.HETERO_PLACEMENT_LOCK:
         path = Path(properties.HETERO_PLACEMENT_LOCK)
         locked = _from_lock(path, model, wiring, devices, ask)
-        free = {op for wishes, _ in locked.replicas for op in wishes}
+        free = {op for preferred, _ in locked.replicas for op in preferred}
         pins = {op: pin for op, pin in pins.items() if op not in free} | {**locked.pins}
         notes += locked.notes
         replicas = locked.replicas
@@ -175,9 +175,9 @@ def _from_lock(
         here = [spelled[device] for device in lock.devices_of(op)]
         known = [device for device in here if device is not None]
         if op in names and len(known) > 1:
-            for (wishes, _), device in zip(replicas, here, strict=True):
+            for (preferred, _), device in zip(replicas, here, strict=True):
                 if device is not None:
-                    wishes[names[op]] = device
+                    preferred[names[op]] = device
         elif op in names and known:
             pins[names[op]] = Pin(known[0], f"placement lock '{path.name}'", hard=False)
     told = [f"Placement lock '{path.name}': {line}" for line in lines]

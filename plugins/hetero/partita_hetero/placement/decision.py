@@ -9,12 +9,12 @@ from typing import Any
 from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
 from partita_hetero.options.sample_shapes import Shape
-from partita_hetero.placement.by_priority import Wishes
+from partita_hetero.placement.by_priority import PreferredDevices
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class DeviceAlternative:
     """An operation on another device than the one that it got.
 
     Attributes:
@@ -35,40 +35,40 @@ class Replica:
     """The model on other devices, for some of the requests.
 
     Attributes:
-        wishes: Operation to device and reason, for the same operations as those of the choice.
+        preferred: Operation to device and reason, for the same operations as those of the choice.
         share: The part of the requests that it should get.
     """
 
-    wishes: Wishes
+    preferred: PreferredDevices
     share: float
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenPlacement:
     """Where operations go, and how that was found.
 
     Attributes:
-        wishes: Operation to device and reason; operations that are missing go by priority.
+        preferred: Operation to device and reason; operations that are missing go by priority.
         decision: What was compared; ``None`` if nothing was.
         predicted: The run that the cost model foresees, if it was asked.
         elsewhere: For each operation what it would cost elsewhere.
         shapes: Input to the shape that it was found for, where input shapes vary.
         keeps_limits: Whether memory limits were counted when it was found.
-        replicas: The model on further devices; ``wishes`` get the requests that these leave.
+        replicas: The model on further devices; ``preferred`` get the requests that these leave.
     """
 
-    wishes: Wishes
+    preferred: PreferredDevices
     decision: Decision | None
     predicted: Timeline | None = None
-    elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
+    elsewhere: Mapping[int, DeviceAlternative] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     keeps_limits: bool = False
     replicas: Sequence[Replica] = ()
 
     @property
-    def every(self) -> tuple[Wishes, ...]:
+    def every(self) -> tuple[PreferredDevices, ...]:
         """The wishes of all replicas, the first one's first."""
-        return (self.wishes, *(one.wishes for one in self.replicas))
+        return (self.preferred, *(one.preferred for one in self.replicas))
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -77,18 +77,18 @@ class Choice:
         return (1.0 - sum(others), *others)
 
 
-def store(choice: Choice) -> dict[str, Any]:
+def store(choice: ChosenPlacement) -> dict[str, Any]:
     """As plain data."""
     return {
-        "wishes": _stored(choice.wishes),
-        "replicas": [[_stored(one.wishes), one.share] for one in choice.replicas],
+        "wishes": _stored(choice.preferred),
+        "replicas": [[_stored(one.preferred), one.share] for one in choice.replicas],
         "decision": None if choice.decision is None else asdict(choice.decision),
         "elsewhere": [[op, *astuple(other)] for op, other in choice.elsewhere.items()],
         "predicted": None if choice.predicted is None else asdict(choice.predicted),
     }
 
 
-def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
+def restore(data: Mapping[str, Any], ops: int) -> ChosenPlacement | None:
     """What :func:`store` made; ``None`` if it is something else, and then all is decided anew.
 
     Args:
@@ -96,10 +96,10 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
         ops: How many operations the model has.
     """
     try:
-        wishes = _restored(data["wishes"])
+        preferred = _restored(data["wishes"])
         replicas = [Replica(_restored(one), float(share)) for one, share in data["replicas"]]
         decision = replace(Decision.from_dict(data["decision"]), from_database=True)
-        elsewhere = {int(op): Elsewhere(*facts) for op, *facts in data["elsewhere"]}
+        elsewhere = {int(op): DeviceAlternative(*facts) for op, *facts in data["elsewhere"]}
         predicted = data["predicted"]
         if predicted is not None:
             spans = tuple(Span(**span) for span in predicted["spans"])
@@ -108,16 +108,16 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
             )
     except (KeyError, TypeError, ValueError):
         return None
-    every = [wishes, *(one.wishes for one in replicas)]
+    every = [preferred, *(one.preferred for one in replicas)]
     if not all(0 <= op < ops for one in every for op in one):
         return None
-    choice = Choice(wishes, decision, predicted, elsewhere, replicas=replicas)
+    choice = ChosenPlacement(preferred, decision, predicted, elsewhere, replicas=replicas)
     return choice if all(share > 0 for share in choice.shares) else None
 
 
-def _stored(wishes: Wishes) -> list[list[int | str]]:
+def _stored(preferred: PreferredDevices) -> list[list[int | str]]:
     return [
-        [op, device, str(reason.code), reason.detail] for op, (device, reason) in wishes.items()
+        [op, device, str(reason.code), reason.detail] for op, (device, reason) in preferred.items()
     ]
 
 

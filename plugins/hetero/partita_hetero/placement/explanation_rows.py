@@ -9,14 +9,14 @@ from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.placement.decision import Choice
+from partita_hetero.placement.decision import ChosenPlacement
 
 
 def rows(
     wiring: OpGraph,
     placement: Placement,
     pieces: Sequence[Submodel],
-    choice: Choice | None,
+    choice: ChosenPlacement | None,
     devices: Sequence[str],
     answers: Mapping[str, QueryResult],
 ) -> list[OpPlacement]:
@@ -35,7 +35,7 @@ def rows(
     for op, node in enumerate(wiring.nodes):
         device, reason, refused = placement.device[op], placement.reason[op], placement.refused[op]
         known = choice.elsewhere.get(op) if choice is not None else None
-        planned = choice is not None and device == choice.wishes.get(op, ("",))[0]
+        planned = choice is not None and device == choice.preferred.get(op, ("",))[0]
         if known is not None and planned:
             other, extra, own, change = known.device, known.extra_us, known.own_us, known.change
         else:

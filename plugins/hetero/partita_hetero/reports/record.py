@@ -13,7 +13,7 @@ from partita_hetero.planner.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class CostThere:
+class DeviceCost:
     """What an operation takes on a device.
 
     Attributes:
@@ -57,7 +57,7 @@ class Operation:
     why: str
     next_best: str
     change: str
-    elsewhere: Mapping[str, CostThere] = field(default_factory=dict)
+    elsewhere: Mapping[str, DeviceCost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.reports.record import (
-    CostThere,
     Crossing,
+    DeviceCost,
     Operation,
     PartRecord,
     PlacementRecord,
@@ -60,11 +60,11 @@ def op_bytes(graph: OpGraph, sizes: Mapping[str, int | None]) -> list[int | None
     return found
 
 
-def costs_elsewhere(problem: Problem) -> dict[str, dict[str, CostThere]]:
+def costs_elsewhere(problem: Problem) -> dict[str, dict[str, DeviceCost]]:
     """What tasks cost on each device that takes them, by the name of the task's operation."""
     return {
         task.name: {
-            device.name: CostThere(cost.us, cost.source == "measured")
+            device.name: DeviceCost(cost.us, cost.source == "measured")
             for device, cost in zip(problem.devices, task.costs, strict=True)
             if cost.us is not None
         }
@@ -78,7 +78,7 @@ def run_record(
     runs: Sequence[Run],
     explanation: Explanation,
     nbytes: Sequence[int | None],
-    elsewhere: Mapping[str, Mapping[str, CostThere]],
+    elsewhere: Mapping[str, Mapping[str, DeviceCost]],
     predicted: Timeline | None,
     facts: Mapping[str, str],
 ) -> PlacementRecord:
@@ -130,7 +130,7 @@ def _operations(
     run: Run,
     explanation: Explanation,
     nbytes: Sequence[int | None],
-    elsewhere: Mapping[str, Mapping[str, CostThere]],
+    elsewhere: Mapping[str, Mapping[str, DeviceCost]],
 ) -> list[Operation]:
     names = {op.name for op in explanation.ops}
     times: dict[str, float] = {}

@@ -16,7 +16,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
 from partita_hetero.compile.pipeline import Compilation
-from partita_hetero.compile.replicas import Seats, for_seat
+from partita_hetero.compile.replicas import ReplicaBindings, for_seat
 from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.properties import HeteroProperties
@@ -88,7 +88,7 @@ class Failover:
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
         self.running = Running()
         self.measured: RunTimeline | None = None
-        self.seats = Seats()
+        self.seats = ReplicaBindings()
         self.assembly = compilation.assemble({}) if assembly is None else assembly
 
     @property

@@ -32,7 +32,7 @@ from partita.runtime.compiled_model import CompiledModel
 from partita_hetero.cost import clock
 from partita_hetero.cost.database import Database
 from partita_hetero.device_model import HeteroModel
-from partita_hetero.placement.by_priority import Placement, Wishes
+from partita_hetero.placement.by_priority import Placement, PreferredDevices
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.sized_model import sized_models
 
@@ -99,11 +99,11 @@ class Accuracy:
         self._exact: list[str] = []
         self._benches: dict[str, Bench] = {}
 
-    def fit(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> Fit:
+    def fit(self, preferred: PreferredDevices, out: Mapping[tuple[int, str], Reason]) -> Fit:
         """What must change so that the placement is within the budget.
 
         Args:
-            wishes: What a plan wants.
+            preferred: What a plan wants.
             out: What devices failed on.
 
         Raises:
@@ -111,21 +111,21 @@ class Accuracy:
             PartitaError: The reference cannot run the model.
         """
         with Database() as database:
-            key = self._key(wishes, out)
+            key = self._key(preferred, out)
             known = database.decision(key)
             if known is not None:
                 return self._recalled(known)
             what = f"bringing {self._compilation.model.name} within {self._budget:g}"
             with progress(what, None):
                 self._truth = self._bench(self._devices.names[0])
-                found = self._search(wishes, dict(out))
+                found = self._search(preferred, dict(out))
             database.add_decision(key, _stored(found))
             return found
 
-    def error(self, wishes: Wishes, out: Excluded) -> float:
+    def error(self, preferred: PreferredDevices, out: Excluded) -> float:
         """Of the placed model's outputs, run for real; infinite if it cannot run."""
         try:
-            outputs = CompiledModel(self._compiled(wishes, out))(self._feeds).to_dict()
+            outputs = CompiledModel(self._compiled(preferred, out))(self._feeds).to_dict()
         except PartitaError as error:
             _log.warning("The placed model cannot run on the samples: %s", error)
             return math.inf
@@ -134,9 +134,9 @@ class Accuracy:
             (relative_error(array, truth[name]) for name, array in outputs.items()), default=0.0
         )
 
-    def _seconds(self, wishes: Wishes, out: Excluded) -> float:
+    def _seconds(self, preferred: PreferredDevices, out: Excluded) -> float:
         """Median time of the placed model on the samples."""
-        request = CompiledModel(self._compiled(wishes, out)).create_infer_request()
+        request = CompiledModel(self._compiled(preferred, out)).create_infer_request()
         times = []
         for _ in range(_RUNS + 1):
             start = clock.seconds()
@@ -144,37 +144,37 @@ class Accuracy:
             times.append(clock.seconds() - start)
         return statistics.median(times[1:])  # the first one makes buffers
 
-    def _compiled(self, wishes: Wishes, out: Excluded) -> HeteroModel:
+    def _compiled(self, preferred: PreferredDevices, out: Excluded) -> HeteroModel:
         excluded = dict(out)
         while True:
-            placement = self._compilation.placer.place(excluded, wishes)
+            placement = self._compilation.placer.place(excluded, preferred)
             assembly = self._compilation.build(placement, excluded, [])
             if assembly is not None:
                 return HeteroModel(self._compilation, assembly)
 
     # ------------------------------------------------------------------------------ search
 
-    def _search(self, wishes: Wishes, out: Excluded) -> Fit:
+    def _search(self, preferred: PreferredDevices, out: Excluded) -> Fit:
         """Moves, and then casts; of the two that work the faster one."""
-        before = now = self.error(wishes, out)
+        before = now = self.error(preferred, out)
         moved: Fit | None = None
         seconds = math.inf
         least = now
         while now > self._budget:
             if moved is None:
-                moves = self._moves(self._compilation.placer.place(out, wishes), out)
-                count, error = self._fewest(moves, wishes, out)
+                moves = self._moves(self._compilation.placer.place(out, preferred), out)
+                count, error = self._fewest(moves, preferred, out)
                 least = min(least, error)
                 if count is not None:
                     moved = self._found(_merged(moves[:count]), error, before)
-                    seconds = self._seconds(wishes, {**out, **moved.excluded})
+                    seconds = self._seconds(preferred, {**out, **moved.excluded})
             device = self._to_raise()
             if device is None:
                 break
             self._raise(device)
-            now = self.error(wishes, out)
+            now = self.error(preferred, out)
             least = min(least, now)
-        if now <= self._budget and (moved is None or self._seconds(wishes, out) < seconds):
+        if now <= self._budget and (moved is None or self._seconds(preferred, out) < seconds):
             return self._found({}, now, before)
         if moved is None:
             raise self._infeasible(least)
@@ -214,18 +214,18 @@ class Accuracy:
         return Fit(excluded, tuple(raised), error, notes)
 
     def _fewest(
-        self, moves: Sequence[Excluded], wishes: Wishes, out: Excluded
+        self, moves: Sequence[Excluded], preferred: PreferredDevices, out: Excluded
     ) -> tuple[int | None, float]:
         """How many of the moves it takes, and the error then; ``None`` if all are not enough."""
         if not moves:
             return None, math.inf
         low, high = 0, len(moves)
-        best = self.error(wishes, {**out, **_merged(moves)})
+        best = self.error(preferred, {**out, **_merged(moves)})
         if best > self._budget:
             return None, best
         while high - low > 1:
             middle = (low + high) // 2
-            error = self.error(wishes, {**out, **_merged(moves[:middle])})
+            error = self.error(preferred, {**out, **_merged(moves[:middle])})
             if error <= self._budget:
                 high, best = middle, error
             else:
@@ -365,7 +365,7 @@ class Accuracy:
         pin = self._compilation.placer.constraints.pins.get(op)
         return pin is not None and pin.hard and pin.device == device
 
-    def _key(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> str:
+    def _key(self, preferred: PreferredDevices, out: Mapping[tuple[int, str], Reason]) -> str:
         """What two compiles must agree in to need the same."""
         compilation, core = self._compilation, self._devices.core
         digest = hashlib.blake2b(digest_size=16)
@@ -390,7 +390,7 @@ class Accuracy:
             ),
             str(core.fingerprint(self._against, {})),
             f"{self._budget!r}",
-            str(sorted((op, device) for op, (device, _) in wishes.items())),
+            str(sorted((op, device) for op, (device, _) in preferred.items())),
             str(
                 sorted((op, pin.device) for op, pin in compilation.placer.constraints.pins.items())
             ),

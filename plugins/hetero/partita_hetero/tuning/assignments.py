@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from partita.contract.query import Reason, ReasonCode
 from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.cost.cost_table import CostTable
-from partita_hetero.placement.by_priority import Placement, Wishes
+from partita_hetero.placement.by_priority import Placement, PreferredDevices
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.simulation.plan import Objective
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
@@ -34,7 +34,7 @@ class Assignments:
         number = self._numbers
         return [number[placement.device[one.ops[-1]] or ""] for one in self._table.groups]
 
-    def wishes(self, assignment: Sequence[int], why: Sequence[Reason] = ()) -> Wishes:
+    def preferred(self, assignment: Sequence[int], why: Sequence[Reason] = ()) -> PreferredDevices:
         """The device of each operation, with a reason.
 
         Args:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from partita.contract.explanation import Decision
 from partita_hetero.compile.replicas import replicated
 from partita_hetero.cost.cost_table import CostTable
-from partita_hetero.placement.decision import Choice, Elsewhere, Replica
+from partita_hetero.placement.decision import ChosenPlacement, DeviceAlternative, Replica
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
 from partita_hetero.planner.simulation.plan import Objective, Plan
@@ -31,7 +31,7 @@ def explained_choice(
     table: CostTable,
     assignments: Assignments,
     objective: Objective,
-) -> Choice:
+) -> ChosenPlacement:
     """The kept placement, with a reason for each operation and the run that is foreseen.
 
     Args:
@@ -48,23 +48,23 @@ def explained_choice(
     order = tuple(range(len(assignment)))
     plan = Plan(tuple(assignment), objective, value, 0.0, chosen.name, order, timeline)
     why = reasons(problem, plan, EXPLAINING_SECONDS, RUNS_DECIDED)
-    wishes = assignments.wishes(assignment, [one.reason for one in why])
+    preferred = assignments.preferred(assignment, [one.reason for one in why])
     elsewhere = _elsewhere(table, problem, why)
-    first = Choice(wishes, decision, timeline, elsewhere)
+    first = ChosenPlacement(preferred, decision, timeline, elsewhere)
     if not chosen.is_replicated:
         return first
     return _replicated_choice(chosen, first, table, assignments)
 
 
 def _replicated_choice(
-    chosen: Entry, first: Choice, table: CostTable, assignments: Assignments
-) -> Choice:
+    chosen: Entry, first: ChosenPlacement, table: CostTable, assignments: Assignments
+) -> ChosenPlacement:
     """The choice of the first replica with the others; for what each has, one reason."""
-    every = [assignments.wishes(assignments.of(one)) for one in chosen.replica_set.placements]
-    names = {op: dict.fromkeys(wishes[op][0] for wishes in every) for op in table.home}
+    every = [assignments.preferred(assignments.of(one)) for one in chosen.replica_set.placements]
+    names = {op: dict.fromkeys(preferred[op][0] for preferred in every) for op in table.home}
     moved = {op: replicated(where) for op, where in names.items() if len(where) > 1}
     reasoned = [
-        {op: (device, moved.get(op, first.wishes[op][1])) for op, (device, _) in one.items()}
+        {op: (device, moved.get(op, first.preferred[op][1])) for op, (device, _) in one.items()}
         for one in every
     ]
     elsewhere = {
@@ -73,18 +73,18 @@ def _replicated_choice(
     }
     shares = chosen.replica_set.shares
     others = [Replica(*pair) for pair in zip(reasoned[1:], shares[1:], strict=True)]
-    return replace(first, wishes=reasoned[0], elsewhere=elsewhere, replicas=others)
+    return replace(first, preferred=reasoned[0], elsewhere=elsewhere, replicas=others)
 
 
 def _elsewhere(
     table: CostTable, problem: Problem, why: Sequence[TaskReason]
-) -> dict[int, Elsewhere]:
+) -> dict[int, DeviceAlternative]:
     """What each operation, with those that share its device, would cost on the next one."""
-    found: dict[int, Elsewhere] = {}
+    found: dict[int, DeviceAlternative] = {}
     for group, one in zip(table.groups, why, strict=True):
         other = one.alternative
         name = "" if other is None else problem.devices[other.device].name
         extra = None if other is None else other.extra_us
-        there = Elsewhere(one.own_us, name, extra, one.change)
+        there = DeviceAlternative(one.own_us, name, extra, one.change)
         found |= dict.fromkeys(group.ops, there)
     return found

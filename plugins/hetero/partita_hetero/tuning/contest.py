@@ -13,8 +13,8 @@ from partita.contract.query import Reason
 from partita.errors import PLUGIN_FAILURES, InferError, PartitaError, in_words
 from partita_hetero.compile.replicas import ReplicaSet, replicas_name, replicated
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
-from partita_hetero.placement.by_priority import Placement, Wishes
-from partita_hetero.placement.decision import Choice
+from partita_hetero.placement.by_priority import Placement, PreferredDevices
+from partita_hetero.placement.decision import ChosenPlacement
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.tuning.assignments import Assignments
@@ -128,8 +128,8 @@ class Contest:
         Args:
             assignment: Device index of each task.
         """
-        wishes = self._assignments.wishes(assignment)
-        entry = self._enter(PLAN, lambda: self._placed(wishes))
+        preferred = self._assignments.preferred(assignment)
+        entry = self._enter(PLAN, lambda: self._placed(preferred))
         if entry is not None:
             self.correct_entry(entry)
         return entry is not None
@@ -157,7 +157,7 @@ class Contest:
         for found in replications(homes, groups):
             self._enter("", functools.partial(self._replicated, found))
 
-    def enter_present(self, name: str, choice: Choice) -> None:
+    def enter_present(self, name: str, choice: ChosenPlacement) -> None:
         """A placement that the model has already, for other shapes; others must beat it surely."""
 
         def place() -> ReplicaSet:
@@ -179,12 +179,12 @@ class Contest:
         for entry in self._entries.values():
             entry.close()
 
-    def settle(self, plan: Plan | None) -> Choice:
+    def settle(self, plan: Plan | None) -> ChosenPlacement:
         """Lets all that work race, and keeps the fastest."""
         chosen, decision = self._raced(plan)
         self.close()
         if chosen is None:
-            return Choice({}, decision)
+            return ChosenPlacement({}, decision)
         problem, costs = self._corrected(chosen), (self._table, self._assignments)
         return explained_choice(chosen, decision, problem, *costs, self._objective)
 
@@ -218,22 +218,26 @@ class Contest:
         """The problem with costs as the chosen placement's runs corrected them."""
         return self._table.problem({**self.scales, **chosen.scales}, chosen.overhead)
 
-    def _placed(self, wishes: Wishes, order: Sequence[str] | None = None) -> ReplicaSet:
-        return ReplicaSet.single(self._compilation.placer.place(self._out, wishes, order))
+    def _placed(
+        self, preferred: PreferredDevices, order: Sequence[str] | None = None
+    ) -> ReplicaSet:
+        return ReplicaSet.single(self._compilation.placer.place(self._out, preferred, order))
 
     def _replicated(self, found: Replication) -> ReplicaSet | None:
         """The placement on each device that it can be had on; ``None`` if that is less than two."""
         placer, problem = self._compilation.placer, self.problem()
         placements = []
-        reason = replicated(found.twins)
+        reason = replicated(found.interchangeable)
         for homes in found.every():
-            wishes = {op: (home, reason) for op, home in homes.items()}
+            preferred = {op: (home, reason) for op, home in homes.items()}
             try:
-                placement = placer.place(self._out, wishes)
+                placement = placer.place(self._out, preferred)
             except PartitaError as error:
                 _log.info("no replica: %s", error)
                 continue
-            if placement.follows(wishes) and is_possible(problem, self._assignments.of(placement)):
+            if placement.follows(preferred) and is_possible(
+                problem, self._assignments.of(placement)
+            ):
                 placements.append(placement)
         if len(placements) < 2:
             return None

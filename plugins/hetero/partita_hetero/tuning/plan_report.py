@@ -28,7 +28,7 @@ from partita_hetero.tuning.scheduler import ROUNDS, Scheduler, solve_warm
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PlanOptions:
     """What a person asks of a plan.
 
     Attributes:
@@ -106,19 +106,19 @@ class Planned:
         )
 
 
-def make_plan(problem: Problem, wishes: Wishes) -> Planned:
+def make_plan(problem: Problem, options: PlanOptions) -> Planned:
     """Solves a problem under what a person asks of it.
 
     Raises:
         PlanError: A wish names a device or an operation that is not there.
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
-    problem = _wished(problem, wishes)
-    groups = alike(problem) if wishes.objective == "THROUGHPUT" else []
-    seconds = wishes.time_limit_s / (len(groups) + 1)
+    problem = _constrained(problem, options)
+    groups = alike(problem) if options.objective == "THROUGHPUT" else []
+    seconds = options.time_limit_s / (len(groups) + 1)
 
     def planned(one: Problem) -> Plan:
-        return solve(one, wishes.objective, seconds)
+        return solve(one, options.objective, seconds)
 
     plan = planned(problem)
     if groups:
@@ -128,7 +128,7 @@ def make_plan(problem: Problem, wishes: Wishes) -> Planned:
     return Planned(problem, plan, why, summarize(problem, plan, why))
 
 
-def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
+def race_plans(scheduler: Scheduler, options: PlanOptions) -> Planned:
     """Measures, plans, runs what was planned and what needs no plan, and keeps what is fastest.
 
     The bound that it comes with holds for the table of costs, as all runs corrected them: of what
@@ -139,13 +139,13 @@ def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
         InferError: No placement could be run.
     """
-    seconds = wishes.time_limit_s / (ROUNDS + 1)
+    seconds = options.time_limit_s / (ROUNDS + 1)
 
     def planned(problem: Problem) -> Plan:
-        return solve_warm(_wished(problem, wishes), wishes.objective, seconds)
+        return solve_warm(_constrained(problem, options), options.objective, seconds)
 
     outcome = scheduler.race(planned)
-    problem = _wished(outcome.problem, wishes)
+    problem = _constrained(outcome.problem, options)
     ideal = planned(problem)
     assignments = [outcome.assignment, *outcome.replicas]
     plan = _plan_of(problem, ideal, assignments, outcome.shares, outcome.kept.name)
@@ -211,9 +211,9 @@ def _with_shared_tasks(problem: Problem, plan: Plan, why: Sequence[TaskReason]) 
     return told
 
 
-def _wished(problem: Problem, wishes: Wishes) -> Problem:
+def _constrained(problem: Problem, options: PlanOptions) -> Problem:
     """The problem under what a person asks."""
-    if wishes.devices:
-        problem = constraints.with_devices(problem, wishes.devices)
-    problem = constraints.with_memory(problem, wishes.memory)
-    return constraints.with_rules(problem, wishes.rules)
+    if options.devices:
+        problem = constraints.with_devices(problem, options.devices)
+    problem = constraints.with_memory(problem, options.memory)
+    return constraints.with_rules(problem, options.rules)

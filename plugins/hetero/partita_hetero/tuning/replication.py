@@ -36,17 +36,17 @@ class Replication:
     Attributes:
         homes: The placement: operation, or task, to device.
         device: The one of its devices that others stand for.
-        twins: All devices that can, this one among them.
+        interchangeable: All devices that can, this one among them.
     """
 
     homes: Mapping[int, str]
     device: str
-    twins: Sequence[str]
+    interchangeable: Sequence[str]
 
     def every(self) -> Iterator[dict[int, str]]:
         """For each of the devices, where operations are then."""
-        for twin in self.twins:
-            yield {op: twin if home == self.device else home for op, home in self.homes.items()}
+        for device in self.interchangeable:
+            yield {op: device if home == self.device else home for op, home in self.homes.items()}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Replicas:
     value_us: float
 
 
-def twins_of(devices: DeviceList, names: Iterable[str]) -> list[list[str]]:
+def interchangeable_devices(devices: DeviceList, names: Iterable[str]) -> list[list[str]]:
     """Devices between which results do not differ by chance: groups of two or more.
 
     They are of one plugin and one kind, and compute with the same properties, precision among them.

@@ -24,14 +24,14 @@ from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import direct_cost, link_costs, works_on_host
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.options.sample_shapes import describe
-from partita_hetero.placement.decision import Choice, restore, store
+from partita_hetero.placement.decision import ChosenPlacement, restore, store
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.contest import Contest, Outcome
 from partita_hetero.tuning.profiler import Profile
-from partita_hetero.tuning.replication import twins_of
+from partita_hetero.tuning.replication import interchangeable_devices
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.sized_model import SizedModel
 
@@ -66,7 +66,7 @@ class Scheduler:
         sized: SizedModel,
         out: Excluded,
         remarks: list[str],
-        present: Sequence[Choice] = (),
+        present: Sequence[ChosenPlacement] = (),
     ) -> None:
         self._compilation = compilation
         self._sized = sized
@@ -82,15 +82,17 @@ class Scheduler:
     def _samples(self) -> Samples:
         return Samples(self._sized.model, self._devices.properties.HETERO_SAMPLE_INPUTS)
 
-    def choose(self) -> Choice:
+    def choose(self) -> ChosenPlacement:
         """The placement that is fastest, from the database if it was found before."""
         return replace(self._chosen(), shapes=self._sized.shapes)
 
-    def _chosen(self) -> Choice:
+    def _chosen(self) -> ChosenPlacement:
         obstacle = self._obstacle()
         if obstacle:
             _log.warning("%s", obstacle)
-            return Choice({}, Decision(self._objective, "priority", [], None, False, [obstacle]))
+            return ChosenPlacement(
+                {}, Decision(self._objective, "priority", [], None, False, [obstacle])
+            )
         self._samples.tensors()  # wrong ones are an error now, not only when they are needed
         with Database() as database:
             devices = self._describe(database)
@@ -105,7 +107,9 @@ class Scheduler:
                 for index, refusals in enumerate(table.refusals)
             ):
                 note = f"COST has nothing to decide: {_settled_by(table)}."
-                return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
+                return ChosenPlacement(
+                    {}, Decision(self._objective, "priority", [], None, False, [note])
+                )
             with progress(self._doing, len(devices) + ROUNDS + 1) as advance:
                 choice = self._decide(table, database, advance)
             database.add_decision(key, store(choice))
@@ -182,7 +186,11 @@ class Scheduler:
     def _describe(self, database: Database) -> list[DeviceCosts]:
         """All devices that can get something: those of the list, and those of pins."""
         names = dict.fromkeys([*self._devices.names, *self._compilation.placer.pins.values()])
-        alike = {name: group[0] for group in twins_of(self._devices, names) for name in group}
+        alike = {
+            name: group[0]
+            for group in interchangeable_devices(self._devices, names)
+            for name in group
+        }
         described = []
         for name in names:
             info = self._core.device_info(name)
@@ -199,9 +207,9 @@ class Scheduler:
             "model": self._signatures.of_model,
             "varies": [*self._sized.shapes],
             "present": [
-                {str(op): device for op, (device, _) in wishes.items()}
+                {str(op): device for op, (device, _) in preferred.items()}
                 for one in self._present
-                for wishes in one.every
+                for preferred in one.every
             ],
             "devices": [device.key for device in devices],
             "executor": properties.HETERO_EXECUTOR,
@@ -273,7 +281,7 @@ class Scheduler:
 
     # ----------------------------------------------------------------------- the decision
 
-    def _decide(self, table: CostTable, database: Database, advance: Advance) -> Choice:
+    def _decide(self, table: CostTable, database: Database, advance: Advance) -> ChosenPlacement:
         steps = itertools.count(1)
         contest = self._contest(table, database, advance, steps)
         plan: Plan | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from partita.contract.query import Reason
 from partita_hetero.compile.replicas import replicated
-from partita_hetero.placement.decision import Choice, Replica
+from partita_hetero.placement.decision import ChosenPlacement, Replica
 
 if TYPE_CHECKING:
     from partita_hetero.compile.pipeline import Compilation
@@ -35,7 +35,7 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
         compilation.inexact = _within_budget(compilation, out, remarks)
 
 
-def _locked_choice(compilation: Compilation) -> list[Choice]:
+def _locked_choice(compilation: Compilation) -> list[ChosenPlacement]:
     """The replicas of a lock file; none where it has none."""
     wanted = compilation.placer.constraints.replicas
     if len(wanted) < 2:
@@ -44,10 +44,12 @@ def _locked_choice(compilation: Compilation) -> list[Choice]:
         Replica({op: (device, replicated([device])) for op, device in homes.items()}, share)
         for homes, share in wanted
     )
-    return [Choice(first.wishes, None, replicas=others)]
+    return [ChosenPlacement(first.preferred, None, replicas=others)]
 
 
-def _decoder_choice(compilation: Compilation, out: Excluded, remarks: list[str]) -> list[Choice]:
+def _decoder_choice(
+    compilation: Compilation, out: Excluded, remarks: list[str]
+) -> list[ChosenPlacement]:
     """The plan of a decoder; none where the model is another one.
 
     Raises:
@@ -67,7 +69,7 @@ def _choose(compilation: Compilation, out: Excluded, remarks: list[str]) -> None
     from partita_hetero.tuning.scheduler import Scheduler
     from partita_hetero.tuning.sized_model import sized_models
 
-    choices: list[Choice] = []
+    choices: list[ChosenPlacement] = []
     for sized in sized_models(compilation):
         choices.append(Scheduler(compilation, sized, out, remarks, choices).choose())
     compilation.choices = choices
@@ -83,8 +85,8 @@ def _within_budget(
     inexact: Excluded = {}
     for decisions_left in (2, 1, 0):
         changes = False
-        for wishes in compilation.choice.every if compilation.choice else ({},):
-            found = accuracy.fit(wishes, {**out, **inexact})
+        for preferred in compilation.choice.every if compilation.choice else ({},):
+            found = accuracy.fit(preferred, {**out, **inexact})
             inexact |= found.excluded
             changes |= bool(found.changes)
             remarks += [note for note in found.notes if note not in remarks]

@@ -21,7 +21,7 @@ from partita_opencl.device.host_memory import works_in_host_memory
 from partita_opencl.device.limits import limits_of
 from partita_opencl.device.run_turns import Turns
 from partita_opencl.drivers import cuda_trial, driver_trial, installed_drivers
-from partita_opencl.drivers.cuda_trial import OfCuda
+from partita_opencl.drivers.cuda_trial import CudaTrialResult
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
 from partita_opencl.drivers.installed_drivers import Driver
@@ -137,11 +137,11 @@ class Device:
                 self._cuda = (opened(self.handle, context, *self._cuda_options()),)
             return self._cuda[0]
 
-    def _cuda_options(self) -> OfCuda:
+    def _cuda_options(self) -> CudaTrialResult:
         """What was tried of CUDA; nothing in processes that try for their parent."""
         is_nvidias = self.handle.platform.name == trial.PLATFORM
         if not is_nvidias or driver_trial.has_adopted():
-            return OfCuda()
+            return CudaTrialResult()
         return cuda_trial.of_cuda(self.driver)
 
     def write(self, buffer: Any, array: np.ndarray[Any, Any], start: int = 0) -> None:

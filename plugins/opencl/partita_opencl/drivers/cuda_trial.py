@@ -21,7 +21,7 @@ SECONDS = 60.0
 """How long a driver may take for one stage of its trial, as `silence` counts it."""
 
 
-class OfCuda(NamedTuple):
+class CudaTrialResult(NamedTuple):
     """What the trial says.
 
     Attributes:
@@ -33,11 +33,11 @@ class OfCuda(NamedTuple):
     largest: int | None = None
 
 
-_trials: dict[Driver, Future[OfCuda]] = {}
+_trials: dict[Driver, Future[CudaTrialResult]] = {}
 _lock = threading.Lock()
 
 
-def begin(driver: Driver) -> Future[OfCuda]:
+def begin(driver: Driver) -> Future[CudaTrialResult]:
     """Begins the trial of an OpenCL driver, unless it has begun: what it will say."""
     with _lock:
         if driver in _trials:
@@ -47,7 +47,7 @@ def begin(driver: Driver) -> Future[OfCuda]:
     return found
 
 
-def of_cuda(driver: Driver) -> OfCuda:
+def of_cuda(driver: Driver) -> CudaTrialResult:
     """What the trial of an OpenCL driver says, once it has ended."""
     return begin(driver).result()
 
@@ -58,14 +58,14 @@ def forget() -> None:
         _trials.clear()
 
 
-def _decide(driver: Driver, found: Future[OfCuda]) -> None:
+def _decide(driver: Driver, found: Future[CudaTrialResult]) -> None:
     try:
         found.set_result(_verdict(driver))
     except BaseException as error:  # noqa: BLE001  # whoever waits raises it, whatever it is
         found.set_exception(error)
 
 
-def _verdict(driver: Driver) -> OfCuda:
+def _verdict(driver: Driver) -> CudaTrialResult:
     subject = f"CUDA beside OpenCL driver {driver.name}"
     marks = [*driver.marks(), trial.SOURCE, str(trial.IMPORTS)]
     kept = verdicts.read(subject, marks)
@@ -75,7 +75,7 @@ def _verdict(driver: Driver) -> OfCuda:
             verdicts.write(subject, marks, kept)
     largest = int(kept.facts.get("imports", 0))
     outcome = str(kept.facts.get("outcome", ""))
-    return OfCuda(outcome, None if largest >= trial.IMPORTS[-1] else largest)
+    return CudaTrialResult(outcome, None if largest >= trial.IMPORTS[-1] else largest)
 
 
 def _tried(driver: Driver) -> tuple[Verdict, bool]:

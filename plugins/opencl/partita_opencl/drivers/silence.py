@@ -12,7 +12,7 @@ _STANDSTILL = 1e-3
 """What computes less than this share of the time waits; looking for its parent takes that much."""
 
 
-class Silence:
+class SilenceTimer:
     """How long a process has said nothing.
 
     It is too long when the process has used up what it is allowed, by the clock and in processor

@@ -28,7 +28,7 @@ from partita.system import joint_work
 from partita.system.processor_time import group_seconds
 from partita_opencl.drivers import fork_server
 from partita_opencl.drivers.fork_server import Forked
-from partita_opencl.drivers.silence import Silence
+from partita_opencl.drivers.silence import SilenceTimer
 
 Json = dict[str, Any]
 Answer = Callable[[Json], None]
@@ -200,7 +200,7 @@ class TrialProcess:
         while not answered.wait(self._seconds / _LOOKS):
             computed = group_seconds(self.process.pid)
             if silence is None:
-                silence = Silence(self._seconds, began, computed)
+                silence = SilenceTimer(self._seconds, began, computed)
             if silence.is_too_long(time.monotonic(), computed) and not answered.is_set():
                 self.hangs = True
                 self._kill()

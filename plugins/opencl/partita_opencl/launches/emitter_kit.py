@@ -15,12 +15,12 @@ from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.launches.steps import (
     Chain,
     Counters,
-    Described,
     Fault,
     Launch,
     Line,
     Sizes,
-    Stall,
+    StallFlag,
+    TensorMapBuffer,
 )
 from partita_opencl.launches.work_sizes import Tuning, has_items
 from partita_opencl.tuning.database import C, choose
@@ -28,7 +28,7 @@ from partita_opencl.tuning.database import C, choose
 Options = tuple[tuple[str, str | int | None], ...]
 """Macros with their values."""
 
-Argument = Operand | np.generic | Array | Fault | Counters | Described
+Argument = Operand | np.generic | Array | Fault | Counters | TensorMapBuffer
 """What a step takes: an operand, a scalar, or a small array for an OpenCL vector."""
 
 
@@ -113,7 +113,7 @@ class Kit:
         file: str,
         kernel: str,
         sizes: Sizes,
-        *args: Argument | Stall | None,
+        *args: Argument | StallFlag | None,
         product: object = None,
         chosen: Any = (),
         **options: Any,
@@ -142,7 +142,7 @@ class Kit:
         self,
         generated: str,
         file: str,
-        args: Sequence[Argument | Stall | None],
+        args: Sequence[Argument | StallFlag | None],
         options: dict[str, str | int | None],
         chosen: Options = (),
     ) -> ProgramKey:

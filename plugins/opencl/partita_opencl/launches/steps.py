@@ -25,11 +25,11 @@ FAULT = Fault()
 """The argument for it; the engine reads the buffer after a run whose steps have it."""
 
 
-class Stall:
+class StallFlag:
     """Stands for the same buffer, whose second integer is set by groups that waited too long."""
 
 
-STALL = Stall()
+STALL = StallFlag()
 """The argument for it; the engine reads the buffer after a run whose steps have it."""
 
 REPORTS = 2
@@ -50,7 +50,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Joined:
+class ConcatenatedConstants:
     """Stands for a buffer that holds several constants, one behind another.
 
     Attributes:
@@ -86,7 +86,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Described:
+class TensorMapBuffer:
     """Stands for a buffer with what the copy engine is told of matrices; see ``tensor_map.cl``.
 
     One buffer for all of a kernel's, since a driver takes longer to launch one with more buffers.

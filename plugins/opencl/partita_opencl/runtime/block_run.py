@@ -18,7 +18,7 @@ from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.emitters.gemm import block_tiles
 from partita_opencl.emitters.gemm.block_tiles import FewRows, Placed
 from partita_opencl.launches.emitter_kit import Argument, f32, is_half
-from partita_opencl.launches.steps import STALL, Counters, Launch, Stall
+from partita_opencl.launches.steps import STALL, Counters, Launch, StallFlag
 from partita_opencl.launches.work_sizes import Tuning
 
 KERNEL = "block_run"
@@ -135,7 +135,7 @@ def _launch_of(run: Sequence[Placed], tuning: Tuning) -> block_tiles.RunLaunch:
     products = [placed.product for placed in run]
     tensors: dict[Operand, int] = {}
     records = np.zeros((len(run), _RECORD), np.int32)
-    weights: list[Argument | Stall | None] = []
+    weights: list[Argument | StallFlag | None] = []
     for number, (product, x, y) in enumerate(run):
         bias, residual = product.epilogue.bias, product.epilogue.residual
         at = [tensors.setdefault(tensor, len(tensors)) for tensor in (x, y)]

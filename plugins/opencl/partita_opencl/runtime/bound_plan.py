@@ -19,13 +19,20 @@ from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
 from partita_opencl.device.host_buffers import HostBuffers
-from partita_opencl.launches.steps import FAULT, REPORTS, STALL, Counters, Described, Joined
+from partita_opencl.launches.steps import (
+    FAULT,
+    REPORTS,
+    STALL,
+    ConcatenatedConstants,
+    Counters,
+    TensorMapBuffer,
+)
 from partita_opencl.runtime.commands import (
     Commands,
     CudaCommands,
     OpenClCommands,
     RequestQueue,
-    Single,
+    SingleItemKernel,
 )
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.request_buffers import RequestBuffers
@@ -90,9 +97,9 @@ class BoundPlan:
         self._slots = list(slots)
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
-        self._described_by: dict[Operand, list[Single]] = {}
-        self._describers: list[Single] = []
-        self._undescribed: set[Single] = set()  # those whose matrices are elsewhere now
+        self._described_by: dict[Operand, list[SingleItemKernel]] = {}
+        self._describers: list[SingleItemKernel] = []
+        self._undescribed: set[SingleItemKernel] = set()  # those whose matrices are elsewhere now
         self._reported = (
             device.pool.allocate(4 * REPORTS, np.zeros(REPORTS, np.int32))
             if plan.may_fault or plan.needs_device
@@ -284,7 +291,7 @@ class BoundPlan:
                 found.append(self._buffer(arg))
                 if not arg.is_constant and arg.root in self._changing:
                     self._uses.setdefault(arg.root, []).append((number, position))
-            elif isinstance(arg, Described):
+            elif isinstance(arg, TensorMapBuffer):
                 found.append(self._described(arg, step.args))
             elif isinstance(arg, (np.generic, np.ndarray)):
                 found.append(arg.tobytes())
@@ -292,15 +299,17 @@ class BoundPlan:
                 found.append(self._shared(arg))
         return found
 
-    def _described(self, how: Described, args: Sequence[Any]) -> Any:
+    def _described(self, how: TensorMapBuffer, args: Sequence[Any]) -> Any:
         """The buffer of a step's descriptions; they are written before the next run."""
-        buffer = self._device.pool.allocate(Described.BYTES * len(how.matrices))
+        buffer = self._device.pool.allocate(TensorMapBuffer.BYTES * len(how.matrices))
         program = self.plan.programs[how.program]
         for number, matrix in enumerate(how.matrices):
             operand: Operand = args[matrix.position]
             sizes = (matrix.columns, matrix.rows, matrix.pitch, matrix.high)
             numbers = [np.int32(value).tobytes() for value in (number, *sizes)]
-            describer = Single(program, "tensor_map", [buffer, self._buffer(operand), *numbers])
+            describer = SingleItemKernel(
+                program, "tensor_map", [buffer, self._buffer(operand), *numbers]
+            )
             self._describers.append(describer)
             self._undescribed.add(describer)
             if not operand.is_constant and operand.root in self._changing:
@@ -319,7 +328,7 @@ class BoundPlan:
         """The argument itself, or the request's buffer that it stands for."""
         if arg is FAULT or arg is STALL:
             return self._reported
-        if isinstance(arg, Joined):
+        if isinstance(arg, ConcatenatedConstants):
             return self.plan.constants.joined(arg)
         return self._counters if isinstance(arg, Counters) else arg
 

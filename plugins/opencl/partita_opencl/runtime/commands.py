@@ -31,7 +31,7 @@ class RequestQueue(NamedTuple):
     cuda: Stream | None = None
 
 
-class Single:
+class SingleItemKernel:
     """A kernel of one item that is launched now and then.
 
     Args:
@@ -71,7 +71,7 @@ class Commands(Protocol):
     def upload(self, buffer: Any, array: Array) -> None:
         """Copies an array of bytes to a buffer."""
 
-    def describe(self, single: Single) -> None:
+    def describe(self, single: SingleItemKernel) -> None:
         """Launches a kernel of one item."""
 
     def launch(self) -> None:
@@ -166,7 +166,7 @@ class OpenClCommands:
         copied = cl.enqueue_copy(self._queue, buffer, raw(array), is_blocking=False)
         self._copies.append(copied)
 
-    def describe(self, single: Single) -> None:
+    def describe(self, single: SingleItemKernel) -> None:
         """See :class:`Commands`."""
         single.by_opencl(self._queue)
 
@@ -265,7 +265,7 @@ class CudaCommands:
         self._arrays.append(array)
         self._used.write(_address(buffer), array)
 
-    def describe(self, single: Single) -> None:
+    def describe(self, single: SingleItemKernel) -> None:
         """See :class:`Commands`."""
         launch_once(self._side.cuda, single.kernel, single.arguments, self._used)
 

@@ -21,7 +21,14 @@ from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import is_loaded
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
-from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
+from partita_opencl.launches.steps import (
+    FAULT,
+    STALL,
+    ConcatenatedConstants,
+    Counters,
+    Launch,
+    TensorMapBuffer,
+)
 from partita_opencl.trials import rehearsal
 
 
@@ -70,7 +77,7 @@ class Constants:
         with self._lock:
             return sum(buffer.size for _, buffer in self._buffers.values())
 
-    def joined(self, constants: Joined) -> Any:
+    def joined(self, constants: ConcatenatedConstants) -> Any:
         """The buffer of several constants, which have none of their own."""
         operands = constants.operands
         if self._parent is not None and all(operand.lasting for operand in operands):
@@ -171,7 +178,7 @@ class Plan:
         )
         programs = [self.launch(step).program for step in self.steps]
         programs += [
-            a.program for step in self.steps for a in step.args if isinstance(a, Described)
+            a.program for step in self.steps for a in step.args if isinstance(a, TensorMapBuffer)
         ]
         self.programs = device.programs.get(programs)
         self._device = device
@@ -182,16 +189,23 @@ class Plan:
             for arg in step.args:
                 if isinstance(arg, Operand) and arg.is_constant:
                     self.constants.buffer(arg)
-                elif isinstance(arg, Joined):
+                elif isinstance(arg, ConcatenatedConstants):
                     self.constants.joined(arg)
 
     def _most_bytes(self) -> int:
         """What the device needs for its constants and slots, if it has none of them so far."""
         args = {
-            arg for step in self.steps for arg in step.args if isinstance(arg, Operand | Joined)
+            arg
+            for step in self.steps
+            for arg in step.args
+            if isinstance(arg, Operand | ConcatenatedConstants)
         }
-        constants = [arg for arg in args if isinstance(arg, Joined) or arg.is_constant]
-        bytes_of = (c.starts[-1] if isinstance(c, Joined) else c.nbytes for c in constants)
+        constants = [
+            arg for arg in args if isinstance(arg, ConcatenatedConstants) or arg.is_constant
+        ]
+        bytes_of = (
+            c.starts[-1] if isinstance(c, ConcatenatedConstants) else c.nbytes for c in constants
+        )
         return self.nbytes + sum(bytes_of)
 
     def was_loaded(self) -> bool:

@@ -18,7 +18,7 @@ from partita.lowering import NO_ACTIVATION, Operand, Step
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.emitters.gemm.matrix_units import Streamed
 from partita_opencl.launches.emitter_kit import f32, i32
-from partita_opencl.launches.steps import STALL, Counters, Joined, Launch
+from partita_opencl.launches.steps import STALL, ConcatenatedConstants, Counters, Launch
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.passes.half_precision import HALF, SINGLE
 from partita_opencl.tuning.product_tiles import (
@@ -193,8 +193,8 @@ class RunTable:
         self._tile = cuts[0].tile
         self._groups = groups
         self._makers = {step.args[4].root: number for number, step in enumerate(run)}
-        self._weights = Joined(tuple(step.args[1] for step in run))
-        self._biases = Joined(tuple(step.args[2] for step in run))
+        self._weights = ConcatenatedConstants(tuple(step.args[1] for step in run))
+        self._biases = ConcatenatedConstants(tuple(step.args[2] for step in run))
         outside = [o for step in run for o in _sources(step) if o.root not in self._makers]
         self._x = outside[0]
         self._done: list[set[int]] = []

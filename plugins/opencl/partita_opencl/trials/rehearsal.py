@@ -25,7 +25,7 @@ from partita_opencl.drivers import driver_trial, trial_seconds, verdicts
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.drivers.trial_process import Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
-from partita_opencl.launches.steps import Described, Launch
+from partita_opencl.launches.steps import Launch, TensorMapBuffer
 from partita_opencl.trials import rehearsed_launch, standing_processes
 from partita_opencl.trials.standing_processes import NoProcessError
 
@@ -268,7 +268,7 @@ def _launch(step: Step) -> Launch:
 def _digest(step: Step) -> str:
     """The digest of what the code of a launch depends on."""
     launch = _launch(step)
-    programs = launch.program, *(a.program for a in step.args if isinstance(a, Described))
+    programs = launch.program, *(a.program for a in step.args if isinstance(a, TensorMapBuffer))
     whole, group = launch.sizes
     return _code_digest(programs, launch.kernel, group, max(whole, default=0) < _SMALL_GRID)
 

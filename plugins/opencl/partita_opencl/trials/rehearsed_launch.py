@@ -20,10 +20,10 @@ from partita_opencl.launches.steps import (
     FAULT,
     REPORTS,
     STALL,
+    ConcatenatedConstants,
     Counters,
-    Described,
-    Joined,
     Launch,
+    TensorMapBuffer,
 )
 
 _TABLE_BYTES = 1 << 16
@@ -98,12 +98,12 @@ def _buffer(owner: Any) -> Json:
         return {"bytes": _NUMBER_BYTES * REPORTS}
     if isinstance(owner, Counters):
         return {"bytes": _NUMBER_BYTES * owner.count}
-    if isinstance(owner, Joined):
+    if isinstance(owner, ConcatenatedConstants):
         return {"bytes": owner.starts[-1]}
-    if isinstance(owner, Described):
+    if isinstance(owner, TensorMapBuffer):
         matrices = [(m.position, m.columns, m.rows, m.pitch, m.high) for m in owner.matrices]
         return {
-            "bytes": Described.BYTES * len(matrices),
+            "bytes": TensorMapBuffer.BYTES * len(matrices),
             "describer": _program(owner.program),
             "matrices": matrices,
         }

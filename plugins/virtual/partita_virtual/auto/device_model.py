@@ -10,7 +10,7 @@ from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
 from partita.model.model import Model
 from partita_virtual.auto.candidates import Candidates
-from partita_virtual.auto.choice import Chooser
+from partita_virtual.auto.device_selector import DeviceSelector
 from partita_virtual.auto.runner import AutoRunner
 from partita_virtual.members import Members, explained, states
 from partita_virtual.properties import AutoProperties
@@ -34,7 +34,7 @@ class AutoModel(DeviceModel):
     def __init__(self, model: Model, members: Members, state: Mapping[str, Any]) -> None:
         super().__init__(model, members.properties, members.own_name)
         candidates = Candidates(members, self.properties)
-        self._chooser = Chooser(model, candidates, self.properties, state)
+        self._chooser = DeviceSelector(model, candidates, self.properties, state)
 
     def create_runner(self) -> Runner:
         """A runner that follows the choice."""

@@ -13,7 +13,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
 from partita.errors import INPUT_FAULTS, PLUGIN_FAILURES, BoundCallEndedError, InferCancelledError
 from partita.tensors.tensor import Tensor
-from partita_virtual.auto.choice import Choice, Chooser
+from partita_virtual.auto.device_selector import DeviceSelector, SelectedDevice
 
 
 class AutoRunner(Runner):
@@ -24,10 +24,10 @@ class AutoRunner(Runner):
         falls_back: Whether another device gets what one has failed on.
     """
 
-    def __init__(self, chooser: Chooser, falls_back: bool) -> None:
+    def __init__(self, chooser: DeviceSelector, falls_back: bool) -> None:
         self._chooser = chooser
         self._falls_back = falls_back
-        self._choice: Choice | None = None
+        self._choice: SelectedDevice | None = None
         self._runner: Runner | None = None
         self._cancelled = False
 
@@ -37,7 +37,7 @@ class AutoRunner(Runner):
         """Runs on the present choice; on others after it, if it fails."""
         self._cancelled = False
         chooser = self._chooser
-        choice: Choice | None = chooser.present
+        choice: SelectedDevice | None = chooser.present
         failures: dict[str, BaseException] = {}
         while choice is not None:
             if self._cancelled:
@@ -58,7 +58,7 @@ class AutoRunner(Runner):
             return results
         raise next(iter(failures.values()))
 
-    def _on(self, choice: Choice) -> Runner:
+    def _on(self, choice: SelectedDevice) -> Runner:
         """Its runner for a choice, made if it is not the one that there is."""
         if self._runner is None or self._choice is not choice:
             fresh = choice.compiled.create_runner()
@@ -119,8 +119,8 @@ class AutoBoundCall(BoundCall):
     def __init__(
         self,
         runner: AutoRunner,
-        chooser: Chooser,
-        choice: Choice | None,
+        chooser: DeviceSelector,
+        choice: SelectedDevice | None,
         call: BoundCall,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],

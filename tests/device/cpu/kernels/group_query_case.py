@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from single_op import model_of, normal, run_shared
 
 from partita.lowering import Specializer, Target, lower_proto
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.machine_model import MachineModel
@@ -76,8 +76,8 @@ class Case:
 
     def native(self, level, threads, arithmetic=Arithmetic.F32):
         """What kernels of a level compute, on memory that holds NaN before."""
-        choice = Choice(MachineModel(level), arithmetic, threads)
-        specializer = Specializer(lower_proto(self.model()), Target(emitter_for, options=choice))
+        policy = PrecisionPolicy(MachineModel(level), arithmetic, threads)
+        specializer = Specializer(lower_proto(self.model()), Target(emitter_for, options=policy))
         with mock.patch.object(bound_program, "PARALLEL_WORK", 0):
             runner = GraphRunner(specializer, Team(threads))
             arrays = list(self.feeds().values())

@@ -16,8 +16,8 @@ from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
     Rotary,
+    RotatedQueries,
     Tokens,
-    Turned,
     append_kernel,
 )
 from partita_cpu.kernels.operator_table import emitter_for
@@ -342,7 +342,7 @@ def test_a_cache_that_grows_in_place_is_not_copied():
         *Rotary(nothing, nothing, np.zeros(1, np.int64)),
         *Norms(nothing, nothing, 0.0, 0.0),
         np.array([2, 3]),
-        *Turned(np.zeros(4, np.float32), np.zeros(16, np.float32)),
+        *RotatedQueries(np.zeros(4, np.float32), np.zeros(16, np.float32)),
         *(table, 1.0, 0, 1),
     )
     for part, old, row in zip(cache, kept, new[1:], strict=True):

@@ -13,7 +13,7 @@ from single_op import model_of, run_shared
 import partita
 from partita.errors import UnsupportedOpError
 from partita.lowering import Specializer, Target, lower_proto
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.kernels.operator_table import emitter_for
@@ -41,8 +41,8 @@ def model_and_feeds(mixture, x, logits, weights=None):
 def at_levels(model, feeds):
     """What the kernels of each level compute that the machine has, by three threads."""
     for level in isa.available():
-        choice = Choice(MachineModel(level), Arithmetic.F32, 3)
-        specializer = Specializer(lower_proto(model), Target(emitter_for, options=choice))
+        policy = PrecisionPolicy(MachineModel(level), Arithmetic.F32, 3)
+        specializer = Specializer(lower_proto(model), Target(emitter_for, options=policy))
         runner = GraphRunner(specializer, Team(3))
         with mock.patch.object(bound_program, "PARALLEL_WORK", 0):
             yield runner.run([*feeds.values()])[0].copy()

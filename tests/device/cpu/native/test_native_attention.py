@@ -13,7 +13,7 @@ from partita_cpu.nhwc.attention import attend_heads
 from partita_cpu.nhwc.attention_table import (
     ROOM,
     HeadSizes,
-    Lying,
+    HeadView,
     Mask,
     Scores,
     attention_table,
@@ -91,7 +91,7 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
     count = HeadSizes(*sizes)
     scores = Scores(0.25, [] if mask is None else [Mask.broadcast(mask, batches)], becomes_zero=1)
     table = attention_table(
-        level, arithmetic, count, [Lying(x, strides(x.shape, last)) for x in arrays], scores
+        level, arithmetic, count, [HeadView(x, strides(x.shape, last)) for x in arrays], scores
     )
     tensors = [guarded.array(x) for x in arrays]
     y = tensors[3]
@@ -127,8 +127,8 @@ def test_windows_of_one_product(level, arithmetic, cosine, size, half, guarded):
     x = guarded.array(product)
     shape = images * windows, rows, row
     y = guarded.array(np.full(shape, 7, np.uint16 if half else np.float32))
-    parts = [Lying(x, steps, start) for start in (0, row, 2 * row)]
-    parts.append(Lying(y, (rows * row, row, size)))
+    parts = [HeadView(x, steps, start) for start in (0, row, 2 * row)]
+    parts.append(HeadView(y, (rows * row, row, size)))
     masks = [
         Mask(of_heads, (0, 1, rows * rows, rows, 1)),
         Mask(of_windows, (rows * rows, windows, 0, rows, 1)),

@@ -14,7 +14,7 @@ from sampling import examples
 
 import partita
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels, byte_window_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
@@ -273,9 +273,11 @@ def test_lines_stay_within_their_memory(level, dtype, data):
         (0, *end),
         (1, *out),
     )
-    choice = Choice(MachineModel(level, caches=CACHES["smallest"]), Arithmetic.F32, threads)
+    policy = PrecisionPolicy(
+        MachineModel(level, caches=CACHES["smallest"]), Arithmetic.F32, threads
+    )
     shift = 0 if dtype == np.uint8 else 128
-    table = line_table(Window(*parts, 2), x.shape, outputs, shift, np.dtype(np.uint8), choice, 2)
+    table = line_table(Window(*parts, 2), x.shape, outputs, shift, np.dtype(np.uint8), policy, 2)
     guarded = Guarded()
     y = guarded.array(np.zeros((2, *out, outputs), np.uint8))
     memory = np.zeros(threads * int(table[THREAD_BYTES]), np.uint8)

@@ -6,7 +6,7 @@ import pytest
 
 from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc import channel_parts
 from partita_cpu.llvm.levels import EVERY
@@ -74,5 +74,5 @@ def test_how_many_parts(channels, kernel, width, parts):
         begin=begin, end=begin, out_height=width, out_width=width,
     )  # fmt: skip
     machine = MachineModel(EVERY["avx512"], 1, CacheSizes(48 << 10, 1 << 20, 16 << 20))
-    choice = Choice(machine, Arithmetic.F32, 1)
-    assert channel_parts.channel_parts(choice, images, Storage()) == parts
+    policy = PrecisionPolicy(machine, Arithmetic.F32, 1)
+    assert channel_parts.channel_parts(policy, images, Storage()) == parts

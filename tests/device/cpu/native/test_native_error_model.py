@@ -11,7 +11,7 @@ import pytest
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.error_model import FITTED, excess, predicted_error
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
@@ -94,9 +94,9 @@ SHAPES = [
 @pytest.mark.parametrize("computed", [False, True])
 @pytest.mark.parametrize("outputs", [31, 64, 128, 256, 511, 512, 2048])
 def test_once_a_sum_is_long_enough_for_three_products_longer_ones_are(images_of, computed, outputs):
-    choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
+    policy = PrecisionPolicy(MachineModel(AMX), Arithmetic.BF16X3, 2)
     chosen = [
-        choice.preferred_arithmetic(images_of(depth, outputs), computed) for depth in range(3, 1500)
+        policy.preferred_arithmetic(images_of(depth, outputs), computed) for depth in range(3, 1500)
     ]
     changes = [a for a, b in itertools.pairwise(chosen) if a is not b]
     assert changes in ([Arithmetic.F32, Arithmetic.BF16X6], [Arithmetic.F32], [])
@@ -106,9 +106,9 @@ def test_once_a_sum_is_long_enough_for_three_products_longer_ones_are(images_of,
 
 def test_sums_for_many_outputs_may_be_shorter():
     def shortest(outputs):
-        choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
+        policy = PrecisionPolicy(MachineModel(AMX), Arithmetic.BF16X3, 2)
         preferred = (
-            choice.preferred_arithmetic(Images.matrix(200, depth, outputs))
+            policy.preferred_arithmetic(Images.matrix(200, depth, outputs))
             for depth in range(3, 1500)
         )
         return next(n for n, found in enumerate(preferred, 3) if found is Arithmetic.BF16X3)

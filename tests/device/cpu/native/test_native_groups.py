@@ -31,8 +31,8 @@ LEVELS_OF_TILES = [level for level in float_levels() if level.native]
 @st.composite
 def convolutions(draw):
     """Of groups that several vectors, or parts of one, are made of."""
-    within = draw(st.sampled_from(GROUPS))
-    channels = within * draw(st.integers(2, 140 // within))
+    group_channels = draw(st.sampled_from(GROUPS))
+    channels = group_channels * draw(st.integers(2, 140 // group_channels))
     sizes = []
     for _ in range(2):
         kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
@@ -44,7 +44,7 @@ def convolutions(draw):
         sizes.append((size, kernel, stride, dilation, begin, end, out))
     size, *around, out = zip(*sizes, strict=True)
     batch = draw(st.integers(1, 2))
-    return Images(batch, *size, channels, channels, channels // within, *around, *out)
+    return Images(batch, *size, channels, channels, channels // group_channels, *around, *out)
 
 
 @pytest.mark.parametrize("level", LEVELS_OF_TILES)
@@ -58,17 +58,17 @@ def convolutions(draw):
 )
 def test_random_groups(level, images, seed, threads, caches, special):
     """Numbers that are not finite reach their group and no other, and the memory is theirs."""
-    within = images.channels // images.groups
-    if within > level.lanes:
+    group_channels = images.channels // images.groups
+    if group_channels > level.lanes:
         return
-    joined = replace(images, groups=1, within=within)
+    joined = replace(images, groups=1, merged_group_channels=group_channels)
     cut = plan(joined, MachineModel(level, 2, caches), Arithmetic.F32, threads)
     if cut.source is not Source.HALO:
         return
     rng = np.random.default_rng(seed)
     pixels = images.batch * images.height * images.width
     x = rng.standard_normal((pixels, images.channels)).astype(np.float32)
-    w = rng.standard_normal((images.outputs, within, *images.kernel)).astype(np.float32)
+    w = rng.standard_normal((images.outputs, group_channels, *images.kernel)).astype(np.float32)
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
     x[rng.integers(pixels), rng.integers(images.channels)] *= special
@@ -83,16 +83,18 @@ def test_random_groups(level, images, seed, threads, caches, special):
 
 
 @pytest.mark.parametrize("config", MODES)
-@pytest.mark.parametrize("within", GROUPS)
+@pytest.mark.parametrize("group_channels", GROUPS)
 @pytest.mark.parametrize("name", LEVELS)
-def test_whole_networks(name, within, config, monkeypatch):
+def test_whole_networks(name, group_channels, config, monkeypatch):
     """Strided, with an activation, a residual, a place among other channels, in 16 bits or not."""
     monkeypatch.setenv("PARTITA_CPU_ISA", name)
     made, emit = [], channel_groups.emit_product
     monkeypatch.setattr(
-        channel_groups, "emit_product", lambda *a: (made.append(a[2].within), emit(*a))
+        channel_groups,
+        "emit_product",
+        lambda *a: (made.append(a[2].merged_group_channels), emit(*a)),
     )
-    channels = 13 * within
+    channels = 13 * group_channels
     net = Net(2, 24, 17, 19)
     a = net.add("Relu", net.conv("x", 24, channels, 1))
     b = net.add("HardSwish", net.conv(a, channels, channels, group=13))
@@ -102,5 +104,7 @@ def test_whole_networks(name, within, config, monkeypatch):
     level, narrow = EVERY[name], "INFERENCE_PRECISION_HINT" in config
     rounds = narrow and level.dots_bfloat16
     check(net, net.conv(e, channels + 24, 8, 1), config=config, tolerance=3e-2 if rounds else 4e-6)
-    able = within <= level.lanes and not (rounds and within > channel_groups.ROUNDED)
-    assert made == ([within] * 3 if able else [])
+    able = group_channels <= level.lanes and not (
+        rounds and group_channels > channel_groups.ROUNDED
+    )
+    assert made == ([group_channels] * 3 if able else [])

@@ -11,9 +11,9 @@ from sampling import examples
 
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.deferred_packing import WaitingWeights
+from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.packing import pack
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
@@ -156,7 +156,7 @@ def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kerne
 )
 def test_weights_that_wait(threads, sizes, most):
     """Some large enough for both threads, some done before all are there."""
-    waiting, rng = WaitingWeights(threads, most), np.random.default_rng(5)
+    waiting, rng = DeferredWeights(threads, most), np.random.default_rng(5)
     found = []
     for outputs, channels, taps in sizes:
         around = (taps,) * 2, (1, 1), (1, 1), (0, 0), (0, 0)
@@ -176,14 +176,14 @@ def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, lar
     w[69, 49] = large
     cut = plan(Images.matrix(40, 70, 50), MachineModel(level), arithmetic, 2)
     assert pack(cut, w).size == 0 if arithmetic.in_bfloat16 else pack(cut, w).size
-    assert Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
+    assert PrecisionPolicy(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
     w[69, 49] = 3.39e38
     assert pack(cut, w).size
-    assert not Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
+    assert not PrecisionPolicy(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
 
 
 def test_what_packing_found_out_is_known():
-    choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
+    policy = PrecisionPolicy(MachineModel(AMX), Arithmetic.BF16X3, 2)
     w = np.ones((3, 4), np.float32)
-    choice.note(w, True)
-    assert choice.product_arithmetic(Images.matrix(64, 512, 512), w) is Arithmetic.F32
+    policy.note(w, True)
+    assert policy.product_arithmetic(Images.matrix(64, 512, 512), w) is Arithmetic.F32

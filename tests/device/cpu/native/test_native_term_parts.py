@@ -7,7 +7,7 @@ import pytest
 
 from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import depth_parts
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import EVERY
@@ -53,5 +53,5 @@ def test_terms_are_added_up_by_parts(level, residual, monkeypatch):
 )
 def test_how_many_parts(rows, terms, columns, parts):
     machine = MachineModel(EVERY["avx512"], 1, CacheSizes(48 << 10, 1 << 20, 16 << 20))
-    choice = Choice(machine, Arithmetic.F32, 1)
-    assert depth_parts(choice, Images.matrix(rows, terms, columns)) == parts
+    policy = PrecisionPolicy(machine, Arithmetic.F32, 1)
+    assert depth_parts(policy, Images.matrix(rows, terms, columns)) == parts

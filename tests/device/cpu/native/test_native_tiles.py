@@ -66,7 +66,9 @@ def run(
     """
     images = cut.images
     activation = ActivationCode(code if in_kernel else 0)
-    kernels = tile_kernels(level, cut.arithmetic, activation=activation, within=images.within)
+    kernels = tile_kernels(
+        level, cut.arithmetic, activation=activation, group_channels=images.merged_group_channels
+    )
     y = guarded.array(np.full((images.results * images.pixels, images.outputs), 7, np.float32))
     added = y if residual is None else guarded.array(residual)
     if over and not on_tiles(level, cut.arithmetic):

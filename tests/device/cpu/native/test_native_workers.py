@@ -136,7 +136,7 @@ def test_without_an_interpreter_to_start(tmp_path, executable):
 
 def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
     (tmp_path / "file").write_text("")
-    code = "print(softmax(), compiled_here(), compile_pool.current_staff)"
+    code = "print(softmax(), compiled_here(), compile_pool.current_workers)"
     complaint = "it is no folder. Mend that, or set PARTITA_CACHE_DIR"
     assert python(code, tmp_path / "file", complaint) == "True True None"
 
@@ -163,7 +163,7 @@ def test_others_that_find_no_package(tmp_path):
 def test_others_that_are_killed(tmp_path, others):
     code = f"""
         dispatch.order([(softmax_rows, ARGS)])
-        os.killpg(compile_pool.current_staff.group, signal.SIGKILL)
+        os.killpg(compile_pool.current_workers.group, signal.SIGKILL)
         compile_pool.workers_possible = lambda: {others}
         print(softmax(), {others} or compiled_here())
         """
@@ -181,7 +181,7 @@ def test_one_that_is_killed_at_its_job(tmp_path):
                     fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 except OSError:
                     continue
-                if int(fields[2]) == compile_pool.current_staff.group:
+                if int(fields[2]) == compile_pool.current_workers.group:
                     found.append((int(folder.name), int(fields[1])))
             return found
 
@@ -214,9 +214,9 @@ def test_others_that_are_slow_are_waited_for(tmp_path):
 def test_others_that_do_nothing_are_not_waited_for(tmp_path):
     code = """
         dispatch.order([(softmax_rows, ARGS)])
-        os.killpg(compile_pool.current_staff.group, signal.SIGSTOP)
+        os.killpg(compile_pool.current_workers.group, signal.SIGSTOP)
         compile_pool.PATIENCE_S = 0.5
-        print(softmax(), compiled_here(), compile_pool.current_staff)
+        print(softmax(), compiled_here(), compile_pool.current_workers)
         """
     assert python(code, tmp_path) == "True True None"
 
@@ -235,7 +235,7 @@ def test_others_that_compute_without_end_are_given_up(tmp_path):
         try:
             softmax()
         except compile_pool.CompileError as error:
-            print(error, compile_pool.current_staff)
+            print(error, compile_pool.current_workers)
         """
     found = python(code, tmp_path / "cache", PARTITA_COMPILE_SECONDS="0.5")
     assert found.startswith("Compiling 1 kernels for this processor ('softmax_rows') took ")
@@ -276,9 +276,9 @@ def test_a_child_asks_others_of_its_own(tmp_path):
         if os.fork():
             print(os.waitstatus_to_exitcode(os.wait()[1]))
         else:
-            group = compile_pool.current_staff.group
+            group = compile_pool.current_workers.group
             entries = [dispatch.entry_of(kernel, args) is not None for kernel, args in CALLS]
-            os._exit(0 if all(entries) and compile_pool.current_staff.group != group else 1)
+            os._exit(0 if all(entries) and compile_pool.current_workers.group != group else 1)
         """
     assert python(code, tmp_path) == "True\n0"
 
@@ -337,7 +337,7 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
         files = dispatch.compile_order([(multiply_tiles, kinds)])
         signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' jobs begin without it
         try:
-            print(compile_pool.current_staff.group, flush=True)
+            print(compile_pool.current_workers.group, flush=True)
             compile_pool.wait(files)
         except KeyboardInterrupt:
             print("given up", flush=True)
@@ -407,10 +407,10 @@ def test_what_a_model_will_need_is_compiled_before_its_program_is_made(tmp_path)
         w = np.arange(72, dtype=np.float32).reshape(8, 1, 3, 3)
         model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
         graph = partita.lowering.lower_proto(model)
-        choice = partita_cpu.gemm.precision_policy.choose(partita_cpu.properties.CpuProperties(), 1)
+        policy = partita_cpu.gemm.precision_policy.choose(partita_cpu.properties.CpuProperties(), 1)
         ordered = []
         compile_pool.order = ordered.extend
-        first_kernels.begin(choice, graph)
+        first_kernels.begin(policy, graph)
         print(*sorted(job.file.rpartition("-")[0] for job in ordered))
         """
     guess = python("import partita_cpu.properties\n" + textwrap.dedent(code), tmp_path).split()

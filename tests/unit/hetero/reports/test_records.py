@@ -19,7 +19,7 @@ from partita_hetero.planner.report.summary import summarize
 from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 from partita_hetero.reports.plan_record import plan_record
-from partita_hetero.reports.record import CostThere, Crossing
+from partita_hetero.reports.record import Crossing, DeviceCost
 from partita_hetero.reports.run_record import Run, median_run, op_bytes, run_record
 
 WHY = Reason(ReasonCode.PRIORITY, "first")
@@ -54,7 +54,7 @@ def test_times_belong_to_operations_of_the_run_in_the_middle():
     spans = [Span("A", "subgraph1", 0, 4), Span("B", "subgraph2", 5, 8)]
     runs = [run_of(10.0, counters, spans), run_of(950.0, slow), run_of(9.0, slow)]
     why = explained(("a", "A", 1), ("b", "A", 1), ("subgraph9: 1. c", "B", 2), ("d", "B", 2))
-    costs = {"a": {"B": CostThere(7.0, True)}}
+    costs = {"a": {"B": DeviceCost(7.0, True)}}
     record = run_record("m", "HETERO:A,B", runs, why, [1, None, 3, 4], costs, None, {})
     assert record.run_us == 10.0
     assert record.run == "the median of 3 runs"
@@ -109,8 +109,8 @@ def test_a_plan_tells_what_tasks_cost_on_each_device():
     first, second = record.operations
     assert (first.device, first.part, first.us, first.nbytes) == ("G", 1, 5.0, 100 + 8 + 16)
     assert first.op_type == "Conv, Relu"
-    assert first.elsewhere == {"G": CostThere(5.0, True), "C": CostThere(50.0, True)}
-    assert second.elsewhere == {"C": CostThere(7.0, False)}
+    assert first.elsewhere == {"G": DeviceCost(5.0, True), "C": DeviceCost(50.0, True)}
+    assert second.elsewhere == {"C": DeviceCost(7.0, False)}
     assert record.crossings == [
         Crossing("in", None, 1, "moved", 8),
         Crossing("x", 1, 2, "moved", 16),

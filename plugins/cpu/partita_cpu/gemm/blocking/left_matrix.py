@@ -87,7 +87,7 @@ class LeftMatrix:
     def merged(self) -> bool:
         """Whether all taps of one row of the kernel are one run."""
         halo = self.source is Source.HALO
-        whole = self.cell == self.group_channels and not self.images.within
+        whole = self.cell == self.group_channels and not self.images.merged_group_channels
         return halo and self.images.dilation[1] == 1 and whole and not self.in_place
 
     def padded(self, n: int) -> int:
@@ -107,7 +107,7 @@ class LeftMatrix:
             cells = [line + x * dilation for x in range(across) for line in lines]
             return down * across, self.group_channels, cells
         cells = [line + x * dilation for line in lines for x in range(across)]
-        return down * across, i.within or self.group_channels, cells
+        return down * across, i.merged_group_channels or self.group_channels, cells
 
     @property
     def piece_step(self) -> int:
@@ -134,7 +134,7 @@ class LeftMatrix:
     def _cell(self) -> int:
         """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
         i = self.images
-        if i.within:
+        if i.merged_group_channels:
             # Rows of a tile push one another out of the nearest cache if they lie so far apart.
             apart = 4 * i.channels
             return i.channels + (LINE_BYTES // 4 if apart % self.set_bytes == 0 else 0)
@@ -181,7 +181,7 @@ class LeftMatrix:
         """
         i, kept, gap = self.images, self.storage, self.images.dilation[1]
         changed = kept.half_in or kept.planar or kept.scaled or kept.computed
-        plain = self.arithmetic is Arithmetic.F32 and not (changed or i.within)
+        plain = self.arithmetic is Arithmetic.F32 and not (changed or i.merged_group_channels)
         return (
             plain
             and i.slices == 1
@@ -206,7 +206,7 @@ class LeftMatrix:
         return (
             i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
             and i.slices == 1
-            and not i.within
+            and not i.merged_group_channels
             and not any(i.begin)
             and reach <= i.width
             and self.x_pitch == i.channels
@@ -233,7 +233,7 @@ class LeftMatrix:
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of lines: few channels, long lines."""
-        if self.images.within or self._reads_in_place():
+        if self.images.merged_group_channels or self._reads_in_place():
             return True
         enough = FEW_ROWS if self.rows <= FEW_ROWS else LONG_LINE
         return self.cell == self.group_channels and self.images.out_width >= enough

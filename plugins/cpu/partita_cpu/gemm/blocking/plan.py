@@ -160,7 +160,7 @@ class _Planner:
         padded = run if lhs.source is Source.DIRECT else lhs.padded(run)
         row = lhs.row_bytes(padded)
         room = piece_bytes(self.machine, self.arithmetic, lhs.rows)
-        whole_runs = run != padded or i.within
+        whole_runs = run != padded or i.merged_group_channels
         row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
         pieces = 1 if whole_runs else pieces_of_run(padded, lhs.piece_step, row_bytes, room)
         weight = self.arithmetic.weight_bytes * self.arithmetic.planes
@@ -169,8 +169,8 @@ class _Planner:
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // lhs.cell) if halo else 0
         values = self._panel_sizes(row, block)
-        within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
-        places = integers(cells)[:, None] * (lhs.cell * unit) + within
+        starts = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
+        places = integers(cells)[:, None] * (lhs.cell * unit) + starts
         apart = integers([n * values["SLICE_BYTES"] if n else 0 for n in range(i.sources)])
         offsets = (apart[:, None] + places.reshape(-1)).reshape(-1)
         piece, count = of_slice // (taps * pieces), i.sources * taps * pieces
@@ -303,7 +303,7 @@ class _Planner:
             "RESULT_STEP": i.result_stride,
             "LEAST_TILES": -(-CLAIM_WORK // max(1, tile_work)),
             "SLICE_BYTES": plane,
-            "COLUMN_STEP": 4 * self.columns if i.within else 0,
+            "COLUMN_STEP": 4 * self.columns if i.merged_group_channels else 0,
             "IN_PLACE": int(lhs.in_place),
             "TILES": tiles,
             "THREAD_BYTES": plane * i.panel_slices * planes + 2 * TILE_BYTES + ZERO_BYTES + 128,

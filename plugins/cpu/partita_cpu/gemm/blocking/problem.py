@@ -32,8 +32,8 @@ class Images:
         result_stride: Slices from the window of one of them to that of the next.
         outside: Slices under all their windows that the input lacks, in front of its first one and
             behind its last one.
-        within: Channels of a group, where tiles take several groups at once, or 0; then `groups` is
-            1, and a group has as many outputs.
+        merged_group_channels: Channels of a group, where tiles take several groups at once, or 0;
+            then `groups` is 1, and a group has as many outputs.
     """
 
     batch: int
@@ -55,7 +55,7 @@ class Images:
     results: int = 1
     result_stride: int = 1
     outside: tuple[int, int] = (0, 0)
-    within: int = 0
+    merged_group_channels: int = 0
 
     @classmethod
     def matrix(cls, rows: int, depth: int, columns: int) -> Images:
@@ -75,7 +75,7 @@ class Images:
     @property
     def depth(self) -> int:
         """Products that one element of the result adds up."""
-        channels = self.within or self.channels // self.groups
+        channels = self.merged_group_channels or self.channels // self.groups
         return self.sources * self.kernel[0] * self.kernel[1] * channels
 
     @property

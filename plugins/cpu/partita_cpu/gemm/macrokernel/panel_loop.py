@@ -16,9 +16,9 @@ from partita_cpu.gemm.product_records import (
     Epilogue,
     Panel,
     PanelContext,
+    PendingRows,
     ProductAddresses,
     TileRange,
-    Waiting,
 )
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
@@ -113,7 +113,7 @@ def multiply_panel(
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
     # AMX leaves sums in memory; their rows are finished while it computes those of the next tile.
     late = kernels[CONFIGURE] != 0 and not panel.exact
-    made, waiting = panel.tile, Waiting(0, panel.tile + TILE_BYTES, panel.zeros, 0, 0, 0)
+    made, waiting = panel.tile, PendingRows(0, panel.tile + TILE_BYTES, panel.zeros, 0, 0, 0)
     start_tap = tiles.first_tap // p[CHUNK] * p[CHUNK]
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
@@ -203,9 +203,9 @@ def _add_up(
 
 
 @loop(inline=True)
-def _waiting_of(rows: int, tile: int, column: Column, to: int, other: int) -> Waiting:
+def _waiting_of(rows: int, tile: int, column: Column, to: int, other: int) -> PendingRows:
     """Rows whose sums are in a tile, and where they are due."""
-    return Waiting(rows, tile, column.bias, other, to, column.exist)
+    return PendingRows(rows, tile, column.bias, other, to, column.exist)
 
 
 @loop(inline=True)
@@ -214,10 +214,10 @@ def _add_late(
     activate: int,
     sums: tuple[int, ...],
     tile: int,
-    waiting: Waiting,
+    waiting: PendingRows,
     panel: Panel,
     epilogue: Epilogue,
-) -> Waiting:
+) -> PendingRows:
     """Leaves sums in a tile, and finishes the rows that wait meanwhile; none does then."""
     bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
     of_rows = waiting.bias, waiting.residual, waiting.result, panel.pixel_bytes, waiting.exist
@@ -225,11 +225,11 @@ def _add_late(
     if activate and waiting.rows:
         rows = waiting.rows, waiting.result, panel.pixel_bytes, waiting.exist
         call_activate(activate, rows)
-    return Waiting(0, waiting.tile, panel.zeros, 0, 0, 0)
+    return PendingRows(0, waiting.tile, panel.zeros, 0, 0, 0)
 
 
 @loop(inline=True)
-def _finish_waiting(kernels: Array, waiting: Waiting, panel: Panel, epilogue: Epilogue) -> None:
+def _finish_waiting(kernels: Array, waiting: PendingRows, panel: Panel, epilogue: Epilogue) -> None:
     """Finishes the rows of the last tile, which no other one comes behind."""
     if waiting.rows:
         bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate

@@ -13,7 +13,7 @@ from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention import emit_attention
-from partita_cpu.nhwc.attention_table import HeadSizes, Lying, Mask, Scores, mask_strides
+from partita_cpu.nhwc.attention_table import HeadSizes, HeadView, Mask, Scores, mask_strides
 from partita_cpu.scalar.math import copy_row, exp, like, tanh
 from partita_cpu.threads import openblas
 
@@ -273,7 +273,7 @@ def _emit_at_once(
         return False
     if mask is not None and broadcast(scores, mask.shape) != scores:
         return False
-    parts = [Lying(x.tensor, x.strides) for x in (q, k, v, y)]
+    parts = [HeadView(x.tensor, x.strides) for x in (q, k, v, y)]
     shared = q.count // k.count
     sizes = HeadSizes(batch, q.count, shared, q.length, k.length, q.size, v.size)
     masks = [] if mask is None else [Mask.broadcast(mask, batch)]

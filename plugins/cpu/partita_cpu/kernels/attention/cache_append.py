@@ -88,7 +88,7 @@ class Norms(NamedTuple):
     k_epsilon: float
 
 
-class Turned(NamedTuple):
+class RotatedQueries(NamedTuple):
     """Where queries go, (B, KV_HEADS, S, heads of a group, SIZE), flat; memory to compute in.
 
     That is `scratch_floats` for each thread.
@@ -105,7 +105,7 @@ def append_tokens(
     rotary: Rotary,
     norms: Norms,
     spans: Array,
-    turned: Turned,
+    rotated: RotatedQueries,
     table: Array,
     scale: float,
     tid: int,
@@ -119,14 +119,14 @@ def append_tokens(
         rotary: How it turns; not read if nothing does.
         norms: Not read unless the table says so.
         spans: See `cache_spans`.
-        turned: Receives the queries, times the scale.
+        rotated: Receives the queries, times the scale.
         table: As above.
         scale: Factor of the queries.
         tid: This thread.
         nt: All threads; they share the heads, or the tokens if these are many.
     """
     wide_vectors()
-    queries, scratch = turned.queries, turned.scratch
+    queries, scratch = rotated.queries, rotated.scratch
     heads, kv_heads, size = table[HEADS], table[KV_HEADS], table[SIZE]
     group, count = heads // kv_heads, table[QUERIES]
     each, room = heads + kv_heads, scratch_floats(size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_kernels import Arithmetic, attention_kernels, few_query_kernels
 from partita_cpu.kernels.attention.cache_attention import (
     Cache,
@@ -97,8 +97,8 @@ def attend_places(
         scoring: What happens to scores.
         y: The result, (B, queries, heads, OUTPUTS), float32.
     """
-    choice = native_choice(b.options)
-    threads = 1 if choice is None else choice.threads
+    policy = native_policy(b.options)
+    threads = 1 if policy is None else policy.threads
     parts = evaluated(_parts, threads, counts.batch, counts.kv_heads, counts.queries, counts.places)
     nothing = b.zeros(1, np.float32)
     bias, sinks = scoring.bias, scoring.sinks
@@ -110,8 +110,8 @@ def attend_places(
     size, outputs = counts.size, counts.outputs
     work = rows * (size + outputs) * counts.places
     given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
-    if choice is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
-        level, arithmetic = choice.level, choice.arithmetic
+    if policy is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
+        level, arithmetic = policy.level, policy.arithmetic
         shapes = tile_shapes(level, arithmetic)
         floats = max(prefill_floats(size, outputs, *shape) for shape in shapes)
         scratch = b.empty((threads * floats,), np.float32)
@@ -123,12 +123,12 @@ def attend_places(
         return
     partial = b.empty((rows * parts * (outputs + 2),), np.float32)
     results, known = Results(b.flat(y), partial), b.constant(integers(table))
-    if choice is not None and not b.folding:
+    if policy is not None and not b.folding:
         elements = _ELEMENTS[cache.keys.dtype]
         scratch = b.empty((threads * decode_floats(outputs),), np.float32)
-        by = Kernels(b.constant(few_query_kernels(choice.level, elements)), scratch)
+        by = Kernels(b.constant(few_query_kernels(policy.level, elements)), scratch)
         told = b.constant(integers([*table, elements.bytes]))
-        kind = Arithmetic.F32.exec_type(choice.level)
+        kind = Arithmetic.F32.exec_type(policy.level)
         b.call(decode_kernel, *given, results, by, told, scoring.cap, work=work, exec_type=kind)
     else:
         scratch = b.empty((threads * scratch_floats(outputs),), np.float32)

@@ -21,13 +21,13 @@ from partita.lowering.kernel_table import (
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integer, integers, settled
 from partita.system.processors import usable_processors
 from partita.tensors.cache_rows import is_quantized, row_bytes
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     Norms,
     Rotary,
+    RotatedQueries,
     Tokens,
-    Turned,
     append_kernel,
     scratch_floats,
 )
@@ -191,7 +191,7 @@ def _append(
 ) -> Operand:
     """Records how new tokens come into the cache; the queries, turned and scaled."""
     tokens, places = _tokens(b, inputs, sizes)
-    threads = b.options.threads if isinstance(b.options, Choice) else usable_processors()
+    threads = b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()
     nothing = b.zeros(1, np.float32)
     positions = spans if inputs.positions is None else inputs.positions
     tables = inputs.cosines, inputs.sines
@@ -215,7 +215,9 @@ def _append(
         Rotary(cosines, sines, b.flat(positions)),
         Norms(q_norm, k_norm, q_epsilon, k_epsilon),
         b.flat(spans),
-        Turned(b.flat(queries), b.empty((threads * scratch_floats(sizes.size),), np.float32)),
+        RotatedQueries(
+            b.flat(queries), b.empty((threads * scratch_floats(sizes.size),), np.float32)
+        ),
         b.constant(integers([*counts, sizes.past, sizes.places, *places, *flags])),
         float(node.attrs.get("scale") or 1 / math.sqrt(sizes.size)),
     )

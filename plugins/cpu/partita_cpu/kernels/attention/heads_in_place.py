@@ -9,7 +9,7 @@ from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.nhwc.placement import HALF
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.attention import emit_attention
-from partita_cpu.nhwc.attention_table import HeadSizes, Lying, Mask, Scores
+from partita_cpu.nhwc.attention_table import HeadSizes, HeadView, Mask, Scores
 
 HEADS = "partita.heads"
 """Domain of attention that `passes.attention_in_place` makes, where there are native kernels."""
@@ -29,9 +29,9 @@ def attention_in_place(
     """``softmax(scale * q @ k.T + mask + other) @ v`` of all heads.
 
     Attributes: `shape` of the result; `sizes`, the fields of `HeadSizes`; `places`, start and steps
-    of queries, keys and values as `Lying` has them, one after another; `result_steps`; `masks`, the
-    steps of each mask; `scale`, `least` and `becomes_zero` of `Scores`; `half`, whether it ends in
-    bfloat16.
+    of queries, keys and values as `HeadView` has them, one after another; `result_steps`; `masks`,
+    the steps of each mask; `scale`, `least` and `becomes_zero` of `Scores`; `half`, whether it ends
+    in bfloat16.
 
     Raises:
         CompileError: It does not fit the memory that it is made for.
@@ -39,11 +39,11 @@ def attention_in_place(
     attrs = node.attrs
     places, steps = attrs["places"], attrs["masks"]
     parts = [
-        Lying(x, tuple(places[4 * n + 1 : 4 * n + 4]), places[4 * n])
+        HeadView(x, tuple(places[4 * n + 1 : 4 * n + 4]), places[4 * n])
         for n, x in enumerate((q, k, v))
     ]
     y = b.empty(attrs["shape"], HALF if attrs.get("half") else np.float32)
-    parts.append(Lying(y, tuple(attrs["result_steps"])))
+    parts.append(HeadView(y, tuple(attrs["result_steps"])))
     given = [x for x in (mask, other) if x is not None]
     masks = [Mask(x, tuple(steps[5 * n : 5 * n + 5])) for n, x in enumerate(given)]
     scores = Scores(attrs["scale"], masks, factors, attrs.get("least"), attrs["becomes_zero"])

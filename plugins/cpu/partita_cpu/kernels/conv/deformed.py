@@ -21,7 +21,7 @@ from partita_cpu.kernels.linalg.epilogue import BIAS_PER_ROW, finish
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 
 
-class Moves(NamedTuple):
+class TapOffsets(NamedTuple):
     """Where taps read; channels fall into groups that share this.
 
     Attributes:
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 def deformed_columns(
     x: Array,
     columns: Array,
-    moves: Moves,
+    moves: TapOffsets,
     table: Array,
     channels: int,
     piece: Piece,
@@ -164,7 +164,7 @@ def deform_conv(
         return y
     flat = b.flat(offsets)
     factors = flat if masks is None else b.flat(masks)
-    moves = Moves(flat, factors, parts, int(masks is not None))
+    moves = TapOffsets(flat, factors, parts, int(masks is not None))
     depth, table = c.channels // groups * window.taps, b.constant(window.table)
     weights = b.view(w, (groups, c.outputs // groups, depth))
     out = b.view(y, (c.batch, groups, c.outputs // groups, window.pixels))

@@ -14,7 +14,7 @@ from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, count_places, resolve
 from partita.lowering.shapes.symbolic_size import evaluated
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.conv.pooling_windows import (
     divide_windows,
     max_planes,
@@ -69,8 +69,8 @@ def _fold_planes(
     start: float,
 ) -> bool:
     """Folds small planes by whole vectors, where windows of unit steps are centred on elements."""
-    choice = b.options if isinstance(b.options, Choice) else None
-    if choice is None or b.folding or x.ndim != 4 or x.shape != y.shape:
+    policy = b.options if isinstance(b.options, PrecisionPolicy) else None
+    if policy is None or b.folding or x.ndim != 4 or x.shape != y.shape:
         return False
     (depth, down, across), (_, rows, columns) = window.kernel, window.size
     unit = set(window.stride) == set(window.dilation) == {1}
@@ -78,9 +78,9 @@ def _fold_planes(
     small = rows * columns * x.dtype.itemsize <= _PLANE_BYTES
     if not (unit and centred and depth == 1 and down % 2 == across % 2 == 1 and small):
         return False
-    if min(rows, columns) < 2 or x.size < rows * columns * choice.threads:
+    if min(rows, columns) < 2 or x.size < rows * columns * policy.threads:
         return False
-    scratch = b.empty((choice.threads * rows * columns,), x.dtype)
+    scratch = b.empty((policy.threads * rows * columns,), x.dtype)
     halves = down // 2, across // 2
     work = y.size * (down + across)
     flat = b.flat(x), b.flat(y), scratch

@@ -36,26 +36,26 @@ def _where(condition: Any, a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int)
             else:
                 copy_row(source[at + start : at + stop], target)
             continue
-        choice = condition[ct + start : ct + stop]
+        policy = condition[ct + start : ct + stop]
         if nest[11] == 0 and nest[15] == 0:
             one, other = a[at], b[bt]
             for i in range(target.size):
-                target[i] = one if choice[i] else other
+                target[i] = one if policy[i] else other
         elif nest[11] == 0:
             one = a[at]
             others = b[bt + start : bt + stop]
             for i in range(target.size):
-                target[i] = one if choice[i] else others[i]
+                target[i] = one if policy[i] else others[i]
         elif nest[15] == 0:
             ones = a[at + start : at + stop]
             other = b[bt]
             for i in range(target.size):
-                target[i] = ones[i] if choice[i] else other
+                target[i] = ones[i] if policy[i] else other
         else:
             ones = a[at + start : at + stop]
             others = b[bt + start : bt + stop]
             for i in range(target.size):
-                target[i] = ones[i] if choice[i] else others[i]
+                target[i] = ones[i] if policy[i] else others[i]
 
 
 _where_bits = as_bits(_where)

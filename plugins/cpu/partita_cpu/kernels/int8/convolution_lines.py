@@ -16,7 +16,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.shares import own_share, shares_across
 from partita_cpu.gemm.tile_kernels import (
     CONFIG,
@@ -300,15 +300,15 @@ def _multiply_lines(
                 over += min(rows - over, pitch - of_line)
 
 
-def takes_lines(window: Window, channels: int, choice: Choice) -> bool:
+def takes_lines(window: Window, channels: int, policy: PrecisionPolicy) -> bool:
     """Whether windows are runs at equal distances, long enough for the kernels."""
     across = window.kernel[2]
     inside = min(*window.begin, *window.end) >= 0
     runs = across == 1 or window.dilation[2] == 1
     if not (window.is_flat and inside and runs and window.pixels > _FEW_PIXELS):
         return False
-    if not choice.level.tiles:
-        return 2 * window.out[2] >= most_rows(choice.level)
+    if not policy.level.tiles:
+        return 2 * window.out[2] >= most_rows(policy.level)
     moves = {*window.stride, *window.dilation}
     return across > 1 and moves == {1} and across * channels % STEP == 0
 
@@ -337,7 +337,7 @@ def emit_lines(
     result: Result,
     factors: Operand,
     y: Operand,
-    choice: Choice,
+    policy: PrecisionPolicy,
 ) -> None:
     """Records the convolution; weights have no zero points.
 
@@ -351,12 +351,12 @@ def emit_lines(
         result: What sums become.
         factors: Its factors, one per column.
         y: The output.
-        choice: What may be used: a level with kernels.
+        policy: What may be used: a level with kernels.
     """
-    level, threads = choice.level, choice.threads
+    level, threads = policy.level, policy.threads
     columns = factors.size
     levels = result.dtype if result.kind is Kind.LEVELS else None
-    table = line_table(window, x.shape, columns, shift, levels, choice, block_steps(b))
+    table = line_table(window, x.shape, columns, shift, levels, policy, block_steps(b))
     work = x.shape[0] * window.pixels * window.taps * x.shape[-1] * columns
     b.call(
         convolve_lines,
@@ -378,7 +378,7 @@ def line_table(
     columns: int,
     shift: int,
     levels: Any,
-    choice: Choice,
+    policy: PrecisionPolicy,
     block: int,
 ) -> Array:
     """The table of `convolve_lines`.
@@ -389,25 +389,25 @@ def line_table(
         columns: Of the weights.
         shift: What makes the input uint8.
         levels: Type of the levels that sums become; ``None`` if floats.
-        choice: What may be used.
+        policy: What may be used.
         block: Steps of AMX whose weights stay in the first-level cache.
     """
     images, channels, (_, height, width) = shape[0], shape[-1], window.size
     (_, down, across), (_, out_height, out_width) = window.kernel, window.out
     (_, stride, step), dilation = window.stride, window.dilation[1]
     as_it_lies = not (any(window.begin) or any(window.end) or shift)
-    as_it_lies = as_it_lies and across * channels % QUAD == 0 and not choice.level.tiles
+    as_it_lies = as_it_lies and across * channels % QUAD == 0 and not policy.level.tiles
     pitch = width if as_it_lies else (out_width - 1) * step + across
     pitch *= channels
     under = (down - 1) * dilation + 1
-    band = (choice.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
+    band = (policy.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
     band = min(max(band, 1), out_height)
     laid = ((band - 1) * stride + under) * pitch + (CHUNK + across) * channels + QUAD + _LINE
     weights, pixels = window.taps * channels * columns, images * window.pixels
     shares = shares_across(
         images * out_height,
         -(-columns // PANEL),
-        choice.threads,
+        policy.threads,
         weights / (images * height * width * channels + pixels * columns),
         copy_cost=1 / window.taps,
     )

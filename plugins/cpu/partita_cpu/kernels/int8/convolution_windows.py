@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import Window, resolve
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -182,8 +182,8 @@ def _gather_pixel(
 
 def _runs(b: Builder) -> int:
     """The address of the kernel that copies runs, or 0 where there is none."""
-    choice = native_choice(b.options)
-    return 0 if choice is None else addresses(choice.level).get("copy_runs", 0)
+    policy = native_policy(b.options)
+    return 0 if policy is None else addresses(policy.level).get("copy_runs", 0)
 
 
 def taps_first(weights: Array) -> Array:
@@ -254,8 +254,8 @@ def _emit_lines(
     result: Result | None,
 ) -> Operand | None:
     """The same where kernels can read the image's lines as they lie; else ``None``."""
-    choice = native_choice(b.options)
-    if choice is None or not takes_lines(window, x.shape[-1], choice):
+    policy = native_policy(b.options)
+    if policy is None or not takes_lines(window, x.shape[-1], policy):
         return None
     if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
         return None
@@ -267,5 +267,5 @@ def _emit_lines(
     y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
     width = window.kernel[1] * -(-run // QUAD) * QUAD
     packed = packed_weights(b, w, runs_first, outputs, width)
-    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice)
+    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, policy)
     return y

@@ -17,7 +17,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
 from partita.system.processors import usable_processors
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import (
     byte_exec_type,
     byte_kernels,
@@ -111,7 +111,7 @@ def block_steps(b: Builder) -> int:
 
 
 def _machine_of(b: Builder) -> MachineModel:
-    return b.options.machine if isinstance(b.options, Choice) else MachineModel(PORTABLE)
+    return b.options.machine if isinstance(b.options, PrecisionPolicy) else MachineModel(PORTABLE)
 
 
 def row_steps(terms: int) -> tuple[int, int]:
@@ -295,4 +295,4 @@ def _panels(matrix: Array, width: int) -> Array:
 
 
 def _threads(b: Builder) -> int:
-    return b.options.threads if isinstance(b.options, Choice) else usable_processors()
+    return b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()

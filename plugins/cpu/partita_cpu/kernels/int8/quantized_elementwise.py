@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -135,8 +135,8 @@ def quantized_binary(
             b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
         ]
         numbers = Quantizations(*map(b.flat, (x_scale, w_scale, y_scale, *zeros)))
-        choice = native_choice(b.options)
-        adder = 0 if choice is None else addresses(choice.level).get(f"add_{x.dtype.name}", 0)
+        policy = native_policy(b.options)
+        adder = 0 if policy is None else addresses(policy.level).get(f"add_{x.dtype.name}", 0)
         args = b.flat(x), b.flat(w), numbers, b.flat(y), levels_of_type(x.dtype), adder
         b.call(add_levels, *args)
         return y

@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.system.processors import usable_processors
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import BY_STORED
 from partita_cpu.gemm.tile_kernels import (
     NARROW,
@@ -320,8 +320,8 @@ def product(b: Builder, x: Operand, found: Routes, weights: BlockWeights | Plain
         _emit_plain(b, x, found, weights, y)
         return y
     y = b.empty((found.rows, weights.sizes.columns), np.float32)
-    choice = native_choice(b.options)
-    if choice is not None and choice.is_exact and not choice.group:
+    policy = native_policy(b.options)
+    if policy is not None and policy.is_exact and not policy.group:
         _emit_exactly(b, x, found, weights, y)
     else:
         _emit_blocks(b, x, found.starts, weights, y)
@@ -352,10 +352,10 @@ def _emit_exactly(b: Builder, x: Operand, found: Routes, weights: BlockWeights, 
 def _emit_blocks(
     b: Builder, x: Operand, starts: Operand, weights: BlockWeights, y: Operand
 ) -> None:
-    known = b.options if isinstance(b.options, Choice) else None
+    known = b.options if isinstance(b.options, PrecisionPolicy) else None
     threads = usable_processors() if known is None else known.threads
     machine = MachineModel(PORTABLE) if known is None else known.machine
-    native, sizes, rows = native_choice(b.options), weights.sizes, x.shape[0]
+    native, sizes, rows = native_policy(b.options), weights.sizes, x.shape[0]
     panels = packed_experts(b, weights, threads)
     unpacked, fewest = _unpacked(native, sizes, rows)
     in_bytes = native is not None and unpacked.factor == Factors.QUADS.size
@@ -413,29 +413,29 @@ def _emit_blocks(
     )
 
 
-def _unpacked(choice: Choice | None, sizes: BlockSizes, rows: int) -> tuple[Unpacked, int]:
+def _unpacked(policy: PrecisionPolicy | None, sizes: BlockSizes, rows: int) -> tuple[Unpacked, int]:
     """What both sides of many of some rows become, and how many that are."""
-    found = None if choice is None else unpacked_sides(choice, sizes)
-    if choice is None or found is None:
+    found = None if policy is None else unpacked_sides(policy, sizes)
+    if policy is None or found is None:
         return Unpacked(Factors.PAIRS.size, sizes.size, COLUMNS), _NO_ROWS
-    fewest = fewest_rows(choice.level, found)
+    fewest = fewest_rows(policy.level, found)
     if rows >= fewest:
         return found, fewest
     return Unpacked(Factors.PAIRS.size, sizes.size, COLUMNS), _NO_ROWS
 
 
-def _kernels_of_many(choice: Choice, unpacked: Unpacked, variant: Variant) -> Array:
+def _kernels_of_many(policy: PrecisionPolicy, unpacked: Unpacked, variant: Variant) -> Array:
     """The kernels for weights that were unpacked."""
     if unpacked.factor == Factors.QUADS.size:
-        return quad_kernels(choice.level, variant)
+        return quad_kernels(policy.level, variant)
     has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
-    return unpacked_kernels(choice.level, Factors.PAIRS, has_terms)
+    return unpacked_kernels(policy.level, Factors.PAIRS, has_terms)
 
 
 def _emit_plain(b: Builder, x: Operand, found: Routes, weights: PlainWeights, y: Operand) -> None:
-    choice, terms, columns = native_choice(b.options), weights.terms, weights.columns
+    policy, terms, columns = native_policy(b.options), weights.terms, weights.columns
     work = found.rows * terms * columns
-    if choice is None:
+    if policy is None:
         threads = usable_processors()
         w = packed_plain(b, weights, COLUMNS, np.dtype(np.float32))
         sums = b.empty((threads * COLUMNS,), np.float32)
@@ -453,17 +453,17 @@ def _emit_plain(b: Builder, x: Operand, found: Routes, weights: PlainWeights, y:
         return
     kind = weights.w.operands[0].dtype
     arithmetic = BY_STORED.get(kind, Arithmetic.F32)
-    wide = tile_columns(choice.level)
+    wide = tile_columns(policy.level)
     b.call(
         multiply_plain,
         b.flat(x),
         found.starts,
         packed_plain(b, weights, wide, kind),
         b.flat(y),
-        b.empty((choice.threads * _ROOM,), np.uint8),
+        b.empty((policy.threads * _ROOM,), np.uint8),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(tile_kernels(choice.level, arithmetic)),
-        PlainSizes(terms, columns, wide, tile_rows(choice.level, arithmetic), kind.itemsize),
+        b.constant(tile_kernels(policy.level, arithmetic)),
+        PlainSizes(terms, columns, wide, tile_rows(policy.level, arithmetic), kind.itemsize),
         work=work,
-        exec_type=arithmetic.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(policy.level),
     )

@@ -113,14 +113,14 @@ def sort_choices(chosen: Any, starts: Any, order: Any, places: Any, tid: int, nt
     experts = starts.size - 1
     for expert in range(experts + 1):
         starts[expert] = 0
-    for choice in range(chosen.size):
-        starts[chosen[choice] + 1] += 1
+    for policy in range(chosen.size):
+        starts[chosen[policy] + 1] += 1
     for expert in range(experts):
         starts[expert + 1] += starts[expert]
-    for choice in range(chosen.size):
-        row = starts[chosen[choice]]
-        starts[chosen[choice]] = row + 1
-        order[row], places[choice] = choice, row
+    for policy in range(chosen.size):
+        row = starts[chosen[policy]]
+        starts[chosen[policy]] = row + 1
+        order[row], places[policy] = policy, row
     for expert in range(experts, 0, -1):
         starts[expert] = starts[expert - 1]
     starts[0] = 0
@@ -170,8 +170,8 @@ def add_up(
         target = y[token * columns + first : token * columns + last]
         for i in range(target.size):
             target[i] = np.float32(0)
-        for choice in range(token * used, (token + 1) * used):
-            start, share = places[choice] * columns, shares[choice]
+        for policy in range(token * used, (token + 1) * used):
+            start, share = places[policy] * columns, shares[policy]
             source = rows[start + first : start + last]
             for i in range(target.size):
                 target[i] += source[i] * share

@@ -8,7 +8,7 @@ from partita.lowering import Builder, Operand
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic
@@ -18,16 +18,20 @@ ROUNDED = 8
 """Groups of more channels are computed in bfloat16 where that is asked for: it has wider sums."""
 
 
-def fills_vectors(choice: Choice, groups: int, weights: tuple[int, ...]) -> bool:
+def fills_vectors(policy: PrecisionPolicy, groups: int, weights: tuple[int, ...]) -> bool:
     """Whether there are tiles for so many groups of such weights (outputs, channels, 3, 3)."""
-    outputs, within, *taps = weights if len(weights) == 4 else (0, 0, 1, 1)
-    able = within in GROUPS and within <= choice.level.lanes and outputs == groups * within
-    return able and groups > 1 and taps != [1, 1] and choice.arithmetic is not Arithmetic.F16
+    outputs, group_channels, *taps = weights if len(weights) == 4 else (0, 0, 1, 1)
+    able = (
+        group_channels in GROUPS
+        and group_channels <= policy.level.lanes
+        and outputs == groups * group_channels
+    )
+    return able and groups > 1 and taps != [1, 1] and policy.arithmetic is not Arithmetic.F16
 
 
 def emit_by_groups(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -39,16 +43,16 @@ def emit_by_groups(
 
     All channels of an image are laid out together then, and none of a vector's lanes is idle.
     """
-    within = images.channels // images.groups
-    if not fills_vectors(choice, images.groups, (images.outputs, within, *images.kernel)):
+    group_channels = images.channels // images.groups
+    if not fills_vectors(policy, images.groups, (images.outputs, group_channels, *images.kernel)):
         return False
     if storage.planar or (
-        within > ROUNDED and choice.preferred_arithmetic(images) is not Arithmetic.F32
+        group_channels > ROUNDED and policy.preferred_arithmetic(images) is not Arithmetic.F32
     ):
         return False
-    joined = replace(images, groups=1, within=within)
-    cut = plan(joined, choice.machine, Arithmetic.F32, choice.threads, storage)
+    joined = replace(images, groups=1, merged_group_channels=group_channels)
+    cut = plan(joined, policy.machine, Arithmetic.F32, policy.threads, storage)
     if cut.source is not Source.HALO:
         return False
-    emit_product(b, choice, joined, x, op, y, storage, scaling)
+    emit_product(b, policy, joined, x, op, y, storage, scaling)
     return True

@@ -15,7 +15,7 @@ from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing import packed_size
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_in_parts, equal_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic
@@ -31,7 +31,7 @@ with 28 a third to a half.
 
 def emit_by_channels(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -39,20 +39,20 @@ def emit_by_channels(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, by parts of the channels, if that is worth it."""
-    if not adds_in_float32(choice, images, storage):
+    if not adds_in_float32(policy, images, storage):
         return False
-    parts = channel_parts(choice, images, storage)
+    parts = channel_parts(policy, images, storage)
     if parts == 1:
         return False
-    emit_in_parts(b, choice, images, x, op, y, storage, parts)
+    emit_in_parts(b, policy, images, x, op, y, storage, parts)
     return True
 
 
-def channel_parts(choice: Choice, images: Images, storage: Storage) -> int:
+def channel_parts(policy: PrecisionPolicy, images: Images, storage: Storage) -> int:
     """How many parts of the channels let enough pixels of the result share a panel, or 1."""
     if images.kernel == (1, 1) or images.stride != (1, 1):  # strided ones gain nothing
         return 1
-    machine = choice.machine
+    machine = policy.machine
     for parts in equal_parts(images.channels):
         part = replace(images, channels=images.channels // parts)
         # For one thread: what is computed is the same for any number of them.

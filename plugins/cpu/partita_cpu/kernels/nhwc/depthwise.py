@@ -48,17 +48,17 @@ def emit_depthwise(
     activation: Activation | None,
 ) -> None:
     """Records a depthwise convolution, finished, by the kernels that suit the window best."""
-    channels, choice = place.channels, choice_of(b)
+    channels, policy = place.channels, choice_of(b)
     linear = LinearOp(w, bias, None, activation)
     if takes(window) and (not needs_pass(activation) or has_kernel(activation)):
         _emit_direct(b, window, place, linear, y)
         return
-    if not needs_pass(activation) and fits(window, channels, choice.machine, y.dtype == HALF):
+    if not needs_pass(activation) and fits(window, channels, policy.machine, y.dtype == HALF):
         _emit_rows(b, window, place, linear, y)
         return
     if needs_pass(activation) and y.dtype == HALF:
         emit_depthwise(b, window, place, w, bias, y, None)
-        kernel = activation_kernel(choice.level, activation, True)
+        kernel = activation_kernel(policy.level, activation, True)
         b.call(activate_images, b.flat(y), kernel, channels, y.shape[3], place.into)
         return
     weights = b.prepack(w, "taps first", _taps_first)
@@ -112,14 +112,14 @@ def _row(b: Builder, bias: Operand | None, lanes: int, channels: int) -> Operand
 
 
 def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
-    choice, channels = choice_of(b), place.channels
-    lanes = choice.level.lanes
+    policy, channels = choice_of(b), place.channels
+    lanes = policy.level.lanes
     room = thread_bytes(window, channels, lanes)
     finish = epilogue_of(op.activation, False)
     rows = RowBuffer(
         b.prepack(op.w, ("row taps", lanes, 0), lambda array: pack_taps(array, lanes)),
         _row(b, op.bias, lanes, channels),
-        b.constant(row_kernels(choice.level, y.dtype == HALF)),
+        b.constant(row_kernels(policy.level, y.dtype == HALF)),
         b.constant(window.table),
         lanes,
         padded_width(window),
@@ -133,10 +133,10 @@ def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operan
         b.flat(place.x),
         rows,
         b.flat(y),
-        b.empty((choice.threads * room,), "uint8"),
+        b.empty((policy.threads * room,), "uint8"),
         channel_slice(place, y),
         work=y.size * window.taps,
-        exec_type=Arithmetic.F32.exec_type(choice.level),
+        exec_type=Arithmetic.F32.exec_type(policy.level),
     )
 
 
@@ -162,14 +162,14 @@ def emit_slide(
 
     Weights are those of `SlidingWindow`, and not read but for `CONVOLVE`.
     """
-    choice = choice_of(b)
+    policy = choice_of(b)
     none = b.constant(np.ones(1, np.int64))
     down, across = counts or (none, none)
     name = ("convolve", "max", "sum")[kind]
     sliding = SlidingWindow(
         op.w,
         op.w if op.bias is None else op.bias,
-        b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
+        b.constant(window_kernels(policy.level, name, y.dtype == HALF)),
         b.constant(window.table),
         down,
         across,
@@ -183,7 +183,7 @@ def emit_slide(
         channel_slice(place, y),
         epilogue_of(op.activation, False),
         work=y.size * window.taps,
-        exec_type=Arithmetic.F32.exec_type(choice.level),
+        exec_type=Arithmetic.F32.exec_type(policy.level),
     )
 
 

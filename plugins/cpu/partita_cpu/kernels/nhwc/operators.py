@@ -173,14 +173,14 @@ def conv(
         scaling is not None,
         math.prod(size) if planar else 0,
     )
-    choice = choice_of(b)
+    policy = choice_of(b)
     op = LinearOp(w, bias, residual, activation)
-    product = b, choice, images, x, op, y, storage
+    product = b, policy, images, x, op, y, storage
     if emit_by_rows(*product) or emit_grouped_pixels(*product) or emit_filtered(*product, scaling):
         return y
     if emit_by_channels(*product) or emit_by_groups(*product, scaling):
         return y
-    emit_product(b, choice, images, x, op, y, storage, scaling)
+    emit_product(b, policy, images, x, op, y, storage, scaling)
     return y
 
 
@@ -203,12 +203,12 @@ def images_of(n: int, channels: int, outputs: int, groups: int, window: Window) 
 
 def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     """Whether a picture can be read as it is: its rows are laid out anew in any case."""
-    choice = choice_of(b)
+    policy = choice_of(b)
     window, w = without_padding(b, resolve(node, x.shape[2:], w.shape[2:]), w)
     images = images_of(x.shape[0], x.shape[1], w.shape[0], 1, window)
-    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
+    arithmetic = policy.product_arithmetic(images, b.value(w, anywhere=True))
     storage = Storage(planar=images.height * images.width)
-    source = plan(images, choice.machine, arithmetic, choice.threads, storage).source
+    source = plan(images, policy.machine, arithmetic, policy.threads, storage).source
     return images.pixels > 0 and source is Source.HALO
 
 

@@ -18,7 +18,7 @@ from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
@@ -84,7 +84,7 @@ def joined_weights(w: Array, count: int, stride: int) -> Array:
 
 def emit_grouped_pixels(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -92,7 +92,7 @@ def emit_grouped_pixels(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
-    count = pixels_per_group(images, tile_columns(choice.level))  # which weights are made for
+    count = pixels_per_group(images, tile_columns(policy.level))  # which weights are made for
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
     if count == 1 or not alone or (op.residual is not None and not whole):
@@ -114,7 +114,7 @@ def emit_grouped_pixels(
     shape = (images.batch, images.out_height, images.out_width, images.outputs)
     padded = (*shape[:2], wide.out_width * count, images.outputs)
     into = y if whole else b.empty(padded, y.dtype)
-    emit_product(b, choice, wide, x, op._replace(w=weights, bias=bias), into, kept)
+    emit_product(b, policy, wide, x, op._replace(w=weights, bias=bias), into, kept)
     if not whole:
         copy_box(b, into, y, shape, strides_of(padded), strides_of(shape))
     return True

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.kernels.operator_table import F32
 
 DOMAIN = "partita.nhwc"
@@ -22,19 +22,19 @@ HALF = np.dtype(np.uint16)
 STORED = F32 | {HALF}
 
 
-def choice_of(b: Builder) -> Choice:
+def choice_of(b: Builder) -> PrecisionPolicy:
     """How native kernels compute.
 
     Raises:
         CompileError: There are none.
     """
-    choice = native_choice(b.options)
-    if choice is None:
+    policy = native_policy(b.options)
+    if policy is None:
         raise CompileError(
             f"Operation '{b.node.name}' ({b.node.model_kind}) needs native kernels, and there "
             "are none for this machine."
         )
-    return choice
+    return policy
 
 
 @dataclass(frozen=True)

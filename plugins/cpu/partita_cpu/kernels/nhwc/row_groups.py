@@ -15,7 +15,7 @@ from partita.lowering import Builder, Operand
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic
 
@@ -26,19 +26,19 @@ MOST_STEPS = 32
 """No more steps than these: each reads its part of the weights again."""
 
 
-def adds_in_float32(choice: Choice, images: Images, storage: Storage) -> bool:
+def adds_in_float32(policy: PrecisionPolicy, images: Images, storage: Storage) -> bool:
     """Whether steps may share the sums of a convolution: float32 alone, as it lies in memory.
 
     Tiles can add up lines that lie apart then, and sums between steps are not rounded to less.
     """
-    able = choice.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
+    able = policy.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
     changed = storage.planar or storage.scaled or storage.half_in or storage.half_out
     return able and not changed
 
 
 def emit_by_rows(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     images: Images,
     x: Operand,
     op: LinearOp,
@@ -46,7 +46,7 @@ def emit_by_rows(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, by rows of the result, if that is worth it."""
-    if not adds_in_float32(choice, images, storage):
+    if not adds_in_float32(policy, images, storage):
         return False
     groups = row_groups(images)
     if not 0 < images.batch * len(groups) <= MOST_STEPS:  # the images may be any number
@@ -57,11 +57,11 @@ def emit_by_rows(
         for first, rows, taps in groups
         for part, kept in [_part(images, storage, image, first, rows, taps)]
     ]
-    cuts = (plan(part, choice.machine, Arithmetic.F32, choice.threads, k) for part, k in steps)
+    cuts = (plan(part, policy.machine, Arithmetic.F32, policy.threads, k) for part, k in steps)
     if any(cut.source is not Source.HALO for cut in cuts):
         return False
     for part, kept in steps:
-        emit_product(b, choice, part, x, op, y, kept)
+        emit_product(b, policy, part, x, op, y, kept)
     return True
 
 

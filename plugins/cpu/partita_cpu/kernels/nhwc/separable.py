@@ -65,28 +65,28 @@ def bottleneck_conv(
     Inputs: x, weights and bias of the first 1x1 convolution, then those of `_Separable`.
     """
     first, rest, its = node.attrs["wide"], node.attrs["rest"], _Separable(*inputs)
-    choice, place = choice_of(b), Place.of(first, x, None)
+    policy, place = choice_of(b), Place.of(first, x, None)
     n, height, width = x.shape[:3]
     images = Images(
         *(n, height, width, place.channels, wide.shape[0]), out_height=height, out_width=width
     )
-    arithmetic = choice.preferred_arithmetic(images)
+    arithmetic = policy.preferred_arithmetic(images)
     storage = Storage(x_pitch=x.shape[3], x_first=place.first)
-    cut = plan(images, choice.machine, arithmetic, choice.threads, storage)
+    cut = plan(images, policy.machine, arithmetic, policy.threads, storage)
     window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
-    rows = bands(window, wide.shape[0], choice.machine, choice.threads)
+    rows = bands(window, wide.shape[0], policy.machine, policy.threads)
     simple = n == 1 and x.dtype == np.float32 and arithmetic is Arithmetic.F32
     simple &= cut.source is Source.DIRECT and cut.table[CHUNK] >= cut.table[TAPS]
     joint = None
     if simple and rows is not None:
-        band = b.empty((choice.threads, rows[ROWS], width, wide.shape[0]), x.dtype)
+        band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), x.dtype)
         joint = _joint(b, rest, band, its, (height, width))
     if joint is None or rows is None:
         between = conv(b, first, x, wide, shift)
         return separable_conv(b, rest, between, *inputs)
-    _, weights = fitting(b, choice, cut, wide)
+    _, weights = fitting(b, policy, cut, wide)
     activation = first.attrs.get("activation")
-    before = product_of(b, choice, cut, LinearOp(weights, shift, None, activation), band)
+    before = product_of(b, policy, cut, LinearOp(weights, shift, None, activation), band)
     arrays, context, bounds = before.arrays, before.context, before.epilogue
     tables = context.offsets, context.kernels, context.p
     within = bounds.low, bounds.high, bounds.gate
@@ -134,27 +134,27 @@ def _joint(
     source = Place.of(first, x, None)
     place = Place(x, 0, source.channels, target, second.attrs.get("into", 0))
     shape = (n, *window.out_shape, w.shape[0])
-    choice = choice_of(b)
+    policy = choice_of(b)
     down, across = window.out[1:]
     sizes = n, down, across, source.channels, w.shape[0]
     images = Images(*sizes, out_height=down, out_width=across)
-    arithmetic = choice.preferred_arithmetic(images, computed=True)
+    arithmetic = policy.preferred_arithmetic(images, computed=True)
     half_out = bool(second.attrs.get("half"))
     y_pitch = w.shape[0] if target is None else target.shape[3]
     storage = Storage(False, half_out, y_pitch=y_pitch, y_first=place.into, computed=True)
-    cut = plan(images, choice.machine, arithmetic, choice.threads, storage)
+    cut = plan(images, policy.machine, arithmetic, policy.threads, storage)
     narrow = arithmetic is Arithmetic.BF16
     apart = (
         not math.prod(shape)
         or not takes(window)
-        or choice.arithmetic is Arithmetic.F16
+        or policy.arithmetic is Arithmetic.F16
         or cut.table[SHARES_ACROSS] > 1
         or (x.dtype == HALF) != narrow
         or bool(first.attrs.get("half")) != narrow
     )
     if apart:
         return None
-    fitted, weights = fitting(b, choice, cut, w)
+    fitted, weights = fitting(b, policy, cut, w)
     if fitted is not cut:
         return None
     return _Joint(window, source, cut, weights, place.output(b, shape, half_out))

@@ -15,7 +15,7 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
@@ -94,11 +94,11 @@ def sum_convolutions(
 
 def _reads_planes(b: Builder, images: Images, window: Window, w: Operand) -> bool:
     """Whether pictures can be read as they are: their lines are laid out anew in any case."""
-    choice, taps = choice_of(b), window.kernel[0]
+    policy, taps = choice_of(b), window.kernel[0]
     every = replace(images, slices=taps, covered=(0, taps))
-    arithmetic = choice.product_arithmetic(every, b.value(w, anywhere=True))
+    arithmetic = policy.product_arithmetic(every, b.value(w, anywhere=True))
     planes = Storage(planar=images.height * images.width)
-    return plan(every, choice.machine, arithmetic, choice.threads, planes).source is Source.HALO
+    return plan(every, policy.machine, arithmetic, policy.threads, planes).source is Source.HALO
 
 
 def _emit_slices(
@@ -111,12 +111,12 @@ def _emit_slices(
     storage: Storage,
 ) -> None:
     """A step for some output slices each, for which the slices under their windows are laid out."""
-    w, taps, choice = op.w, window.kernel[0], choice_of(b)
+    w, taps, policy = op.w, window.kernel[0], choice_of(b)
     shape = (*w.shape[:2], taps * w.shape[3], w.shape[4])
     tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
     stride, apart, out = window.stride[0], window.dilation[0], window.out[0]
     size = images.height * images.width * (1 if storage.planar else images.channels)
-    steps = -(-out // _results_at_once(images, window, choice))
+    steps = -(-out // _results_at_once(images, window, policy))
     for step in range(steps):
         place, behind = out * step // steps, out * (step + 1) // steps
         first = place * stride - window.begin[0]
@@ -133,10 +133,10 @@ def _emit_slices(
         )
         of_slice = images.out_height * images.out_width * images.outputs
         where = replace(storage, x_first=first * size, y_first=place * of_slice)
-        emit_product(b, choice, product, x, op._replace(w=tall), y, where)
+        emit_product(b, policy, product, x, op._replace(w=tall), y, where)
 
 
-def _results_at_once(images: Images, window: Window, choice: Choice) -> int:
+def _results_at_once(images: Images, window: Window, policy: PrecisionPolicy) -> int:
     """Slices of the result by which least is laid out for each of them.
 
     The slices that their windows share are laid out once; but the more slices a panel holds, the
@@ -146,8 +146,8 @@ def _results_at_once(images: Images, window: Window, choice: Choice) -> int:
     if images.symbolic or window.dilation[0] > 1:
         return 1
     every = replace(images, slices=taps, covered=(0, taps))
-    arithmetic = choice.preferred_arithmetic(every)
-    cut = plan(every, choice.machine, arithmetic, choice.threads)
+    arithmetic = policy.preferred_arithmetic(every)
+    cut = plan(every, policy.machine, arithmetic, policy.threads)
     halo = cut.source is Source.HALO
     # Windows that are copied pixel by pixel share nothing with those of the next line.
     extra = (images.kernel[0] - 1) * images.dilation[0] if halo else 0
@@ -156,12 +156,12 @@ def _results_at_once(images: Images, window: Window, choice: Choice) -> int:
     if not halo:
         cells = cut.padded * images.out_width
     line = arithmetic.element_bytes * arithmetic.planes * cells
-    room = choice.machine.l2_bytes(LARGE_PANEL_SHARE) // max(line, 1)
+    room = policy.machine.l2_bytes(LARGE_PANEL_SHARE) // max(line, 1)
 
     def cost(results: int) -> float:
         slices = taps + (results - 1) * stride
         lines = (room // slices - extra) // down
-        lines = max(1, min(lines, images.out_height // choice.threads))
+        lines = max(1, min(lines, images.out_height // policy.threads))
         return slices / results * (down + extra / lines)
 
     return min(range(1, MOST_RESULTS + 1), key=cost)

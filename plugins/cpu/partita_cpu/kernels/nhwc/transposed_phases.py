@@ -18,7 +18,7 @@ from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.nhwc.placement import HALF, Place
@@ -96,13 +96,13 @@ def phase_weights(w: Array, down: Phase, across: Phase, stride: tuple[int, int])
 
 
 def emit_phases(
-    b: Builder, choice: Choice, window: Window, place: Place, op: LinearOp, y: Operand
+    b: Builder, policy: PrecisionPolicy, window: Window, place: Place, op: LinearOp, y: Operand
 ) -> None:
     """Records a transposed convolution with channels last.
 
     Args:
         b: The builder.
-        choice: What may be used.
+        policy: What may be used.
         window: One that has `phases_of`.
         place: Input pixels, and the channel of y that the first result is written to.
         op: Weights (inputs, outputs, down, across), and what is done to sums.
@@ -137,7 +137,7 @@ def emit_phases(
             pitch, first = stride[1] * outputs, columns.first * outputs
             halves = x.dtype == HALF, y.dtype == HALF
             storage = Storage(*halves, x_pitch, place.first, pitch, first)
-            emit_product(b, choice, images, x, op._replace(w=w), lines, storage)
+            emit_product(b, policy, images, x, op._replace(w=w), lines, storage)
         count = -(-(out_height - rows.first) // stride[0])
         box = n, count, out_width, outputs
         source = rows.count * line, line, outputs, 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_normalize_eights
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -183,11 +183,11 @@ def normalize_short_rows(
 
 def _eights_kernel(b: Builder, x: Operand, outer: int, n: int, centered: bool) -> int:
     """Address of a kernel for eight such rows at a time, 0 where there is none."""
-    choice = native_choice(b.options)
-    if x.dtype != FLOAT32 or choice is None or outer < EIGHT or n > LONGEST:
+    policy = native_policy(b.options)
+    if x.dtype != FLOAT32 or policy is None or outer < EIGHT or n > LONGEST:
         return 0
     name = "normalize_eights" if centered else "scale_eights"
-    return addresses(choice.level, "_normalized").get(name, 0)
+    return addresses(policy.level, "_normalized").get(name, 0)
 
 
 class GroupSizes(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
 from partita_cpu.gemm.packed_lhs import COLUMNS, MatrixSizes, packed_lhs_size
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
@@ -100,13 +100,13 @@ def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
         _Side(Node("MatMulNBits", (), (), attrs[name], name=node.name), *weights)
         for name, weights in (("gate", inputs[1:5]), ("other", inputs[5:]))
     )
-    choice, rows = native_choice(b.options), math.prod(x.shape[:-1])
+    policy, rows = native_policy(b.options), math.prod(x.shape[:-1])
     kinds = [
-        None if choice is None or not side.w.size else tile_arithmetic(choice, side.sizes, rows)
+        None if policy is None or not side.w.size else tile_arithmetic(policy, side.sizes, rows)
         for side in (gate, other)
     ]
     arithmetic = kinds[0]
-    if choice is None or arithmetic is None or None in kinds:
+    if policy is None or arithmetic is None or None in kinds:
         form = {"activation": attrs["activation"], "approximate": attrs["approximate"]}
         activated = Node("Gated", (), (), {**form, "in_place": True}, domain="partita")
         y: Operand = gated_activation(b, activated, gate.product(b, x), other.product(b, x))
@@ -116,28 +116,28 @@ def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
     for key in ("tiles", LAID):
         b.once(y, (key, arithmetic), lambda: out)
     code = _CODES[attrs["activation"], attrs["approximate"]]
-    _emit_tiles(b, choice, arithmetic, code, x, (gate, other), out)
+    _emit_tiles(b, policy, arithmetic, code, x, (gate, other), out)
     return y
 
 
 def _emit_tiles(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     arithmetic: Arithmetic,
     code: ActivationCode,
     x: Operand,
     sides: tuple[_Side, _Side],
     out: Operand,
 ) -> None:
-    rows, threads, planes = math.prod(x.shape[:-1]), choice.threads, arithmetic.planes
+    rows, threads, planes = math.prod(x.shape[:-1]), policy.threads, arithmetic.planes
     terms, columns = sides[0].sizes.terms, sides[0].sizes.columns
-    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, terms, arithmetic, kernels)
     product = MatrixSizes(rows, terms, columns, planes)
-    table = unpacked_table(product, choice.machine, threads, PRODUCTS)
+    table = unpacked_table(product, policy.machine, threads, PRODUCTS)
     panels = [_panels(b, side, threads) for side in sides]
     unpack, unpack_other = (
-        b.constant(unpack_kernel(choice.level, each.variant, planes)) for each in panels
+        b.constant(unpack_kernel(policy.level, each.variant, planes)) for each in panels
     )
     floats = max(scratch_floats(side.sizes.size) for side in sides)
     context = GatedContext(
@@ -147,7 +147,7 @@ def _emit_tiles(
         kernels,
         unpack,
         unpack_other,
-        b.constant(gate_kernel(choice.level, code, planes)),
+        b.constant(gate_kernel(policy.level, code, planes)),
         b.constant(table),
     )
     bias = _bias(b, *sides)
@@ -160,7 +160,7 @@ def _emit_tiles(
         context,
         *(row_sizes(each, side.sizes, rows) for each, side in zip(panels, sides, strict=True)),
         work=PRODUCTS * rows * terms * columns // 16,
-        exec_type=arithmetic.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(policy.level),
     )
 
 

@@ -14,7 +14,7 @@ from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.processors import usable_processors
 from partita_cpu.gemm.packed_lhs import COLUMNS as TILE_COLUMNS
 from partita_cpu.gemm.packed_lhs import MatrixSizes, thread_bytes
-from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import epilogue_of, packed_lhs
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import STEP
@@ -176,8 +176,8 @@ def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
 
 def _is_exact(b: Builder) -> bool:
     """Whether products shall lose no more than those of float32 do."""
-    choice = native_choice(b.options)
-    return choice is not None and choice.is_exact and not choice.group
+    policy = native_policy(b.options)
+    return policy is not None and policy.is_exact and not policy.group
 
 
 def _emit_exactly(
@@ -201,10 +201,10 @@ def _emit(
     b: Builder, x: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
 ) -> None:
     rows = math.prod(x.shape[:-1])
-    known = b.options if isinstance(b.options, Choice) else None
+    known = b.options if isinstance(b.options, PrecisionPolicy) else None
     threads = usable_processors() if known is None else known.threads
     panels = packed(b, inputs.w, inputs.scales, inputs.zeros, sizes, threads)
-    native = native_choice(b.options)
+    native = native_policy(b.options)
     arithmetic = None if native is None else tile_arithmetic(native, sizes, rows)
     if native is not None and arithmetic is not None:
         _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
@@ -234,23 +234,23 @@ def _emit(
     )
 
 
-def unpacked_sides(choice: Choice, sizes: BlockSizes) -> Unpacked | None:
+def unpacked_sides(policy: PrecisionPolicy, sizes: BlockSizes) -> Unpacked | None:
     """What both sides of products of many rows become; ``None`` if weights stay packed."""
-    level = choice.level
-    longest = min(longest_unit(level, sizes.bits), choice.group)
+    level = policy.level
+    longest = min(longest_unit(level, sizes.bits), policy.group)
     if longest:
-        unit = min(math.gcd(sizes.size, choice.group), longest)
+        unit = min(math.gcd(sizes.size, policy.group), longest)
         unpacked = Unpacked(Factors.QUADS.size, unit, width(level))
     elif row_counts(level, Factors.PAIRS):
         unpacked = Unpacked(Factors.PAIRS.size, sizes.size, width(level))
     else:
         return None
-    return in_depth(choice.machine, unpacked, sizes.terms, sizes.size)
+    return in_depth(policy.machine, unpacked, sizes.terms, sizes.size)
 
 
 def _emit_unpacked(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     unpacked: Unpacked,
     x: Operand,
     panels: Panels,
@@ -258,10 +258,10 @@ def _emit_unpacked(
     bias: Operand,
     y: Operand,
 ) -> None:
-    rows, threads, variant = math.prod(x.shape[:-1]), choice.threads, panels.variant
-    level, kind = choice.level, block_exec_type(choice.level, sizes.bits)
+    rows, threads, variant = math.prod(x.shape[:-1]), policy.threads, panels.variant
+    level, kind = policy.level, block_exec_type(policy.level, sizes.bits)
     if unpacked.factor == Factors.QUADS.size:
-        quantized = grouped_rows(b, x, unpacked, panels, sizes, choice)
+        quantized = grouped_rows(b, x, unpacked, panels, sizes, policy)
         kernels = quad_kernels(level, variant)
         kind = f"{kind}_int8"
     else:
@@ -276,7 +276,7 @@ def _emit_unpacked(
         quantized,
         BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
         b.constant(kernels),
-        row_sizes(panels, sizes, rows, chunk_rows(choice.machine, unpacked), across),
+        row_sizes(panels, sizes, rows, chunk_rows(policy.machine, unpacked), across),
         unpacked,
         b.empty((threads * thread_floats(sizes.size, unpacked),), np.float32),
         work=rows * sizes.terms * sizes.columns // 8,
@@ -297,17 +297,17 @@ def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:
     return b.empty((threads * scratch_floats(sizes.size),), np.float32)
 
 
-def tile_arithmetic(choice: Choice, sizes: BlockSizes, rows: int) -> Arithmetic | None:
+def tile_arithmetic(policy: PrecisionPolicy, sizes: BlockSizes, rows: int) -> Arithmetic | None:
     """What tiles of AMX compute such a product in; ``None`` if they do not, or are slower."""
     whole = sizes.blocks * sizes.size % STEP == 0
-    if not choice.level.tiles or not whole or rows < MANY_ROWS or choice.is_exact:
+    if not policy.level.tiles or not whole or rows < MANY_ROWS or policy.is_exact:
         return None
-    return Arithmetic.BF16 if choice.arithmetic is Arithmetic.BF16 else Arithmetic.BF16X3
+    return Arithmetic.BF16 if policy.arithmetic is Arithmetic.BF16 else Arithmetic.BF16X3
 
 
 def _emit_tiles(
     b: Builder,
-    choice: Choice,
+    policy: PrecisionPolicy,
     arithmetic: Arithmetic,
     x: Operand,
     panels: Panels,
@@ -315,19 +315,19 @@ def _emit_tiles(
     bias: Operand,
     y: Operand,
 ) -> None:
-    rows, threads = math.prod(x.shape[:-1]), choice.threads
-    kernels = b.constant(packed_lhs_kernels(choice.level, arithmetic))
+    rows, threads = math.prod(x.shape[:-1]), policy.threads
+    kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels)
     # What `gated_matmul` makes is there as tiles alone.
     laid = b.once(x, (LAID, arithmetic), lambda: x) is not x
     product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
-    table = unpacked_table(product, choice.machine, threads)
+    table = unpacked_table(product, policy.machine, threads)
     context = UnpackContext(
         b.empty((threads * thread_bytes(table),), np.uint8),
         b.empty((threads * unpacked_size(table),), np.uint16),
         _floats_of_threads(b, threads, sizes),
         kernels,
-        b.constant(unpack_kernel(choice.level, panels.variant, arithmetic.planes)),
+        b.constant(unpack_kernel(policy.level, panels.variant, arithmetic.planes)),
         b.empty((threads * sizes.terms if laid else 0,), np.float32),
         b.constant(table),
     )
@@ -340,7 +340,7 @@ def _emit_tiles(
         epilogue_of(None, False),
         row_sizes(panels, sizes, rows),
         work=rows * sizes.terms * sizes.columns // 16,
-        exec_type=arithmetic.exec_type(choice.level),
+        exec_type=arithmetic.exec_type(policy.level),
     )
 
 
@@ -391,18 +391,18 @@ def grouped_rows(
     unpacked: Unpacked,
     panels: Panels,
     sizes: BlockSizes,
-    choice: Choice,
+    policy: PrecisionPolicy,
 ) -> Operand:
     """Rows in 8 bits; operators that multiply the same ones share them."""
-    equal = begins_with_zeros(choice.level, panels.variant)
+    equal = begins_with_zeros(policy.level, panels.variant)
     padded = sizes.blocks * sizes.size
-    group = min(choice.group, padded)
+    group = min(policy.group, padded)
 
     def quantize() -> Operand:
         of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
         out = b.empty((math.prod(x.shape[:-1]) * of_row,), np.uint8)
-        kernel = b.constant(groups_kernel(choice.level, panels.variant))
-        floats = b.empty((choice.threads * group,), np.float32)
+        kernel = b.constant(groups_kernel(policy.level, panels.variant))
+        floats = b.empty((policy.threads * group,), np.float32)
         layout = GroupSizes(sizes.terms, padded, group, unpacked.unit, panels.zero)
         b.call(quantize_groups, b.flat(x), out, kernel, floats, layout, exec_type="reorder")
         return out

@@ -27,7 +27,7 @@ from partita_cpu.gemm.packed_lhs import (
     TILE,
     Chunk,
     MatrixSizes,
-    Sides,
+    PackedLhs,
     Weights,
     is_unusual,
     multiply_chunk,
@@ -169,7 +169,7 @@ def multiply_unpacked(
     place += -place % 64
     halves = -(-p[ROWS] // HALF)
     of_tiles = sizes_at(address(tiles) + 2 * halves * steps * p[PLANES] * TILE, halves * steps)
-    sides = Sides(tiles, of_tiles, tiles, tile + -tile % 64)
+    lhs = PackedLhs(tiles, of_tiles, tiles, tile + -tile % 64)
     product = ProductArrays(context.unpacked, arrays.bias, arrays.y, arrays.y)
     call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     for panel in range(top, bottom, p[PANEL]):
@@ -187,9 +187,9 @@ def multiply_unpacked(
                         unpack_panel(arrays, context.unpack[0], sizes, part, to)
                 cut = Chunk(panel, stop, group, end, chunk, False)
                 weights = Weights(place, pitch, place)
-                multiply_chunk(sides, product, weights, kernels, p, epilogue, cut)
+                multiply_chunk(lhs, product, weights, kernels, p, epilogue, cut)
     call_plain(kernels[RELEASE], (0,))
-    _repeat_unusual(x, sides, arrays, context, sizes, tid, (top, bottom, first, last))
+    _repeat_unusual(x, lhs, arrays, context, sizes, tid, (top, bottom, first, last))
 
 
 class UnpackPart(NamedTuple):
@@ -237,7 +237,7 @@ def unpack_panel(
 @loop
 def _repeat_unusual(
     x: Any,
-    sides: Sides,
+    lhs: PackedLhs,
     arrays: BlockArrays,
     context: UnpackContext,
     sizes: RowSizes,
@@ -249,11 +249,11 @@ def _repeat_unusual(
     steps, panels = context.p[STEPS], -(-sizes.columns // HALF)
     own = address(context.floats) + 4 * tid * floats_of_thread(sizes.size)
     for half in range(2 * top, min(2 * bottom, -(-sizes.rows // HALF))):
-        if not is_unusual(sides.sizes, half * steps, steps):
+        if not is_unusual(lhs.sizes, half * steps, steps):
             continue
         for row in range(half * HALF, min(half * HALF + HALF, sizes.rows)):
             if not x.size:
-                _widen_row(sides.x, row, context.rows, tid, sizes.terms, context.p[PLANES])
+                _widen_row(lhs.x, row, context.rows, tid, sizes.terms, context.p[PLANES])
             for number in range(2 * first, min(2 * last, panels)):
                 panel = panel_of(arrays, sizes, number)
                 if x.size:

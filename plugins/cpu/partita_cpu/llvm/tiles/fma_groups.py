@@ -19,18 +19,18 @@ GROUPS = (4, 8, 16)
 
 
 def group_tile(
-    name: str, rows: int, lanes: int, within: int, half: str = "", vectors: int = VECTORS
+    name: str, rows: int, lanes: int, group_channels: int, half: str = "", vectors: int = VECTORS
 ) -> Function:
     """``tile[r, c] = sum over t and k of a[r, taps[t] + first(c) + k] * b[t, k, c]``.
 
-    Here first(c) is the first channel of the group of c, ``c // within * within``. Its
+    Here first(c) is the first channel of the group of c: c rounded down to `group_channels`. Its
     parameters are those of `fma.PARAMETERS`; depth and low_plane are not read.
 
     Args:
         name: Its symbol.
         rows: Of the tile.
-        lanes: Floats of a vector, a multiple of `within`.
-        within: Channels of a group, and its outputs.
+        lanes: Floats of a vector, a multiple of `group_channels`.
+        group_channels: Channels of a group, and its outputs.
         half: As `epilogue.Finish` takes it.
         vectors: How many of the columns of packed b and of the tile's rows are computed.
     """
@@ -47,27 +47,27 @@ def group_tile(
             sums = list(before)
             weights = [f.load(v, f.at(b, width * (VECTORS * k + i))) for i in range(vectors)]
             for row, (i, weight) in itertools.product(range(rows), enumerate(weights)):
-                x = _spread(f, f.at(row_at[row], width * i), lanes, within, k)
+                x = _spread(f, f.at(row_at[row], width * i), lanes, group_channels, k)
                 place = row * vectors + i
                 call = f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {weight}, {v} {sums[place]})"
                 sums[place] = f.let(call)
             return sums
 
-        for k in range(within):
+        for k in range(group_channels):
             # A block of its own: LLVM would load and shuffle for all of them first, and spill.
             sums = f.loop("1", [(v, x) for x in sums], partial(step, k=k))
-        return [f.at(b, width * VECTORS * within), *sums]
+        return [f.at(b, width * VECTORS * group_channels), *sums]
 
     begin = [("ptr", "%b"), *((v, x) for x in ends.begin(rows * vectors))]
     ends.finish(f.loop("%ntaps", begin, tap)[1:])
     return f
 
 
-def _spread(f: Function, pointer: str, lanes: int, within: int, k: int) -> str:
+def _spread(f: Function, pointer: str, lanes: int, group_channels: int, k: int) -> str:
     """Element `k` of each group of a vector in memory, in all lanes of its group."""
-    if within == lanes:
+    if group_channels == lanes:
         return f.splat(lanes, "float", f.load("float", f.at(pointer, 4 * k)))
     v = f"<{lanes} x float>"
-    places = ", ".join(f"i32 {lane // within * within + k}" for lane in range(lanes))
+    places = ", ".join(f"i32 {lane - lane % group_channels + k}" for lane in range(lanes))
     x = f.load(v, pointer)
     return f.let(f"shufflevector {v} {x}, {v} poison, <{lanes} x i32> <{places}>")

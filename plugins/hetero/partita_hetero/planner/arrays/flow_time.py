@@ -159,14 +159,14 @@ def _owners_early(arrays: Arrays, device: Array) -> Array:
                 owner[max(first, second)] = min(first, second)
     for op in range(count):
         owner[op] = _root(owner, op)
-    twin = _twins(arrays, device, owner)
+    first_equal = _first_equals(arrays, device, owner)
     for op in range(count):
-        owner[op] = op if arrays.per_task[device[op]] else twin[owner[op]]
+        owner[op] = op if arrays.per_task[device[op]] else first_equal[owner[op]]
     return owner
 
 
 @loop_part
-def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
+def _first_equals(arrays: Arrays, device: Array, owner: Array) -> Array:
     """For each submodel the first one of its device between the same submodels, often itself.
 
     Sets of neighbours are compared by sums of mixed numbers.
@@ -185,7 +185,7 @@ def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
                     before[part] += _mixed(source)
                     after[source] += _mixed(part)
     key = np.empty(count, np.int64)
-    twin = np.empty(count, np.int64)
+    first_equal = np.empty(count, np.int64)
     room = 2
     while room < 2 * count:
         room *= 2
@@ -198,8 +198,8 @@ def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
         if first[place] == 0:
             first[place] = part + 1
         alone = before[part] == 0 and after[part] == 0
-        twin[part] = part if alone else first[place] - 1
-    return twin
+        first_equal[part] = part if alone else first[place] - 1
+    return first_equal
 
 
 @loop_part

@@ -30,7 +30,7 @@ from partita_hetero.tuning.decoders.decoder_chain import (
 from partita_hetero.tuning.decoders.decoder_reasons import DecoderReport, whole_request
 from partita_hetero.tuning.decoders.decoder_replicas import DecoderReplicas, best_replicas
 from partita_hetero.tuning.decoders.planned_decoder import PlannedDecoder
-from partita_hetero.tuning.replication import twins_of
+from partita_hetero.tuning.replication import interchangeable_devices
 
 SMALLEST_CONTEXT = 16
 """Below this no context is tried where memory does not suffice."""
@@ -91,7 +91,7 @@ def _with_replicas(
     found: ChainPlan,
 ) -> tuple[ChainPlan, DecoderReplicas | None]:
     """The plan, or the first of replicas that do more requests, and these."""
-    groups = twins_of(devices, whole.devices) if objective == "THROUGHPUT" else []
+    groups = interchangeable_devices(devices, whole.devices) if objective == "THROUGHPUT" else []
     replicas = best_replicas(decoder, whole, groups)
     if replicas is None or replicas.value_us >= found.value_us:
         return found, None

@@ -11,7 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita_hetero.compile.placer import Placer
 from partita_hetero.compile.replicas import replicated
 from partita_hetero.options.byte_sizes import format_bytes
-from partita_hetero.placement.decision import Elsewhere, Replica
+from partita_hetero.placement.decision import DeviceAlternative, Replica
 from partita_hetero.placement.lock_file import EITHER
 from partita_hetero.planner.chain.problem import Chain, ChainObjective, blend, excess, use_of
 from partita_hetero.planner.chain.search import ChainPlan
@@ -108,7 +108,7 @@ class DecoderReport:
             self._twins,
         )
         elsewhere = {
-            op: Elsewhere(told.decode_us, told.alternative, told.extra_us, told.change)
+            op: DeviceAlternative(told.decode_us, told.alternative, told.extra_us, told.change)
             for layer, told in zip(self._decoder.layers, layers, strict=True)
             for part in layer.parts
             for op in part.ops

@@ -10,7 +10,7 @@ from partita.contract.explanation import Candidate, Decision, DecoderRates
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.model.model import Model
 from partita_hetero.options.byte_sizes import format_bytes
-from partita_hetero.placement.decision import Choice, Elsewhere, Replica
+from partita_hetero.placement.decision import ChosenPlacement, DeviceAlternative, Replica
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.placement.lock_file import EITHER, SHARES, Lock, graph_digest
 from partita_hetero.planner.chain.problem import ChainObjective
@@ -168,7 +168,7 @@ class PlannedDecoder:
 
     plan: DecoderPlan
     device_of: Mapping[int, tuple[str, Reason]]
-    elsewhere: Mapping[int, Elsewhere]
+    elsewhere: Mapping[int, DeviceAlternative]
     replicas: Sequence[Replica] = ()
 
     def lock(self, model: Model, drivers: Mapping[str, str]) -> Lock:
@@ -179,7 +179,7 @@ class PlannedDecoder:
             drivers: Device to its driver, where known.
         """
         ops, plan = model.ops, self.plan
-        every = [self.device_of, *(one.wishes for one in self.replicas)]
+        every = [self.device_of, *(one.preferred for one in self.replicas)]
         homes = {op: dict.fromkeys(one[op][0] for one in every) for op in self.device_of}
         placed = {ops[op].name: EITHER.join(devices) for op, devices in homes.items()}
         used = dict.fromkeys(device for devices in homes.values() for device in devices)
@@ -215,10 +215,10 @@ class PlannedDecoder:
             {op.name: planned[op.name][1] if op.name in planned else unplanned for op in ops},
         )
 
-    def choice(self) -> Choice:
+    def choice(self) -> ChosenPlacement:
         """As a choice of HETERO's scheduler."""
         plan = self.plan
-        every = [self.device_of, *(one.wishes for one in self.replicas)]
+        every = [self.device_of, *(one.preferred for one in self.replicas)]
         homes = [[device for device, _ in one.values()] for one in every]
         counts = {name: ops.count(name) for ops in homes for name in dict.fromkeys(ops)}
         pieces = sum(1 + sum(one != two for one, two in itertools.pairwise(ops)) for ops in homes)
@@ -229,8 +229,8 @@ class PlannedDecoder:
             Decision(plan.objective, name, candidates, plan.gap, False, [plan.line()], rates)
         )
 
-    def _choice(self, decision: Decision | None) -> Choice:
-        return Choice(
+    def _choice(self, decision: Decision | None) -> ChosenPlacement:
+        return ChosenPlacement(
             *(self.device_of, decision, None, self.elsewhere),
             keeps_limits=True,
             replicas=self.replicas,

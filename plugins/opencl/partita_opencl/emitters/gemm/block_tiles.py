@@ -18,7 +18,7 @@ from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
 from partita_opencl.emitters.gemm.products import Epilogue
 from partita_opencl.emitters.gemm.tiled_weights import PIECE, TILE, WORD_BYTES
 from partita_opencl.launches.emitter_kit import Argument, f32, is_half
-from partita_opencl.launches.steps import STALL, Counters, Sizes, Stall
+from partita_opencl.launches.steps import STALL, Counters, Sizes, StallFlag
 from partita_opencl.launches.work_sizes import Tuning
 
 FILE, KERNEL = "block_tiles.cl", "block_tiles"
@@ -122,7 +122,7 @@ class RunLaunch(NamedTuple):
     """What is launched: sizes, arguments, and options beside those of every kernel."""
 
     sizes: Sizes
-    args: tuple[Argument | Stall | Counters | None, ...]
+    args: tuple[Argument | StallFlag | Counters | None, ...]
     options: dict[str, str | int | None]
 
 

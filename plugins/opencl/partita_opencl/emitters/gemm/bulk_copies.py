@@ -8,7 +8,7 @@ from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.launches.emitter_kit import Kit, Options, f32, i32, is_half
-from partita_opencl.launches.steps import Described, Matrix
+from partita_opencl.launches.steps import Matrix, TensorMapBuffer
 from partita_opencl.tuning.product_tiles import Cut, StreamTile
 
 _COPYING = 32
@@ -101,7 +101,7 @@ def bulk_product(
         bias,
         residual or x,
         out,
-        Described(describer, tuple(matrices)),
+        TensorMapBuffer(describer, tuple(matrices)),
         i32(rows[0]),
         i32(columns),
         i32(depth),

@@ -1,6 +1,6 @@
 """Which device AUTO's requests run on: the first that is ready, then the best, then what is left.
 
-Once made, a choice is an object that never changes; requests look for a new one before each run.
+Once made, a selection is an object that never changes; requests look for a new one before each run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class SelectedDevice:
     """A device, and the model on it.
 
     Attributes:
@@ -61,7 +61,7 @@ def _later(method: Callable[..., None], *args: Any) -> None:
     threads.submit(call)
 
 
-class Chooser:
+class DeviceSelector:
     """What the requests of one model share.
 
     Args:
@@ -110,14 +110,14 @@ class Chooser:
 
     # ----------------------------------------------------------------- the first choice
 
-    def _first(self) -> Choice:
+    def _first(self) -> SelectedDevice:
         """The first device that compiles the model; a CPU, if requests shall not wait."""
         first = self._candidates.starter if self._properties.ENABLE_STARTUP_FALLBACK else None
         order = [*([first] if first else []), *(d for d in self._candidates if d != first)]
         for device in order:
             compiled = self._compiled(device)
             if compiled is not None:
-                return Choice(device, compiled, self._why_first(device))
+                return SelectedDevice(device, compiled, self._why_first(device))
         raise nobody_can(self._candidates.own_name, self._model, self._causes)
 
     def _why_first(self, device: str) -> Reason:
@@ -164,7 +164,7 @@ class Chooser:
                 continue
             if by_priority:
                 why = Reason(ReasonCode.PRIORITY, f"{device} is the first of the list that can")
-                self._take_over(Choice(device, compiled, why))
+                self._take_over(SelectedDevice(device, compiled, why))
                 return
             contenders[device] = compiled
         with self._lock:
@@ -210,9 +210,9 @@ class Chooser:
         device = speed.best(seconds)
         told = ", ".join(f"{name} {taken * 1e3:.3g} ms" for name, taken in seconds.items())
         why = Reason(ReasonCode.CHEAPER_BY, f"measured for each request: {told}")
-        self._take_over(Choice(device, contenders[device], why))
+        self._take_over(SelectedDevice(device, contenders[device], why))
 
-    def _take_over(self, choice: Choice) -> None:
+    def _take_over(self, choice: SelectedDevice) -> None:
         with self._lock:
             if choice.device not in self._failed:
                 self.present = choice
@@ -226,7 +226,7 @@ class Chooser:
 
     # ------------------------------------------------------------------ the next choice
 
-    def instead_of(self, failed: Collection[str]) -> Choice | None:
+    def instead_of(self, failed: Collection[str]) -> SelectedDevice | None:
         """Where a request can be repeated that devices have failed on; ``None`` if nowhere."""
         with self._compiling:
             if self.present.device not in failed:
@@ -240,10 +240,10 @@ class Chooser:
                         continue
                     self._spares[device] = compiled
                 why = Reason(ReasonCode.FALLBACK, f"{', '.join(failed)} failed")
-                return Choice(device, self._spares[device], why)
+                return SelectedDevice(device, self._spares[device], why)
         return None
 
-    def adopt(self, choice: Choice, failures: Mapping[str, BaseException]) -> None:
+    def adopt(self, choice: SelectedDevice, failures: Mapping[str, BaseException]) -> None:
         """Lets requests run where one has succeeded after others had failed."""
         with self._lock:
             fresh = [device for device in failures if device not in self._failed]

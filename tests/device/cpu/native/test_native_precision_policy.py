@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX, AVX512_BF16
 from partita_cpu.machine_model import MachineModel
@@ -15,7 +15,7 @@ FINE = np.ones(3, np.float32)
 
 
 def arithmetic(images, weights=FINE, wanted=Arithmetic.BF16X3):
-    return Choice(MachineModel(AMX), wanted, 2).product_arithmetic(images, weights)
+    return PrecisionPolicy(MachineModel(AMX), wanted, 2).product_arithmetic(images, weights)
 
 
 def window(channels, outputs, size=7):
@@ -82,8 +82,8 @@ def test_short_sums_are_split_exactly(images, wanted):
 @pytest.mark.parametrize("made", [window, pointwise])
 def test_small_images_are_not_split_exactly_for_many_threads(made):
     def chosen(size, threads, wanted=Arithmetic.BF16X6):
-        choice = Choice(MachineModel(AMX), wanted, threads)
-        return choice.product_arithmetic(made(128, 256, size), FINE)
+        policy = PrecisionPolicy(MachineModel(AMX), wanted, threads)
+        return policy.product_arithmetic(made(128, 256, size), FINE)
 
     assert chosen(14, 1) is chosen(14, 2) is chosen(14, 6) is Arithmetic.BF16X6
     assert chosen(14, 8) is chosen(14, 16) is chosen(28, 32) is Arithmetic.F32
@@ -95,8 +95,8 @@ def test_small_images_are_not_split_exactly_for_many_threads(made):
 
 def test_few_rows_of_a_thread_are_split_in_three_only_for_many_outputs():
     def chosen(images, threads):
-        choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, threads)
-        return choice.product_arithmetic(images, FINE)
+        policy = PrecisionPolicy(MachineModel(AMX), Arithmetic.BF16X3, threads)
+        return policy.product_arithmetic(images, FINE)
 
     narrow, wide = pointwise(1024, 256, 14), pointwise(1024, 512, 14)
     assert chosen(narrow, 16) is Arithmetic.F32
@@ -105,9 +105,9 @@ def test_few_rows_of_a_thread_are_split_in_three_only_for_many_outputs():
 
 
 def test_matrices_are_split_exactly_for_any_number_of_threads():
-    choice = Choice(MachineModel(AMX), Arithmetic.BF16X6, 64)
+    policy = PrecisionPolicy(MachineModel(AMX), Arithmetic.BF16X6, 64)
     images = Images.matrix(128, 256, 512)
-    assert choice.matrix_arithmetic(images, FINE) is Arithmetic.BF16X6
+    assert policy.matrix_arithmetic(images, FINE) is Arithmetic.BF16X6
 
 
 def test_nothing_is_split_with_loss_unless_it_may_be():
@@ -116,8 +116,8 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
     def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
-        choice = Choice(MachineModel(AMX), wanted, 2)
-        return choice.preferred_arithmetic(pointwise(depth, outputs), computed=True)
+        policy = PrecisionPolicy(MachineModel(AMX), wanted, 2)
+        return policy.preferred_arithmetic(pointwise(depth, outputs), computed=True)
 
     assert chosen(288) is Arithmetic.BF16X3
     assert chosen(256) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
@@ -143,8 +143,8 @@ def test_what_rounding_would_take_longer_than_it_saves(level):
     """Many rows of float32 of which vectors compute few columns; tiles compute all in bfloat16."""
 
     def chosen(images, halves=False):
-        choice = Choice(MachineModel(level), Arithmetic.BF16, 2)
-        return choice.preferred_for_stored(images, halves=halves)
+        policy = PrecisionPolicy(MachineModel(level), Arithmetic.BF16, 2)
+        return policy.preferred_for_stored(images, halves=halves)
 
     image = Images(1, 64, 64, 24, 8, out_height=64, out_width=64)
     for few in (Images.matrix(30000, 16, 1), image):
