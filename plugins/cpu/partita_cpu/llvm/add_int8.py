@@ -38,9 +38,6 @@ def add_bytes(name: str, signed: bool) -> Function:
         less = f.let(f"sub {whole} {wide}, {zero}")
         return f.let(f"fmul {real} {f.let(f'sitofp {whole} {less} to {real}')}, {scale}")
 
-    def fma(a: str, b: str, c: str) -> str:
-        return f.let(f"call {real} @llvm.fma.v{_LANES}f32({real} {a}, {real} {b}, {real} {c})")
-
     def block(index: str, _: list[str]) -> list[str]:
         start = f.let(f"mul i64 {index}, {BLOCK}")
         found = []
@@ -49,7 +46,8 @@ def add_bytes(name: str, signed: bool) -> Function:
             left = number(f.at("%x", at), x_zero, x_scale)
             total = f.let(f"fadd {real} {left}, {number(f.at('%w', at), w_zero, w_scale)}")
             about = f.let(f"fmul {real} {total}, {inverse}")
-            quotient = fma(fma(about, minus, total), inverse, about)
+            rest = f.fma(_LANES, about, minus, total)
+            quotient = f.fma(_LANES, rest, inverse, about)
             found.append(rounded_below(f, quotient, high))
         store_together(f, found, *bounds, f.at("%y", start))
         return []

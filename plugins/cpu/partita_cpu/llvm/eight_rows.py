@@ -99,15 +99,11 @@ class EightRows:
                     value = self._kept(value, mask)
                     total = totals[row * count + k]
                     plain = "" if other else f.let(f"fadd {_FLOATS} {total}, {value}")
-                    found.append(plain or self._fma(value, other, total))
+                    found.append(plain or self._f.fma(LANES, value, other, total))
             return found
 
         totals = self._columns(["zeroinitializer"] * count * EIGHT, added)
         return [self._across(totals[k::count]) for k in range(count)]
-
-    def _fma(self, a: str, b: str, c: str) -> str:
-        operands = f"{_FLOATS} {a}, {_FLOATS} {b}, {_FLOATS} {c}"
-        return self._f.let(f"call {_FLOATS} @llvm.fma.v{LANES}f32({operands})")
 
     def _kept(self, x: str, mask: str | None) -> str:
         """Lanes of the mask, 0 in others."""
@@ -166,7 +162,7 @@ class EightRows:
                 for term in off:
                     x = f.let(f"fsub {_FLOATS} {x}, {term[row]}")
                 x = f.let(f"fmul {_FLOATS} {x}, {factors[row]}")
-                write(row, at, self._fma(x, scale, bias), mask)
+                write(row, at, self._f.fma(LANES, x, scale, bias), mask)
             return totals
 
         self._columns([], column)

@@ -50,6 +50,11 @@ class Function:
         zeros = f"<{lanes} x i32> zeroinitializer"
         return self.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
+    def fma(self, lanes: int, a: str, b: str, c: str) -> str:
+        """Vectors of float32 ``a * b + c``, rounded once."""
+        v = f"<{lanes} x float>"
+        return self.let(f"call {v} @llvm.fma.v{lanes}f32({v} {a}, {v} {b}, {v} {c})")
+
     def loop(
         self,
         count: str,

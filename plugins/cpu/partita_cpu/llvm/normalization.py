@@ -77,9 +77,7 @@ def normalize_rows(name: str) -> Function:
             value = f.let(f"fsub {_FLOATS} {_load(f, f.at(x, at), mask)}, {about}")
             value = f.let(f"fsub {_FLOATS} {value}, {lost}")
             value = f.let(f"fmul {_FLOATS} {value}, {factor}")
-            fma = f"call {_FLOATS} @llvm.fma.v{LANES}f32"
-            operands = f"{_FLOATS} {value}, {_FLOATS} {scale}, {_FLOATS} {bias}"
-            value = f.let(f"{fma}({operands})")
+            value = f.fma(LANES, value, scale, bias)
             store_half(f, LANES, value, f.at(y, f.let(f"lshr i64 {at}, 1")), mask)
 
         vectors.each(write)

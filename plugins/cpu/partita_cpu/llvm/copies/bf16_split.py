@@ -249,7 +249,7 @@ class _Converter:
         f, lanes, v = self._f, self._lanes, self._floats
         numbers = (f.at(name, place) for name in ("%factor", "%shift"))
         factor, shift = (masked_load(f, lanes, at, inside) for at in numbers)
-        x = f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {factor}, {v} {shift})")
+        x = f.fma(lanes, x, factor, shift)
         low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
         x = bounded(f, v, x, low, high, lanes)
         if inside is None:

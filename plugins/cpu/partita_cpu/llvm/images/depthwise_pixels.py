@@ -221,9 +221,7 @@ class _Depthwise:
                     pixel, between = divmod(column - tap, self._stride)
                     if not between and 0 <= pixel < self._pixels:
                         number = i * self._pixels + pixel
-                        call = f"call {v} @llvm.fma.v{lanes}f32"
-                        operands = f"{v} {element}, {v} {weights[i][tap]}, {v} {sums[number]}"
-                        sums[number] = f.let(f"{call}({operands})")
+                        sums[number] = f.fma(lanes, element, weights[i][tap], sums[number])
             at = f.at(at, "%pixel")
         further = [f.at(w, 4 * lanes * self._across) for w in rows]
         return [f.at(x, "%row"), *further, *sums]

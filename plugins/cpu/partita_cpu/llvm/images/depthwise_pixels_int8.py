@@ -46,8 +46,7 @@ def depthwise_bytes(name: str, pixels: int, lanes: int, signed: bool) -> Functio
                 at = x
                 for p in range(pixels):
                     element = f.let(f"fsub {v} {_load(f, lanes, at, mask, signed)}, {zero}")
-                    call = f"call {v} @llvm.fma.v{lanes}f32"
-                    sums[p] = f.let(f"{call}({v} {element}, {v} {weight}, {v} {sums[p]})")
+                    sums[p] = f.fma(lanes, element, weight, sums[p])
                     at = f.at(at, "%pixel")
                 return [f.at(x, "%tap"), f.at(w, tap_bytes), *sums]
 

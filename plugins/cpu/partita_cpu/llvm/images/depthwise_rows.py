@@ -50,8 +50,7 @@ def depthwise(name: str, pixels: int, lanes: int, half: bool = False) -> Functio
                 weight = f.load(v, w)
                 for p in range(pixels):
                     element = f.load(v, f.at(x, vector * p))
-                    call = f"call {v} @llvm.fma.v{lanes}f32"
-                    sums[p] = f.let(f"{call}({v} {element}, {v} {weight}, {v} {sums[p]})")
+                    sums[p] = f.fma(lanes, element, weight, sums[p])
                 return [f.at(x, vector), f.at(w, vector), *sums]
 
             state = [("ptr", x), ("ptr", outer[0])] + [(v, s) for s in outer[1:]]

@@ -102,7 +102,7 @@ def window(
 
 def _add(f: Function, kind: str, v: str, lanes: int, x: str, w: str, total: str) -> str:
     if kind == "convolve":
-        return f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {w}, {v} {total})")
+        return f.fma(lanes, x, w, total)
     if kind == "sum":
         return f.let(f"fadd {v} {total}, {x}")
     # As in the other pooling kernels, a NaN is never larger.

@@ -75,12 +75,8 @@ class _Transform:
                 sign = "fadd" if factor > 0 else "fsub"
                 found = self.f.let(f"{sign} {self.vector} {found}, {x}")
             else:
-                found = self.fma(self.number(factor), x, found)
+                found = self.f.fma(self.lanes, self.number(factor), x, found)
         return found
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        v = self.vector
-        return self.f.let(f"call {v} @llvm.fma.v{self.lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
     def number(self, value: float) -> str:
         """A vector constant; LLVM writes a float as the bits of the double that is equal."""
@@ -185,7 +181,7 @@ def output_transform(name: str, side: int, lanes: int) -> Function:
         for down in range(side):
             for across, x in enumerate(made.results([column[down] for column in columns])):
                 f.do(f"store {v} {x}, ptr {f.at(line, across * width)}, align 4")
-                odd = made.fma(x, zeros, odd)  # 0 times infinity is NaN, which stays
+                odd = made.f.fma(made.lanes, x, zeros, odd)  # 0 times infinity is NaN, which stays
             line = f.at(line, "%line")
         return [f.at(source, 4 * lanes), f.at(to, 4 * lanes), odd]
 

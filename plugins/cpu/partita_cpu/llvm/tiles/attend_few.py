@@ -201,7 +201,7 @@ class _Scores:
                     x = masked_load(f, self._lanes, f.at(query, at), mask)
                     beside = sums[_KEYS * row : _KEYS * (row + 1)]
                     pairs = zip(columns, beside, strict=True)
-                    found += [_fma(f, self._lanes, x, y, total) for y, total in pairs]
+                    found += [f.fma(self._lanes, x, y, total) for y, total in pairs]
                 return [f.let(f"add i64 {place}, {self._lanes}"), *found]
 
             return body
@@ -321,7 +321,7 @@ class _Sums:
                     factor = f.splat(lanes, "float", f.load("float", at))
                     beside = sums[width * row : width * (row + 1)]
                     pairs = zip(columns, beside, strict=True)
-                    found += [_fma(f, lanes, factor, x, total) for x, total in pairs]
+                    found += [f.fma(lanes, factor, x, total) for x, total in pairs]
                 return [f.at(weight, 4), f.at(value, "%step"), *found]
 
             state = [("ptr", "%weights"), ("ptr", "%values"), *((v, x) for x in begun)]
@@ -343,11 +343,6 @@ def _vectors_of_row(f: Function, lanes: int) -> tuple[str, str, str]:
     some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
     mask = column_masks(f, left, lanes, 1)[0]
     return f.let(f"udiv i64 %size, {lanes}"), some, mask
-
-
-def _fma(f: Function, lanes: int, a: str, b: str, c: str) -> str:
-    v = f"<{lanes} x float>"
-    return f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
 
 def declarations(lanes: int) -> str:

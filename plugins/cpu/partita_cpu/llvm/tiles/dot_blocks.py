@@ -183,10 +183,10 @@ class _DotBlocks:
             product = f.let(f"sitofp {self._ints} {total} to {self._floats}")
             of_row = self._at_row(numbers, row)
             product = f.let(f"fmul {self._floats} {product}, {self._row_number(of_row)}")
-            totals[place] = self._fma(scales[v], product, totals[place])
+            totals[place] = self._f.fma(self._lanes, scales[v], product, totals[place])
             if zeros:
                 below = f.let(f"fneg {self._floats} {self._row_number(f.at(of_row, 4))}")
-                totals[place] = self._fma(zeros[v], below, totals[place])
+                totals[place] = self._f.fma(self._lanes, zeros[v], below, totals[place])
         scales_at = f.at(scales_at, size * COLUMNS)
         zeros_at = f.at(zeros_at, self._variant.zeros.size * COLUMNS)
         following = [f.at(pointer, 8) for pointer in numbers]
@@ -219,10 +219,6 @@ class _DotBlocks:
             pairs = zip(sums[::2], sums[1::2], strict=True)
             sums = [self._f.let(f"add {self._ints} {x}, {y}") for x, y in pairs]
         return sums[0]
-
-    def _fma(self, a: str, b: str, c: str) -> str:
-        v = self._floats
-        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
     def _step(self, _: str, values: list[str]) -> list[str]:
         """16 terms: values are w, the rows, and the sums set by set."""

@@ -231,11 +231,11 @@ class _Dots:
                 place = row * len(_VECTORS) + v
                 total = totals[place] if self._held else self._load(row, v)
                 if below:
-                    total = self._fma(of_zeros[v], below, total)
+                    total = self._f.fma(self._lanes, of_zeros[v], below, total)
                 found = self._whole(sums[row * len(_VECTORS) + v])
                 found = f.let(f"sitofp {self._ints} {found} to {self._floats}")
                 found = f.let(f"fmul {self._floats} {found}, {scale}")
-                total = self._fma(of_columns[v], found, total)
+                total = self._f.fma(self._lanes, of_columns[v], found, total)
                 if self._held:
                     totals[place] = total
                 else:
@@ -292,10 +292,6 @@ class _Dots:
 
     def _row_number(self, pointer: str) -> str:
         return self._f.splat(self._lanes, "float", self._f.load("float", pointer))
-
-    def _fma(self, a: str, b: str, c: str) -> str:
-        v = self._floats
-        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
 
 def _pairs_of_quads(level: Level) -> str:

@@ -181,7 +181,7 @@ class Products:
         if self._factors is Factors.PAIRS:
             name = _DOT_PAIRS[self._lanes]
             return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
-        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
+        return self._f.fma(self._lanes, a, b, c)
 
 
 class TileEnds:

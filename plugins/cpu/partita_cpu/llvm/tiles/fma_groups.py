@@ -49,8 +49,7 @@ def group_tile(
             for row, (i, weight) in itertools.product(range(rows), enumerate(weights)):
                 x = _spread(f, f.at(row_at[row], width * i), lanes, group_channels, k)
                 place = row * vectors + i
-                call = f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {weight}, {v} {sums[place]})"
-                sums[place] = f.let(call)
+                sums[place] = f.fma(lanes, x, weight, sums[place])
             return sums
 
         for k in range(group_channels):

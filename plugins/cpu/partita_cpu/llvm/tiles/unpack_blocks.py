@@ -99,8 +99,7 @@ def _weight(f: Function, variant: Variant, words: str, shift: int, numbers: tupl
         words = f.let(f"and {_INTS} {words}, {f.splat(_LANES, 'i32', mask)}")
     level = f.let(f"sitofp {_INTS} {words} to {_FLOATS}")
     scales, terms = numbers
-    name = f"@llvm.fma.v{_LANES}f32"
-    return f.let(f"call {_FLOATS} {name}({_FLOATS} {level}, {_FLOATS} {scales}, {_FLOATS} {terms})")
+    return f.fma(_LANES, level, scales, terms)
 
 
 def _rounded(f: Function, floats: list[str]) -> str:
