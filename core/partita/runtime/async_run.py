@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from partita.errors import InferError
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 
 request_threads = TaskThreads("partita-infer", 64)
 

@@ -17,7 +17,7 @@ from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, 
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import ProcessBound
-from partita.system.sleepers import Sleepers
+from partita.system.threads.sleepers import Sleepers
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_model import CompiledModel

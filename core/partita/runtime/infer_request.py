@@ -29,7 +29,7 @@ from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult
 from partita.runtime.request_tensors import RequestTensors
-from partita.runtime.request_turn import NOW
+from partita.system.threads.turn import NOW
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall

@@ -25,11 +25,12 @@ from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
 from partita.runtime.infer_result import InferResult
-from partita.runtime.request_turn import NOW, RequestTurn
+from partita.runtime.request_turn import RequestTurn
 from partita.runtime.state_memory import StateMemory, StateRows
 from partita.runtime.variable_state import RequestState, VariableState
 from partita.storage import state_file
 from partita.system.own_process import ProcessBound
+from partita.system.threads.turn import NOW
 from partita.tensors.tensor import Tensor
 
 P = ParamSpec("P")

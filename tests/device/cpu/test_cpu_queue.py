@@ -19,7 +19,7 @@ from patience import patiently
 import partita
 from partita.errors import InferCancelledError, InferError
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 from partita_cpu.jit.dispatch import available
 
 F32 = np.float32

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from partita.system import joint_work
+from partita.system.threads import joint_work
 from partita_opencl.drivers import fork_server, trial_process
 from partita_opencl.drivers.silence import LONGEST, SilenceTimer
 from partita_opencl.drivers.trial_process import TrialProcess

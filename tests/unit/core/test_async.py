@@ -303,7 +303,7 @@ def test_a_cancel_after_the_run_does_not_hit_the_next_one():
 
 
 def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
-    from partita.system.task_threads import TaskThreads
+    from partita.system.threads.task_threads import TaskThreads
 
     threads = TaskThreads("narrow", 1)
     monkeypatch.setattr("partita.runtime.infer_request.request_threads", threads)

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from partita.system import joint_work
-from partita.system.joint_work import JointWork
+from partita.system.threads import joint_work
+from partita.system.threads.joint_work import JointWork
 
 
 class Wait:

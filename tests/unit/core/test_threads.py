@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 
 
 def test_threads_start_with_the_first_task():
@@ -38,7 +38,7 @@ def test_closed_threads_start_again():
 
 FORK = """
 import os, queue, threading
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 
 threads = TaskThreads("lazy", 2)
 held, release, found = threading.Event(), threading.Event(), queue.SimpleQueue()

@@ -13,6 +13,7 @@ from typing import Any
 
 from partita.errors import PLUGIN_FAILURES, PropertyError
 from partita.system.processors import allowed_processors
+from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
 from partita_cpu.threads.thread_pool import ThreadPool, stay_on
@@ -20,7 +21,6 @@ from partita_cpu.threads.thread_pool import ThreadPool, stay_on
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
 
-_NOW = "now"
 _LOOK_S = 1e-3
 
 
@@ -42,7 +42,7 @@ class Team:
         self.size = max(1, size)
         self._processors = processors
         self.pool = pool
-        self._users: dict[str, object] = {}
+        self._turn = Turn()
         self._workers: list[_Worker] = []
         self._pid = 0
 
@@ -52,10 +52,10 @@ class Team:
         Ctrl-C, which may come between any two of these calls, leaves the team free, and no share
         undone that works in memory of the caller.
         """
-        users, user = self._users, object()
+        users, user = self._turn.users, object()
         workers: list[_Worker] = []
         try:
-            if users.setdefault(_NOW, user) is user:
+            if self._turn.take(user):
                 workers = self._ready()
                 for tid, worker in enumerate(workers, 1):
                     worker.start(fn, (*args, tid, self.size))
@@ -71,12 +71,12 @@ class Team:
         except BaseException:
             for worker in workers:
                 worker.end()
-            if users.get(_NOW) is user:
+            if self._turn.is_of(user):
                 self._pid = 0  # new ones come: nobody knows what these have told
             raise
         finally:
-            if _NOW in users and users[_NOW] is user:
-                del users[_NOW]
+            if NOW in users and users[NOW] is user:
+                del users[NOW]
         for worker in workers:
             worker.check()
 

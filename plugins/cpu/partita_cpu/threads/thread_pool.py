@@ -22,6 +22,7 @@ from typing import NoReturn
 import numpy as np
 
 from partita.errors import CompileError, InferError
+from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.foreign_call import invoke
 from partita_cpu.jit.intrinsics.atomics import (
@@ -276,7 +277,6 @@ _SERVING = _serve, (0, 0, 0)
 CALLS = _LEADING, _SERVING, (_rouse, (0,))
 """What is compiled here, and arguments like those that it is called with."""
 
-_NOW = "now"
 _LOOK_S = 1e-3
 
 
@@ -336,7 +336,7 @@ class ThreadPool:
             )
         self.size = size
         self._processors = processors
-        self._users: dict[str, object] = {}
+        self._turn = Turn()
         self._pid = 0
         self.memory = np.zeros(0, np.int64)
         self.words = self.memory.data
@@ -358,9 +358,9 @@ class ThreadPool:
         Raises:
             InferError: A kernel failed.
         """
-        users, user = self._users, object()
-        try:  # Ctrl-C behind a call would keep a lock that was got before
-            if rows.shared and self.size > 1 and users.setdefault(_NOW, user) is user:
+        users, user = self._turn.users, object()
+        try:  # see partita.system.threads.turn
+            if rows.shared and self.size > 1 and self._turn.take(user):
                 self._ready()
                 self._invoke(rows.trampoline, rows.lead_in(self.sync_word), 0, 1)
                 failed = self.words[self._status]
@@ -368,8 +368,8 @@ class ThreadPool:
                 self._invoke(rows.trampoline, rows.alone, 0, 1)
                 failed = rows.failed()
         finally:
-            if _NOW in users and users[_NOW] is user:
-                del users[_NOW]
+            if NOW in users and users[NOW] is user:
+                del users[NOW]
         if failed:
             raise_failure(failed, explain)
 
@@ -411,7 +411,7 @@ class ThreadPool:
         until = time.monotonic() + 1
         if self._pid != os.getpid():
             return
-        while self._users.setdefault(_NOW, self) is not self:
+        while not self._turn.take(self):
             if time.monotonic() > until:
                 return
             time.sleep(_LOOK_S)

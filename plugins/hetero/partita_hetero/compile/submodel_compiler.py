@@ -9,8 +9,8 @@ from typing import Any
 from partita.contract.device_model import DeviceModel
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import Model
-from partita.system import joint_work
 from partita.system.processors import usable_processors
+from partita.system.threads import joint_work
 from partita_hetero.partition import submodels
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel

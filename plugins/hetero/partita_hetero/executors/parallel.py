@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
 from partita_hetero.executors.schedule import Schedule
 

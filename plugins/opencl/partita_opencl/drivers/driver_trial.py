@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.system import joint_work
+from partita.system.threads import joint_work
 from partita_opencl.drivers import (
     cuda_trial,
     driver_view,

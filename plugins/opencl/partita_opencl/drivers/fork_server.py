@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NoReturn
 
-from partita.system import joint_work
+from partita.system.threads import joint_work
 
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0

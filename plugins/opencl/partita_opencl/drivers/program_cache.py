@@ -21,8 +21,8 @@ from typing import Any
 
 from partita.errors import CompileError
 from partita.storage.cache_folder import cache_folder, keep_private, prune, read_private
-from partita.system import joint_work
 from partita.system.processors import usable_processors
+from partita.system.threads import joint_work
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 
 _log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
 
-from partita.system import joint_work
 from partita.system.processor_time import group_seconds
+from partita.system.threads import joint_work
 from partita_opencl.drivers import fork_server
 from partita_opencl.drivers.fork_server import Forked
 from partita_opencl.drivers.silence import SilenceTimer

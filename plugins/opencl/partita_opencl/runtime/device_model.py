@@ -35,7 +35,7 @@ from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
-from partita.system import joint_work
+from partita.system.threads import joint_work
 from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from partita.errors import CompileError
 from partita.lowering import Step
 from partita.progress import progress
-from partita.system import joint_work
+from partita.system.threads import joint_work
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, trial_seconds, verdicts
 from partita_opencl.drivers.program_cache import ProgramKey

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from partita.system import joint_work
-from partita.system.joint_work import JointWork
 from partita.system.processors import usable_processors
+from partita.system.threads import joint_work
+from partita.system.threads.joint_work import JointWork
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, fork_server
 from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess

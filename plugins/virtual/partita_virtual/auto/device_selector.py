@@ -16,7 +16,7 @@ from partita.contract.device_model import DeviceModel
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import PLUGIN_FAILURES, in_words
 from partita.model.model import Model, is_static
-from partita.system.task_threads import TaskThreads
+from partita.system.threads.task_threads import TaskThreads
 from partita_virtual.auto import speed
 from partita_virtual.auto.candidates import Candidates
 from partita_virtual.members import nobody_can

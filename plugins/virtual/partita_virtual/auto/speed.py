@@ -12,7 +12,7 @@ from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES
 from partita.model.model import Model
 from partita.model.synthetic_inputs import synthetic_inputs
-from partita.system import joint_work
+from partita.system.threads import joint_work
 from partita.tensors.tensor import HostTensor, Tensor
 
 clock: Callable[[], float] = time.perf_counter

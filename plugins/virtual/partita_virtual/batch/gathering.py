@@ -14,7 +14,7 @@ import numpy as np
 from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError
-from partita.system.sleepers import Sleepers
+from partita.system.threads.sleepers import Sleepers
 from partita.tensors.tensor import HostTensor, Tensor
 
 Key = tuple[tuple[int, ...], ...]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import InferCancelledError, in_words
-from partita.system.sleepers import Sleepers
+from partita.system.threads.sleepers import Sleepers
 
 _log = logging.getLogger("partita.multi")
 
