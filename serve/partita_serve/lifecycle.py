@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -36,6 +37,8 @@ from partita_serve.settings import ServerSettings
 from partita_serve.telemetry.activity import Activity
 from partita_serve.telemetry.metrics import Metrics
 from partita_serve.telemetry.tracing import Tracing
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 """Connections that wait to be accepted."""
@@ -102,6 +105,7 @@ async def serve(
     settings: ServerSettings,
     ready: Callable[[Addresses, ModelServer], None],
     stop: asyncio.Event,
+    give_up: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves until it is told to stop, and then until its requests are answered.
 
@@ -111,6 +115,8 @@ async def serve(
         settings: What is served, where.
         ready: Called when the models are loaded.
         stop: Set when the server is to end.
+        give_up: Called at the end if it was told to stop while models were loaded: threads still
+            read and compile them, which nobody has a use for.
 
     Raises:
         PartitaError: A model cannot be loaded, or an address or file cannot be used.
@@ -149,6 +155,9 @@ async def serve(
             await asyncio.gather(listening, grpc.stop(settings.stop_seconds))
             texts.close()
             await server.stop()
+    if starting.cancelled():
+        _log.warning("The server was told to end before its models were loaded.")
+        give_up()
 
 
 async def _load(server: ModelServer, texts: TextModels, core: Core) -> None:
@@ -161,7 +170,9 @@ def run(
     settings: ServerSettings,
     ready: Callable[[Addresses, ModelServer], None],
 ) -> None:
-    """Serves until the process gets a signal to end; a second one ends it at once.
+    """Serves until the process gets a signal to end.
+
+    A second one ends it at once, and so does the first one while models are loaded.
 
     Args:
         settings: What is served, where.
@@ -175,7 +186,7 @@ def run(
     async def until_signal() -> None:
         stop = asyncio.Event()
         with _stopping_by_signal(asyncio.get_running_loop(), stop):
-            await serve(settings, ready, stop)
+            await serve(settings, ready, stop, _end_at_once)
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(until_signal())
@@ -240,6 +251,12 @@ def _addresses(settings: ServerSettings, bound: socket.socket, grpc_port: int) -
     return Addresses(f"{scheme}://{host}:{port}", f"{host}:{grpc_port}")
 
 
+def _end_at_once() -> None:
+    """Ends the process, whatever its threads do: one that a device holds would keep it for ever."""
+    remove_copies()
+    os._exit(_INTERRUPTED)
+
+
 @contextlib.contextmanager
 def _stopping_by_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
     """Sets an event when the process is told to end; told again, it ends there and then."""
@@ -249,8 +266,7 @@ def _stopping_by_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
 
     def take(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            remove_copies()
-            os._exit(_INTERRUPTED)  # threads that a device holds would keep it for ever
+            _end_at_once()
         loop.call_soon_threadsafe(stop.set)
 
     before = {number: signal.signal(number, take) for number in SIGNALS}

@@ -114,6 +114,32 @@ def test_two_signals_end_it_at_once(model, tmp_path, monkeypatch):
     assert not list(copies.glob("partita-serve-*"))
 
 
+def test_a_server_that_still_loads_its_models_ends_at_the_first_signal(model):
+    code = """
+import sys, time
+from partita.cli.main import main
+from partita_serve.models import repository
+
+def load(core, source):
+    sys.stderr.write("loading\\n")
+    sys.stderr.flush()
+    time.sleep(3600)
+
+repository.load = load
+sys.exit(main())
+"""
+    argv = [sys.executable, "-c", code, *SERVE[3:], str(model)]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr.readline() == "loading\n"
+        server.send_signal(signal.SIGTERM)
+        try:
+            _, errors = server.communicate(timeout=60)
+        finally:
+            server.kill()
+    assert server.returncode == 130
+    assert "told to end before its models were loaded" in errors
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
