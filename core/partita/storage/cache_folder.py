@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import stat
@@ -29,6 +30,7 @@ _checked: dict[tuple[Path, str], Path] = {}
 only this user could change it: loading a model's kernels asks a hundred times."""
 _MOST_LINKS = 40
 _DAY = 86_400.0
+_SEAL_BYTES = 32
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -154,6 +156,35 @@ def keep_private(path: Path, *parts: bytes | memoryview) -> bool:
         )
         return False
     return True
+
+
+def keep_sealed(path: Path, data: bytes | memoryview) -> bool:
+    """Keeps data as :func:`keep_private`, behind a digest of the file's name and of itself.
+
+    Returns:
+        Whether it was written.
+    """
+    return keep_private(path, _seal(path, data), data)
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """What :func:`keep_sealed` has kept in a file of this name and folder.
+
+    Returns:
+        The data; empty if the file is damaged, or was kept under another name; ``None`` if it is
+        not there or may have been written by others.
+    """
+    content = read_private(path)
+    if content is None:
+        return None
+    seal, data = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+    return data if seal == _seal(path, data) else b""
+
+
+def _seal(path: Path, data: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode())
+    digest.update(data)
+    return digest.digest()
 
 
 def prune(folder: Path, most: int) -> None:

@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from partita.storage.cache_folder import cache_folder, keep_private, read_private
-
-_DIGEST_BYTES = hashlib.sha256().digest_size
+from partita.storage.cache_folder import cache_folder, keep_sealed, read_sealed
 
 
 def keep_compiled(dispatcher: Any) -> None:
@@ -64,8 +62,7 @@ def _classes() -> Callable[[Any, Path, Path], Any]:
         def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
             file = io.BytesIO()
             yield file
-            data = file.getvalue()
-            keep_private(Path(filepath), hashlib.sha256(data).digest(), data)
+            keep_sealed(Path(filepath), file.getvalue())
 
     class Results(caching.CompileResultCacheImpl):  # type: ignore[misc]
         """How results become pickles; numba's own would look for a folder."""
@@ -105,8 +102,5 @@ class _Source:
 
 def _load(path: Path) -> Any:
     """What was kept in a file; ``None`` if there is none that is whole and ours."""
-    content = read_private(path) or b""
-    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if not data or hashlib.sha256(data).digest() != digest:
-        return None
-    return pickle.loads(data)  # noqa: S301  # nobody but this user can have written it
+    data = read_sealed(path)
+    return pickle.loads(data) if data else None  # noqa: S301  # nobody but this user wrote it

@@ -377,16 +377,20 @@ def test_programs_are_kept_apart_by_what_pocl_builds_them_with(monkeypatch, tmp_
     assert len(list((tmp_path / "opencl").iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
-def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "changed", "foreign", "of another program"])
+def test_damaged_programs_are_built_again(monkeypatch, tmp_path, caplog, damage):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    fresh_cache().get([KEY])
-    file = next((tmp_path / "opencl").iterdir())
-    good = file.read_bytes()
-    bad = {"cut": good[:100], "changed": good[:-1] + b"?", "foreign": b"something else"}[damage]
-    file.write_bytes(bad)
+    cache = fresh_cache()
+    cache.get([KEY])
+    (file,) = (tmp_path / "opencl").iterdir()
+    good, bad = file.read_bytes(), b"something else"
+    if damage == "of another program":
+        cache.get([ProgramKey("move.cl", (("T", "char"), ("DIMS", 2)))])
+        (bad,) = (one.read_bytes() for one in (tmp_path / "opencl").iterdir() if one != file)
+    file.write_bytes({"cut": good[:100], "changed": good[:-1] + b"?"}.get(damage, bad))
     assert fresh_cache().get([KEY])[KEY] is not None
-    assert file.read_bytes()[:40] == good[:40] or len(file.read_bytes()) > 100
+    assert f"'{file}' is damaged; it is built again" in caplog.text
+    assert len(file.read_bytes()) > 100
 
 
 def test_the_folder_of_programs_stays_small(monkeypatch, tmp_path):

@@ -1,6 +1,5 @@
 """What numba keeps on disk: in the private folder, and never unpickled from others' files."""
 
-import hashlib
 import os
 import pickle
 import runpy
@@ -8,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from partita.storage.cache_folder import keep_sealed
 
 CODE = """
 import sys, numba
@@ -100,11 +101,9 @@ def test_pickles_that_others_could_have_written_are_not_loaded(run_here, tmp_pat
         if harm == "content":
             path.write_bytes(evil)
             continue
-        path.unlink()
-        place = tmp_path / f"other-{path.name}" if harm == "link" else path
-        place.write_bytes(hashlib.sha256(evil).digest() + evil)
+        keep_sealed(path, evil)
         if harm == "link":
-            path.symlink_to(place)
+            path.symlink_to(path.rename(tmp_path / f"other-{path.name}"))
         else:
             path.chmod(0o666)
     assert run_here() == "0"

@@ -16,14 +16,12 @@ from pathlib import Path
 from partita.storage.cache_folder import (
     cache_folder,
     is_private,
-    keep_private,
+    keep_sealed,
     mark_used,
     prune,
-    read_private,
+    read_sealed,
 )
 from partita.system.processor_identity import processor_identity
-
-_DIGEST_BYTES = 32
 
 _FEW = 3
 """What is known of the processor, and kernels, of which every model needs more than two."""
@@ -44,12 +42,11 @@ _holding_code: set[Path] = set()
 def read(name: str, key: str) -> bytes | None:
     """What was kept under a name and a key, if it is there and whole."""
     path = _path(file_name(name, key))
-    content = path and read_private(path)
-    if not path or not content:
+    data = path and read_sealed(path)
+    if not path or not data:
         return None
     mark_used(path)
-    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return data if data and hashlib.sha256(data).digest() == digest else None
+    return data
 
 
 def write(name: str, key: str, data: bytes) -> None:
@@ -57,11 +54,11 @@ def write(name: str, key: str, data: bytes) -> None:
 
     When there are too many files, those that were used longest ago are deleted.
 
-    A file is its content behind the content's SHA-256; processes that come at the same time never
-    see half of one.
+    A file that was renamed, or copied over another, is none: its code computes something else.
+    Processes that come at the same time never see half of one.
     """
     path = _path(file_name(name, key))
-    if path is None or not keep_private(path, hashlib.sha256(data).digest(), data):
+    if path is None or not keep_sealed(path, data):
         return
     if next(_writes) % WRITES_PER_LOOK == 0:
         try:

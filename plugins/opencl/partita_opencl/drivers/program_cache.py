@@ -1,8 +1,8 @@
 """Compiled OpenCL programs: assembled from .cl files, built in parallel, kept on disk.
 
 A binary on disk is found by the digest of everything that made it (source, options, device,
-driver, platform) and starts with the digest of its own bytes. One that is damaged or that the
-driver refuses is built again and replaced. The folder is kept to a bounded number of files.
+driver, platform). One that is damaged, was put under another name, or is refused by the driver, is
+built again and replaced. The folder is kept to a bounded number of files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import CompileError
-from partita.storage.cache_folder import cache_folder, keep_private, prune, read_private
+from partita.storage.cache_folder import cache_folder, keep_sealed, prune, read_sealed
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
@@ -38,9 +38,6 @@ FILES = 2048
 
 PROGRAMS = 1024
 """Programs kept in memory per device."""
-
-_MAGIC = b"PARTITA-CL-1\n"
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -173,12 +170,10 @@ class ProgramCache:
         """The program of a cached binary, or ``None`` if there is none or it is not sound."""
         import pyopencl as cl
 
-        content = read_private(path)
-        if content is None:
+        binary = read_sealed(path)
+        if binary is None:
             return None
-        start = len(_MAGIC) + _DIGEST_BYTES
-        digest, binary = content[len(_MAGIC) : start], content[start:]
-        if not content.startswith(_MAGIC) or hashlib.sha256(binary).digest() != digest:
+        if not binary:
             _log.warning("The cached OpenCL program '%s' is damaged; it is built again.", path)
             return None
         try:
@@ -194,7 +189,7 @@ class ProgramCache:
 
         try:
             binary = program.get_info(cl.program_info.BINARIES)[0]
-            if keep_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary):
+            if keep_sealed(path, binary):
                 prune(path.parent, FILES)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)

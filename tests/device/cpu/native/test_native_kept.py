@@ -94,6 +94,17 @@ def test_machine_code_that_others_could_have_put_there_is_not_loaded(folder, har
     assert disk_cache.is_stored(path.name)
 
 
+def test_code_of_another_name_is_no_code_of_this(folder):
+    """As where a file is copied over another one; to run it would end the process."""
+    for name in ("one", "other"):
+        disk_cache.write(name, "key", name.encode())
+    machine = folder / "cpu" / disk_cache.machine()
+    one, other = (machine / disk_cache.file_name(name, "key") for name in ("one", "other"))
+    other.write_bytes(one.read_bytes())
+    assert disk_cache.read("one", "key") == b"one"
+    assert disk_cache.read("other", "key") is None
+
+
 @pytest.mark.parametrize("damage", [b"", b"short", None])
 def test_a_damaged_file_is_no_file(folder, damage):
     disk_cache.write("name", "key", b"content")
