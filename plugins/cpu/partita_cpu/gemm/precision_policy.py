@@ -86,7 +86,7 @@ convolutions of 1024 channels and 256 outputs take 130 us split and 123 in float
 outputs 188 and 265.
 """
 
-EXACT_OUTPUTS = 96
+EXACT_OUTPUTS = 64
 """Nor are those with fewer outputs."""
 
 EXACT_OUTPUTS_OF_WINDOWS = 17
