@@ -10,7 +10,9 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering import Array
 from partita.system.memory_map import give_back
-from partita_cpu.gemm.packing import PACKING, Table, scratch_of
+from partita_cpu.gemm.packing.kernels import PACKING
+from partita_cpu.gemm.packing.table import Table
+from partita_cpu.gemm.packing.weights import scratch_of
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.trampoline import append_call
 from partita_cpu.threads.step_team import team_of
@@ -28,7 +30,7 @@ _WAKING_BYTES = 1 << 19
 
 
 class _Job(NamedTuple):
-    """What :func:`~partita_cpu.gemm.packing.pack_blocks` shall do.
+    """What :func:`~partita_cpu.gemm.packing.kernels.pack_blocks` shall do.
 
     Attributes:
         weights: Float32, in the order that the table tells.

@@ -13,7 +13,7 @@ from partita.properties.hint import ExecutionMode
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.error_model import excess
-from partita_cpu.gemm.packing import rounds_to_infinity
+from partita_cpu.gemm.packing.weights import rounds_to_infinity
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from partita.lowering import Array, Operand
 from partita.lowering.shapes.symbolic_size import integers
-from partita_cpu.gemm.packing import FIELDS, PARTS, PIECE, PLACES, matrix_table
+from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES
+from partita_cpu.gemm.packing.table import FIELDS, matrix_table
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_rows
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.levels import Level
@@ -71,8 +72,9 @@ the sequence, heads; Q_START to V_START: the element that queries, keys and valu
 how many there are, and of each elements between neighbours, of batches after so many of which
 (PERIOD) it begins anew; BECOMES_ZERO: as `Scores` has it; SCALED: whether heads have factors;
 COSINE: whether queries and keys are divided by their lengths; ROOM: scratch floats of a thread;
-ROWS and COLUMNS: of a tile; PAIRS: whether products are of pairs of bfloat16; from KEY_TABLE on
-`packing.matrix_table` of the keys of a head, turned, and from VALUE_TABLE on that of its values.
+ROWS and COLUMNS: of a tile; PAIRS: whether products are of pairs of bfloat16; from KEY_TABLE on the
+table of packing (`matrix_table`) of the keys of a head, turned, and from VALUE_TABLE on that of its
+values.
 """
 
 VALUE_TABLE = KEY_TABLE + FIELDS

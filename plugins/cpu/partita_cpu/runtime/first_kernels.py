@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.lowering import Graph, Node
-from partita_cpu.gemm import packed_lhs, packing
 from partita_cpu.gemm.macrokernel import product_loop
+from partita_cpu.gemm.packed_lhs import product
+from partita_cpu.gemm.packing import kernels as packing
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import compile_pool, disk_cache
@@ -43,7 +44,7 @@ def begin(policy: PrecisionPolicy, graph: Graph) -> None:
     compile_pool.order([level_job(policy.level, part) for part in sorted({*_parts(policy, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(product_loop.CALLS)
-        order(packed_lhs.CALLS if policy.arithmetic.planes > 1 else ())
+        order(product.CALLS if policy.arithmetic.planes > 1 else ())
     if any(_may_filter(policy, node) for node in graph.nodes):
         order([*point_weights.CALLS, *tile_loop.CALLS])
     if policy.threads == 1:  # queues of calls have a thread per stream

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.system.memory_map import give_back
-from partita_cpu.gemm.packing import aligned, run_shared, shared_by
+from partita_cpu.gemm.packing.weights import aligned, run_shared, shared_by
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of

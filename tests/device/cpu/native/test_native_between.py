@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.packed_lhs import multiply_packed, pack_lhs
+from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
 
 from .test_native_layout import SETTINGS, Net, check, compiled
 

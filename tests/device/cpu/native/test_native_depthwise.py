@@ -13,7 +13,7 @@ from sampling import examples
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES

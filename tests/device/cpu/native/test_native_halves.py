@@ -14,7 +14,7 @@ from partita.lowering import ActivationCode
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
-from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import (
     ACTIVATE_NARROW,

@@ -9,7 +9,7 @@ import pytest
 from cpu_levels import kernel_texts
 from llvmlite import binding
 
-from partita_cpu.gemm.packing import pack_blocks
+from partita_cpu.gemm.packing.kernels import pack_blocks
 from partita_cpu.jit import dispatch, llvm_kernel
 from partita_cpu.jit.loader import aarch64_relocations
 from partita_cpu.jit.loader import elf_image as images

@@ -12,7 +12,7 @@ from sampling import examples
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.deferred_packing import DeferredWeights
-from partita_cpu.gemm.packing import pack
+from partita_cpu.gemm.packing.weights import pack
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel

@@ -20,8 +20,9 @@ from numba.core.registry import cpu_target
 
 from partita.errors import InferError
 from partita.lowering import Array
-from partita_cpu.gemm import packed_lhs, packing
 from partita_cpu.gemm.macrokernel import product_loop
+from partita_cpu.gemm.packed_lhs import product
+from partita_cpu.gemm.packing import kernels as packing
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_definition import Effort, kinds_of, type_of
@@ -338,7 +339,7 @@ def test_loops_are_unrolled_with_all_effort_alone():
 
 
 def test_what_every_program_needs_is_translated():
-    products = (*packing.CALLS, *product_loop.CALLS, *packed_lhs.CALLS)
+    products = (*packing.CALLS, *product_loop.CALLS, *product.CALLS)
     for kernel, args in (*thread_pool.CALLS, *call_queue.CALLS, *products):
         assert "define" in text_of(kernel, kinds_of(args))
 
@@ -346,7 +347,7 @@ def test_what_every_program_needs_is_translated():
 def test_numba_is_not_imported_for_what_is_translated(tmp_path):
     code = """
         import sys
-        from partita_cpu.gemm import packing
+        from partita_cpu.gemm.packing import kernels as packing
         from partita_cpu.jit import disk_cache, dispatch
         from partita_cpu.jit.kernel_definition import kinds_of
         from partita_cpu.kernels.operator_table import TABLE

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from partita.errors import CompileError
-from partita_cpu.gemm import packing
+from partita_cpu.gemm.packing import kernels as packing
 from partita_cpu.jit import compile_pool, disk_cache, dispatch
 from partita_cpu.jit.deferred_numba import implementations
 from partita_cpu.jit.isa import detected

@@ -15,7 +15,7 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.mixture_inputs import Source, nibbles
 from partita.lowering.transformed_weights import Form
 from partita.system.memory_map import give_back
-from partita_cpu.gemm.packing import run_shared
+from partita_cpu.gemm.packing.weights import run_shared
 from partita_cpu.kernels.quantized_weights.panels import (
     BlockSizes,
     Panels,

@@ -14,7 +14,7 @@ from partita.lowering import Builder, Operand
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.packing import packed_size
+from partita_cpu.gemm.packing.weights import packed_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_in_parts, equal_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS

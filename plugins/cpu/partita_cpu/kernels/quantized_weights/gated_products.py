@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.packed_lhs import (
+from partita_cpu.gemm.packed_lhs.chunk_loop import is_unusual
+from partita_cpu.gemm.packed_lhs.table import (
     BLOCKS,
     CHUNK,
     COLUMNS,
@@ -24,7 +25,6 @@ from partita_cpu.gemm.packed_lhs import (
     SHARES_ACROSS,
     STEPS,
     TILE,
-    is_unusual,
     thread_bytes,
 )
 from partita_cpu.gemm.shares import own_share

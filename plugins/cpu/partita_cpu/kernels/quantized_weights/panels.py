@@ -14,7 +14,7 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
 from partita.system.large_pages import lasting_bytes, lasting_copy
 from partita.system.memory_map import give_back
-from partita_cpu.gemm.packing import run_shared
+from partita_cpu.gemm.packing.weights import run_shared
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
 

@@ -13,7 +13,14 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer
 from partita_cpu.gemm.nonfinite import whole_number
-from partita_cpu.gemm.packed_lhs import (
+from partita_cpu.gemm.packed_lhs.chunk_loop import (
+    Chunk,
+    PackedLhs,
+    Weights,
+    is_unusual,
+    multiply_chunk,
+)
+from partita_cpu.gemm.packed_lhs.table import (
     CHUNK,
     COLUMNS,
     GROUP,
@@ -25,12 +32,7 @@ from partita_cpu.gemm.packed_lhs import (
     STEPS,
     SUMS,
     TILE,
-    Chunk,
     MatrixSizes,
-    PackedLhs,
-    Weights,
-    is_unusual,
-    multiply_chunk,
     packed_lhs_table,
 )
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
@@ -115,7 +117,7 @@ class UnpackContext(NamedTuple):
     """Memory, kernels and plan.
 
     Attributes:
-        scratch: Bytes; `packed_lhs.thread_bytes` for each thread.
+        scratch: Bytes; `packed_lhs.table.thread_bytes` for each thread.
         unpacked: `unpacked_size` numbers for each thread.
         floats: Scratch memory as for `multiply_blocks`.
         kernels: `tile_kernels.packed_lhs_kernels`.

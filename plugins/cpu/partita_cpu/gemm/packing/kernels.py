@@ -1,21 +1,35 @@
-"""Weights in the order in which tile kernels read them."""
+"""The kernels that pack weights: blocks of columns, piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array
-from partita.system.array_conversion import converted
-from partita.system.large_pages import aligned_bytes
-from partita.system.memory_map import give_back
-from partita_cpu.gemm.blocking.plan import Plan
-from partita_cpu.gemm.tile_fields import PAIR
+from partita_cpu.gemm.packing.table import (
+    ACROSS,
+    ACROSS_STEP,
+    BLOCKS,
+    CHANNEL_STEP,
+    CHANNELS,
+    COLUMNS,
+    DOWN_STEP,
+    GROUP_STEP,
+    GROUPS,
+    LEAVES,
+    OUTPUT_STEP,
+    OUTPUTS,
+    PACK_TILE,
+    PADDED,
+    PAIRS,
+    PLANES,
+    ROWS,
+    RUN,
+    STEP,
+    TRANSPOSE,
+)
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
-from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_pack_tile,
@@ -26,15 +40,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
-from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.math import bits
-from partita_cpu.threads.step_team import team_of
-
-LARGEST = 0x7F7F8000
-"""Bits of the first float32 that rounds to an infinite bfloat16."""
-
-_SHARED_BYTES = 1 << 19
-"""Smaller results are there before another thread has begun."""
 
 PLACES = WHOLE_STEP
 """Rows of a piece: as many as AMX takes at a time."""
@@ -44,212 +50,6 @@ PIECE = SIDE * WHOLE_STEP
 
 PARTS = 3
 """Parts of an element, at most."""
-
-(
-    GROUPS,
-    OUTPUTS,
-    CHANNELS,
-    DOWN,
-    ACROSS,
-    GROUP_STEP,
-    OUTPUT_STEP,
-    CHANNEL_STEP,
-    DOWN_STEP,
-    ACROSS_STEP,
-    ROWS,
-    RUN,
-    PADDED,
-    BLOCKS,
-    COLUMNS,
-    PLANES,
-    STEP,
-    TRANSPOSE,
-    PACK_TILE,
-    PAIRS,
-    LEAVES,
-    FIELDS,
-) = range(22)
-"""What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
-next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
-across, their columns, in how many parts elements are stored, elements along k of a piece, the
-addresses of the kernels that turn a block and that lay floats out as bfloat16, whether vectors and
-not AMX compute with these, and whether halves of blocks without columns are left as they are; then,
-how many these are.
-"""
-
-
-Table = tuple[int, ...]
-"""The table of one call."""
-
-DeferredPacker = Callable[[Array, Array, Table], None]
-"""Is told of weights, where they shall be packed to, and how; does it, now or later."""
-
-
-def pack(plan: Plan, w: Array, threads: int = 1, later: DeferredPacker | None = None) -> Array:
-    """Weights packed: a matrix (depth, columns), or those of a convolution.
-
-    The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16. It is empty
-    where some would be infinite in bfloat16.
-
-    Args:
-        plan: What they are packed for.
-        w: Weights; those of a convolution as (outputs, channels of a group, down, across). A matrix
-            of 16-bit floats where the plan is for products by such.
-        threads: Threads that share the work.
-        later: Who is told what is kept in float32, to make the result before it is read;
-            ``None``: it is made now.
-    """
-    if plan.arithmetic in (Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16):
-        return _packed_halves(plan, w, threads)
-    if w.dtype != np.float32:
-        w = converted(w, np.float32)
-    if not (w.flags.c_contiguous or w.flags.f_contiguous):
-        w = np.ascontiguousarray(w)
-    if w.ndim == 2:
-        depth, columns = w.shape
-        lies = (0, 1, columns, 0, 0) if w.flags.c_contiguous else (0, depth, 1, 0, 0)
-        return _packed(plan, w, (depth, 1, 1, *lies), threads, later)
-    w = np.ascontiguousarray(w)
-    _, channels, down, across = w.shape
-    size = channels * down * across
-    group = plan.images.outputs // plan.images.groups * size
-    taps, steps = (down, across), (across, 1)
-    if plan.in_place:
-        taps, steps = taps[::-1], steps[::-1]
-    where = (channels, *taps, group, size, down * across, *steps)
-    return _packed(plan, w, where, threads, later)
-
-
-def packed_size(plan: Plan) -> int:
-    """How many uint16 packed weights take, if they can be packed so."""
-    elements = plan.images.groups * plan.blocks * plan.taps * plan.padded * plan.columns
-    return elements * plan.arithmetic.planes * plan.arithmetic.weight_bytes // 2
-
-
-def pack_bias(plan: Plan, bias: Array | None) -> Array:
-    """A bias per output with zeros for the columns that tiles have too many."""
-    groups, width = plan.images.groups, plan.blocks * plan.columns
-    if bias is not None and bias.size == groups * width and bias.dtype == np.float32:
-        return bias.reshape(-1)
-    padded = np.zeros((groups, width), np.float32)
-    if bias is not None:
-        padded[:, : plan.images.outputs // groups] = bias.reshape(groups, -1)
-    return padded.reshape(-1)
-
-
-def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
-    """Whether some weights are not finite, or would not be in bfloat16."""
-    flat = np.ravel(w if w.dtype == np.float32 else converted(w, np.float32), order="K")
-    threads = threads if flat.nbytes >= _SHARED_BYTES else 1
-    found = np.zeros(threads, np.int64)
-    run_shared(threads, _largest, flat.ctypes.data, flat.size, found)
-    give_back(w)  # many are looked at before the first one is packed
-    return bool(found.max() >= LARGEST)
-
-
-def _packed(
-    plan: Plan, w: Array, lies: tuple[int, ...], threads: int, later: DeferredPacker | None
-) -> Array:
-    """Weights packed; ``lies``: the table's fields from `CHANNELS` to `ACROSS_STEP`."""
-    groups, arithmetic = plan.images.groups, plan.arithmetic
-    outputs = plan.images.outputs // groups
-    rows, planes = plan.taps * plan.padded, arithmetic.planes
-    pairs = plan.step == PAIR
-    step = WHOLE_STEP if pairs else plan.step
-    layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
-    kernels = _kernels(plan.level, plan.arithmetic)
-    table = (groups, outputs, *lies, *layout, *kernels, int(pairs), 0)
-    out = aligned(packed_size(plan))
-    if later is not None and arithmetic is Arithmetic.F32 and plan.level.native:
-        later(w, out, table)
-        return out
-    threads = shared_by(threads, out)
-    if arithmetic is Arithmetic.F16:
-        whole = np.empty(2 * groups * plan.blocks * rows * plan.columns * planes, np.uint16)
-        _run(threads, w, whole, table)
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
-            out.view(np.float16)[...] = whole.view(np.float32)
-        return out
-    return out if _run(threads, w, out, table) < LARGEST else out[:0]
-
-
-def _packed_halves(plan: Plan, w: Array, threads: int) -> Array:
-    """A matrix of 16-bit floats, whose bits are kept as they are."""
-    depth, columns = w.shape
-    out = aligned(packed_size(plan))
-    steps = [stride // w.itemsize for stride in w.strides]
-    sizes = (depth, columns, plan.columns, *steps)
-    run_shared(shared_by(threads, out), pack_halves, w.ctypes.data, out, *sizes)
-    give_back(w)
-    return out
-
-
-def matrix_table(
-    level: Level, arithmetic: Arithmetic, sizes: tuple[int, int], steps: tuple[int, int]
-) -> list[int]:
-    """The table of `pack_units` for a matrix that is only known at run time.
-
-    Tiles must be of the first half of a block where that alone has columns.
-
-    Args:
-        level: Whose tiles it is packed for, by vectors.
-        arithmetic: Float32, or bfloat16.
-        sizes: Rows and columns.
-        steps: Elements from one row to the next, and from one column to the next.
-    """
-    (rows, columns), (down, across) = sizes, steps
-    wide, pairs = tile_columns(level), int(arithmetic.in_bfloat16)
-    padded = -(-rows // 2) * 2 if pairs else rows
-    lies = (rows, 1, 1, 0, across, down, 0, 0)
-    layout = (padded, rows, padded, -(-columns // wide), wide, 1, WHOLE_STEP)
-    return [1, columns, *lies, *layout, *_kernels(level, arithmetic), pairs, 1]
-
-
-def _kernels(level: Level, arithmetic: Arithmetic) -> tuple[int, int]:
-    """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
-    known = llvm_kernel.addresses(level)
-    transpose = known["transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"]
-    if not arithmetic.in_bfloat16:
-        return transpose, 0
-    if arithmetic is Arithmetic.F16_SPLIT:
-        return transpose, llvm_kernel.addresses(level, "_f16")["pack_f16"]
-    return transpose, known[f"pack_{arithmetic.name.lower()}"]
-
-
-def _run(threads: int, w: Array, out: Array, table: Table) -> int:
-    """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
-    *room, found = scratch_of(threads)
-    args = (out.view(np.float32), out, *room, found, np.array(table, np.int64))
-    run_shared(threads, pack_blocks, w.ctypes.data, *args)
-    return int(found.max())
-
-
-def scratch_of(threads: int) -> tuple[Array, Array, Array, Array]:
-    """What threads write to meanwhile: `places`, `floats`, `parts` and `found`."""
-    return (
-        np.empty((threads, PLACES), np.int64),
-        np.empty((threads, PIECE), np.float32),
-        np.empty((threads, PARTS * PIECE), np.uint16),
-        np.zeros(threads, np.int64),
-    )
-
-
-def shared_by(threads: int, result: Array) -> int:
-    """How many of so many threads make a result: one, if it is small."""
-    return threads if result.nbytes >= _SHARED_BYTES else 1
-
-
-def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
-    """Runs a kernel on so many threads, outside of any program."""
-    if threads > 1:
-        team_of(threads, 0).run(kernel, *args)
-    else:
-        kernel(*args, 0, 1)
-
-
-def aligned(count: int) -> Array:
-    """Flat uint16, the first at the start of a cache line."""
-    return aligned_bytes(2 * count).view(np.uint16)
 
 
 class PackingRoom(NamedTuple):
@@ -289,7 +89,7 @@ def pack_blocks(
         floats: Likewise.
         parts: Likewise.
         found: For each thread, the largest bit pattern of an absolute value that it laid out.
-        p: See above.
+        p: The table; see `table`.
         tid: This thread.
         nt: All threads; they share blocks.
     """
@@ -350,7 +150,7 @@ def pack_units(
         halves: The same memory, as `llvm.tiles.amx` says, if they are not: (block, step, part, half
             of the columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
         room: Memory.
-        p: See above.
+        p: The table; see `table`.
         begin: The first block; they are counted group by group.
         end: Behind the last one.
     """
@@ -515,7 +315,7 @@ def _copy(
 
 
 @loop
-def _largest(w: int, count: int, found: Array, tid: int, nt: int) -> None:
+def largest_bits(w: int, count: int, found: Array, tid: int, nt: int) -> None:
     """The largest bit pattern of an absolute value among so many floats at an address."""
     largest = np.int32(0)
     for i in range(count * tid // nt, count * (tid + 1) // nt):
@@ -539,8 +339,12 @@ def _like(kind: type, ndim: int) -> Array:
 
 
 _FLAT = _like(np.int64, 1)
+
 _PLACE = 0, _like(np.float32, 1), _like(np.uint16, 1), _like(np.int64, 2)
+
 _ROOM = _like(np.float32, 2), _like(np.uint16, 2)
+
 PACKING = pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)
-CALLS = PACKING, (_largest, (0, 0, _FLAT))
+
+CALLS = PACKING, (largest_bits, (0, 0, _FLAT))
 """What is compiled here, and arguments like those that it is called with."""

@@ -1,0 +1,76 @@
+"""The table of the packing kernel: sizes, where elements lie, and how they are laid out."""
+
+from __future__ import annotations
+
+from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm.copies.transpose_block import SIDE
+from partita_cpu.llvm.levels import Level
+
+(
+    GROUPS,
+    OUTPUTS,
+    CHANNELS,
+    DOWN,
+    ACROSS,
+    GROUP_STEP,
+    OUTPUT_STEP,
+    CHANNEL_STEP,
+    DOWN_STEP,
+    ACROSS_STEP,
+    ROWS,
+    RUN,
+    PADDED,
+    BLOCKS,
+    COLUMNS,
+    PLANES,
+    STEP,
+    TRANSPOSE,
+    PACK_TILE,
+    PAIRS,
+    LEAVES,
+    FIELDS,
+) = range(22)
+"""What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
+next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
+across, their columns, in how many parts elements are stored, elements along k of a piece, the
+addresses of the kernels that turn a block and that lay floats out as bfloat16, whether vectors and
+not AMX compute with these, and whether halves of blocks without columns are left as they are; then,
+how many these are.
+"""
+
+Table = tuple[int, ...]
+"""The table of one call."""
+
+
+def matrix_table(
+    level: Level, arithmetic: Arithmetic, sizes: tuple[int, int], steps: tuple[int, int]
+) -> list[int]:
+    """The table of `pack_units` for a matrix that is only known at run time.
+
+    Tiles must be of the first half of a block where that alone has columns.
+
+    Args:
+        level: Whose tiles it is packed for, by vectors.
+        arithmetic: Float32, or bfloat16.
+        sizes: Rows and columns.
+        steps: Elements from one row to the next, and from one column to the next.
+    """
+    (rows, columns), (down, across) = sizes, steps
+    wide, pairs = tile_columns(level), int(arithmetic.in_bfloat16)
+    padded = -(-rows // 2) * 2 if pairs else rows
+    lies = (rows, 1, 1, 0, across, down, 0, 0)
+    layout = (padded, rows, padded, -(-columns // wide), wide, 1, WHOLE_STEP)
+    return [1, columns, *lies, *layout, *kernel_addresses(level, arithmetic), pairs, 1]
+
+
+def kernel_addresses(level: Level, arithmetic: Arithmetic) -> tuple[int, int]:
+    """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
+    known = llvm_kernel.addresses(level)
+    transpose = known["transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"]
+    if not arithmetic.in_bfloat16:
+        return transpose, 0
+    if arithmetic is Arithmetic.F16_SPLIT:
+        return transpose, llvm_kernel.addresses(level, "_f16")["pack_f16"]
+    return transpose, known[f"pack_{arithmetic.name.lower()}"]
