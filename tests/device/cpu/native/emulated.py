@@ -313,7 +313,8 @@ def _without_tiles(made):
     copy = f"call void @llvm.memcpy.p0.p0.i64({config}, ptr %config, i64 64, i1 false)"
     made = made.replace("call void @llvm.x86.ldtilecfg(ptr %config)", copy)
     made = made.replace("call void @llvm.x86.tilerelease()", "")
-    for of_amx, name in (("tileloadd64", "load"), ("tilestored64", "store"), ("tilezero", "clear")):
+    loads = r"tileloadd(?:t1)?64"
+    for of_amx, name in ((loads, "load"), ("tilestored64", "store"), ("tilezero", "clear")):
         made = re.sub(
             rf"@llvm\.x86\.{of_amx}\(i8 (\d+)", rf"@emulated.{name}({shared}, i64 \1", made
         )

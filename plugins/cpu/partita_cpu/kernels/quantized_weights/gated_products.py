@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.packed_lhs.chunk_loop import is_unusual
 from partita_cpu.gemm.packed_lhs.table import (
     BLOCKS,
@@ -25,7 +26,6 @@ from partita_cpu.gemm.packed_lhs.table import (
     SHARES_ACROSS,
     STEPS,
     TILE,
-    thread_bytes,
 )
 from partita_cpu.gemm.shares import own_share
 from partita_cpu.gemm.tile_fields import TILE_BYTES
@@ -54,8 +54,9 @@ PRODUCTS = 2
 
 
 def gated_bytes(table: Array) -> int:
-    """Scratch memory of each thread: tiles of sums, then those that are put aside."""
-    return PRODUCTS * (thread_bytes(table) - 64) + 64
+    """Scratch memory of each thread: tiles of sums."""
+    size: int = integer(table[GROUP] * table[PANEL]) * PRODUCTS * TILE_BYTES + 64
+    return size
 
 
 def interleaved_bias(gate: Array, other: Array) -> Array:
@@ -91,23 +92,21 @@ class GatedContext(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A tile of the result and some steps along k.
+    """Some steps along k of a tile of sums.
 
     Attributes:
         t: The tile down.
-        block: The tile across.
         step: The first step.
         depth: How many.
-        weights: Address of the first product's; the other's lie a pitch behind.
-        aside: Address of sums that are put aside, if there are other steps.
+        weights: Their address.
+        sums: Address of the sums.
     """
 
     t: int
-    block: int
     step: int
     depth: int
     weights: int
-    aside: int
+    sums: int
 
 
 @loop
@@ -139,8 +138,8 @@ def multiply_gated(
     """
     p, kernels = context.p, context.kernels
     steps, planes = p[STEPS], p[PLANES]
-    aside = 0 if p[CHUNK] == steps else p[GROUP] * p[PANEL]
-    room = PRODUCTS * (1 + aside) * TILE_BYTES + 64
+    puts_aside = planes == 1 or p[CHUNK] < steps
+    room = PRODUCTS * p[GROUP] * p[PANEL] * TILE_BYTES + 64
     many = p[GROUP] * p[CHUNK] * PRODUCTS * 2 * TILE * planes + 32
     threads = min(nt, context.scratch.size // room, context.unpacked.size // many)
     down = -(-p[ROWS] // COLUMNS)
@@ -167,49 +166,45 @@ def multiply_gated(
                     unpack_panel(other, context.unpack_other[0], other_sizes, part, to)
                 for block in range(group, end):
                     weights = place + (block - group) * PRODUCTS * pitch
-                    for t in range(panel, stop):
-                        number = 1 + (block - group) * p[PANEL] + t - panel
-                        beside = sums + PRODUCTS * number * TILE_BYTES
-                        cut = _Cut(t, block, chunk, depth, weights, beside)
-                        _multiply_tile(tiles, out, gate, context, sums, cut)
+                    for n in range(PRODUCTS * (stop - panel)):
+                        t, product = _turn(n, stop - panel, planes)
+                        beside = (block - group) * p[PANEL] + t if puts_aside else 0
+                        pair = sums + PRODUCTS * beside * TILE_BYTES
+                        of_product = pair + product * TILE_BYTES
+                        cut = _Cut(panel + t, chunk, depth, weights + product * pitch, of_product)
+                        _multiply_tile(tiles, context, cut)
+                        if product == PRODUCTS - 1 and chunk + depth == steps:
+                            _finish_tile(out, gate.bias, context, pair, panel + t, block)
     call_plain(kernels[RELEASE], (0,))
-    halves = -(-p[ROWS] // HALF)
-    of_tiles = sizes_at(address(tiles) + 2 * halves * steps * planes * TILE, halves * steps)
-    each = max(floats_of_thread(sizes.size), floats_of_thread(other_sizes.size))
-    own = address(context.floats) + 4 * tid * each
-    for half in range(2 * top, min(2 * bottom, halves)):
-        if not is_unusual(of_tiles, half * steps, steps):
-            continue
-        # Infinity and NaN have no second parts.
-        for number in range(PRODUCTS * first, PRODUCTS * last):
-            to = sums + number % PRODUCTS * TILE_BYTES
-            _add_up_half(x, gate, sizes, own, half, number, to)
-            _add_up_half(x, other, other_sizes, own, half, number, to + 4 * HALF)
-            if number % PRODUCTS == PRODUCTS - 1:
-                _finish_half(out, gate.bias, context, sums, half, number // PRODUCTS)
+    area = top, bottom, first, last
+    both = sizes, other_sizes
+    _repeat_unusual(x, tiles, out, gate, other, context, both, area, tid, sums)
+
+
+@loop(inline=True)
+def _turn(n: Any, tiles: Any, planes: Any) -> Any:
+    """Which of so many tiles down is computed at a turn, and of which product.
+
+    In one part all of one product come first, so that its weights stay in the first-level cache.
+    In two they do not fit it; then sums stay there.
+    """
+    if planes == 1:
+        return n % tiles, n // tiles
+    return n // PRODUCTS, n % PRODUCTS
 
 
 @loop
-def _multiply_tile(
-    tiles: Any, out: Any, gate: BlockArrays, context: GatedContext, sums: int, cut: _Cut
-) -> None:
-    """Some steps of a tile of the result; behind the last one it is finished."""
-    p, steps, planes = context.p, context.p[STEPS], context.p[PLANES]
+def _multiply_tile(tiles: Any, context: GatedContext, cut: _Cut) -> None:
+    """Some steps of a tile of sums."""
+    p, planes = context.p, context.p[PLANES]
     rows = min(COLUMNS, p[ROWS] - cut.t * COLUMNS)
-    ends = cut.step + cut.depth == steps
     kernel = context.kernels[2 if rows > HALF else 1]
-    half_bytes = 2 * steps * planes * TILE
+    half_bytes = 2 * p[STEPS] * planes * TILE
     a = address(tiles) + 2 * cut.t * half_bytes + 2 * cut.step * planes * TILE
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    for product in range(PRODUCTS):
-        b = cut.weights + product * cut.depth * 4 * TILE * planes
-        beside = cut.aside + product * TILE_BYTES
-        start = beside if cut.step else 0
-        to = sums + product * TILE_BYTES if ends else beside
-        given = (a, half_bytes, 0, 0, cut.depth, b, 0, rows, start, b)
-        call_tile(kernel, (*given, to, 0, 0, 0, 0, 0, lowest, highest, 0))
-    if ends:
-        _finish_tile(out, gate.bias, context, sums, cut.t, cut.block)
+    start = cut.sums if cut.step else 0
+    given = (a, half_bytes, 0, 0, cut.depth, cut.weights, 0, rows, start, cut.weights)
+    call_tile(kernel, (*given, cut.sums, 0, 0, 0, 0, 0, lowest, highest, 0))
 
 
 @loop
@@ -238,6 +233,38 @@ def _finish_half(
     )
     sizes = sizes_at(address(out) + 2 * halves * blocks * tile_size, halves * blocks)
     sizes[place] = np.int32(call_gate_tiles(context.finish[0], given))
+
+
+@loop
+def _repeat_unusual(
+    x: Any,
+    tiles: Any,
+    out: Any,
+    gate: BlockArrays,
+    other: BlockArrays,
+    context: GatedContext,
+    both: Any,
+    area: Any,
+    tid: int,
+    sums: int,
+) -> None:
+    """Computes rows anew that hold infinity or NaN, which have no second parts."""
+    top, bottom, first, last = area
+    sizes, other_sizes = both
+    p = context.p
+    steps, halves = p[STEPS], -(-p[ROWS] // HALF)
+    of_tiles = sizes_at(address(tiles) + 2 * halves * steps * p[PLANES] * TILE, halves * steps)
+    each = max(floats_of_thread(sizes.size), floats_of_thread(other_sizes.size))
+    own = address(context.floats) + 4 * tid * each
+    for half in range(2 * top, min(2 * bottom, halves)):
+        if not is_unusual(of_tiles, half * steps, steps):
+            continue
+        for number in range(PRODUCTS * first, PRODUCTS * last):
+            to = sums + number % PRODUCTS * TILE_BYTES
+            _add_up_half(x, gate, sizes, own, half, number, to)
+            _add_up_half(x, other, other_sizes, own, half, number, to + 4 * HALF)
+            if number % PRODUCTS == PRODUCTS - 1:
+                _finish_half(out, gate.bias, context, sums, half, number // PRODUCTS)
 
 
 @loop

@@ -56,8 +56,14 @@ from partita_cpu.machine_model import MachineModel
 ROWS_SHARE = 3 / 4
 """Of the second-level cache, for rows of a thread, which are read again for each column of tiles.
 
-As many terms are multiplied before sums are put aside as let all rows have this: weights of a
-column that come from that cache too cost less than sums do.
+Of elements in two parts, as many terms are multiplied before sums are put aside as let all rows
+have this: weights of a column that come from that cache too cost less than sums do.
+"""
+
+COLUMN_SHARE = 1
+"""Of the first-level cache, for weights of a column in one part, before sums are put aside.
+
+Rows pass by that cache, see `llvm.tiles.amx`; from the next one only one side comes in time.
 """
 
 GROUP_SHARE = 1 / 4
@@ -82,7 +88,10 @@ def unpacked_table(
     most = -(-tiles // (threads // table[SHARES_ACROSS]))
     step_bytes = 2 * _HALF_BYTES * product.planes
     held = machine.l2_bytes(ROWS_SHARE)
-    table[CHUNK] = evaluated(_chunk_steps, steps, least, most * step_bytes, held)
+    if product.planes == 1:
+        table[CHUNK] = evaluated(_chunk_steps, steps, 1, step_bytes, machine.l1_bytes(COLUMN_SHARE))
+    else:
+        table[CHUNK] = evaluated(_chunk_steps, steps, least, most * step_bytes, held)
     table[PANEL] = evaluated(_panel_tiles, most, table[CHUNK] * step_bytes, held)
     group = machine.l2_bytes(GROUP_SHARE)
     sums, weights = table[PANEL] * products, table[CHUNK] * step_bytes * products

@@ -103,12 +103,11 @@ def amx_tile(
             for _ in range(part):
                 place = f.at(place, apart)
             place = f.at(place, below) if half else place
-            tile = f"i8 {A_TILES[half]}, ptr {place}, i64 {pitch}"
+            load_tile(f, A_TILES[half], place, pitch, passes=packed and planes == 1)
         else:
             place = f.at(b, 2 * TILE_BYTES * part) if part else b
             place = f.at(place, wide_b) if half else place
-            tile = f"i8 {B_TILES[half]}, ptr {place}, i64 64"
-        f.do(f"call void @llvm.x86.tileloadd64({tile})")
+            load_tile(f, B_TILES[half], place, "64")
 
     def step(_: str, values: list[str]) -> list[str]:
         a, b, ahead, *waiting = values
@@ -163,6 +162,21 @@ def _finish_rows(f: Function, end: Finish, at_once: str, waiting: list[str]) -> 
     fewer = f.let(f"icmp slt i64 {left}, {at_once}")
     count = f.let(f"select i1 {fewer}, i64 {left}, i64 {at_once}")
     return [*end.next_rows(count, places), f.let(f"sub i64 {left}, {count}")]
+
+
+def load_tile(f: Function, tile: int, place: str, pitch: str, passes: bool = False) -> None:
+    """Loads a tile.
+
+    Args:
+        f: The kernel.
+        tile: Its number.
+        place: Where its first row lies.
+        pitch: Bytes from one row to the next.
+        passes: Whether it does not stay in the first-level cache. A product of two tiles takes as
+            long as one tile from the second-level cache, so that others are to stay.
+    """
+    hint = "t1" if passes else ""
+    f.do(f"call void @llvm.x86.tileloadd{hint}64(i8 {tile}, ptr {place}, i64 {pitch})")
 
 
 def add_product(f: Function, half_of_a: int, half_of_b: int) -> None:
@@ -235,6 +249,7 @@ def declarations() -> str:
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tileloaddt164(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
 """

@@ -9,6 +9,7 @@ from partita_cpu.llvm.tiles.amx import (
     Load,
     add_product,
     begin_sums,
+    load_tile,
     schedule,
     store_sums,
 )
@@ -52,11 +53,10 @@ def tile_products(name: str, halves: int, planes: int) -> Function:
             at = f.at(at, f"%further_{side}")
         if side == "a":
             at = f.at(at, below_a) if half else at
-            tile = f"i8 {A_TILES[half]}, ptr {at}, i64 %lda"
+            load_tile(f, A_TILES[half], at, "%lda")
         else:
             at = f.at(at, 64) if half else at
-            tile = f"i8 {B_TILES[half]}, ptr {at}, i64 {4 * _ACROSS}"
-        f.do(f"call void @llvm.x86.tileloadd64({tile})")
+            load_tile(f, B_TILES[half], at, str(4 * _ACROSS))
 
     def step(_: str, places: list[str]) -> list[str]:
         for what in order:
