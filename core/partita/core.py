@@ -128,6 +128,7 @@ class Core:
         Raises:
             ModelNotFoundError: The path does not exist.
             ModelFormatError: It has another format, is damaged, or has unsupported content.
+            ZooError: There is no such model in the zoo, or it cannot be fetched.
         """
         from partita.frontends.reader import read_model
 
@@ -173,6 +174,11 @@ class Core:
 
         Returns:
             A dict from operation name to device, with a reason for every other operation.
+
+        Raises:
+            ModelError: The model cannot be read; see :meth:`read_model`.
+            DeviceError: The device does not exist or cannot be used.
+            PropertyError: A property is unknown, or has a wrong value.
         """
         plugin, properties = self._devices.target(device_name, config)
         return query_with(plugin, properties, self.read_model(model))
@@ -198,9 +204,11 @@ class Core:
             weights: As for :meth:`read_model`.
 
         Raises:
+            ModelError: The model cannot be read; see :meth:`read_model`.
             DeviceError: The device does not exist or cannot be used.
             PropertyError: A property is unknown, or has a wrong value.
             UnsupportedOpError: The device does not support an operation; lists all with reasons.
+            OperandError: What an operation reads does not fit it.
             CompileError: The device failed to compile the model.
         """
         from partita.runtime import compiling
@@ -230,8 +238,15 @@ class Core:
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Imports a model that ``CompiledModel.export_model`` wrote: bytes, a stream or a tensor.
 
+        Args:
+            model: What was written; of a stream all, from its start where it can be told that.
+            device_name: The device that the model was compiled for.
+            config: Properties for this model only.
+
         Raises:
             BlobError: It is not an exported model, is damaged, or of another version or device.
+            DeviceError: The device does not exist or cannot be used.
+            PropertyError: A property is unknown, or has a wrong value.
         """
         from partita.runtime import compiling
 
@@ -333,15 +348,27 @@ class Core:
         return self._devices.device_info(device)
 
     def resolve_device(self, device: str) -> str:
-        """The canonical name of a device; resolves aliases, and checks that the device exists."""
+        """The canonical name of a device, of which aliases are resolved.
+
+        Raises:
+            DeviceNotFoundError: There is no such device.
+        """
         return self._devices.resolve_device(device)
 
     def accepts_property(self, device: str, key: str) -> bool:
-        """Whether a device has a writable property of that name."""
+        """Whether a device has a writable property of that name.
+
+        Raises:
+            DeviceNotFoundError: There is no such device.
+        """
         return self._devices.accepts_property(device, key)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
-        """By device its version: of the device, and of those listed after a colon."""
+        """By device its version: of the device, and of those listed after a colon.
+
+        Raises:
+            DeviceError: One does not exist, or its driver fails.
+        """
         parsed = device_string.parse(device_name)
         listed = map(device_string.parse_entry, parsed.priorities or ())
         names = (parsed.device, *(one.device for one in listed if not one.is_excluded))
@@ -357,6 +384,7 @@ class Core:
         them for that device, with precedence; an alias sets them for all devices that it names.
 
         Raises:
+            DeviceNotFoundError: There is no such device.
             PropertyError: An unknown or read-only key, or a wrong value; nothing is changed.
         """
         if not isinstance(device_name, str):
@@ -378,6 +406,7 @@ class Core:
         ``SUPPORTED_PROPERTIES`` (name to ``"RO"`` or ``"RW"``).
 
         Raises:
+            DeviceNotFoundError: There is no such device.
             PropertyError: Unknown; the message lists the known ones.
         """
         if name is None:
@@ -411,7 +440,11 @@ class Core:
         return copy.deepcopy(getattr(properties, name))  # a list is the caller's
 
     def writable_properties(self, device: str) -> list[str]:
-        """Names of the properties that can be set on a device."""
+        """Names of the properties that can be set on a device.
+
+        Raises:
+            DeviceNotFoundError: There is no such device.
+        """
         from partita.properties.schema import writable
 
         return writable(self._devices.registry.resolve(device).plugin.properties_type)

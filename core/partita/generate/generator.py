@@ -100,6 +100,7 @@ class Generator:
     Raises:
         ModelError: The model cannot be read, or is no decoder.
         DeviceError: The device does not exist.
+        PropertyError: A property is unknown, or has a wrong value.
         UnsupportedOpError: The device does not take an operation of the model.
         ContextLengthError: The model was made for a shorter context.
         DeviceMemoryError: There is no room for weights, keys and values; says what would fit.

@@ -62,7 +62,14 @@ class CompiledModel(CompiledFacts):
         return InferRequest(self, share_state_with, state_rows)
 
     def infer_new_request(self, inputs: Any = None) -> InferResult:
-        """Infers once with a new request; results are copies."""
+        """Infers once with a new request; results are copies.
+
+        Args:
+            inputs: As for :meth:`partita.InferRequest.infer`.
+
+        Raises:
+            InferError: As :meth:`partita.InferRequest.infer`.
+        """
         return self.create_infer_request().infer(inputs)
 
     def query_state(self) -> list[VariableState]:
@@ -98,10 +105,14 @@ class CompiledModel(CompiledFacts):
         """Infers with a request that is kept for such calls, one per thread.
 
         Args:
-            inputs: As for :meth:`partita.runtime.infer_request.InferRequest.infer`.
+            inputs: As for :meth:`partita.InferRequest.infer`; those that are left out are the ones
+                of this thread's last call.
             share_inputs: Accepted for OpenVINO's sake.
             share_outputs: Return views that the next call overwrites, instead of copies.
             decode_strings: Return strings as ``str``, not as UTF-8 encoded ``bytes``.
+
+        Raises:
+            InferError: As :meth:`partita.InferRequest.infer`.
         """
         request: InferRequest | None = getattr(self._of_thread, "request", None)
         if request is None:

@@ -81,11 +81,16 @@ class InferRequest(RequestTensors):
 
         Args:
             inputs: Arrays (anything with ``__array__``), lists or tensors, by name, index or port,
-                or in order. Contiguous arrays of the port's dtype are read in place.
+                or in order, each of its port's shape. Contiguous arrays of the port's dtype are
+                read in place, others are converted. Those that are left out are the ones of the run
+                before, read as they are by now.
             share_inputs: Accepted for OpenVINO's sake; inputs are only read during this call.
             share_outputs: Return views of the request's buffers, which its next run overwrites,
                 instead of copies.
             decode_strings: Return strings as ``str``, not as UTF-8 encoded ``bytes``.
+
+        Returns:
+            An array for each output, of its port's dtype, by port, name or index.
 
         Raises:
             InputError: A wrong name, dtype or shape, or a missing input; says what is expected.
