@@ -22,7 +22,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("device", ["CPU", "OPENCL", *LISTS])
+@pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE", *LISTS])
 @pytest.mark.parametrize("op_type", FAULTY)
 def test_the_faulty_operation_is_named_and_not_those_behind_it(op_type, device):
     """Nothing tells the type of what it computes, nor of what others compute of that."""

@@ -59,7 +59,7 @@ PRIVATE_DOMAIN = "partita"
 
 They trust the form of these operators."""
 
-_LENIENT = frozenset({"Resize"})
+LENIENT = frozenset({"Resize"})
 """Operators of which exporters leave out inputs, but the first, that a version of ONNX asks for."""
 
 _MICROSOFT = "com.microsoft"
@@ -158,7 +158,7 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
         if version is None:
             continue
         required, first, repeated = _required(str(node.op_type), version, str(node.domain))
-        for position, name in required[:1] if node.op_type in _LENIENT else required:
+        for position, name in required[:1] if node.op_type in LENIENT else required:
             if position >= len(node.inputs) or node.inputs[position] is None:
                 raise _refusal(node, f"lacks its input {position}, '{name}'")
         if repeated and None in node.inputs[first:]:

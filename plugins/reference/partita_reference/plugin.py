@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import partita
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
+from partita.errors import OperandError
 from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
@@ -43,10 +44,21 @@ class ReferencePlugin(DevicePlugin):
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.DeviceModel:
-        """Prepares the evaluator."""
+        """Prepares the evaluator.
+
+        Raises:
+            UnsupportedOpError: It has no such operation.
+            OperandError: An operation does not fit what it reads, whatever the inputs are.
+        """
+        from partita.model.inference.shape_inference import impossible_operation
         from partita_reference.evaluator import ReferenceModel
 
         self.query_model(model, properties).require_all(model)
+        found = impossible_operation(model.ir)
+        if found is not None:
+            raise OperandError(
+                f"Operation '{found.name}' ({found.op_type}) cannot be computed: {found.reason}."
+            )
         return ReferenceModel(model, properties, self.device_name)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partita.errors import ModelFormatError
 from partita.model.inference.attention_shapes import settle_attention
@@ -16,7 +17,7 @@ from partita.model.inference.inference_process import inferred_apart
 from partita.model.inference.known_ranks import tell_ranks
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
-from partita.model.operator_checks import is_of_onnx
+from partita.model.operator_checks import LENIENT, is_of_onnx
 from partita.model.value_uses import bodies
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ _SMALL_BYTES = 1024
 
 _MOST_ROUNDS = 8
 """How often ranks that are told may show others."""
+
+_FAULT = re.compile(
+    r"\(op_type:(?P<type>\w+), node name: (?P<name>[^\n]+?)\): \[ShapeInferenceError\] (?P<why>.*)"
+)
+"""What onnx says of one operation, by its name; where types are missing it has no fault."""
 
 _FREE_INITIALIZERS = 4
 """In models of older IR versions onnx's inference sees only initializers that are inputs too."""
@@ -106,6 +112,39 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
         for node in nodes:
             told |= _set_own_types(node)
         _infer_between(ir_model, isolate, told)
+
+
+class ImpossibleOperation(NamedTuple):
+    """An operation that no input lets be computed.
+
+    Attributes:
+        name: Its name.
+        op_type: Its type.
+        reason: What onnx says of it.
+    """
+
+    name: str
+    op_type: str
+    reason: str
+
+
+def impossible_operation(ir_model: ir.Model) -> ImpossibleOperation | None:
+    """The first operation that by ONNX's definition does not fit what it reads; mostly none.
+
+    Only operators of ONNX are looked at, and what follows from inputs and weights alone, as in
+    :func:`infer_shapes`.
+    """
+    from onnx import shape_inference
+
+    try:
+        shape_inference.infer_shapes(_for_inference(ir_model), strict_mode=True)
+    except shape_inference.InferenceError as error:
+        found = (
+            ImpossibleOperation(*one.group("name", "type", "why"))
+            for one in _FAULT.finditer(str(error))
+        )
+        return next((one for one in found if one.op_type not in LENIENT), None)
+    return None
 
 
 def _own_by_depth(graph: ir.Graph) -> list[list[ir.Node]]:
