@@ -285,7 +285,7 @@ class RequestTensors(ProcessBound):
         """
         if self._turn.is_of(user):
             self._was_interrupted = True
-            self._inputs.distrust()
+            self._inputs.drop_bound()
 
     def _set_output(self, port: Port, target: Any) -> None:
         self._outputs.set(port, target)

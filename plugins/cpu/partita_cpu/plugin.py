@@ -58,9 +58,9 @@ class CpuPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.DeviceModel:
         """Lowers, folds, fuses, and makes the program if all shapes are known."""
-        from partita_cpu.jit.compile_pool import call_up
+        from partita_cpu.jit.compile_pool import start_workers
 
-        call_up()  # before the kernels are imported
+        start_workers()  # before the kernels are imported
         from partita_cpu.runtime.device_model import CpuModel
 
         return CpuModel(model, properties, self.device_name)

@@ -15,7 +15,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.in_place import InPlacePair, in_place_pairs
 from partita_hetero.compile.pipeline import Compilation
-from partita_hetero.compile.replicas import for_seat
+from partita_hetero.compile.replicas import assembly_of_seat
 from partita_hetero.export import export
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
@@ -218,15 +218,17 @@ class HeteroReplica(DeviceModel):
         """As those of the whole model, on the devices of this replica."""
         assembly = self._whole.assembly
         every = (assembly, *assembly.variants)
-        return self._whole.updates([for_seat(one, self._seat) for one in every])
+        return self._whole.updates([assembly_of_seat(one, self._seat) for one in every])
 
     def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
         """Memory of the replica's device that updates the input."""
-        return self._whole.allocate_for(for_seat(self._whole.assembly, self._seat), port, shape)
+        return self._whole.allocate_for(
+            assembly_of_seat(self._whole.assembly, self._seat), port, shape
+        )
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """As the device of the replica's first submodel has it."""
-        replica = for_seat(self._whole.assembly, self._seat)
+        replica = assembly_of_seat(self._whole.assembly, self._seat)
         return self._whole.host_array_for(replica, shape, dtype)
 
     def explain(self) -> Explanation:

@@ -137,7 +137,7 @@ def _default(core: CoreAPI, own_name: str) -> list[str]:
     return names
 
 
-def nobody_can(
+def unsupported_by_all(
     own_name: str, model: Model, causes: Mapping[str, BaseException]
 ) -> UnsupportedOpError | OperandError:
     """The error of a model that no device of the list takes as a whole.

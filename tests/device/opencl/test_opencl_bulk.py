@@ -78,7 +78,7 @@ def test_products(sizes, precision, bound):
 
 
 def test_residuals_and_results_of_float32():
-    assert matrix_unit_checks.brought_error("0", rows=70) < 2e-3
+    assert matrix_unit_checks.product_error("0", rows=70) < 2e-3
 
 
 def test_matrices_that_lie_elsewhere_are_described_anew():
@@ -111,7 +111,7 @@ def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
     copy_engine = matrix_unit_checks.Units.COPY_ENGINE
     monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
     errors = iter((1e-4, float("nan")))
-    monkeypatch.setattr(matrix_unit_checks, "brought_error", lambda _: next(errors))
+    monkeypatch.setattr(matrix_unit_checks, "product_error", lambda _: next(errors))
     assert not matrix_unit_checks.fault("", copy_engine, 0)
     wanted = "a product by 32 x 64 is off by nan"
     assert matrix_unit_checks.fault("", copy_engine, 0) == wanted

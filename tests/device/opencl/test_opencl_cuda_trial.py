@@ -18,7 +18,7 @@ class Scripted:
 
     made = 0
     answering: tuple = ()
-    fault, by_chance, hangs = "", False, False
+    fault, is_transient, hangs = "", False, False
 
     def __init__(self, _module, _request, _seconds) -> None:
         type(self).made += 1
@@ -41,9 +41,9 @@ def scripted(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_trial, "TrialProcess", Scripted)
     driver = find_device("").driver
 
-    def anew(*answers, by_chance=False):
+    def anew(*answers, is_transient=False):
         monkeypatch.setattr(Scripted, "answering", answers)
-        monkeypatch.setattr(Scripted, "by_chance", by_chance)
+        monkeypatch.setattr(Scripted, "is_transient", is_transient)
         cuda_trial.forget()
         return cuda_trial.of_cuda(replace(driver, name=f"driver {os.getpid()}"))
 
@@ -78,7 +78,7 @@ def test_the_last_answers_hold_and_are_kept(scripted, answers, wanted) -> None:
 
 
 def test_what_may_go_well_another_time_is_not_kept(scripted) -> None:
-    assert scripted(BEGUN, by_chance=True).outcome == "its trial ended early"
+    assert scripted(BEGUN, is_transient=True).outcome == "its trial ended early"
     assert scripted({"outcome": "passed", "imports": ALL}) == CudaTrialResult("passed")
 
 

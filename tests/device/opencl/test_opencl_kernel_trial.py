@@ -180,7 +180,7 @@ class Scripted:
     """A process that tells what a test says: a fault per family or part, or how it dies at one."""
 
     hangs = False
-    by_chance = False
+    is_transient = False
 
     def __init__(self, module, request, seconds, *, lasting):
         assert module == standing_processes.WORKER

@@ -141,7 +141,7 @@ class Scripted:
     def __init__(self, module, request, seconds, *, lasting):
         assert module == standing_processes.WORKER
         assert lasting
-        self.fault, self.by_chance = "", False
+        self.fault, self.is_transient = "", False
         self.request = None
         self.own = []
         self.asked.append(self.own)
@@ -390,7 +390,7 @@ def test_what_ends_a_process_by_chance_is_not_kept(scripted, monkeypatch):
 
     def dies(self):
         yield from () if self.request else ({"ready": True},)
-        self.by_chance, self.fault = True, "it ended by SIGKILL"
+        self.is_transient, self.fault = True, "it ended by SIGKILL"
 
     monkeypatch.setattr(Scripted, "answers", dies)
     with pytest.raises(rehearsal.LaunchError, match="ended by SIGKILL"):

@@ -146,7 +146,7 @@ def test_the_system_ends_what_computes_for_too_long(monkeypatch, lasting):
     with TrialProcess("looping", {}, 600.0, lasting=lasting) as process:
         assert [set(answer) for answer in process.answers()] == [{"pid"}]
     assert "ended by SIGXCPU" in process.fault
-    assert not process.by_chance
+    assert not process.is_transient
 
 
 @started_or_forked
@@ -202,7 +202,7 @@ def test_an_error_of_python_is_no_fault_of_a_driver(module, error, lasting):
     module("failing", FAILING)
     with TrialProcess("failing", {"error": error}, 60.0, lasting=lasting) as process:
         assert list(process.answers()) == [{"there": True}]
-    assert process.by_chance
+    assert process.is_transient
     assert process.fault == f"it could not be tried ({error}: no plugin)"
 
 
@@ -211,7 +211,7 @@ def test_a_driver_may_end_the_process_with_a_code(module, lasting):
     module("failing", FAILING)
     with TrialProcess("failing", {"error": "exits"}, 60.0, lasting=lasting) as process:
         assert list(process.answers()) == [{"there": True}]
-    assert not process.by_chance
+    assert not process.is_transient
     assert process.fault == "the process that tried it ended by exit code 3"
 
 
@@ -219,7 +219,7 @@ def test_a_driver_may_end_the_process_with_a_code(module, lasting):
 def test_what_cannot_be_imported_is_no_fault_of_a_driver(lasting):
     with TrialProcess("no_such_module", {}, 60.0, lasting=lasting) as process:
         assert not list(process.answers())
-    assert process.by_chance
+    assert process.is_transient
     assert "ModuleNotFoundError: No module named 'no_such_module'" in process.fault
 
 
@@ -277,7 +277,7 @@ def test_if_the_server_is_killed_another_one_forks_and_no_driver_is_blamed(modul
         with TrialProcess("echoing", {}, 60.0, lasting=True) as other:
             assert told(other)["pid"] == other.process.pid
         assert not list(orphan.answers())
-    assert orphan.by_chance
+    assert orphan.is_transient
 
 
 @pytest.mark.skipif(not fork_server.POSSIBLE, reason="processes are forked on Linux")

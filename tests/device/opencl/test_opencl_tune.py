@@ -62,7 +62,7 @@ def test_trials_take_what_they_are_told_and_note_it():
 
 def test_winners_beat_the_first_choice_clearly():
     times = {"clear": {"a": 10.0, "b": 5.0}, "noise": {"a": 10.0, "b": 9.9}, "first": {"a": 1.0}}
-    assert command.winners_of(times) == ({"clear": "b"}, 21.0, 16.0)
+    assert command.winning_choices(times) == ({"clear": "b"}, 21.0, 16.0)
 
 
 def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_path, capsys):

@@ -14,7 +14,7 @@ def fuse_nothing(rewriter: Rewriter) -> None:
 
 def test_a_file_is_enough_for_a_pass(tmp_path, monkeypatch):
     before = [run.__name__ for run in fusion.all_passes()]
-    assert before[:3] == ["remove_idle", "spare_expansions", "fuse_hard_activations"]
+    assert before[:3] == ["remove_idle", "drop_expansions", "fuse_hard_activations"]
     (tmp_path / "one_more.py").write_text(SOURCE)
     monkeypatch.setattr(fusion, "__path__", [*fusion.__path__, str(tmp_path)])
     kept = dict(fusion.PASSES)

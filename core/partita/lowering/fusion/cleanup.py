@@ -24,7 +24,7 @@ _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
 
 
 @fusion_pass(12)
-def spare_expansions(rewriter: Rewriter) -> None:
+def drop_expansions(rewriter: Rewriter) -> None:
     """Lets operators that broadcast read what Expand repeated to the shape of their other input.
 
     Exporters divide vectors by their lengths so: the lengths were written once for each element.

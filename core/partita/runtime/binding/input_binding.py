@@ -347,7 +347,7 @@ class RequestInputs:
             self._runs_before_binding *= 2
         self.bound_call, self._bound, self._setters, self._runs = None, (), (), 0
 
-    def distrust(self) -> None:
+    def drop_bound(self) -> None:
         """Drops all that is bound after Ctrl-C, which may have left it half done.
 
         State is what it was before the run, if a bound call has begun it.

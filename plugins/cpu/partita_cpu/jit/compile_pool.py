@@ -92,7 +92,7 @@ def order(jobs: Sequence[Job]) -> None:
             current_workers = _WorkerGroup(jobs)
 
 
-def call_up() -> None:
+def start_workers() -> None:
     """Has processes get ready for jobs that will come, on a machine's first day; does not wait.
 
     They import the compiler while this process still imports what it needs itself.
@@ -117,16 +117,16 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
         if workers is None or not left:
             return
         if timeout.is_at_end(workers, left):
-            dismiss()
+            stop_workers()
             return
         if timeout.spent > budget():
             unfinished = workers.unfinished(files)
-            dismiss()
+            stop_workers()
             raise CompileError(_endless(unfinished, timeout.spent))
         try:
             workers.sleep()
         except BaseException:
-            dismiss()  # what the user gives up nobody shall compile
+            stop_workers()  # what the user gives up nobody shall compile
             raise
 
 
@@ -187,7 +187,7 @@ class _AnswerTimeout:
         return self._last == before
 
 
-def dismiss() -> None:
+def stop_workers() -> None:
     """Ends the processes, whatever they are doing."""
     global current_workers
     with _lock:
@@ -319,4 +319,4 @@ def child_environment() -> dict[str, str]:
 
 current_workers: _WorkerGroup | None = None
 _lock = threading.RLock()
-atexit.register(dismiss)
+atexit.register(stop_workers)

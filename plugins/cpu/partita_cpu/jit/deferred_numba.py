@@ -64,7 +64,7 @@ def compiler() -> Any:
 
 
 @contextlib.contextmanager
-def afresh() -> Iterator[None]:
+def without_numba_cache() -> Iterator[None]:
     """Compiles without numba's cache, which does not notice when a function that is called changes.
 
     For one thread at a time; others wait.
@@ -77,8 +77,8 @@ def afresh() -> Iterator[None]:
             _afresh.pop()
 
 
-def compiles_afresh() -> bool:
-    """Whether :func:`afresh` is in force."""
+def bypasses_numba_cache() -> bool:
+    """Whether :func:`without_numba_cache` is in force."""
     return bool(_afresh)
 
 

@@ -15,7 +15,13 @@ import numpy as np
 from partita.lowering import Operand
 from partita.lowering.shapes.symbolic_size import present
 from partita.storage.numba_cache import keep_compiled
-from partita_cpu.jit.deferred_numba import afresh, compiler, compiles_afresh, lock, types
+from partita_cpu.jit.deferred_numba import (
+    bypasses_numba_cache,
+    compiler,
+    lock,
+    types,
+    without_numba_cache,
+)
 from partita_cpu.jit.record_arguments import grouped, records_of
 
 Kinds = tuple[str, ...]
@@ -82,12 +88,12 @@ class KernelDefinition(ABC):
 
     @property
     def dispatcher(self) -> Any:
-        """Numba's function, which keeps what it compiles on disk; :func:`afresh` says when not.
+        """Numba's function, which keeps what it compiles on disk; see :func:`without_numba_cache`.
 
         See :mod:`partita.storage.numba_cache`.
         """
         with lock:
-            cached = not compiles_afresh()
+            cached = not bypasses_numba_cache()
             made = self._dispatchers.get(cached)
             if made is None:
                 made = compiler().njit(**self.options, no_cfunc_wrapper=True)(self.py_func)
@@ -112,7 +118,7 @@ class KernelDefinition(ABC):
         given: Any = signature
         if self.apart:
             given = (types.int64 if self.answers else types.none)(*signature)
-        with afresh():
+        with without_numba_cache():
             self.dispatcher.compile(given)
             overload = self.dispatcher.overloads[signature]
         return overload if self.apart or overload.signature.return_type == types.none else None

@@ -12,7 +12,7 @@ from partita_cpu.gemm.product_steps import bounds_of
 _SCALE, _CONV = f"{DOMAIN}::ScaleShift", f"{DOMAIN}::Conv"
 
 
-def scale_on_the_way(graph: Graph) -> None:
+def fuse_input_scale(graph: Graph) -> None:
     """Lets 1x1 convolutions that alone read a scaled image scale it while they lay it out."""
     uses = graph.uses()
     outputs = set(graph.outputs)

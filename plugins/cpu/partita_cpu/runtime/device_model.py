@@ -62,7 +62,7 @@ from partita_cpu.passes.gated_activations import join_gates
 from partita_cpu.passes.gated_products import join_gated_products
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
-from partita_cpu.passes.input_scale import scale_on_the_way
+from partita_cpu.passes.input_scale import fuse_input_scale
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
@@ -240,7 +240,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
             attend_in_place(graph, shapes, policy)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
-            scale_on_the_way(graph)
+            fuse_input_scale(graph)
             scale_gates(graph)
             keep_halves(graph, shapes, policy)
             write_in_place(graph)

@@ -16,7 +16,7 @@ from partita.system.processors import allowed_processors
 from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
-from partita_cpu.threads.thread_pool import ThreadPool, stay_on
+from partita_cpu.threads.thread_pool import ThreadPool, pin_thread
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -159,7 +159,7 @@ class _Worker:
             self._go.release()
 
     def _loop(self) -> None:
-        stay_on(self._processor)
+        pin_thread(self._processor)
         while True:
             self._go.acquire()
             if self._fn is None:

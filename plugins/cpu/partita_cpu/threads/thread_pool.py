@@ -439,13 +439,13 @@ def function_address(name: str) -> int:
     return ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0
 
 
-def stay_on(processor: int | None) -> None:
+def pin_thread(processor: int | None) -> None:
     """Keeps the calling thread on a processor, if one is given."""
     if processor is not None:
         this_system().pin(processor)
 
 
 def _live(sync: int, own: int, processor: int | None) -> None:
-    stay_on(processor)
+    pin_thread(processor)
     usage = np.zeros(USAGE_BYTES, np.uint8)
     _serve(sync, usage.ctypes.data, own, 0, 1)

@@ -130,7 +130,7 @@ def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> As
     )
 
 
-def for_seat(assembly: Assembly, seat: int) -> Assembly:
+def assembly_of_seat(assembly: Assembly, seat: int) -> Assembly:
     """What a request with this seat runs: the assembly, or one of its replicas."""
     if not assembly.replicas:
         return assembly

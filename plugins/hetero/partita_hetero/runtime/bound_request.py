@@ -20,7 +20,7 @@ from partita_hetero.partition.submodels import Submodel
 from partita_hetero.runtime.bound_steps import BoundSteps, StopFlag
 from partita_hetero.runtime.drift import Paces
 from partita_hetero.runtime.failover import Failover
-from partita_hetero.runtime.nan_check import NanWatch, out_of_nothing
+from partita_hetero.runtime.nan_check import NanWatch, nan_from_finite
 from partita_hetero.runtime.output_checks import OutputChecks
 from partita_hetero.runtime.request_tensors import RequestTensors
 from partita_hetero.runtime.run_timeline import RunTimeline, profiling_info
@@ -117,8 +117,8 @@ class BoundRequest:
             self._executor.run(self.assembly.schedule, run, cancelled)
             self._steps.binds = False
             results = tensors.results()
-            looks = self._nan.is_due() and not self._failover.told_of_nan
-            if looks and out_of_nothing(tensors.inputs(), results) is not None:
+            looks = self._nan.is_due() and not self._failover.nan_reported
+            if looks and nan_from_finite(tensors.inputs(), results) is not None:
                 self._find_nan(cancelled)
             return results
         finally:
@@ -196,11 +196,11 @@ class BoundRequest:
 
     def look_for_nan(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Looks at a run of the whole model, or at a bound call, if it is due."""
-        if not self._nan.is_due() or self._failover.told_of_nan:
+        if not self._nan.is_due() or self._failover.nan_reported:
             return
         if self._whole is not None:
             self._tell_of_nan(self._whole, inputs, outputs)
-        elif out_of_nothing(inputs, outputs) is not None:
+        elif nan_from_finite(inputs, outputs) is not None:
             self._tensors.set_inputs(inputs)
             self._find_nan(lambda: False)
 
@@ -220,8 +220,8 @@ class BoundRequest:
     def _tell_of_nan(
         self, piece: Submodel, reads: Sequence[Tensor], writes: Sequence[Tensor]
     ) -> None:
-        if not self._failover.told_of_nan:
-            output = out_of_nothing(reads, writes)
+        if not self._failover.nan_reported:
+            output = nan_from_finite(reads, writes)
             if output is not None:
                 self._failover.report_nan(piece, output)
 

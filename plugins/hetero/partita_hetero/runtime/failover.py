@@ -16,7 +16,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
 from partita_hetero.compile.pipeline import Compilation
-from partita_hetero.compile.replicas import ReplicaBindings, for_seat
+from partita_hetero.compile.replicas import ReplicaBindings, assembly_of_seat
 from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.properties import HeteroProperties
@@ -97,7 +97,7 @@ class Failover:
         return dict(self._failures)
 
     @property
-    def told_of_nan(self) -> bool:
+    def nan_reported(self) -> bool:
         """Whether a request has told already of NaN out of finite inputs."""
         return self._told_of_nan
 
@@ -221,7 +221,7 @@ class Failover:
             del self._failures[name]
         return True
 
-    def first_to_tell(self, piece: Submodel) -> bool:
+    def reports_drift_first(self, piece: Submodel) -> bool:
         """Whether nobody has told of the drift of a submodel yet; each is told of once."""
         with self._lock:
             known = piece.key in self._drifted
@@ -258,4 +258,4 @@ def _about_others(notes: Sequence[str], device: str) -> list[str]:
 
 def request_assembly(assembly: Assembly, inputs: Sequence[Tensor], seat: int) -> Assembly:
     """What a request with these inputs, on this seat, runs of an assembly."""
-    return for_seat(for_inputs(assembly, inputs), seat)
+    return assembly_of_seat(for_inputs(assembly, inputs), seat)

@@ -25,7 +25,7 @@ class NanWatch:
         return runs & (runs - 1) == 0
 
 
-def out_of_nothing(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int | None:
+def nan_from_finite(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int | None:
     """The first output that holds NaN, if all inputs are finite.
 
     State that is updated in place is an input and an output, and not looked at.

@@ -23,7 +23,7 @@ from partita.errors import (
 )
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.compile.replicas import for_seat
+from partita_hetero.compile.replicas import assembly_of_seat
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import BoundRequest
@@ -61,7 +61,7 @@ class HeteroRunner(Runner):
         failover.seats.take(self._seat)
         self._leave_seat = weakref.finalize(self, failover.seats.leave, self._seat)
         try:
-            self._bound = BoundRequest(failover, for_seat(assembly, self._seat))
+            self._bound = BoundRequest(failover, assembly_of_seat(assembly, self._seat))
         except PartFailedError as failure:
             if self._strict:
                 raise failure.as_infer_error() from failure.error
@@ -181,7 +181,7 @@ class HeteroRunner(Runner):
         step, pace = found
         pieces = bound.slow_parts(step)
         piece, ops = pieces[0], sum(len(one.ops) for one in pieces)
-        if not failover.first_to_tell(piece):
+        if not failover.reports_drift_first(piece):
             return
         first = failover.first_op(piece)
         why = (

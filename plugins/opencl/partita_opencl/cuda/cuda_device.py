@@ -46,7 +46,7 @@ class CudaSide:
         self._own = threading.local()
         with cuda.current():
             cuda.call("cuEventCreate", ctypes.byref(self._ended), _NO_TIMING)
-        cuda.when_gone(self, ("cuEventDestroy_v2", self._ended))
+        cuda.on_release(self, ("cuEventDestroy_v2", self._ended))
 
     def stream(self) -> Stream:
         """A new stream."""
@@ -91,7 +91,7 @@ class CudaSide:
             run: Enqueues them.
 
         Returns:
-            The commands, for :meth:`again_in_turn`.
+            The commands, for :meth:`enqueue_again`.
 
         Raises:
             CudaError: The driver refuses.
@@ -103,7 +103,7 @@ class CudaSide:
             stream.add("cuEventRecord", ended, stream.handle)
             return stream.submit()
 
-    def again_in_turn(self, commands: Batch) -> None:
+    def enqueue_again(self, commands: Batch) -> None:
         """Enqueues what :meth:`in_turn` returned once more.
 
         Raises:

@@ -153,7 +153,7 @@ class Cuda:
         finally:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(Word()))
 
-    def when_gone(self, owner: object, *calls: tuple[Any, ...]) -> None:
+    def on_release(self, owner: object, *calls: tuple[Any, ...]) -> None:
         """Calls functions once an object is gone; not at exit, when the driver may be gone too."""
         weakref.finalize(owner, self._let_go, calls).atexit = False
 
@@ -172,7 +172,7 @@ class Cuda:
         with self.current():
             self.call("cuMemHostAlloc", ctypes.byref(address), max(nbytes, 1), _PORTABLE)
         memory = (ctypes.c_ubyte * nbytes).from_address(address.value or 0)
-        self.when_gone(memory, ("cuMemFreeHost", address))
+        self.on_release(memory, ("cuMemFreeHost", address))
         return np.ctypeslib.as_array(memory)
 
 
@@ -232,7 +232,7 @@ class Stream:
         with cuda.current():
             cuda.call("cuStreamCreate", ctypes.byref(made), _NON_BLOCKING)
         self.handle = made.value or 0
-        cuda.when_gone(self, ("cuStreamDestroy_v2", self.handle))
+        cuda.on_release(self, ("cuStreamDestroy_v2", self.handle))
         self._calls: list[Call] = []
         self._last: Batch | None = None
 

@@ -57,7 +57,7 @@ class _Module:
         self._handle = Word()
         with cuda.current():
             cuda.call("cuModuleLoadData", ctypes.byref(self._handle), ptx)
-        cuda.when_gone(self, ("cuModuleUnload", self._handle))
+        cuda.on_release(self, ("cuModuleUnload", self._handle))
 
     def function(self, name: str) -> Word:
         """A kernel."""
@@ -156,8 +156,8 @@ class Replay:
                 self._add_nodes(graph.value or 0)
                 cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
             finally:
-                cuda.when_gone(self, ("cuGraphDestroy", graph))
-        cuda.when_gone(self, ("cuGraphExecDestroy", self._graph))
+                cuda.on_release(self, ("cuGraphDestroy", graph))
+        cuda.on_release(self, ("cuGraphExecDestroy", self._graph))
 
     @property
     def is_possible(self) -> bool:

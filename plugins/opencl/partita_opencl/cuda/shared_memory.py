@@ -181,7 +181,7 @@ def mapped(cuda: Cuda, handle: Address, size: int) -> CudaMemory:
     address = Address()
     cuda.call("cuMemAddressReserve", ctypes.byref(address), size, 0, 0, 0)
     memory = CudaMemory(address.value)
-    cuda.when_gone(memory, ("cuMemUnmap", address, size), ("cuMemAddressFree", address, size))
+    cuda.on_release(memory, ("cuMemUnmap", address, size), ("cuMemAddressFree", address, size))
     cuda.call("cuMemMap", address, size, 0, handle, 0)
     access = _Access(_Location(_ON_DEVICE, cuda.number), _READ_WRITE)
     cuda.call("cuMemSetAccess", address, size, ctypes.byref(access), 1)

@@ -93,7 +93,7 @@ def _tried(driver: Driver) -> tuple[Verdict, bool]:
         return Verdict(facts={"outcome": f"no process can be started to try it ({error})"}), False
     if not facts:
         facts["outcome"] = process.fault or "its trial ended early"
-    return Verdict(facts=facts), not process.by_chance
+    return Verdict(facts=facts), not process.is_transient
 
 
 def main(request: Json, answer: Answer) -> None:

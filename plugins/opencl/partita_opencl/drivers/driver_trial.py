@@ -175,7 +175,7 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     if not stages:
         return Verdict(facts=facts), True  # however it ended: what it computed is right
     fault = f"{process.fault or 'it ended early'}, {_DOING[stages[0]]}"
-    return Verdict(fault, {**facts, "hangs": process.hangs}), not process.by_chance
+    return Verdict(fault, {**facts, "hangs": process.hangs}), not process.is_transient
 
 
 def main(request: Json, answer: Answer) -> None:

@@ -171,7 +171,7 @@ class TrialProcess:
         return f"the process that tried it ended by {how}{last}"
 
     @property
-    def by_chance(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same trial may go well another time."""
         if self.hangs or not self._started:
             return not self._started  # no driver was touched

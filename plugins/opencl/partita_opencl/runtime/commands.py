@@ -295,7 +295,7 @@ class CudaCommands:
             return False
         try:
             if self._in_turn is not None:
-                self._side.again_in_turn(self._in_turn)
+                self._side.enqueue_again(self._in_turn)
             self._rest.perform()
         except BaseException:
             self._used.abandon()  # as in OpenCL's

@@ -276,7 +276,7 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
         return Verdict(fault), True
     process.close()
     fault = process.fault or "the process that tried it ended early"
-    return Verdict(fault, {"hangs": process.hangs}), not process.by_chance
+    return Verdict(fault, {"hangs": process.hangs}), not process.is_transient
 
 
 def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:

@@ -151,7 +151,7 @@ def _normalized_fault(tile: product_tiles.StreamTile, device_id: str) -> str:
 def _copy_engine_fault(tile: product_tiles.StreamTile, device_id: str) -> str:
     others = replace(product_tiles.STREAM_TILES[0], start=1e9)  # not for the copy engine
     product_tiles.STREAM_TILES = (tile, others)
-    error = brought_error(device_id)
+    error = product_error(device_id)
     if error < _TOLERANCE:
         return ""
     return f"a product by {tile.high} x {tile.wide} is off by {error:.2g}"
@@ -256,7 +256,7 @@ def _normalized_error(device_id: str) -> float:
     return _compare(device_id, nodes, {"x": x, "r": r}, weights, wanted)
 
 
-def brought_error(device_id: str, rows: int = 9001) -> float:
+def product_error(device_id: str, rows: int = 9001) -> float:
     """Relative error of products with and without residuals, of halves and of float32.
 
     By default, groups compute several tiles each.

@@ -247,7 +247,7 @@ def _ask(process: TrialProcess, launches: list[Json], side_by_side: bool) -> lis
     process.close()
     if not side_by_side:  # it died of this launch
         fault = process.fault or "the process that tried it ended early"
-        found.append({"fault": fault, "lasts": not process.by_chance})
+        found.append({"fault": fault, "lasts": not process.is_transient})
     return found
 
 

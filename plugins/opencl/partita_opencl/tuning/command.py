@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     work = workload.load(args, core, out)
     properties = {**properties_of(args), "PERF_COUNT": True}
     times = _measure(core, work, args.device, properties, args.candidates, out)
-    better, before, after = winners_of(times)
+    better, before, after = winning_choices(times)
     path = keep(find_device(number).identity, better)
     facts = {
         "device": args.device,
@@ -116,7 +116,7 @@ def _measure(
     return times
 
 
-def winners_of(times: Times) -> tuple[dict[str, str], float, float]:
+def winning_choices(times: Times) -> tuple[dict[str, str], float, float]:
     """Choices that beat the first ones, and the sums of times with those and with the winners."""
     better: dict[str, str] = {}
     before = after = 0.0

@@ -19,7 +19,7 @@ from partita.model.model import Model, is_static
 from partita.system.threads.task_threads import TaskThreads
 from partita_virtual.auto import speed
 from partita_virtual.auto.candidates import Candidates
-from partita_virtual.members import nobody_can
+from partita_virtual.members import unsupported_by_all
 from partita_virtual.properties import AutoProperties
 
 _log = logging.getLogger("partita.auto")
@@ -118,7 +118,7 @@ class DeviceSelector:
             compiled = self._compiled(device)
             if compiled is not None:
                 return SelectedDevice(device, compiled, self._why_first(device))
-        raise nobody_can(self._candidates.own_name, self._model, self._causes)
+        raise unsupported_by_all(self._candidates.own_name, self._model, self._causes)
 
     def _why_first(self, device: str) -> Reason:
         refused = [name for name in self._candidates if name in self._causes]
@@ -226,7 +226,7 @@ class DeviceSelector:
 
     # ------------------------------------------------------------------ the next choice
 
-    def instead_of(self, failed: Collection[str]) -> SelectedDevice | None:
+    def fallback_for(self, failed: Collection[str]) -> SelectedDevice | None:
         """Where a request can be repeated that devices have failed on; ``None`` if nowhere."""
         with self._compiling:
             if self.present.device not in failed:

@@ -50,7 +50,7 @@ class AutoRunner(Runner):
                 if not self._falls_back:
                     raise
                 failures[choice.device] = error
-                choice = chooser.instead_of(failures)
+                choice = chooser.fallback_for(failures)
                 continue
             if failures:
                 chooser.adopt(choice, failures)

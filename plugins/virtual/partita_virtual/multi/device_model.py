@@ -13,7 +13,7 @@ from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.contract.runner import Runner
 from partita.errors import PartitaError
 from partita.model.model import Model
-from partita_virtual.members import Members, explained, nobody_can, states
+from partita_virtual.members import Members, explained, states, unsupported_by_all
 from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 from partita_virtual.multi.runner import MultiRunner
 from partita_virtual.properties import MultiProperties
@@ -54,7 +54,7 @@ class MultiModel(DeviceModel):
             room = members.counts.get(device) or compiled.optimal_number_of_infer_requests
             pooled.append(PooledDevice(device, compiled, room))
         if not pooled:
-            raise nobody_can(members.own_name, model, causes)
+            raise unsupported_by_all(members.own_name, model, causes)
         self._pool = DevicePool(pooled, self.properties.SCHEDULE_POLICY == "ROUND_ROBIN")
 
     def create_runner(self) -> Runner:

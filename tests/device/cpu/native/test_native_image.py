@@ -103,7 +103,7 @@ MODELS = ["jitdefault", "small"]
 @pytest.fixture
 def anything(monkeypatch):
     """Lets images name what no library here has."""
-    monkeypatch.setattr(images, "comes_later", lambda name: True)
+    monkeypatch.setattr(images, "is_linked_later", lambda name: True)
 
 
 @pytest.mark.parametrize("model", MODELS)

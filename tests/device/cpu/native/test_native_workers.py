@@ -302,7 +302,7 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    compile_pool.dismiss()
+    compile_pool.stop_workers()
     try:
         from partita_cpu.kernels.reduction.softmax import softmax_rows
 
@@ -310,7 +310,7 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
         (file,) = dispatch.compile_order([(softmax_rows, kinds)])
         compile_pool.wait([file])
     finally:
-        compile_pool.dismiss()
+        compile_pool.stop_workers()
     assert disk_cache.is_stored(file)
     assert not (tmp_path / "taken").exists()
 

@@ -156,7 +156,7 @@ class _Reader:
 
         def tell(place: int, what: int, symbol: _Symbol, addend: int) -> None:
             if symbol.section == _UNDEFINED:
-                if addend or not comes_later(symbol.name):
+                if addend or not is_linked_later(symbol.name):
                     raise ImageError(f"there is no {symbol.name} outside")
                 outer.setdefault(symbol.name, []).append((place, what))
             else:
@@ -357,7 +357,7 @@ def is_unit(name: str) -> bool:
     return ":" in name
 
 
-def comes_later(name: str) -> bool:
+def is_linked_later(name: str) -> bool:
     """Whether there will be a function of this name when the image is loaded."""
     return is_unit(name) or name in _NEVER_CALLED or bool(outside(name))
 
