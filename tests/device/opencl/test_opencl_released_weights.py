@@ -16,6 +16,7 @@ from partita_opencl.launches.steps import ConcatenatedConstants
 from partita_opencl.runtime.execution_plan import Constants
 
 from .comparison import build, core, floats
+from .test_opencl_decoder_fusion import product
 
 SIZE, LAYERS = 1024, 4
 BYTES = LAYERS * SIZE * SIZE * 4
@@ -47,6 +48,33 @@ def test_the_host_keeps_no_packed_weights_for_all_numbers_of_rows():
     finally:
         tracemalloc.stop()
     assert kept < 1.5 * BYTES  # elements that were packed, which lie in no file
+
+
+def test_the_host_keeps_nothing_that_it_made_of_products_that_are_computed_as_one(monkeypatch):
+    made = []
+    stack = np.stack
+
+    def noted(*args):
+        array = stack(*args)
+        made.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr(np, "stack", noted)  # by which columns of both products take turns
+    (gate, weights), (up, others) = (product(name, "x", 40, 64) for name in ("gate", "up"))
+    nodes = [
+        gate,
+        up,
+        helper.make_node("Sigmoid", ["gate"], ["share"]),
+        helper.make_node("Mul", ["gate", "share"], ["opened"]),
+        helper.make_node("Mul", ["opened", "up"], ["y"]),
+    ]
+    x = floats(1, 64)
+    model = core().read_model(build(nodes, {"x": x}, ["y"], weights + others))
+    request = core().compile_model(model, "OPENCL").create_infer_request()
+    request.infer({"x": x})
+    gc.collect()
+    assert len(made) == 2  # data and scales
+    assert not any(array() is not None for array in made)
 
 
 def packed(array):

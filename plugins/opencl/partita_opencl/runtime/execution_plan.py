@@ -15,7 +15,8 @@ import numpy as np
 from partita.errors import DeviceMemoryError
 from partita.lowering import Array, Operand, Packed, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
-from partita.system.memory_map import give_back
+from partita.system.host_memory import give_back_freed
+from partita.system.memory_map import give_back, give_back_all
 from partita_opencl.cuda.cuda_device import Loading
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import is_loaded
@@ -168,8 +169,12 @@ class Plan:
                 "smaller inputs, or another device for this part."
             )
         self.constants = Constants(device, weights)
+        before = weights.nbytes
         with rehearsal.beside(device, self.steps, self._most_bytes):
             self._upload()
+        if weights.nbytes > before:  # the host held, beside them, what they were made of
+            give_back_all()
+            give_back_freed()
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
         self.needs_device = any(arg is STALL for step in self.steps for arg in step.args)
         self.counters = max(

@@ -115,9 +115,8 @@ class BlockWeights:
         packed = k.builder.prepack(scales, ("scales", halves), lambda a: _compact(a, halves))
         offsets = None
         if zeros is not None:
-            factors = k.value(scales)
             offsets = k.builder.prepack(
-                zeros, ("offsets", halves), lambda a: _offsets(form, a, factors, halves)
+                zeros, ("offsets", halves), lambda a: _offsets(form, a, k.value(scales), halves)
             )
         return cls(form, data, packed, offsets)
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.errors import OperandError
-from partita.lowering import Array, Node, Operand
+from partita.lowering import Array, Form, Node, Operand
+from partita.system.memory_map import give_back
 from partita_opencl.emitters.gemm.block_tiles import are_tiled
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
 from partita_opencl.emitters.gemm.matrix_units import Stream, form_of_filters, packed_filters
@@ -136,16 +137,21 @@ def stream_of(form: BlockForm, rows: int) -> Stream:
 def joined(
     k: Kit, node: Node, name: str, parts: Sequence[Operand | None], *, gated: bool
 ) -> Operand | None:
-    """Constants of products one behind another; those of two that are gated take turns."""
+    """Constants of products one behind another; those of two that are gated take turns.
+
+    They are joined when someone asks for the elements, and not kept: scales and zeros never get to
+    the device as they are here.
+    """
     given = [part for part in parts if part is not None]
     if len(given) < 2:
         return given[0] if given else None
-    others = given[1:]
+    others = [k.builder.value(part, anywhere=True) for part in given[1:]]
+    form = Form(np.result_type(*(part.dtype for part in given)), (sum(p.size for p in given),))
 
     def join(array: Array) -> Array:
-        return _joined(node, [array, *(k.value(other) for other in others)], gated=gated)
+        return _joined(node, [array, *others], gated=gated)
 
-    return k.builder.prepack(given[0], ("joined", name, node.name), join)
+    return k.builder.prepack(given[0], ("joined", name, node.name), join, anywhere=True, form=form)
 
 
 def _joined(node: Node, arrays: Sequence[Array], *, gated: bool) -> Array:
@@ -154,4 +160,6 @@ def _joined(node: Node, arrays: Sequence[Array], *, gated: bool) -> Array:
         return arrays[0]
     rows = [a.reshape(count, -1) for a, count in zip(arrays, node.attrs["N"], strict=True)]
     together: Array = np.stack(rows, 1) if gated else np.concatenate(rows)
+    for array in arrays:
+        give_back(array)
     return together.reshape(-1)
