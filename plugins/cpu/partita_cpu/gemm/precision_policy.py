@@ -71,6 +71,9 @@ EXACT_DEPTH_OF_WINDOWS = 48
 EXACT_PIXELS = 64
 """Nor are products of fewer rows: weights have half as many bytes again."""
 
+EXACT_PIXELS_OF_IMAGES = 32
+"""The same for convolutions, where only speed goes by it, and not what three products may lose."""
+
 EXACT_PIXELS_OF_THREAD = 32
 """Nor convolutions of fewer for each thread: those share columns, and each splits the same rows.
 
@@ -211,7 +214,8 @@ class PrecisionPolicy:
 
     def _splits_exactly(self, images: Images) -> bool:
         """Whether six products in bfloat16 take less time than one in float32."""
-        return not self._has_few_rows(images) and _splits_exactly(images)
+        fewest = EXACT_PIXELS_OF_IMAGES if images.out_height > 1 else EXACT_PIXELS
+        return not self._has_few_rows(images) and _splits_exactly(images, fewest)
 
     def _has_few_rows(self, images: Images) -> bool:
         """Whether threads share columns of a convolution, so that each splits the same rows."""
@@ -278,15 +282,15 @@ def _splits(images: Images) -> bool:
     return enough and images.channels // images.groups >= SPLIT_CHANNELS
 
 
-def _splits_exactly(images: Images) -> bool:
-    """Whether six products take less time for few threads.
+def _splits_exactly(images: Images, pixels: int = EXACT_PIXELS) -> bool:
+    """Whether six products of so many rows at least take less time for few threads.
 
     On this depends what may be off, which is the same for any number of threads.
     """
     shortest, fewest = EXACT_DEPTH, EXACT_OUTPUTS
     if images.kernel != (1, 1):
         shortest, fewest = EXACT_DEPTH_OF_WINDOWS, EXACT_OUTPUTS_OF_WINDOWS
-    long = images.depth >= shortest and images.pixels >= EXACT_PIXELS
+    long = images.depth >= shortest and images.pixels >= pixels
     return long and images.outputs // images.groups >= fewest
 
 

@@ -87,7 +87,8 @@ def test_small_images_are_not_split_exactly_for_many_threads(made):
 
     assert chosen(14, 1) is chosen(14, 2) is chosen(14, 6) is Arithmetic.BF16X6
     assert chosen(14, 8) is chosen(14, 16) is chosen(28, 32) is Arithmetic.F32
-    assert chosen(28, 16) is chosen(56, 64) is Arithmetic.BF16X6
+    assert chosen(28, 16) is chosen(56, 64) is chosen(6, 1) is Arithmetic.BF16X6
+    assert chosen(6, 2) is chosen(5, 1) is Arithmetic.F32
     for size in (14, 56):  # which three products are exact enough depends on no number of threads
         one, many = (chosen(size, threads, Arithmetic.BF16X3) for threads in (1, 16))
         assert (one is Arithmetic.BF16X3) == (many is Arithmetic.BF16X3)
