@@ -82,20 +82,21 @@ class Port:
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether the port accepts a tensor of the shape."""
-        if self.shape is None or shape == self.shape:
+        due = self.shape
+        if due is None or shape == due:
             return True
-        return (
-            len(shape) == len(self.shape)
-            and all(
-                have == want or not isinstance(want, int)
-                for have, want in zip(shape, self.shape, strict=True)
-            )
-            and all(
-                allowed is None
-                or (allowed[0] <= have and (allowed[1] is None or have <= allowed[1]))
-                for have, allowed in zip(shape, self.bounds, strict=False)
-            )
-        )
+        if len(shape) != len(due):
+            return False
+        for have, want in zip(shape, due, strict=True):
+            if have != want and isinstance(want, int):
+                return False
+        for have, allowed in zip(shape, self.bounds, strict=False):
+            if allowed is None:
+                continue
+            least, most = allowed
+            if have < least or (most is not None and have > most):
+                return False
+        return True
 
     @property
     def names(self) -> set[str]:

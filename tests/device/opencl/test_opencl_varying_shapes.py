@@ -9,7 +9,7 @@ import partita
 from partita.lowering import specialize
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import program_cache
-from partita_opencl.runtime import device_model, request_buffers, runner
+from partita_opencl.runtime import bound_plan, device_model, request_buffers, runner
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N, 8] x) => (float[N, 8] y) {
@@ -51,6 +51,23 @@ def test_shapes_seen_before_are_neither_planned_nor_bound_again(monkeypatch):
         for x in arrays:
             np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
     assert len(plans) == len(bound) == 50
+
+
+def test_inputs_come_from_the_host_and_the_device_in_turns(monkeypatch):
+    """Kernels of a shape are told where its tensors are when they are elsewhere, and only then."""
+    monkeypatch.setitem(vars(find_device("")), "shares_host", False)
+    bound = counted(monkeypatch, bound_plan.BoundPlan, "_bind_outputs")
+    request, wanted = request_and_judge()
+    rng = np.random.default_rng(2)
+    for on_device in (False, False, False, True, False, True, True, False):
+        for n in (5, 9):
+            x = rng.standard_normal((n, 8)).astype(np.float32)
+            tensor = partita.HostTensor(x)
+            if on_device:
+                tensor = partita.Core().device_api.transfer_to("OPENCL", tensor)
+            y = request.infer([tensor])["y"]
+            np.testing.assert_allclose(y, wanted(x), rtol=1e-3, atol=1e-4)
+    assert len(bound) < 2 * 8
 
 
 @pytest.mark.parametrize("most", [0, 40_000])

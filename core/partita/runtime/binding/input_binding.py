@@ -370,6 +370,9 @@ class RequestInputs:
         staged: a prompt between tokens must not cost the tokens their bound call.
         """
         in_place = self._memory.tensors and not self._feedback
+        if self.bound_call is None and not self._parked:
+            self._runs = 0
+            return
         if self.bound_call is not None and in_place and not self._reads_in_place():
             calls = BoundCalls(
                 *(self.bound_call, self._bound, self._setters, self._written, self.results),
@@ -450,7 +453,7 @@ class RequestInputs:
             same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
-            room = functools.partial(self._copies.room, index)
+            room = functools.partial(self._copies.room, index) if copy else np.empty
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             self._copies.note(index, tensor, copy and is_array)

@@ -38,7 +38,7 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
     Raises:
         InputError: Wrong dtype or shape; says what was found and what is expected.
     """
-    if isinstance(data, Tensor):
+    if type(data) is not np.ndarray and isinstance(data, Tensor):
         check(port, data.dtype, data.shape)
         if data.memory == HOST and not is_plain(data.numpy()):
             return HostTensor(np.array(data.numpy(), order="C"))

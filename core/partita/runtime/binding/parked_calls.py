@@ -40,6 +40,9 @@ class ParkedCalls:
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], BoundCalls] = {}
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def park(self, calls: BoundCalls, given: Sequence[int]) -> None:
         """Keeps calls.
 

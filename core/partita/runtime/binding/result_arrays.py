@@ -78,11 +78,12 @@ class ResultArrays:
         return given
 
     def _array(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """The memory for an output: as much as the largest of its shapes takes."""
+        """The memory for an output, of all its shapes; page-locked memory takes long to get."""
         nbytes = math.prod(shape) * dtype.itemsize
         memory = self._memory.get(index)
         if memory is None or memory.size < nbytes:
-            memory = host_array(self._place, (nbytes,), np.dtype(np.uint8))
+            grown = nbytes if memory is None else max(nbytes, 2 * memory.size)
+            memory = host_array(self._place, (grown,), np.dtype(np.uint8))
             self._memory[index] = memory
         return memory[:nbytes].view(dtype).reshape(shape)
 

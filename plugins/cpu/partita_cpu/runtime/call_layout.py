@@ -11,6 +11,7 @@ from partita.lowering import Array, Operand, Program
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import plain
 from partita.lowering.shapes.symbolic_size import Size, holds_sizes
+from partita.tensors.array_state import data_address
 from partita_cpu.jit.trampoline import append_call
 from partita_cpu.runtime.kernel_loading import load_kernels
 
@@ -85,10 +86,10 @@ class CallLayout:
         slots = self._words.filled(numbers, arena)
         words = slots.data
         for slot, number, position in self._tables:
-            words[slot] = address_of(program.steps[number].args[position].const)
+            words[slot] = data_address(program.steps[number].args[position].const)
         for slot, index in self._made:
             buffer = buffers[index]
-            words[slot] = 0 if buffer is None else address_of(buffer)
+            words[slot] = 0 if buffer is None else data_address(buffer)
         return slots
 
     def _find_places(self, program: Program) -> dict[Place, int]:
@@ -111,12 +112,12 @@ class CallLayout:
         arg = program.steps[place[0]].args[place[1]]
         if isinstance(arg, np.ndarray):
             self._alive.append(plain(arg))
-            return address_of(self._alive[-1])
+            return data_address(self._alive[-1])
         if arg.const is not None:
             if arg.const.dtype == object and holds_sizes(arg.const):
                 self._tables.append((slot, *place))
                 return 0
-            return address_of(arg.const)
+            return data_address(arg.const)
         in_arena.append(slot)
         return program.offsets[arg.root]
 
@@ -158,12 +159,6 @@ class _Words:
         words[self._in_arena] += arena
         slots: Array = words[self._chosen]
         return slots
-
-
-def address_of(array: Array) -> int:
-    """Where an array's elements start."""
-    start: int = array.__array_interface__["data"][0]
-    return start
 
 
 def _parts(taken: Sequence[bool]) -> list[tuple[int, int]]:

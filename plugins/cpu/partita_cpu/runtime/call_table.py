@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from partita.lowering import Array, Step
+from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
-from partita_cpu.runtime.call_layout import CallLayout, address_of
+from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
 
 SHARED_WORK = 1 << 15
@@ -86,7 +87,7 @@ class Walker:
         place = self._places.get((number, position))
         if place is None:
             return False
-        self._words[place] = address_of(array)
+        self._words[place] = data_address(array)
         return True
 
     def run(self, calls: Mapping[int, Call]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.lowering import Array, Operand
+from partita.tensors.array_state import data_address
 from partita.tensors.sequence_values import boxed, copied, unboxed
-from partita_cpu.runtime.call_layout import address_of
 
 
 def span_of(array: Array) -> tuple[int, int]:
     """The address of a contiguous array, and that behind its last byte."""
-    start = address_of(array)
+    start = data_address(array)
     return start, start + array.nbytes
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.tensors.array_state import data_address
 from partita_opencl.native_loops import call_all
 
 Array = np.ndarray[Any, Any]
@@ -242,12 +243,11 @@ class Stream:
 
     def write(self, address: int, array: Array) -> None:
         """Copies an array's bytes to the device. It must stay until :meth:`finish`."""
-        where = array.ctypes.data, array.nbytes
-        self.add("cuMemcpyHtoDAsync_v2", address, *where, self.handle)
+        self.add("cuMemcpyHtoDAsync_v2", address, data_address(array), array.nbytes, self.handle)
 
     def read(self, array: Array, address: int) -> None:
         """Copies the device's bytes to an array, which holds them after :meth:`finish`."""
-        self.add("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.handle)
+        self.add("cuMemcpyDtoHAsync_v2", data_address(array), address, array.nbytes, self.handle)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copies bytes on the device."""

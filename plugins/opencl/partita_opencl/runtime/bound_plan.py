@@ -65,6 +65,22 @@ class BoundTensors(NamedTuple):
     left: Sequence[int]
 
 
+class Carried(NamedTuple):
+    """How tensors of a run come and go where all of them are in host memory, out of kernels' reach.
+
+    It is the same for all such runs until a buffer of the request is replaced.
+
+    Attributes:
+        replaced: Of the request's buffers.
+        brought: Inputs that are copied, and to which buffers.
+        left: Outputs that are copied from buffers.
+    """
+
+    replaced: int
+    brought: Sequence[tuple[int, Any]]
+    left: Sequence[int]
+
+
 class BoundPlan:
     """The launches of one plan on one request's memory.
 
@@ -125,6 +141,7 @@ class BoundPlan:
         ]
         self._left_out: frozenset[int] = frozenset()
         self._bound: BoundTensors | None = None
+        self._carried: Carried | None = None  # how the last run's tensors came and went, by copies
         self._by_opencl: OpenClCommands | None = None
         self._by_cuda: CudaCommands | None = None
         self._refused = False  # by CUDA
@@ -206,16 +223,23 @@ class BoundPlan:
     ) -> BoundTensors:
         self._same = None
         given = [None] * len(self._direct) if outputs is None else outputs
+        by_copies = self._host is None and all(map(_is_on_host, (*inputs, *given)))
+        carried = self._carried
+        if by_copies and carried is not None and carried.replaced == self._own.replaced:
+            uploads = [(buffer, inputs[index].numpy()) for index, buffer in carried.brought]
+            return BoundTensors(given, uploads, carried.left)
         state = self._bind_in_place(given, inputs)
-        uploads = []
+        brought, uploads = [], []
         for index, operand in enumerate(self.plan.program.inputs):
             if not operand.is_constant and index not in state.values():
                 upload = self._bind_input(index, inputs[index])
                 if upload is not None:
                     uploads.append(upload)
+                    brought.append((index, upload[0]))
         self._bind_outputs(given, inputs, state)
         self._leave_copies_out()
         left = [i for i, direct in enumerate(self._direct) if not direct]
+        self._carried = Carried(self._own.replaced, brought, left) if by_copies else None
         return BoundTensors(given, uploads, left)
 
     def _execute(
@@ -531,6 +555,11 @@ class BoundPlan:
             f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "
             "of bounds; check the model's integer inputs."
         )
+
+
+def _is_on_host(tensor: Tensor | None) -> bool:
+    """Whether it is a tensor in host memory, or none is given."""
+    return tensor is None or type(tensor) is HostTensor
 
 
 def _is_over(program: Program, output: int, source: int) -> bool:

@@ -26,6 +26,10 @@ class RequestBuffers:
 
     Args:
         device: Where they are; over host arrays, if it works in those.
+
+    Attributes:
+        replaced: How many buffers were replaced by larger ones, or let go: as long as it is the
+            same, so are they.
     """
 
     def __init__(self, device: Device) -> None:
@@ -33,6 +37,7 @@ class RequestBuffers:
         self._inputs: dict[int, Any] = {}
         self._outputs: dict[int, list[Any]] = {}
         self._arrays: dict[Any, Array] = {}
+        self.replaced = 0
 
     @property
     def nbytes(self) -> int:
@@ -83,9 +88,11 @@ class RequestBuffers:
     def clear(self) -> None:
         """Lets go of all; results of the last run keep theirs."""
         self._inputs, self._outputs, self._arrays = {}, {}, {}
+        self.replaced += 1
 
     def _in_place_of(self, smaller: Collection[Any], nbytes: int) -> Any:
         """A new buffer for what some that are too small were for."""
+        self.replaced += 1
         for buffer in smaller:
             self._arrays.pop(buffer, None)
         largest = max((buffer.size for buffer in smaller if buffer is not None), default=0)
