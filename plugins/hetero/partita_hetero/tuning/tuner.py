@@ -79,7 +79,7 @@ def _within_budget(
     compilation: Compilation, out: Mapping[tuple[int, str], Reason], remarks: list[str]
 ) -> Excluded:
     """What devices must lose for the accuracy budget; where times decide, they decide anew."""
-    from partita_hetero.tuning.accuracy_budget import Accuracy
+    from partita_hetero.tuning.accuracy.budget import Accuracy
 
     accuracy = Accuracy(compilation)
     inexact: Excluded = {}

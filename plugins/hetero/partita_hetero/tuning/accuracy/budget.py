@@ -19,13 +19,11 @@ import logging
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import partita
-from partita.bisection.device_pair import Bench, RefusedError
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InfeasiblePlanError, PartitaError
+from partita.errors import PartitaError
 from partita.model.compare import relative_error
 from partita.progress import progress
 from partita.runtime.compiled_model import CompiledModel
@@ -33,48 +31,21 @@ from partita_hetero.cost import clock
 from partita_hetero.cost.database import Database
 from partita_hetero.device_model import HeteroModel
 from partita_hetero.placement.by_priority import Placement, PreferredDevices
+from partita_hetero.tuning.accuracy.fit import Excluded, Fit, merged, restore, store
+from partita_hetero.tuning.accuracy.operation_errors import NEGLIGIBLE, OperationErrors
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.sized_model import sized_models
 
 if TYPE_CHECKING:
-    from partita.contract.core_api import CoreAPI
-    from partita.model.model import Model
     from partita_hetero.compile.pipeline import Compilation
 
 _log = logging.getLogger("partita.hetero")
-
-Excluded = dict[tuple[int, str], Reason]
 
 PRECISION = "INFERENCE_PRECISION_HINT"
 EXACT = "f32"
 
 _RUNS = 5
 """So often each of two ways is run to find the faster one."""
-
-_NEGLIGIBLE = 1e-3
-"""Operations whose own error is below this share of the budget are not moved."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How a placement comes within the budget.
-
-    Attributes:
-        excluded: Operations that a device loses, with their error as the reason.
-        exact: Devices that have to compute in float32.
-        error: Of the model's outputs, as measured.
-        notes: For the explanation.
-    """
-
-    excluded: Excluded = field(default_factory=dict)
-    exact: Sequence[str] = ()
-    error: float = 0.0
-    notes: Sequence[str] = ()
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything has to change."""
-        return bool(self.excluded or self.exact)
 
 
 class Accuracy:
@@ -95,9 +66,8 @@ class Accuracy:
         sized = sized_models(compilation)[0]
         self._feeds = Samples(sized.model, properties.HETERO_SAMPLE_INPUTS).feeds
         self._names = compilation.wiring.names()
-        self._errors: dict[tuple[int, str], float] = {}
+        self._errors = OperationErrors(compilation, self._against, self._feeds)
         self._exact: list[str] = []
-        self._benches: dict[str, Bench] = {}
 
     def fit(self, preferred: PreferredDevices, out: Mapping[tuple[int, str], Reason]) -> Fit:
         """What must change so that the placement is within the budget.
@@ -114,12 +84,15 @@ class Accuracy:
             key = self._key(preferred, out)
             known = database.decision(key)
             if known is not None:
-                return self._recalled(known)
+                found = restore(known)
+                for device in found.exact:
+                    self._raise(device)
+                return found
             what = f"bringing {self._compilation.model.name} within {self._budget:g}"
             with progress(what, None):
-                self._truth = self._bench(self._devices.names[0])
+                self._truth = self._errors.bench(self._devices.names[0])
                 found = self._search(preferred, dict(out))
-            database.add_decision(key, _stored(found))
+            database.add_decision(key, store(found))
             return found
 
     def error(self, preferred: PreferredDevices, out: Excluded) -> float:
@@ -166,7 +139,7 @@ class Accuracy:
                 count, error = self._fewest(moves, preferred, out)
                 least = min(least, error)
                 if count is not None:
-                    moved = self._found(_merged(moves[:count]), error, before)
+                    moved = self._found(merged(moves[:count]), error, before)
                     seconds = self._seconds(preferred, {**out, **moved.excluded})
             device = self._to_raise()
             if device is None:
@@ -177,7 +150,7 @@ class Accuracy:
         if now <= self._budget and (moved is None or self._seconds(preferred, out) < seconds):
             return self._found({}, now, before)
         if moved is None:
-            raise self._infeasible(least)
+            raise self._errors.infeasible(self._budget, least)
         for device in [name for name in self._exact if name not in moved.exact]:
             self._lower(device)
         return moved
@@ -187,9 +160,7 @@ class Accuracy:
         self._exact.append(device)
         self._devices.override(device, PRECISION, EXACT)
         self._compilation.compiler.forget_device(device)
-        if device in self._benches:
-            self._benches[device].config = self._devices.config(device)
-        self._errors = {key: e for key, e in self._errors.items() if key[1] != device}
+        self._errors.forget(device)
 
     def _lower(self, device: str) -> None:
         """Lets a device compute as the user has set it."""
@@ -220,12 +191,12 @@ class Accuracy:
         if not moves:
             return None, math.inf
         low, high = 0, len(moves)
-        best = self.error(preferred, {**out, **_merged(moves)})
+        best = self.error(preferred, {**out, **merged(moves)})
         if best > self._budget:
             return None, best
         while high - low > 1:
             middle = (low + high) // 2
-            error = self.error(preferred, {**out, **_merged(moves[:middle])})
+            error = self.error(preferred, {**out, **merged(moves[:middle])})
             if error <= self._budget:
                 high, best = middle, error
             else:
@@ -238,11 +209,11 @@ class Accuracy:
         for op, device in enumerate(placement.device):
             if device is None:
                 continue
-            own = self.own_error(op, device)
-            if own <= _NEGLIGIBLE * self._budget:
+            own = self._errors.of(op, device)
+            if own <= NEGLIGIBLE * self._budget:
                 continue
             others = [
-                (self.own_error(op, other), other)
+                (self._errors.of(op, other), other)
                 for other in self._devices.names
                 if other != device and self._takes(other, op) and (op, other) not in out
             ]
@@ -256,7 +227,7 @@ class Accuracy:
                     {
                         (op, name): Reason(
                             ReasonCode.ACCURACY,
-                            f"relative error {self.own_error(op, name):.2g} here; the budget is "
+                            f"relative error {self._errors.of(op, name):.2g} here; the budget is "
                             f"{self._budget:g}",
                         )
                         for name in [device, *worse]
@@ -266,32 +237,13 @@ class Accuracy:
         ranked.sort(key=lambda pair: -pair[0])
         return [excluded for _, excluded in ranked]
 
-    def own_error(self, op: int, device: str) -> float:
-        """Of an operation alone, fed with the reference's values; 0 where it cannot run alone."""
-        if (op, device) not in self._errors:
-            bench = self._bench(device)
-            writes = bench.writes(op)
-            error = 0.0
-            try:
-                model, feeds = bench.piece((op,), writes)
-                values = bench.run_piece(model, feeds)
-                error = max(relative_error(values[name], bench.truth[name]) for name in writes)
-            except RefusedError:
-                _log.info("'%s' cannot run alone on %s", self._names[op], device)
-            except PartitaError:
-                error = math.inf
-            self._errors[op, device] = error
-        return self._errors[op, device]
-
     def _to_raise(self) -> str | None:
         """The device with the largest errors that can compute more exactly than it does."""
-        total: dict[str, float] = {}
-        for (_, device), error in self._errors.items():
-            total[device] = max(total.get(device, 0.0), error)
+        total = self._errors.largest()
         for device in sorted(total, key=lambda name: -total[name]):
             config = self._devices.config(device)
             if (
-                total[device] > _NEGLIGIBLE * self._budget
+                total[device] > NEGLIGIBLE * self._budget
                 and device not in self._exact
                 and self._devices.core.accepts_property(device, PRECISION)
                 and config.get(PRECISION) != EXACT
@@ -299,64 +251,7 @@ class Accuracy:
                 return device
         return None
 
-    def _infeasible(self, best: float) -> InfeasiblePlanError:
-        """Names the operations with the largest errors on the best device that they may have."""
-        worst: dict[int, dict[str, float]] = {}
-        for (op, device), error in self._errors.items():
-            worst.setdefault(op, {})[device] = error
-        pins = {
-            op: pin for op, pin in self._compilation.placer.constraints.pins.items() if pin.hard
-        }
-        least = {
-            op: min(
-                (e for device, e in errors.items() if op not in pins or device == pins[op].device),
-                default=0.0,
-            )
-            for op, errors in worst.items()
-        }
-        floor = max(_NEGLIGIBLE * self._budget, max(least.values(), default=0.0) / 10)
-        counting = [op for op in least if least[op] > floor]
-        blocking = sorted(counting, key=lambda op: -least[op])[:3]
-        lines = []
-        for op in blocking:
-            errors = ", ".join(f"{error:.2g} on {device}" for device, error in worst[op].items())
-            node = self._compilation.wiring.nodes[op]
-            kept = f", where the {pins[op].why} keeps it" if op in pins else ""
-            if kept:
-                here = pins[op].device
-                others = {device: e for device, e in worst[op].items() if device != here}
-                errors = f"{worst[op].get(here, 0.0):.2g} on {here}{kept}"
-                errors += "".join(f" ({e:.2g} on {device})" for device, e in others.items())
-            lines.append(f"'{self._names[op]}' ({node.op_type}): {errors}")
-        drop = ", drop a pin" if any(op in pins for op in blocking) else ""
-        return InfeasiblePlanError(
-            f"No placement of '{self._compilation.model.name}' is within the accuracy budget "
-            f"{self._budget:g}; the best is {best:.2g} from {self._against}. Most comes from "
-            f"{'; '.join(lines) or 'no operation by itself'}. Raise the budget{drop}, or add a "
-            "more exact device to the list."
-        )
-
     # --------------------------------------------------------------------------- internals
-
-    def _bench(self, device: str) -> Bench:
-        if device not in self._benches:
-            bench = Bench(
-                _Compiler(self._devices.core),
-                self._compilation.model,
-                device,
-                self._against,
-                self._feeds,
-                self._devices.config(device),
-                0.0,
-                0.0,
-            )
-            known = next(iter(self._benches.values()), None)
-            if known is None:
-                bench.record_truth()
-            else:
-                bench.truth, bench.recorded = known.truth, known.recorded
-            self._benches[device] = bench
-        return self._benches[device]
 
     def _takes(self, device: str, op: int) -> bool:
         return self._names[op] in self._compilation.placer.ask(device)
@@ -398,42 +293,3 @@ class Accuracy:
             str(sorted(self._devices.memory_limits.items())),
         ]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
-
-    def _recalled(self, known: Mapping[str, Any]) -> Fit:
-        found = Fit(
-            {
-                (int(op), str(device)): Reason(ReasonCode.ACCURACY, str(detail))
-                for op, device, detail in known["excluded"]
-            },
-            tuple(known["exact"]),
-            float(known["error"]),
-            [str(note) for note in known["notes"]],
-        )
-        for device in found.exact:
-            self._raise(device)
-        return found
-
-
-def _merged(moves: Sequence[Excluded]) -> Excluded:
-    return {key: why for excluded in moves for key, why in excluded.items()}
-
-
-def _stored(found: Fit) -> dict[str, Any]:
-    return {
-        "excluded": [[op, device, why.detail] for (op, device), why in found.excluded.items()],
-        "exact": list(found.exact),
-        "error": found.error,
-        "notes": list(found.notes),
-    }
-
-
-@dataclass(frozen=True)
-class _Compiler:
-    """Compiles for a device as applications do."""
-
-    core: CoreAPI
-
-    def compile_model(
-        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
-    ) -> CompiledModel:
-        return CompiledModel(self.core.compile_model(model, device_name, config))

@@ -1,0 +1,1 @@
+"""The accuracy budget: what keeps the outputs of a placement within it."""
