@@ -47,6 +47,7 @@ __kernel GROUPED void cache_append(
     barrier(CLK_LOCAL_MEM_FENCE);
     encode(v, false, place, cosines, sines, made, partial, tid, ITEMS);
     put_row(values, made, tid, ITEMS);
+    barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL may let all items store, or none
   }
 #else
   if (place < span.y) {
