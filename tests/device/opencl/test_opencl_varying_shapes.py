@@ -65,8 +65,8 @@ def test_inputs_come_from_the_host_and_the_device_in_turns(monkeypatch):
             tensor = partita.HostTensor(x)
             if on_device:
                 tensor = partita.Core().device_api.transfer_to("OPENCL", tensor)
-            y = request.infer([tensor])["y"]
-            np.testing.assert_allclose(y, wanted(x), rtol=1e-3, atol=1e-4)
+            (y,) = request.runner.run([tensor])
+            np.testing.assert_allclose(y.numpy(), wanted(x), rtol=1e-3, atol=1e-4)
     assert len(bound) < 2 * 8
 
 
