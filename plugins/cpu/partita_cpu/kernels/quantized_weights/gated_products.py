@@ -138,7 +138,6 @@ def multiply_gated(
     """
     p, kernels = context.p, context.kernels
     steps, planes = p[STEPS], p[PLANES]
-    puts_aside = planes == 1 or p[CHUNK] < steps
     room = PRODUCTS * p[GROUP] * p[PANEL] * TILE_BYTES + 64
     many = p[GROUP] * p[CHUNK] * PRODUCTS * 2 * TILE * planes + 32
     threads = min(nt, context.scratch.size // room, context.unpacked.size // many)
@@ -166,9 +165,10 @@ def multiply_gated(
                     unpack_panel(other, context.unpack_other[0], other_sizes, part, to)
                 for block in range(group, end):
                     weights = place + (block - group) * PRODUCTS * pitch
+                    # All of one product come first, so that its weights stay in the nearest cache.
                     for n in range(PRODUCTS * (stop - panel)):
-                        t, product = _turn(n, stop - panel, planes)
-                        beside = (block - group) * p[PANEL] + t if puts_aside else 0
+                        t, product = n % (stop - panel), n // (stop - panel)
+                        beside = (block - group) * p[PANEL] + t
                         pair = sums + PRODUCTS * beside * TILE_BYTES
                         of_product = pair + product * TILE_BYTES
                         cut = _Cut(panel + t, chunk, depth, weights + product * pitch, of_product)
@@ -179,18 +179,6 @@ def multiply_gated(
     area = top, bottom, first, last
     both = sizes, other_sizes
     _repeat_unusual(x, tiles, out, gate, other, context, both, area, tid, sums)
-
-
-@loop(inline=True)
-def _turn(n: Any, tiles: Any, planes: Any) -> Any:
-    """Which of so many tiles down is computed at a turn, and of which product.
-
-    In one part all of one product come first, so that its weights stay in the first-level cache.
-    In two they do not fit it; then sums stay there.
-    """
-    if planes == 1:
-        return n % tiles, n // tiles
-    return n // PRODUCTS, n % PRODUCTS
 
 
 @loop

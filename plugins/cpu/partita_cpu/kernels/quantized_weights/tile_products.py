@@ -55,13 +55,10 @@ from partita_cpu.machine_model import MachineModel
 
 ROWS_SHARE = 3 / 4
 """Of the second-level cache, for rows of a thread, which are read again for each column of tiles.
-
-Of elements in two parts, as many terms are multiplied before sums are put aside as let all rows
-have this: weights of a column that come from that cache too cost less than sums do.
 """
 
 COLUMN_SHARE = 1
-"""Of the first-level cache, for weights of a column in one part, before sums are put aside.
+"""Of the first-level cache, for weights of a column, before sums are put aside.
 
 Rows pass by that cache, see `llvm.tiles.amx`; from the next one only one side comes in time.
 """
@@ -84,14 +81,11 @@ def unpacked_table(
         products: Of tiles of that many products a tile across consists.
     """
     table = packed_lhs_table(product, machine, threads)
-    tiles, least, steps = -(-product.rows // COLUMNS), table[CHUNK], table[STEPS]
+    tiles, steps = -(-product.rows // COLUMNS), table[STEPS]
     most = -(-tiles // (threads // table[SHARES_ACROSS]))
     step_bytes = 2 * _HALF_BYTES * product.planes
     held = machine.l2_bytes(ROWS_SHARE)
-    if product.planes == 1:
-        table[CHUNK] = evaluated(_chunk_steps, steps, 1, step_bytes, machine.l1_bytes(COLUMN_SHARE))
-    else:
-        table[CHUNK] = evaluated(_chunk_steps, steps, least, most * step_bytes, held)
+    table[CHUNK] = evaluated(_chunk_steps, steps, step_bytes, machine.l1_bytes(COLUMN_SHARE))
     table[PANEL] = evaluated(_panel_tiles, most, table[CHUNK] * step_bytes, held)
     group = machine.l2_bytes(GROUP_SHARE)
     sums, weights = table[PANEL] * products, table[CHUNK] * step_bytes * products
@@ -99,9 +93,9 @@ def unpacked_table(
     return table
 
 
-def _chunk_steps(steps: int, least: int, step_bytes: int, held: int) -> int:
-    """Of equal chunks, steps of one whose rows fit what they may have; no fewer than the least."""
-    chunks = min(-(-steps * step_bytes // held), -(-steps // least))
+def _chunk_steps(steps: int, step_bytes: int, held: int) -> int:
+    """Of equal chunks, steps of one whose weights fit what they may have."""
+    chunks = -(-steps // max(1, held // step_bytes))
     return -(-steps // chunks)
 
 

@@ -103,7 +103,7 @@ def amx_tile(
             for _ in range(part):
                 place = f.at(place, apart)
             place = f.at(place, below) if half else place
-            load_tile(f, A_TILES[half], place, pitch, passes=packed and planes == 1)
+            load_tile(f, A_TILES[half], place, pitch, passes=packed and planes < 3)
         else:
             place = f.at(b, 2 * TILE_BYTES * part) if part else b
             place = f.at(place, wide_b) if half else place
