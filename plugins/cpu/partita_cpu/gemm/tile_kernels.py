@@ -398,8 +398,8 @@ def attention_kernels(level: Level, planes: int = 0) -> Array:
     """The kernels of attention over a cache: those of `attend.products` by number of rows.
 
     In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
-    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of `NARROW`
-    the one that makes bfloat16 of floats.
+    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of
+    `NARROW_ROWS` the one that makes bfloat16 of rows of floats.
 
     Args:
         level: Whose kernels.
@@ -410,7 +410,7 @@ def attention_kernels(level: Level, planes: int = 0) -> Array:
     base, known = llvm_kernel.addresses(level), llvm_kernel.addresses(level, "_attention")
     tiles, end = planes > 0 and level.tiles, attend.PAIRED if planes else ""
     if planes:
-        table[NARROW] = base["narrow_bf16x3" if planes > 1 else "narrow_bf16"]
+        table[NARROW_ROWS] = base["narrow_bf16x3_rows" if planes > 1 else "narrow_bf16_rows"]
     if tiles:
         end = f"{attend.TILED}{planes}"
         _configure_tiles(table, level, STEP)

@@ -176,6 +176,34 @@ def _scale_of_codes(cache: Any, start: Any, size: Any) -> Any:
     return float_at(address(cache) + start + ((size + 3) & -4))
 
 
+def rows_as_floats(cache: Any, first: Any, count: Any, size: Any, room: Any) -> Any:
+    """Address of some rows of a flat cache as float32; in compiled kernels only.
+
+    That is where they lie, or room that they are brought to.
+    """
+    raise NotImplementedError("rows_as_floats is for compiled kernels")
+
+
+@overload(rows_as_floats)
+def _rows_as_floats(cache: Any, first: Any, count: Any, size: Any, room: Any) -> Any:
+    return _rows_in_place if cache.dtype == types.float32 else _widened_rows
+
+
+def _rows_in_place(cache: Any, first: Any, count: Any, size: Any, room: Any) -> Any:
+    return address(cache) + 4 * first * size
+
+
+def _widened_rows(cache: Any, first: Any, count: Any, size: Any, room: Any) -> Any:
+    step = pitch(cache, size)
+    for j in range(count):
+        start = (first + j) * step
+        source, row = cache[start : start + size], room[j * size : (j + 1) * size]
+        scale = scale_at(cache, start, size)
+        for i in range(source.size):
+            row[i] = element(source[i]) * scale
+    return address(room)
+
+
 def rescale(line: Any, rows: Any, size: Any) -> Any:
     """Multiplies a number for each row with the scale of that row; in compiled kernels only."""
     raise NotImplementedError("rescale is for compiled kernels")

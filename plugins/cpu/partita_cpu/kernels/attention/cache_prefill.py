@@ -22,7 +22,7 @@ from partita_cpu.gemm.tile_kernels import (
     ATTENTION_SLOTS,
     CONFIG,
     CONFIGURE,
-    NARROW,
+    NARROW_ROWS,
     RELEASE,
     SOFTMAX,
     TRANSPOSE,
@@ -35,7 +35,7 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
-    call_narrow,
+    call_narrow_rows,
     call_plain,
     call_products,
     call_softmax,
@@ -65,6 +65,7 @@ from partita_cpu.kernels.attention.cache_elements import (
     CacheKernel,
     element,
     pitch,
+    rows_as_floats,
     scale_at,
 )
 from partita_cpu.llvm.copies.transpose_block import SIDE
@@ -143,7 +144,7 @@ class Scratch(NamedTuple):
         scores: Of one tile, (rows, KEYS); behind them powers, if these are sums of two.
         piece: Some keys as floats or pairs, (SIDE, words of a key).
         rounded: Queries as pairs, where products are of these.
-        row: A key or value as floats, then two values as bfloat16.
+        row: `SIDE` keys or values as floats, then as many values as bfloat16.
     """
 
     sums: KernelArray
@@ -402,25 +403,34 @@ def _pack_pairs_of_keys(
     Returns the largest magnitude of an element, as the bits of a float32.
     """
     size, planes, length = table[SIZE], table[PLANES], _key_pairs(table[SIZE], table[UNIT])
-    step, side, largest = pitch(keys, size), min(SIDE, table[COLUMNS]), 0
+    side, largest = min(SIDE, table[COLUMNS]), 0
     room = _key_words(size, planes, table[UNIT])
     for first in range(0, count, side):
-        for j in range(min(side, count - first)):
-            start = (place + first + j) * step
-            _widen(keys[start : start + size], scale_at(keys, start, size), own.row)
-            to = address(own.piece) + 4 * j * room
-            largest = max(largest, _split(address(own.row), size, to, 2 * length, kernels))
+        some = min(side, count - first)
+        source = rows_as_floats(keys, place + first, some, size, own.row)
+        to = address(own.piece), 4 * room
+        largest = max(largest, _split(source, some, size, to, 2 * length, kernels))
         _turn(first, planes * length, room, kernels, table, own)
     return largest
 
 
 @loop(inline=True)
-def _split(source: Any, count: Any, to: Any, length: Any, kernels: Any) -> Any:
-    """Floats as bfloat16, zeros behind them up to a length; further parts behind these, likewise.
+def _split(source: Any, rows: Any, count: Any, to: Any, length: Any, kernels: Any) -> Any:
+    """Rows of floats as bfloat16, zeros behind them up to a length; then further parts likewise.
 
-    Returns the largest magnitude of a float as its bits.
+    Args:
+        source: Address of rows that lie one behind the other.
+        rows: How many.
+        count: Floats of a row.
+        to: Address of the first result, and bytes to the next one.
+        length: Of each part of a result.
+        kernels: `tile_kernels.attention_kernels`.
+
+    Returns:
+        The largest magnitude of a float as its bits.
     """
-    return call_narrow(kernels[NARROW], (source, count, to, 2 * length, length))
+    given = (source, 4 * count, rows, count, *to, 2 * length, length)
+    return call_narrow_rows(kernels[NARROW_ROWS], given)
 
 
 @loop(inline=True)
@@ -463,26 +473,26 @@ def _pack_pairs_of_values(
     largest magnitude of an element, as the bits of a float32.
     """
     outputs, wide, planes = table[OUTPUTS], table[COLUMNS], table[PLANES]
-    beyond, step, largest = _round_up(outputs, wide), pitch(values, outputs), 0
-    low = address(own.row) + 4 * max(table[SIZE], outputs)
-    high = low + 2 * planes * beyond
-    for pair in range(_key_pairs(count, table[UNIT])):
-        for side in range(2):
-            there, start = 2 * pair + side < count, (place + 2 * pair + side) * step
-            if there:
-                scale = scale_at(values, start, outputs)
-                _widen(values[start : start + outputs], scale, own.row)
-            to = high if side else low
-            given = address(own.row), outputs if there else 0
-            largest = max(largest, _split(*given, to, beyond, kernels))
-        for plane in range(planes):
-            for first in range(0, beyond, wide):
-                behind = 2 * (plane * beyond + first)
-                ones, others = shorts_at(low + behind, wide), shorts_at(high + behind, wide)
-                at = first * KEYS + (plane * KEYS // 2 + pair) * wide
-                row = sizes_at(address(own.values) + 4 * at, wide)
-                for i in range(wide):
-                    row[i] = np.int32(ones[i]) | np.int32(np.int32(others[i]) << np.int32(16))
+    beyond, largest, rows = _round_up(outputs, wide), 0, 2 * _key_pairs(count, table[UNIT])
+    length = planes * beyond
+    halves = address(own.row) + 4 * SIDE * max(table[SIZE], outputs)
+    for first in range(0, rows, SIDE):
+        there, stop = min(SIDE, max(count - first, 0)), min(SIDE, rows - first)
+        source = rows_as_floats(values, place + first, there, outputs, own.row)
+        to = halves, 2 * length
+        largest = max(largest, _split(source, there, outputs, to, beyond, kernels))
+        lacking = shorts_at(halves + 2 * length * there, length * (stop - there))
+        for i in range(lacking.size):
+            lacking[i] = 0
+        for pair in range(stop // 2):
+            for plane in range(planes):
+                for block in range(0, beyond, wide):
+                    behind = halves + 2 * (2 * pair * length + plane * beyond + block)
+                    ones, others = shorts_at(behind, wide), shorts_at(behind + 2 * length, wide)
+                    at = block * KEYS + (plane * KEYS // 2 + first // 2 + pair) * wide
+                    row = sizes_at(address(own.values) + 4 * at, wide)
+                    for i in range(wide):
+                        row[i] = np.int32(ones[i]) | np.int32(np.int32(others[i]) << np.int32(16))
     return largest
 
 
@@ -492,13 +502,9 @@ def _round_queries(queries: Array, kernels: Array, table: Array, rounded: Array)
 
     Returns the largest magnitude of an element, as the bits of a float32.
     """
-    size, largest = table[SIZE], 0
-    length = 2 * _key_pairs(size, table[UNIT])
-    for first in range(queries.size // size):
-        to = address(rounded) + 2 * table[PLANES] * first * length
-        given = address(queries) + 4 * first * size, size
-        largest = max(largest, _split(*given, to, length, kernels))
-    return largest
+    size, length = table[SIZE], 2 * _key_pairs(table[SIZE], table[UNIT])
+    to = address(rounded), 2 * table[PLANES] * length
+    return _split(address(queries), queries.size // size, size, to, length, kernels)
 
 
 @loop(inline=True)
@@ -545,8 +551,8 @@ def _key_words(size: Any, planes: Any, unit: Any) -> Any:
 
 @register_jitable
 def _row_floats(size: Any, outputs: Any, planes: Any, wide: Any) -> Any:
-    """Floats that a key or value takes, and two values as bfloat16."""
-    return max(size, outputs) + planes * _round_up(outputs, wide)
+    """Floats that some keys or values take, and as many values as bfloat16."""
+    return SIDE * (max(size, outputs) + planes * _round_up(outputs, wide) // 2)
 
 
 @register_jitable
