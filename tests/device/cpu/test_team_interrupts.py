@@ -21,3 +21,24 @@ def test_a_team_that_was_interrupted_shares_the_next_step_among_all_threads():
     run()
     for interrupted in moments(lambda: team.run(note)):
         within_time(run, interrupted.where)
+
+
+def test_a_team_that_was_interrupted_while_its_threads_began_has_all_of_them():
+    """Python's own way to begin a thread raises RuntimeError then, or leaves the thread behind."""
+    teams, shares = [], np.zeros(2, np.int64)
+
+    def note(tid, nt):
+        shares[tid] = nt
+
+    def begin():
+        teams.append(Team(2))
+        teams[-1].run(note)
+
+    def run():
+        shares[:] = 0
+        teams[-1].run(note)
+        np.testing.assert_array_equal(shares, [2, 2])
+
+    begin()
+    for interrupted in moments(begin):
+        within_time(run, interrupted.where)

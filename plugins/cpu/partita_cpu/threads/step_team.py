@@ -13,6 +13,7 @@ from typing import Any
 
 from partita.errors import PLUGIN_FAILURES, PropertyError
 from partita.system.processors import allowed_processors
+from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
@@ -129,7 +130,7 @@ class _Worker:
         self._args: tuple[Any, ...] = ()
         self._error: BaseException | None = None
         self._is_done = True
-        threading.Thread(target=self._loop, name="partita-cpu", daemon=True).start()
+        SystemThread(self._loop)
         atexit.register(self._stop)
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -22,6 +21,7 @@ from typing import NoReturn
 import numpy as np
 
 from partita.errors import CompileError, InferError
+from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.foreign_call import invoke
@@ -340,7 +340,8 @@ class ThreadPool:
         self._pid = 0
         self.memory = np.zeros(0, np.int64)
         self.words = self.memory.data
-        self.threads: list[threading.Thread] = []
+        self.threads: list[SystemThread] = []
+        self._is_ready = False
         self._helpers = np.zeros(set_bytes() // 8 + size - 1, np.int64)
         self._syscall, self._where = map(function_address, ("syscall", "sched_getcpu"))
         self.sync_word = 0
@@ -388,23 +389,24 @@ class ThreadPool:
 
     def _ready(self) -> None:
         """Starts the threads; anew after a fork, since a child has no threads but its own."""
-        if self._pid == os.getpid() and len(self.threads) == self.size - 1:
+        if self._pid == os.getpid() and self._is_ready:
             return
         if self._pid != os.getpid():
             entry_of(*_SERVING)  # compiled once, before all threads ask for it
+            self._is_ready = False
             self.sync_word = self._block()
             self.threads = []
             self._pid = os.getpid()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         while len(self.threads) < self.size - 1:  # Ctrl-C may have kept some from being started
             own = len(self.threads) + 1
-            args = self.sync_word, own, homes[own - 1]
-            thread = threading.Thread(target=_live, args=args, name="partita", daemon=True)
-            thread.start()
-            self.threads.append(thread)
+            self.threads.append(SystemThread(_live, self.sync_word, own, homes[own - 1]))
+        while not all(thread.native_id for thread in self.threads):
+            time.sleep(_LOOK_S / 10)
         if not self._processors:
-            self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self.threads]
+            self._helpers[set_bytes() // 8 :] = [thread.native_id for thread in self.threads]
             self.words[self._status + (_MOVING - _STATUS) // 8] = len(self.threads)
+        self._is_ready = True
 
     def stop(self) -> None:
         """Ends the threads while the code they run is still there."""
