@@ -119,7 +119,8 @@ def peaks(threads: int) -> dict[str, float]:
     rows, columns = level.rows, 2 * level.lanes
     found = {}
     if known:
-        found["f32"] = peak(known[f"fma_{rows}"], 0, rows, columns, DEPTH, 4, threads)
+        floats = llvm_kernel.addresses(level, "_floats")[f"fma_{rows}"]
+        found["f32"] = peak(floats, 0, rows, columns, DEPTH, 4, threads)
     if level.tiles:
         found["bf16"] = peak(known["bf16_2"], known["configure"], 32, 32, DEPTH // 32, 2, threads)
     elif level.dots_bfloat16:

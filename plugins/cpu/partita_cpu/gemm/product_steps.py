@@ -152,7 +152,7 @@ def activation_kernel(level: Level, activation: Activation | None, half: bool) -
     name = activations.KERNELS[_left_over(activation)]
     if half:
         return llvm_kernel.addresses(level, "_activated_halves")[f"{name}_halves"]
-    return llvm_kernel.addresses(level)[name]
+    return llvm_kernel.addresses(level, "_activations")[name]
 
 
 def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:

@@ -156,7 +156,8 @@ def tile_kernels(
     table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
     table[INTERLEAVE] = known["interleave"]
     if activation in activations.KERNELS and not half_out:
-        table[ACTIVATE] = known[activations.KERNELS[activation]]
+        activating = llvm_kernel.addresses(level, "_activations")
+        table[ACTIVATE] = activating[activations.KERNELS[activation]]
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
         return _with_halves(table)
@@ -166,8 +167,8 @@ def tile_kernels(
     name = arithmetic.name.lower()
     tiles = on_tiles(level, arithmetic)
     kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
-    pairs = not tiles and arithmetic is not Arithmetic.F32
-    products = llvm_kernel.addresses(level, "_pairs") if pairs else known
+    part = "_floats" if arithmetic is Arithmetic.F32 else "" if tiles else "_pairs"
+    products = llvm_kernel.addresses(level, part)
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         table[rows] = products[f"{kind}_{-(-rows // 16) if tiles else rows}"]
     if half_out:
@@ -206,13 +207,13 @@ def _with_halves(table: Array) -> Array:
 
 
 def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
-    known, floats = llvm_kernel.addresses(level, "_f16"), llvm_kernel.addresses(level)
+    known, floats = (llvm_kernel.addresses(level, part) for part in ("_f16", "_floats"))
     for rows in range(1, level.rows + 1):
         table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
         wide = known[f"wide_narrow_{rows}"] if half_out else floats[f"fma_{rows}"]
         first = wide if half_out else floats[f"fma_first_{rows}"]
         table[WIDE + rows], table[WIDE + FIRST + rows] = wide, first
-    table[WIDEN] = floats["from_f16"]
+    table[WIDEN] = llvm_kernel.addresses(level)["from_f16"]
     if half_out:
         table[EPILOGUE] = known["epilogue_f16"]
     if half_in:
@@ -229,13 +230,13 @@ _STORED = {
 
 
 def _put_stored(table: Array, level: Level, arithmetic: Arithmetic) -> None:
-    known = {**llvm_kernel.addresses(level), **llvm_kernel.addresses(level, "_f16")}
+    known, floats = (llvm_kernel.addresses(level, part) for part in ("_f16", "_floats"))
     name, widening = _STORED[arithmetic]
     for rows in range(1, level.rows + 1):
         table[rows] = known[f"{name}_{rows}"]
-        table[WIDE + rows] = known[f"fma_{rows}"]
-        table[WIDE + FIRST + rows] = known[f"fma_first_{rows}"]
-    table[WIDEN] = known[widening]
+        table[WIDE + rows] = floats[f"fma_{rows}"]
+        table[WIDE + FIRST + rows] = floats[f"fma_first_{rows}"]
+    table[WIDEN] = {**llvm_kernel.addresses(level), **known}[widening]
 
 
 @functools.cache

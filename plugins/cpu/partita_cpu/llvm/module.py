@@ -59,6 +59,8 @@ OVERALL_KINDS = WINDOW_KINDS[1:]
 
 PARTS = (
     "",
+    "_floats",
+    "_activations",
     "_windows",
     "_bytes",
     *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
@@ -76,7 +78,8 @@ PARTS = (
 )
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
-Windows that slide over images, depthwise convolutions, Winograd's transforms, products of bfloat16
+Products of float32, activations that bounds and a gate do not express, windows that slide over
+images, depthwise convolutions, Winograd's transforms, products of bfloat16
 by vectors, activations that end in bfloat16, and products of bytes take long to compile, and each
 is asked for by some networks; those for float16, for weights quantized in blocks and for rows of
 bytes beside these are seldom asked for, and so are attention over a cache, of many queries or of
@@ -87,6 +90,11 @@ few by the type of its elements, and products in groups of few channels.
 def functions(level: Level, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = level.lanes
+    if part == "_floats":
+        return _float_functions(level)
+    if part == "_activations":
+        kernels = activations.KERNELS.items()
+        return [activations.activate_rows(name, code, lanes) for code, name in kernels]
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part == "_blocks":
@@ -124,13 +132,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         if half and not level.keeps_bfloat16:
             return []
         return _depthwise_functions(lanes, across, half, split=level.tiles and not half)
-    made = []
-    for rows in range(1, level.rows + 1):
-        made.append(fma.fma_tile(f"fma_{rows}", rows, lanes))
-        made.append(fma.fma_tile(f"fma_first_{rows}", rows, lanes, vectors=1))
-    made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
+    made = [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
-    made += [activations.activate_rows(n, code, lanes) for code, n in activations.KERNELS.items()]
     made += [interleave("interleave", lanes), add_rows("add_rows", lanes, half=False)]
     made += fp16_weights.conversions(lanes)
     made += [transpose(f"transpose_{bits}", bits, lanes) for bits in (8, 32)]
@@ -143,6 +146,15 @@ def functions(level: Level, part: str = "") -> list[Function]:
             made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
     if level.dots_bfloat16:
         made += _bfloat16_functions(level)
+    return made
+
+
+def _float_functions(level: Level) -> list[Function]:
+    """Products in float32."""
+    made = []
+    for rows in range(1, level.rows + 1):
+        made.append(fma.fma_tile(f"fma_{rows}", rows, level.lanes))
+        made.append(fma.fma_tile(f"fma_first_{rows}", rows, level.lanes, vectors=1))
     return made
 
 

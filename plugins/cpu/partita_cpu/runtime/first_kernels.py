@@ -26,6 +26,7 @@ from partita_cpu.winograd import point_weights, tile_loop
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _POOLS = frozenset({"AveragePool", "MaxPool"})
+_ACTIVATIONS = frozenset({"Sigmoid", "Swish", "Gelu", "Erf"})
 
 
 def begin(policy: PrecisionPolicy, graph: Graph) -> None:
@@ -52,9 +53,14 @@ def begin(policy: PrecisionPolicy, graph: Graph) -> None:
 
 
 def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
-    """Parts of the level's kernels that operators on images need."""
+    """Parts of the level's kernels that operators need."""
     half = policy.arithmetic is Arithmetic.BF16 and policy.level.keeps_bfloat16
+    rounds_all = policy.arithmetic is Arithmetic.BF16 and policy.level.tiles
     for node in graph.nodes:
+        if node.op_type in _PRODUCTS and not rounds_all:
+            yield "_floats"
+        if node.op_type in _ACTIVATIONS:
+            yield "_activated_halves" if half else "_activations"
         if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
             yield "_windows"
         if node.op_type == "Conv" and node.attrs.get("group", 1) > 1 and node.inputs[1] is not None:

@@ -211,8 +211,10 @@ def test_sums_stay_in_registers(level):
 
     machine = llvm_kernel.level_machine(level, TARGETS[level.architecture])
     adds, spills = ADDS[level.architecture], SPILLS[level.architecture]
-    assembly = machine.emit_assembly(binding.parse_assembly(module.text(level)))
-    for name in re.findall(r"^(fma_\d+):", assembly, re.MULTILINE):
+    assembly = machine.emit_assembly(binding.parse_assembly(module.text(level, "_floats")))
+    names = re.findall(r"^(fma_\d+):", assembly, re.MULTILINE)
+    assert len(names) == level.rows
+    for name in names:
         body = assembly.partition(f"\n{name}:")[2].partition(".Lfunc_end")[0]
         loops = [block for block in re.split(r"^\.LBB", body, flags=re.MULTILINE) if adds in block]
         assert loops

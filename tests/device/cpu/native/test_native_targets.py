@@ -25,7 +25,7 @@ TRIPLES = {
     X86_64: ("x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "x86_64-apple-macosx"),
     AARCH64: ("aarch64-unknown-linux-gnu", "arm64-apple-macosx", "aarch64-pc-windows-msvc"),
 }
-PRODUCTS = ("", "_bytes", "_pairs")
+PRODUCTS = ("", "_floats", "_bytes", "_pairs")
 """The parts in which products of matrices are."""
 MAGIC = {"linux": b"\x7fELF", "windows": b"", "macosx": b"\xcf\xfa\xed\xfe"}
 LEVELS = [level for chain in CHAINS.values() for level in chain if level.native]

@@ -255,8 +255,8 @@ class _FmaTile:
         width = products.width
         quads = f.let("lshr i64 %depth, 2")
         rest = f.let("and i64 %depth, 3")
-        stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
-        left = f.let(f"urem i64 {quads}, {_STRETCH}")
+        begun = f.let(f"add i64 {quads}, {_STRETCH - 1}")
+        stretches = f.let(f"udiv i64 {begun}, {_STRETCH}")
 
         def tap(index: str, carried: list[str]) -> list[str]:
             offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
@@ -267,17 +267,22 @@ class _FmaTile:
             def quad(_: str, values: list[str]) -> list[str]:
                 return products.steps(values, UNROLL)
 
-            def stretch(_: str, values: list[str]) -> list[str]:
-                # Between loops: in the inner one LLVM would spill sums for it.
+            def fetch(_: str, at: list[str]) -> list[str]:
                 for line in range(0, _STRETCH * VECTORS * width, 64):
-                    f.do(epilogue.prefetch(f.at(values[0], line)))
-                further = f.at(values[0], _STRETCH * VECTORS * width)
+                    f.do(epilogue.prefetch(f.at(at[0], line)))
+                return [f.at(at[0], _STRETCH * VECTORS * width)]
+
+            def stretch(number: str, values: list[str]) -> list[str]:
+                left = f.let(f"sub i64 {quads}, {f.let(f'mul i64 {number}, {_STRETCH}')}")
+                whole = f.let(f"icmp sge i64 {left}, {_STRETCH}")
+                count = f.let(f"select i1 {whole}, i64 {_STRETCH}, i64 {left}")
+                # Between loops: in the inner one LLVM would spill sums for it.
+                rounds = f.let(f"zext i1 {whole} to i64")
+                further = f.loop(rounds, [("ptr", values[0])], fetch)
                 inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
-                return [further, *f.loop(str(_STRETCH), inner, quad)]
+                return [*further, *f.loop(count, inner, quad)]
 
             ahead, *after = f.loop(stretches, [("ptr", carried[1]), *state], stretch)
-            state = [(kind, v) for (kind, _), v in zip(state, after, strict=True)]
-            after = f.loop(left, state, quad)
             kinds = [kind for kind, _ in state]
             state = list(zip(kinds, after, strict=True))
             after = f.loop(rest, state, lambda _, values: products.steps(values, 1))
