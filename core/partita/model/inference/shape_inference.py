@@ -136,8 +136,10 @@ def impossible_operation(ir_model: ir.Model) -> ImpossibleOperation | None:
     """
     from onnx import shape_inference
 
+    proto = _for_inference(ir_model)
+    _infer(proto, isolate=False)  # which rewrites what onnx gets wrong
     try:
-        shape_inference.infer_shapes(_for_inference(ir_model), strict_mode=True)
+        shape_inference.infer_shapes(proto, strict_mode=True)
     except shape_inference.InferenceError as error:
         found = (
             ImpossibleOperation(*one.group("name", "type", "why"))

@@ -64,9 +64,9 @@ def test_helpers_end_with_their_pool():
     pool, counted = ThreadPool(5), Counted(5, 1)
     pool.run(counted.rows)
     threads = pool.threads
-    assert all(thread.is_alive() for thread in threads)
+    assert not any(thread.join(0) for thread in threads)
     pool.stop()
-    assert not any(thread.is_alive() for thread in threads)
+    assert all(thread.join(1) for thread in threads)
 
 
 @walked
