@@ -1,6 +1,6 @@
 """Blobs whose checksum is right and whose packed weights are not what they are said to be."""
 
-import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -24,10 +24,11 @@ def test_packed_weights_are_kept_and_restored(name):
 @pytest.mark.parametrize("name", ["matmul", "conv", "lstm", "half"])
 @pytest.mark.parametrize("how", ["half", "flat", "other type", "one less", "none"])
 def test_packed_weights_of_another_form_are_refused_or_packed_anew(core, name, how):
-    """Their sizes decide how far kernels read. Of so many bytes are those that fill their place."""
+    """Their sizes decide how far kernels read; those that do not fill their places are refused."""
     data, feeds = blobs.exported()[name]
     expected = core.import_model(data, "CPU")(feeds)[0]
     content, body = blobs.taken_apart(data)
+    before = places_taken(content)
     for entry in content["arrays"]:
         shape = entry[2]
         if how == "half":
@@ -41,9 +42,13 @@ def test_packed_weights_of_another_form_are_refused_or_packed_anew(core, name, h
         elif how == "none":
             entry[2] = [0, *[0] * len(shape)]
     changed = blobs.put_together(content, body)
-    if content["arrays"] and how in ("half", "other type", "none"):
+    if places_taken(content) != before:
         with pytest.raises(BlobError, match="header is damaged"):
             core.import_model(changed, "CPU")
-        return
-    with contextlib.suppress(BlobError):
+    else:
         np.testing.assert_array_equal(core.import_model(changed, "CPU")(feeds)[0], expected)
+
+
+def places_taken(content):
+    """Of each array so many lines of 64 bytes."""
+    return [-(-np.dtype(x[1]).itemsize * math.prod(x[2]) // 64) for x in content["arrays"]]
