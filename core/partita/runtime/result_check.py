@@ -30,7 +30,7 @@ class ResultCheck:
         self._ports = ports
         self._due = due
         self._fixed = _fixed(ports)
-        self._passed: dict[tuple[Shape, ...], list[Spec]] = {}
+        self._passed: dict[tuple[Shape, ...], tuple[Spec, ...]] = {}
 
     def is_plain(self, results: Sequence[Tensor]) -> bool:
         """Whether they are host tensors of fixed types and shapes; others may be right as well."""
@@ -55,7 +55,7 @@ class ResultCheck:
             shapes: The shapes of the whole model's inputs in this run.
             sizes: What :meth:`ExpectedShapes.sizes` finds of them, if that is known already.
         """
-        given, found = tuple(map(tuple, shapes)), _specs(results)
+        given, found = tuple(map(tuple, shapes)), _host_specs(results)
         if found is not None and self._passed.get(given) == found:
             return ""
         fault = self._fault(results, shapes, sizes)
@@ -113,16 +113,19 @@ class ResultCheck:
         return not doubtful or self._due.infer(port.name, shapes) in (None, shape)
 
 
-def _specs(results: Sequence[Tensor]) -> list[Spec] | None:
-    """Shapes and types of results that are host tensors in a list; ``None`` of others."""
+def specs_of(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:
+    """Shapes and types of tensors."""
+    return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+
+
+def _host_specs(results: Sequence[Tensor]) -> tuple[Spec, ...] | None:
+    """Those of results that are host tensors in a list; ``None`` of others, which may be wrong."""
     if type(results) not in (list, tuple):
         return None
-    found = []
     for tensor in results:
         if type(tensor) is not HostTensor:
             return None
-        found.append((tensor.shape, tensor.dtype))
-    return found
+    return specs_of(results)
 
 
 def _fixed(ports: Sequence[Port]) -> list[tuple[np.dtype[Any], Shape]] | None:

@@ -370,7 +370,7 @@ class RequestInputs:
         staged: a prompt between tokens must not cost the tokens their bound call.
         """
         in_place = self._memory.tensors and not self._feedback
-        if self.bound_call is None and not self._parked:
+        if self.bound_call is None and not self._parked:  # mostly so where shapes vary
             self._runs = 0
             return
         if self.bound_call is not None and in_place and not self._reads_in_place():

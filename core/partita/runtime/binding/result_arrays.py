@@ -11,13 +11,11 @@ import numpy as np
 from partita.contract.device_model import DeviceModel
 from partita.runtime.binding.input_conversion import Array
 from partita.runtime.binding.input_copies import host_array
+from partita.runtime.result_check import Spec, specs_of
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 _MOST = 256
 """Sets of input shapes of which the results' shapes are known; the oldest go first."""
-
-Spec = tuple[tuple[int, ...], "np.dtype[Any]"]
-"""Shape and type of a tensor."""
 
 
 class ResultArrays:
@@ -47,7 +45,7 @@ class ResultArrays:
             if results[index].memory != HOST and results[index].nbytes
         }
         if elsewhere and _on_host(inputs):
-            self._seen[_specs(inputs)] = elsewhere
+            self._seen[specs_of(inputs)] = elsewhere
             if len(self._seen) > _MOST:
                 del self._seen[next(iter(self._seen))]
 
@@ -68,7 +66,7 @@ class ResultArrays:
         """
         if not self._seen or not _on_host(inputs):
             return given
-        for index, (shape, dtype) in self._seen.get(_specs(inputs), {}).items():
+        for index, (shape, dtype) in self._seen.get(specs_of(inputs), {}).items():
             if given is not None and given[index] is not None:
                 continue
             array = self._array(index, shape, dtype)
@@ -90,7 +88,3 @@ class ResultArrays:
 
 def _on_host(tensors: Sequence[Tensor]) -> bool:
     return all(tensor.memory == HOST for tensor in tensors)
-
-
-def _specs(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:
-    return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
