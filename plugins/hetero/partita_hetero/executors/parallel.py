@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from partita.system.threads.task_threads import TaskThreads
+from partita.system.threads.turn import Turn
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
 from partita_hetero.executors.schedule import Schedule
 
@@ -45,24 +46,20 @@ class _Handed:
 
     def __init__(self, run_from: Callable[[int], None], index: int) -> None:
         self._run_from, self._index = run_from, index
-        self._takers: dict[str, object] = {}
+        self._turn = Turn()
         self.is_over = False
 
     def run(self) -> None:
         """Runs it and what follows it, on this thread."""
         try:
-            if self._is_for(self._run_from):
+            if self._turn.take(self._run_from):
                 self._run_from(self._index)
         finally:
             self.is_over = True
 
     def take_back(self) -> bool:
         """Whether no other thread will begin with it; asked again, it says the same."""
-        return self._is_for(self)
-
-    def _is_for(self, taker: object) -> bool:
-        """Whether a taker is the first one, in one step that Ctrl-C cannot divide."""
-        return self._takers.setdefault("first", taker) is taker
+        return self._turn.take(self)
 
 
 class _ParallelRun:
