@@ -113,7 +113,7 @@ class _Joining:
     def __init__(self, graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
         self._graph = graph
         self._shapes = shapes
-        self._choice = policy
+        self._policy = policy
         self._lookup = Rewriter(graph, lambda _: True, shapes)  # only asked: nothing is replaced
         self._new: dict[Node, tuple[Node, list[Node]]] = {}
 
@@ -359,7 +359,7 @@ class _Joining:
         if any(part.view.shape != shape for part, shape in zip(parts, wanted, strict=True)):
             return
         sizes = HeadSizes(math.prod(batches), heads, 1, queries, keys, depth, outputs)
-        if not fits_in_cache(self._choice, sizes) or result.dtype != SINGLE:
+        if not fits_in_cache(self._policy, sizes) or result.dtype != SINGLE:
             return
         row = heads * outputs
         steps = (row, outputs) if heads_last else (outputs, queries * outputs)

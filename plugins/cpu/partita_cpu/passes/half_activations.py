@@ -103,7 +103,7 @@ class _Rows:
 
     def __init__(self, shapes: Shapes, policy: PrecisionPolicy) -> None:
         self._shapes = shapes
-        self._choice = policy
+        self._policy = policy
 
     def can_write(self, node: Node) -> bool:
         """Whether the result may be in bfloat16."""
@@ -135,7 +135,7 @@ class _Rows:
             return False
         if residual is not None and self._shapes.get(residual) != (*shape[:-1], columns):
             return False
-        return bool(columns) and not self._choice.rounds_to_infinity(w.const)
+        return bool(columns) and not self._policy.rounds_to_infinity(w.const)
 
     def _is_plain_norm(self, node: Node) -> bool:
         """Whether a normalization of floats yields rows alone, of as many elements as factors."""
