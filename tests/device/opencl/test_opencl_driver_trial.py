@@ -121,7 +121,8 @@ def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tri
     assert tried.verdict.good
     assert "SIGABRT" in tried.verdict.facts["vectors"]
     folder = cache_folder.cache_folder(verdicts.KIND)
-    subjects = {json.loads(file.read_text())["subject"] for file in folder.iterdir()}
+    kept = (json.loads(cache_folder.read_sealed(file)) for file in folder.iterdir())
+    subjects = {verdict["subject"] for verdict in kept}
     assert "OpenCL driver broken.icd with built-in functions of avx2" in subjects
 
 
@@ -171,6 +172,14 @@ def test_verdicts_are_bounded_and_those_in_use_stay(tmp_path, monkeypatch):
     verdicts.write("a driver", ["4"], Verdict())
     found = [n for n in range(5) if verdicts.read("a driver", [str(n)]) is not None]
     assert found == [0, 3, 4]
+
+
+def test_a_verdict_that_was_copied_over_another_of_its_subject_is_none():
+    of_old = verdicts.write("a driver", ["version 1"], Verdict("aborts"))
+    of_new = verdicts.write("a driver", ["version 2"], Verdict())
+    of_old.file.write_bytes(of_new.file.read_bytes())
+    assert verdicts.read("a driver", ["version 1"]) is None
+    assert verdicts.read("a driver", ["version 2"]).good
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "binary", "foreign"])

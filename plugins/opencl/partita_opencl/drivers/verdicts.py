@@ -1,7 +1,8 @@
 """What trials found, kept on disk: why something is not used, or that it is.
 
-A verdict is found by the digest of everything that it depends on. A file that is damaged, that
-others may have written, or that tells of something else is no verdict.
+A verdict is found by the digest of everything that it depends on, and sealed with it. A file that
+is damaged, that others may have written, or that is of something else, as one that was copied over
+another, is no verdict.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 from partita.storage.cache_folder import (
     cache_folder,
-    keep_private,
+    keep_sealed,
     mark_used,
     prune,
-    read_private,
+    read_sealed,
 )
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ FILES = 8192
 """Verdicts kept on disk, of half a kilobyte each; when there are more, the half that was used
 longest ago is deleted, and what they are on is tried again."""
 
-_FORMAT = 1
+_FORMAT = 2
 _WORDS = 2000
 
 
@@ -63,23 +64,14 @@ def read(subject: str, marks: Sequence[str]) -> Verdict | None:
         marks: Everything that the verdict depends on.
     """
     path = _path(subject, marks)
-    if path is None or (content := read_private(path)) is None:
+    if path is None or (content := read_sealed(path)) is None:
         return None
-    try:
-        found = json.loads(content)
-    except ValueError:
-        found = None
-    if not (
-        isinstance(found, dict)
-        and found.get("format") == _FORMAT
-        and found.get("subject") == subject
-        and isinstance(reason := found.get("reason"), str)
-        and isinstance(facts := found.get("facts"), dict)
-    ):
+    if not content:
         _log.warning("The verdict in '%s' is damaged; %s is tried again.", path, subject)
         return None
     mark_used(path)
-    return Verdict(reason[:_WORDS], facts, path)
+    found = json.loads(content)
+    return Verdict(found["reason"], found["facts"], path)
 
 
 def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
@@ -88,12 +80,11 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
     if path is None:
         return verdict
     content = {
-        "format": _FORMAT,
-        "subject": subject,
-        "reason": verdict.reason,
+        "subject": subject,  # for people
+        "reason": verdict.reason[:_WORDS],
         "facts": dict(verdict.facts),
     }
-    if not keep_private(path, json.dumps(content, indent=1).encode()):
+    if not keep_sealed(path, json.dumps(content, indent=1).encode()):
         return verdict
     try:
         prune(path.parent, FILES)
@@ -107,4 +98,4 @@ def _path(subject: str, marks: Sequence[str]) -> Path | None:
     if folder is None:
         return None
     digest = hashlib.sha256("\0".join((str(_FORMAT), subject, *marks)).encode()).hexdigest()
-    return folder / f"{digest}.json"
+    return folder / f"{digest}.verdict"
