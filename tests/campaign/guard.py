@@ -178,13 +178,19 @@ def guarded_memory(usual):
 
 
 def _guarded_operand(make):
-    """What makes the same operands of constants, which end at guard pages."""
+    """What makes the same operands of constants, which end at guard pages.
+
+    Those of weights packed for a device stay: it has their elements in a buffer of its own.
+    """
+    from partita.lowering import Packed
     from partita_cpu.gemm.precision_policy import native_policy
 
     kept = {}
 
     def made(self, *args, **kwargs):
         operand = make(self, *args, **kwargs)
+        if isinstance(operand, Packed):
+            return operand
         policy = native_policy(self.options)
         if policy is not None:
             policy.waiting.finish()  # what is packed later would not be in the copy

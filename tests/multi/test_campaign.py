@@ -68,4 +68,6 @@ def test_a_few_cases_of_each_kind(kind, tmp_path):
     assert f"{kind}: 24 cases, seeds 900 to 923:" in done.stdout
     told = json.loads(report.read_text())
     assert (told["cases"], told["wrong"]) == (24, 0)
-    assert sum(told["kinds"][kind]["outcomes"].values()) == 24
+    outcomes = told["kinds"][kind]["outcomes"]
+    assert sum(outcomes.values()) == 24
+    assert not [outcome for outcome in outcomes if outcome.startswith("wrapped")], done.stdout
