@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import partita
+from partita.errors import InputError
 
 from .attention_case import CHUNK, DECODE, FEW, LONG, PROMPT, Case
 from .comparison import TILINGS, compiled, core
@@ -123,3 +124,25 @@ def test_refused(attributes, text):
     model = Case(*DECODE, **attributes).model()
     reasons = core().query_model(core().read_model(model), "OPENCL").reasons
     assert text in reasons["attend"].detail
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"total": 21}, {"total": 0}, {"total": 15, "lengths": [13, 11]}),  # rotated at 0 to 11
+        *({"lengths": [9, 12]}, {"lengths": [-1, 11]}, {"lengths": [2**31 - 1, 3]}),
+    ],
+)
+def test_what_does_not_fit_a_cache_is_told_in_the_words_of_cpu(wrong):
+    case = Case(*DECODE, do_rotary=1)
+    for table in ("cosines", "sines"):
+        case.inputs[table] = case.inputs[table][:12]
+    bad = case.feeds() | {name: np.array(value, np.int32) for name, value in wrong.items()}
+    model, told = core().read_model(case.model()), []
+    for device in ("OPENCL", "CPU"):
+        request = core().compile_model(model, device).create_infer_request()
+        with pytest.raises(InputError) as error:
+            request.infer(bad)
+        told.append(str(error.value))
+        request.infer(case.feeds())  # what was told is told once
+    assert told[0] == told[1]

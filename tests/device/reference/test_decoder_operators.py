@@ -183,7 +183,7 @@ def test_a_cache_whose_length_the_model_leaves_open_grows(device, computed):
     assert_close(found, onnxruntime_results(model, feeds))
     for wrong in (69, 2**31 - 1):  # onnxruntime refuses both
         said = f"total_sequence_length is {wrong}; .* 4 to 68"
-        with pytest.raises(InputError, match=f"{said}|'attention' .* index out of bounds"):
+        with pytest.raises(InputError, match=said):
             compiled(four_tokens(wrong, 67) | {name: feeds[name] for name in CACHES})
 
 

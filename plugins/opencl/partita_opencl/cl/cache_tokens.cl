@@ -49,7 +49,20 @@
 #define GET_TABLE(p, i) (p)[i]
 #endif
 
-// Keys of a row before this run (x) and after it (y); none, and a mark in `fault`, if lengths do not
+// Notes what does not fit: the operation's number, then a CacheFault. The first one stays.
+void note_fault(
+    volatile __global int* fault, const int mark, const int kind, const int row, const int found,
+    const int least, const int most
+) {
+  if (atomic_cmpxchg(fault, 0, mark) != 0) return;
+  fault[2] = kind;
+  fault[3] = row;
+  fault[4] = found;
+  fault[5] = least;
+  fault[6] = most;
+}
+
+// Keys of a row before this run (x) and after it (y); none, and a note in `fault`, if lengths do not
 // fit the cache, the tokens or the tables.
 #ifdef TOLD_BY_LENGTHS
 #define LENGTH long
@@ -66,16 +79,20 @@ int2 span_of(
 #else
   const int most = total[0], length = lengths[row];
   const bool first = most == tokens;
-  const bool fits = most >= tokens && most <= places && length >= 0 && length < most &&
-                    (first || length >= tokens - 1);
-  const int after = fits ? length + 1 : 0;
-  const int before = first || !fits ? 0 : after - tokens;
+  const int least = first ? 0 : tokens - 1;
+  if (most < tokens || most > places) {
+    note_fault(fault, mark, 1, 0, most, tokens, places);
+  } else if (length < least || length >= most) {
+    note_fault(fault, mark, 2, row, length, least, most - 1);
+  } else {
+    const int after = length + 1, before = first ? 0 : after - tokens;
 #if ROTATED > 0
-  if (fits && min(before + tokens, after) <= turns) return (int2)(before, after);
-#else
-  if (fits) return (int2)(before, after);
+    if (min(before + tokens, after) > turns)
+      note_fault(fault, mark, 3, row, max(before, turns), 0, turns - 1);
+    else
 #endif
-  atomic_cmpxchg(fault, 0, mark);
+      return (int2)(before, after);
+  }
   return (int2)(0, 0);
 #endif
 }

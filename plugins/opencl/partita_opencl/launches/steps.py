@@ -18,7 +18,11 @@ _ALIGNED = 256
 
 
 class Fault:
-    """Stands for the buffer whose first integer becomes the number of an operation that failed."""
+    """Stands for the buffer whose first integer becomes the number of an operation that failed.
+
+    From its third integer on, kernels that attend over a cache note a
+    :class:`~partita.lowering.cache_faults.CacheFault`.
+    """
 
 
 FAULT = Fault()
@@ -32,7 +36,7 @@ class StallFlag:
 STALL = StallFlag()
 """The argument for it; the engine reads the buffer after a run whose steps have it."""
 
-REPORTS = 2
+REPORTS = 7
 """Integers of that buffer. It is one since to bring few bytes to the host takes 9 us."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.execution import ExecutedStep, Execution
 from partita.errors import InputError
 from partita.lowering import Array, Operand, OpRecord, Program
+from partita.lowering.cache_faults import CacheFault
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.cuda.argument_table import Argument
 from partita_opencl.cuda.cuda_driver import CudaError
@@ -184,7 +185,7 @@ class BoundPlan:
             events: Where to note each launch's event, or ``None``.
 
         Raises:
-            InputError: A kernel found an index out of bounds.
+            InputError: A kernel found an index out of bounds, or lengths that do not fit a cache.
             StalledError: A kernel gave up; this must not run again.
         """
         self._bound = None
@@ -201,7 +202,7 @@ class BoundPlan:
             tensors: What :meth:`bind` returned.
 
         Raises:
-            InputError: A kernel found an index out of bounds.
+            InputError: A kernel found an index out of bounds, or lengths that do not fit a cache.
             StalledError: A kernel gave up; this must not run again.
         """
         if self._same is not None and self._same.again():
@@ -283,11 +284,11 @@ class BoundPlan:
         """Raises what kernels of a run that has ended report."""
         if self._reported is None:
             return
-        fault, stalled = self._reports.tolist()
+        fault, stalled, *wrong = self._reports.tolist()
         if self.plan.needs_device and stalled:
             raise StalledError
         if self.plan.may_fault and fault:
-            self._raise_fault(fault)
+            self._raise_fault(fault, CacheFault(*wrong))
 
     def _launch_noting(self) -> list[tuple[OpRecord, str, Any]]:
         """Launches the kernels one by one, and notes the event of each."""
@@ -548,9 +549,11 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ faults
 
-    def _raise_fault(self, number: int) -> None:
-        self._device.write(self._reported, np.zeros(1, np.int32))
+    def _raise_fault(self, number: int, wrong: CacheFault) -> None:
+        self._device.write(self._reported, np.zeros(REPORTS, np.int32))
         op = self.plan.program.ops[number - 1]
+        if wrong.kind:
+            raise InputError(f"Operation '{op.name}': {wrong.describe()}.")
         raise InputError(
             f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "
             "of bounds; check the model's integer inputs."

@@ -21,6 +21,7 @@ from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
 from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.drivers.fork_guard import refuse_after_fork
+from partita_opencl.launches.steps import REPORTS
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_call import OpenClBoundCall
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
@@ -105,7 +106,7 @@ class OpenClRunner(Runner):
         self._own = RequestBuffers(self._device)
         self._slots: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
-        self._reports = copied_array(self._device, (2,), np.dtype(np.int32))
+        self._reports = copied_array(self._device, (REPORTS,), np.dtype(np.int32))
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None

@@ -13,13 +13,13 @@ import numpy as np
 
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.cache_faults import CacheFault, CacheFaultKind
 from partita.lowering.shapes.symbolic_size import Number, integers, same_number
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.record_arguments import KernelArray
 
-_TOTAL, _LENGTH, _POSITION = range(3)
-"""What is wrong: the total length, one of the rows' lengths, or a position."""
+_TOTAL, _LENGTH, _POSITION = map(int, CacheFaultKind)
 
 
 class Lengths(NamedTuple):
@@ -46,7 +46,7 @@ def check_spans(
     Args:
         given: What tensors say.
         spans: int64 of (B, 2), flat: keys before, keys after.
-        wrong: Receives what is wrong, in which row, and the number that is.
+        wrong: Receives a `CacheFault` if there is one.
         table: B, S, places of the cache, places of the rotary tables, whether positions are given.
         tid: This thread; one does all.
         nt: All threads.
@@ -56,19 +56,21 @@ def check_spans(
     batch, queries, places, rotary = table[0], table[1], table[2], table[3]
     most = np.int64(given.total[0])
     if most < queries or most > places:
-        wrong[0], wrong[1], wrong[2] = _TOTAL, 0, most
+        wrong[0], wrong[1], wrong[2], wrong[3], wrong[4] = _TOTAL, 0, most, queries, places
         raise ValueError("the total length does not fit")
     for row in range(batch):
         after = np.int64(given.lengths[row]) + 1
         before = 0 if most == queries else after - queries
         if after < 1 or after > most or before < 0:
             wrong[0], wrong[1], wrong[2] = _LENGTH, row, after - 1
+            wrong[3], wrong[4] = 0 if most == queries else queries - 1, most - 1
             raise ValueError("a length does not fit")
         spans[2 * row], spans[2 * row + 1] = before, after
         for s in range(min(queries, after - before)):
             at = given.positions[row * queries + s] if table[4] else before + s
             if at < 0 or at >= rotary:
                 wrong[0], wrong[1], wrong[2] = _POSITION, row, at
+                wrong[3], wrong[4] = 0, rotary - 1
                 raise ValueError("a position does not fit")
 
 
@@ -94,7 +96,7 @@ def spans_of(
 
     def make() -> Operand:
         table = integers([*sizes, int(positions is not None)])
-        spans, wrong = b.empty((sizes[0], 2), np.int64), b.empty((3,), np.int64)
+        spans, wrong = b.empty((sizes[0], 2), np.int64), b.empty((5,), np.int64)
         given = Lengths(
             b.flat(lengths), b.flat(total), b.flat(spans if positions is None else positions)
         )
@@ -106,30 +108,6 @@ def spans_of(
     return b.once(lengths, key, make)
 
 
-def _refuse(
-    name: str,
-    lengths: Array,
-    total: Array,
-    positions: Array,
-    spans: Array,
-    wrong: Array,
-    table: Array,
-) -> NoReturn:
-    what, row, found = (int(n) for n in wrong)
-    _, queries, places, rotary, _ = (int(n) for n in table)
-    if what == _TOTAL:
-        text = (
-            f"total_sequence_length is {found}; with {queries} new tokens it may be {queries} to "
-            f"{places}, which is what the cache (past, and the bias if there is one) has room for. "
-            "Give a cache with more room, or fewer tokens"
-        )
-    elif what == _LENGTH:
-        most = int(np.asarray(total).reshape(-1)[0]) if isinstance(total, np.ndarray) else places
-        least = 0 if most == queries else queries - 1
-        text = f"seqlens_k of row {row} is {found}; it may be {least} to {most - 1}"
-    else:
-        text = (
-            f"a token of row {row} is at position {found}; the tables of cosines and sines have "
-            f"positions 0 to {rotary - 1}"
-        )
-    raise InputError(f"Operation '{name}': {text}.")
+def _refuse(name: str, *arguments: Array) -> NoReturn:
+    *_, wrong, _ = arguments
+    raise InputError(f"Operation '{name}': {CacheFault(*map(int, wrong)).describe()}.")
