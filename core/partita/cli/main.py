@@ -139,9 +139,24 @@ def _run(args: argparse.Namespace, out: Output) -> int:
 
     signal.signal(signal.SIGINT, _raise)
     unnoticed_interrupts.watch(lambda: _raised, lambda: _end(signal.SIGINT, None))
-    code = args.run(args, out)
+    try:
+        code = args.run(args, out)
+    except Exception as error:
+        if _is_of_an_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
     signal.signal(signal.SIGINT, _end)
     return code
+
+
+def _is_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether an error comes of an interrupt.
+
+    Before 3.12, Python made a RuntimeError of one that came while it made a class.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _end(signum: int, frame: object) -> None:

@@ -111,13 +111,22 @@ sys.exit(entry.main())
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
-def test_an_interrupt_inside_of_text_that_is_run_keeps_the_exit_code():
-    code = """
+@pytest.mark.parametrize(
+    "run",
+    ['exec("raise KeyboardInterrupt")', 'type("Owner", (), {"field": Field()})'],
+    ids=["in text that is run", "while a class is made"],
+)
+def test_an_interrupt_where_python_makes_something_else_of_it(run):
+    code = f"""
 import sys, types
 from partita.cli import main as entry
 
+class Field:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt  # up to Python 3.11, the caller gets a RuntimeError
+
 def run(args, out):
-    exec("raise KeyboardInterrupt")
+    {run}
 
 entry.build_parser = lambda: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
