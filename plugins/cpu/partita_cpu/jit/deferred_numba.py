@@ -27,15 +27,17 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        found = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, found)  # kernels that are translated ask thousands of times
+        return found
 
 
 class _Types(LazyModule):
     """Numba's types, or those of another compiler that calls them by the same names."""
 
     def __getattr__(self, attribute: str) -> Any:
-        other = _other_types.get()
-        return super().__getattr__(attribute) if other is None else getattr(other, attribute)
+        other = _other_types.get() or importlib.import_module(self._name)
+        return getattr(other, attribute)
 
 
 _other_types: ContextVar[Any] = ContextVar("other types", default=None)

@@ -6,6 +6,7 @@ import ast
 import functools
 import linecache
 import types
+from collections.abc import Iterator
 
 from partita_cpu.jit.translation.kinds import UntranslatableError
 
@@ -27,8 +28,19 @@ def definition_of(function: types.FunctionType) -> ast.FunctionDef:
 def _definitions(file: str) -> dict[tuple[str, int], ast.FunctionDef]:
     """All definitions in a file by name and first line, which is that of the first decorator."""
     found: dict[tuple[str, int], ast.FunctionDef] = {}
-    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+    for node in _statements(ast.parse("".join(linecache.getlines(file)))):
         if isinstance(node, ast.FunctionDef):
             lines = [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
             found[node.name, min(lines)] = node
     return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements within a node; expressions, which are most of a file, hold none."""
+    for field in _BLOCKS:
+        for inner in getattr(node, field, ()):
+            yield inner
+            yield from _statements(inner)
+
+
+_BLOCKS = "body", "orelse", "finalbody", "handlers", "cases"
