@@ -280,7 +280,9 @@ def _emit_packed(
     """
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
-    kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
+    epilogue = epilogue_of(op.activation, op.residual is not None)
+    activation = ActivationCode(epilogue.code)
+    kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic, activation))
     tiles = packed_lhs(b, x, rows, depth, arithmetic, kernels)
     stays = bool(b.node.attrs.get("tiles"))
     out = tiles
@@ -302,7 +304,7 @@ def _emit_packed(
         kernels,
         b.constant(table),
         claims,
-        epilogue_of(op.activation, op.residual is not None),
+        epilogue,
         work=images.work // 4,
         exec_type=arithmetic.exec_type(policy.level),
         cleared=claims,

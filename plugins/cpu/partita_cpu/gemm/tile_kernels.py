@@ -10,6 +10,7 @@ import numpy as np
 from partita.lowering import ActivationCode, Array
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.llvm import activations
 from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.copies.transpose_block import SIDE
@@ -22,6 +23,7 @@ from partita_cpu.llvm.tiles.attend_few import Elements
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
+from partita_cpu.scalar.activations import activate_floats
 
 MAX_ROWS = 32
 """Rows of the largest tile of any arithmetic."""
@@ -38,7 +40,8 @@ ROUND = MAX_ROWS + 9
 ACTIVATE = MAX_ROWS + 10
 ACTIVATE_NARROW = MAX_ROWS + 11
 NARROW_ROWS = MAX_ROWS + 12
-FIRST = MAX_ROWS + 13
+ACTIVATE_FLOATS = MAX_ROWS + 13
+FIRST = MAX_ROWS + 14
 WIDE = FIRST + MAX_ROWS + 1
 WIDEN = 2 * WIDE
 SLOTS = WIDEN + 1
@@ -147,7 +150,8 @@ def tile_kernels(
         half_out: Whether output and residual are; in float32, `EPILOGUE` alone writes them so.
         step: Elements along k that are taken at a time; see `Plan.step`.
         activation: What the kernel in the place of `ACTIVATE` applies to results in float32, or
-            that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most.
+            that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most. What
+            they do not apply `activate_floats` does, in the place of `ACTIVATE_FLOATS`.
         group_channels: See `Images.merged_group_channels`; of products in float32.
     """
     known = llvm_kernel.addresses(level)
@@ -158,6 +162,8 @@ def tile_kernels(
     if activation in activations.KERNELS and not half_out:
         activating = llvm_kernel.addresses(level, "_activations")
         table[ACTIVATE] = activating[activations.KERNELS[activation]]
+    elif activation is not ActivationCode.NONE:
+        table[ACTIVATE_FLOATS] = unit_address(activate_floats)
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
         return _with_halves(table)
@@ -240,10 +246,13 @@ def _put_stored(table: Array, level: Level, arithmetic: Arithmetic) -> None:
 
 
 @functools.cache
-def packed_lhs_kernels(level: Level, arithmetic: Arithmetic) -> Array:
+def packed_lhs_kernels(
+    level: Level, arithmetic: Arithmetic, activation: ActivationCode = ActivationCode.NONE
+) -> Array:
     """The kernels for products whose left side is laid out as tiles; see `packed_lhs`.
 
-    In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
+    In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out, in
+    that of `ACTIVATE_FLOATS` what applies an activation, if there is one.
     """
     known = llvm_kernel.addresses(level)
     float16 = arithmetic is Arithmetic.F16_SPLIT
@@ -251,6 +260,8 @@ def packed_lhs_kernels(level: Level, arithmetic: Arithmetic) -> Array:
     table = np.zeros(SLOTS, np.int64)
     table[1], table[2] = known[f"{name}_packed_1"], known[f"{name}_packed_2"]
     table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"pack_{name}"]
+    if activation is not ActivationCode.NONE:
+        table[ACTIVATE_FLOATS] = unit_address(activate_floats)
     if float16:
         table[NARROW] = llvm_kernel.addresses(level, "_f16")["pack_f16"]
     _configure_tiles(table, level, STEP)

@@ -199,6 +199,12 @@ def _address(kernel: KernelDefinition, kinds: Kinds) -> int | None:
     return address
 
 
+def unit_address(kernel: Any) -> int:
+    """Where a kernel is that is compiled apart, for calls by address; compiles it if need be."""
+    with _lock:
+        return _unit(kernel.symbol)
+
+
 @functools.cache
 def _unit(symbol: str) -> int:
     """Where a kernel is that is compiled apart."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from partita.lowering import Graph, Node
 from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.packed_lhs import product
@@ -21,12 +23,14 @@ from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part
 from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.llvm.module import groups_part
+from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads import call_queue, thread_pool
 from partita_cpu.winograd import point_weights, tile_loop
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _POOLS = frozenset({"AveragePool", "MaxPool"})
 _ACTIVATIONS = frozenset({"Sigmoid", "Swish", "Gelu", "Erf"})
+_OTHER_ACTIVATIONS = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Mish", "Softplus", "Tanh"})
 
 
 def begin(policy: PrecisionPolicy, graph: Graph) -> None:
@@ -46,6 +50,8 @@ def begin(policy: PrecisionPolicy, graph: Graph) -> None:
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(product_loop.CALLS)
         order(product.CALLS if policy.arithmetic.planes > 1 else ())
+        if any(node.op_type in _OTHER_ACTIVATIONS for node in graph.nodes):
+            order([(activate_floats, (0, 0, 0, np.float32(0), np.float32(0)))])
     if any(_may_filter(policy, node) for node in graph.nodes):
         order([*point_weights.CALLS, *tile_loop.CALLS])
     if policy.threads == 1:  # queues of calls have a thread per stream

@@ -51,7 +51,7 @@ def run(
 ):
     """The result; each thread computes its own share, or what it finds in `claims`."""
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
-    kernels = packed_lhs_kernels(AMX, arithmetic)
+    kernels = packed_lhs_kernels(AMX, arithmetic, ActivationCode(code))
     tiles = guarded.array(np.full(packed_lhs_size(rows, depth, planes), 0xFFFF, np.uint16))
     cut = plan(Images.matrix(rows, depth, columns), MachineModel(AMX), arithmetic, threads)
     sizes, machine = MatrixSizes(rows, depth, columns, planes), MachineModel(AMX, 2, caches)

@@ -23,10 +23,18 @@ from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_fields import FLAT
-from partita_cpu.gemm.tile_kernels import ACTIVATE, Arithmetic, on_tiles, tile_kernels
+from partita_cpu.gemm.tile_kernels import (
+    ACTIVATE,
+    ACTIVATE_FLOATS,
+    Arithmetic,
+    on_tiles,
+    tile_kernels,
+)
+from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.scalar.activations import activate_floats
 
 from .conftest import (
     CACHES,
@@ -65,10 +73,11 @@ def run(
     It is written over the residual if `over` says so, but by matrix units.
     """
     images = cut.images
-    activation = ActivationCode(code if in_kernel else 0)
-    kernels = tile_kernels(
-        level, cut.arithmetic, activation=activation, group_channels=images.merged_group_channels
-    )
+    activation, merged = ActivationCode(code), images.merged_group_channels
+    kernels = tile_kernels(level, cut.arithmetic, activation=activation, group_channels=merged)
+    if not in_kernel:
+        kernels = kernels.copy()
+        kernels[ACTIVATE], kernels[ACTIVATE_FLOATS] = 0, unit_address(activate_floats)
     y = guarded.array(np.full((images.results * images.pixels, images.outputs), 7, np.float32))
     added = y if residual is None else guarded.array(residual)
     if over and not on_tiles(level, cut.arithmetic):

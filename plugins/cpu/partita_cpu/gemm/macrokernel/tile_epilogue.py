@@ -8,14 +8,20 @@ import numpy as np
 
 from partita_cpu.gemm.product_records import Column, Epilogue, Panel, PanelContext, ProductAddresses
 from partita_cpu.gemm.tile_fields import TILE_COLUMNS
-from partita_cpu.gemm.tile_kernels import ACTIVATE, ACTIVATE_NARROW, EPILOGUE, EPILOGUE_F32
+from partita_cpu.gemm.tile_kernels import (
+    ACTIVATE,
+    ACTIVATE_FLOATS,
+    ACTIVATE_NARROW,
+    EPILOGUE,
+    EPILOGUE_F32,
+)
 from partita_cpu.jit.intrinsics.address_call import (
     call_activate,
+    call_activate_floats,
     call_activate_narrow,
     call_epilogue,
 )
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.scalar.activations import activate_floats
 
 
 @loop(inline=True)
@@ -91,4 +97,5 @@ def _activate_piece(
         rest = (column.bias, beside, at, 4 * columns, column.exist, lowest, highest, 0)
         call_epilogue(kernel, (together, at, *rest))
     alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
-    activate_floats(piece, count * columns, epilogue.code, alpha, beta)
+    work = piece, count * columns, epilogue.code, alpha, beta
+    call_activate_floats(context.kernels[ACTIVATE_FLOATS], work)

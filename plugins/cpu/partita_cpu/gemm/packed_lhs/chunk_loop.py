@@ -23,16 +23,16 @@ from partita_cpu.gemm.packed_lhs.table import (
 )
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_fields import STEP, TILE_BYTES
-from partita_cpu.gemm.tile_kernels import EPILOGUE, NARROW
+from partita_cpu.gemm.tile_kernels import ACTIVATE_FLOATS, EPILOGUE, NARROW
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
+    call_activate_floats,
     call_epilogue,
     call_pack_tile,
     call_tile,
 )
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.scalar.math import copy_row
 
 _FETCHING = 4
@@ -145,16 +145,16 @@ def multiply_chunk(
             elif not exact:
                 call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, lowest, highest, 0))
             if p[STAYS]:
-                _lay_result(lhs, kernels[NARROW], p, epilogue, t, block)
+                _lay_result(lhs, kernels, p, epilogue, t, block)
             elif epilogue.code:
-                _activate_tile(tile, arrays, kernels[EPILOGUE], p, epilogue, t, block)
+                _activate_tile(tile, arrays, kernels, p, epilogue, t, block)
 
 
 @loop
 def _activate_tile(
     tile: int,
     arrays: ProductArrays,
-    kernel: int,
+    kernels: Array,
     p: Array,
     epilogue: Epilogue,
     t: int,
@@ -173,9 +173,8 @@ def _activate_tile(
         at = tile + 4 * r * COLUMNS
         beside = other + 4 * r * outputs if epilogue.has_residual else 0
         rest = (bias, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
-        call_epilogue(kernel, (together, at, *rest))
-    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
-    activate_floats(tile, rows * COLUMNS, epilogue.code, alpha, beta)
+        call_epilogue(kernels[EPILOGUE], (together, at, *rest))
+    _activate(tile, rows, kernels, epilogue)
     floats = floats_at(tile, TILE_BYTES // 4)
     for r in range(rows):
         done = floats[r * COLUMNS : r * COLUMNS + exist]
@@ -184,15 +183,14 @@ def _activate_tile(
 
 @loop
 def _lay_result(
-    lhs: PackedLhs, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
+    lhs: PackedLhs, kernels: Array, p: Array, epilogue: Epilogue, t: int, block: int
 ) -> None:
     """Lays out a tile of the result: its columns are one step of the product that reads it."""
     tile, out = lhs.tile, lhs.out
     rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
     exist = min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
     if epilogue.code:
-        alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
-        activate_floats(tile, rows * COLUMNS, epilogue.code, alpha, beta)
+        _activate(tile, rows, kernels, epilogue)
     steps, size = p[BLOCKS], p[PLANES] * TILE
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(out) + 2 * halves * steps * size, halves * steps)
@@ -201,7 +199,15 @@ def _lay_result(
         there = min(HALF, rows - half * HALF)
         source = tile + 4 * half * HALF * COLUMNS
         to = address(out) + 2 * place * size
-        sizes[place] = call_pack_tile(kernel, (source, 4 * COLUMNS, there, exist, to))
+        sizes[place] = call_pack_tile(kernels[NARROW], (source, 4 * COLUMNS, there, exist, to))
+
+
+@loop(inline=True)
+def _activate(tile: int, rows: int, kernels: Array, epilogue: Epilogue) -> None:
+    """Applies the activation to rows of a tile."""
+    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
+    work = tile, rows * COLUMNS, epilogue.code, alpha, beta
+    call_activate_floats(kernels[ACTIVATE_FLOATS], work)
 
 
 @loop(inline=True)

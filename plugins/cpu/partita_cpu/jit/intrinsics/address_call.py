@@ -45,6 +45,34 @@ def calling(*kinds: str, returns: str = "void") -> Any:
     return intrinsic(typed)
 
 
+def calling_unit(*kinds: str) -> Any:
+    """Makes one that calls a kernel which is compiled apart and returns nothing.
+
+    Its address is `partita_cpu.jit.dispatch.unit_address`; a kernel that names it instead has it
+    compiled wherever it is compiled itself.
+    """
+
+    def typed(typing: Any, address: Any, arguments: Any) -> Any:
+        given = types.Tuple([getattr(types, kind) for kind in kinds])
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = unpacked(builder, args[1], len(kinds))
+            byte = ir.IntType(8).as_pointer()
+            with builder.goto_entry_block():
+                places = [builder.alloca(byte), builder.alloca(byte)]  # of a result and an error
+            parameters = [value.type for value in (*places, *values)]
+            kind = ir.FunctionType(ir.IntType(32), parameters)
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), [*places, *values])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, given), generate
+
+    return intrinsic(typed)
+
+
+call_activate_floats = calling_unit(_I64, _I64, _I64, _F32, _F32)
+"""Calls `partita_cpu.scalar.activations.activate_floats`."""
+
 call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 """Calls a tile kernel; see `fma.PARAMETERS`."""
 
