@@ -16,6 +16,18 @@ CANCEL_AGAIN_S = 0.1
 """Seconds after which a thread that waits for a cancelled run asks the device again to stop."""
 
 
+def run_on_another_thread(function: Callable[..., object], *args: Any) -> None:
+    """Has one of the threads of asynchronous runs call a function, which must not raise.
+
+    Raises:
+        InferError: The process ends, or the system starts no thread; the function is never called.
+    """
+    try:
+        request_threads.submit(function, *args)
+    except RuntimeError as error:
+        raise InferError(f"There is no thread for an asynchronous run. {error}") from error
+
+
 Ended = Callable[[BaseException | None], None]
 """Called at the end of an asynchronous run, with what it raised, if anything."""
 

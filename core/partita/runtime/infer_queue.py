@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.call_queue import CallQueue
 from partita.errors import InferError, PluginError, raised_as, wrong_answer
-from partita.runtime.async_run import CANCEL_AGAIN_S, AsyncRun, check_callback, request_threads
+from partita.runtime.async_run import (
+    CANCEL_AGAIN_S,
+    AsyncRun,
+    check_callback,
+    run_on_another_thread,
+)
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import ProcessBound
@@ -94,7 +99,8 @@ class AsyncInferQueue(ProcessBound):
         Raises:
             InputError: As for :meth:`InferRequest.infer`; what the run itself raises,
                 :meth:`wait_all` raises.
-            InferError: A callback started it, and all requests wait for one another.
+            InferError: A callback started it, and all requests wait for one another; or no thread
+                can be started.
         """
         run, index = AsyncRun(), None
         try:
@@ -121,10 +127,10 @@ class AsyncInferQueue(ProcessBound):
                 submitted = request._submit(calls, index, call)
                 lacks_thread = submitted and calls.lacks_thread()
             if lacks_thread:
-                request_threads.submit(self._serve)
+                self._send_thread()
             if submitted:
                 return
-        request_threads.submit(request._run_async, run, self._ends[index], call)
+        run_on_another_thread(request._run_async, run, self._ends[index], call)
 
     def _begin(self, index: int, run: AsyncRun) -> bool:
         """Whether a run is to begin here; not if it was submitted as a bound call."""
@@ -132,8 +138,21 @@ class AsyncInferQueue(ProcessBound):
             is_submitted = self._calls is not None and self._calls.holds(index)
             return not is_submitted and run.begin()
 
+    def _send_thread(self) -> None:
+        """Sends a thread to the calls that were handed over: this one, if no other can be started.
+
+        Raises:
+            InferError: None can, and this one runs a callback, whose request it would not end.
+        """
+        try:
+            run_on_another_thread(self._serve)
+        except InferError:
+            if threading.get_ident() in self._calling:
+                raise
+            self._serve()
+
     def _serve(self) -> None:
-        """Makes calls that were handed over, on a thread of its own."""
+        """Makes calls that were handed over, until none comes any more."""
         calls = self._calls
         while calls is not None:
             calls.serve()
@@ -198,7 +217,7 @@ class AsyncInferQueue(ProcessBound):
             with self._lock:
                 lacks_thread = self._calls.lacks_thread()
             if lacks_thread:
-                request_threads.submit(self._serve)
+                self._send_thread()
 
     def _free(self, index: int, error: BaseException | None) -> None:
         with self._lock:
@@ -276,7 +295,7 @@ class AsyncInferQueue(ProcessBound):
                 for request in self._requests:
                     request._cancel_again()
             if self._calls is not None and not self._calls.is_idle():
-                request_threads.submit(self._serve)
+                self._send_thread()
 
     def wait_all(self) -> None:
         """Waits for all runs and their callbacks.

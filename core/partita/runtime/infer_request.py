@@ -22,7 +22,7 @@ from partita.runtime.async_run import (
     AsyncRun,
     Ended,
     check_callback,
-    request_threads,
+    run_on_another_thread,
 )
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.compiled_facts import CompiledFacts
@@ -134,6 +134,7 @@ class InferRequest(RequestTensors):
         Raises:
             InputError: As for :meth:`infer`.
             RequestBusyError: The request is running already.
+            InferError: No thread can be started.
         """
 
         def ended(error: BaseException | None) -> None:
@@ -141,7 +142,7 @@ class InferRequest(RequestTensors):
                 self._callback(self._userdata)
 
         def start(run: AsyncRun) -> None:
-            request_threads.submit(self._run_async, run, ended)
+            run_on_another_thread(self._run_async, run, ended)
 
         self._launch(AsyncRun(), inputs, userdata, share_inputs, start)
 

@@ -310,7 +310,7 @@ def test_state_that_was_set_is_read_by_a_run_that_its_call_does_not_hold_for():
 @pytest.mark.parametrize("value", [None, 100])
 def test_a_run_that_is_cancelled_before_its_turn_leaves_the_state(monkeypatch, value):
     threads = TaskThreads("narrow", 1)
-    monkeypatch.setattr("partita.runtime.infer_request.request_threads", threads)
+    monkeypatch.setattr("partita.runtime.async_run.request_threads", threads)
     request = sums().create_infer_request()
     inputs = {"x": x_of(16), "r": np.array([1, 1])}
     for _ in range(5):
@@ -327,6 +327,39 @@ def test_a_run_that_is_cancelled_before_its_turn_leaves_the_state(monkeypatch, v
     due = np.full(SHAPE, value or 5)
     np.testing.assert_array_equal(request.query_state()[0].state.data, due)
     np.testing.assert_array_equal(request.infer(inputs)["y"], due + 1)
+    threads.close()
+
+
+def test_runs_for_which_no_thread_can_be_started(monkeypatch, any_compiled):
+    """A request says so, and is free; a queue makes the calls that it has bound where it is."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    threads = TaskThreads("none", 8)
+    request, queue = any_compiled.create_infer_request(), partita.AsyncInferQueue(any_compiled, 2)
+    warm(queue)
+    is_bound = available()
+    with monkeypatch.context() as patch:
+        patch.setattr("partita.runtime.async_run.request_threads", threads)
+        patch.setattr(threading.Thread, "start", start)
+        for run in (request, request) if is_bound else (request, queue):
+            with pytest.raises(
+                InferError, match=r"starts no thread \(can't start new thread\); let"
+            ):
+                run.start_async({"x": x_of(1)})
+        if is_bound:
+            for number in range(5):
+                queue.start_async({"x": x_of(number)})
+        queue.wait_all()
+        if is_bound:
+            np.testing.assert_allclose(queue[0].results["y"], y_of(4), rtol=1e-6)
+    for number in range(5):
+        queue.start_async({"x": x_of(number)})
+    queue.wait_all()
+    request.start_async({"x": x_of(1)})
+    request.wait()
+    np.testing.assert_allclose(request.results["y"], y_of(1), rtol=1e-6)
     threads.close()
 
 

@@ -306,7 +306,7 @@ def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
     from partita.system.threads.task_threads import TaskThreads
 
     threads = TaskThreads("narrow", 1)
-    monkeypatch.setattr("partita.runtime.infer_request.request_threads", threads)
+    monkeypatch.setattr("partita.runtime.async_run.request_threads", threads)
     plugin = ToyDevice(gate=gate)
     compiled = core_with(plugin).compile_model(neg(), "TOY")
     first, second = compiled.create_infer_request(), compiled.create_infer_request()

@@ -111,6 +111,7 @@ print("leaving")
 def test_requests_can_start_while_the_interpreter_ends_and_not_after():
     script = """
 import atexit
+from partita.errors import InferError
 from partita.runtime.async_run import request_threads
 request = compiled.create_infer_request()
 request.start_async(x)
@@ -123,7 +124,7 @@ def late():
     request_threads.end()
     try:
         request.start_async(x)
-    except RuntimeError as error:
+    except InferError as error:
         print("refused")
     print(compiled(x)[0].tolist() == [-1, -2])
 

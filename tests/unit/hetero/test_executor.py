@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from partita.errors import InferCancelledError
+from partita.system.threads.task_threads import TaskThreads
 from partita_hetero.compile.transfer_plan import RunStep
-from partita_hetero.executors import EXECUTORS, Schedule
+from partita_hetero.executors import EXECUTORS, Schedule, parallel
 from partita_hetero.executors.dataflow import Dataflow
 from partita_hetero.executors.linear import Linear
 from partita_hetero.executors.parallel import Parallel
@@ -65,6 +66,25 @@ def test_a_branch_goes_on_while_another_one_runs():
 
     Parallel().run(schedule_of([[], [], [1], [2]]), run, never)
     Parallel().run(schedule_of([[], [], [1], [2], [0, 3]]), run, never)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_steps_for_which_no_thread_can_be_started_run_on_those_there_are(monkeypatch, most):
+    """As where a container limits them; a step of another thread may make several ready."""
+    start, started, done = threading.Thread.start, [], []
+
+    def start_if_any_is_left(thread):
+        if len(started) == most:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    threads = TaskThreads("few", 8)
+    monkeypatch.setattr(parallel, "step_threads", threads)
+    monkeypatch.setattr(threading.Thread, "start", start_if_any_is_left)
+    Parallel().run(schedule_of([[], [], [], *[[0]] * 4, *[[1]] * 4]), done.append, never)
+    assert (len(started), sorted(done)) == (most, list(range(11)))
+    threads.close()
 
 
 def test_steps_in_a_row_stay_on_the_calling_thread():

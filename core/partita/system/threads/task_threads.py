@@ -45,17 +45,23 @@ class TaskThreads:
         """Runs a task soon.
 
         Raises:
-            RuntimeError: The process ends.
+            RuntimeError: The process ends, or the system starts no thread; the task never runs.
         """
         with self._lock:
             if self._ended:
                 raise RuntimeError("The process ends; nothing can be started any more.")
-            self._open += 1
-            if self._open > len(self._threads) < self._most:
+            if self._open >= len(self._threads) < self._most:
                 name = f"{self._name}-{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise RuntimeError(
+                        f"The system starts no thread ({error}); let the process have more, by "
+                        "RLIMIT_NPROC or the pids of its container."
+                    ) from error
                 self._threads.append(thread)
+            self._open += 1
         self._tasks.put((function, args))
 
     def close(self) -> None:

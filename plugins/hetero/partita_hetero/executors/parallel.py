@@ -12,7 +12,7 @@ from partita.system.threads.turn import Turn
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
 from partita_hetero.executors.schedule import Schedule
 
-_threads = TaskThreads("partita-hetero", 32)
+step_threads = TaskThreads("partita-hetero", 32)
 
 _LOOK_S = 1e-3
 
@@ -89,8 +89,7 @@ class _ParallelRun:
         if not start:
             return
         try:
-            self._hand_out(start[1:])
-            self._run_from(start[0])
+            self._run_from(start[0], *self._hand_out(start[1:]))
             self._ended.acquire()
         except BaseException as error:  # Ctrl-C, outside of a step
             self._failure = self._failure or error
@@ -108,15 +107,23 @@ class _ParallelRun:
                 while not handed.is_over and not handed.take_back():
                     time.sleep(_LOOK_S)
 
-    def _hand_out(self, start: Sequence[int]) -> None:
-        for index in start:
+    def _hand_out(self, start: Sequence[int]) -> Sequence[int]:
+        """Lets other threads begin with steps; returns those for which no thread can be started."""
+        for place, index in enumerate(start):
             handed = _Handed(self._run_from, index)
             self._handed.append(handed)
-            _threads.submit(handed.run)
+            try:
+                step_threads.submit(handed.run)
+            except RuntimeError:
+                handed.take_back()
+                return start[place:]
+        return []
 
-    def _run_from(self, index: int) -> None:
-        """Runs a step, and after it, as long as there are any, one of those that waited for it."""
-        while True:
+    def _run_from(self, *steps: int) -> None:
+        """Runs steps, and after each, as long as there are any, one of those that waited for it."""
+        own = list(steps)
+        while own:
+            index = own.pop(0)
             failure: BaseException | None = None
             try:
                 check_cancelled(self._cancelled)
@@ -125,10 +132,7 @@ class _ParallelRun:
             except BaseException as error:  # noqa: BLE001  # handed to the calling thread
                 failure = error
             start = self._end(index, failure)
-            if not start:
-                return
-            self._hand_out(start[1:])
-            index = start[0]
+            own[:0] = [*start[:1], *self._hand_out(start[1:])]
 
     def _end(self, index: int, failure: BaseException | None) -> list[int]:
         """Notes the end of a step; returns the steps that are to run now."""
