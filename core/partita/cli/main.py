@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.machinery import ExtensionFileLoader
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _LAST_SECONDS = 0.5
 """What an interrupted command may take to end, once it has put away what it had."""
 
 _raised = 0  # interrupts that became exceptions
+_postponed = -1  # how many had when one was put off
 
 _EPILOG = """\
 examples:
@@ -180,14 +182,38 @@ def _end_soon() -> None:
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:
-    """Ends a command by an exception, and counts that it did."""
+    """Ends a command by an exception, and counts that it did.
+
+    Where that would be lost, it comes again; and so it does while an extension module is loaded:
+    some, as onnx's, crash when they are freed before they are whole.
+    """
     global _raised
     while frame is not None:
         if frame.f_code is _interrupted_later.__code__:
-            return  # where it would be lost; it comes again
+            return
+        if _loads_extension(frame):
+            _postpone()
+            return
         frame = frame.f_back
     _raised += 1
     raise KeyboardInterrupt
+
+
+def _loads_extension(frame: FrameType) -> bool:
+    """Whether it is of Python's importer, which loads a module of machine code."""
+    if frame.f_code.co_name != "_load_unlocked":
+        return False
+    return isinstance(getattr(frame.f_locals.get("spec"), "loader", None), ExtensionFileLoader)
+
+
+def _postpone() -> None:
+    """Interrupts once more, unless that is on its way."""
+    global _postponed
+    import threading
+
+    if _postponed != _raised:
+        _postponed = _raised
+        threading.Thread(target=_interrupt, args=(_raised,), daemon=True).start()
 
 
 def _interrupted_later(ignored: Any) -> None:
@@ -195,9 +221,7 @@ def _interrupted_later(ignored: Any) -> None:
     if ignored.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(ignored)
         return
-    import threading
-
-    threading.Thread(target=_interrupt, args=(_raised,), daemon=True).start()
+    _postpone()
 
 
 def _interrupt(raised: int) -> None:

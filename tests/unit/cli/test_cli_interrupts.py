@@ -139,6 +139,35 @@ sys.exit(entry.main())
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
+def test_an_interrupt_while_a_module_of_machine_code_is_loaded_comes_once_it_is_whole():
+    """That of onnx crashes the process when it is freed before."""
+    code = """
+import os, signal, sys, time, types
+from importlib.machinery import ExtensionFileLoader
+from partita.cli import main as entry
+
+def run(args, out):
+    create = ExtensionFileLoader.create_module
+    def interrupted(loader, spec):
+        module = create(loader, spec)
+        if spec.name.startswith("onnx"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return module
+    ExtensionFileLoader.create_module = interrupted
+    import onnx.onnx_cpp2py_export
+    time.sleep(60)
+
+entry.build_parser = lambda: types.SimpleNamespace(
+    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
+)
+import numpy, google.protobuf.message, ml_dtypes, partita.cli.completion
+partita.cli.completion.complete = lambda parser: None
+sys.exit(entry.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
+
+
 def test_a_command_in_the_background_of_a_shell_is_not_interrupted():
     code = """
 import os, signal, sys
