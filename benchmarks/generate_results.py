@@ -7,7 +7,8 @@ results: greedy tokens behind a prompt beside those of the decoder in float64 on
 weights (`tests/llm_reference.py`, which shares no code with Partita), and the largest difference of
 the logits on the same tokens. steps: seconds of every token from an empty to a full cache, and of
 prompts of lengths that no run had before. memory: the peak of a process that compiles and
-fills the cache, above what it had before, beside the bytes of weights and cache.
+fills the cache, above what it had before, beside the bytes of weights and cache; pages of the
+mapped file count.
 """
 
 from __future__ import annotations
@@ -176,6 +177,11 @@ def check_memory(path: Path, args: argparse.Namespace) -> None:
         f"cache of {args.context} tokens {facts['cache'] / 1e6:.0f} MB: "
         f"{facts['peak'] / wanted:.2f} times both, by chunks of {facts['chunk']} tokens"
     )
+    whole = facts["before"] + facts["peak"]
+    print(
+        f"of the whole process {whole / 1e6:.0f} MB at most, {whole / wanted:.2f} times both; "
+        f"{facts['anonymous'] / 1e6:.0f} MB are no pages of files in the end"
+    )
 
 
 def measure_memory(path: Path, args: argparse.Namespace) -> None:
@@ -187,22 +193,23 @@ def measure_memory(path: Path, args: argparse.Namespace) -> None:
         write_tiny_gguf(tiny)
         small = argparse.Namespace(**{**vars(args), "context": 64})
         Request(tiny, small).logits([1, 2, 3], 0)
-    before = _peak_bytes()
+    before = _status_bytes("VmHWM")
     request = Request(path, args)
-    compiled = _peak_bytes() - before
+    compiled = _status_bytes("VmHWM") - before
     last = args.context - 1
     for begin in range(0, last, request.chunk):
         request.logits([1] * min(request.chunk, last - begin), begin)
     request.logits([1], last)
     cache = DecoderPorts.of(request.model).cache_bytes(1, args.context)
-    facts = {"before": before, "compiled": compiled, "peak": _peak_bytes() - before}
-    facts["chunk"] = request.chunk
+    facts = {"before": before, "compiled": compiled, "peak": _status_bytes("VmHWM") - before}
+    facts["chunk"], facts["anonymous"] = request.chunk, _status_bytes("RssAnon")
     print(json.dumps({**facts, "cache": cache, "weights": path.stat().st_size}))
 
 
-def _peak_bytes() -> int:
+def _status_bytes(key: str) -> int:
+    """What the system tells of this process, as ``VmHWM``, the most that it had in memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return int(status.partition(f"{key}:")[2].split()[0]) * 1024
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ import numpy as np
 _PAGE = 2 << 20
 """Bytes of a large page."""
 
-_SHARED_BYTES = 8 << 20
-"""Of memory that arrays share. It stays as long as one of them does."""
+_SHARED_BYTES = range(6 << 20, (16 << 20) + 1, _PAGE)
+"""Of memory that arrays share, any of these. It stays as long as one of them does."""
 
 _LARGEST_SHARED = 4 << 20
 """Arrays from this size on have memory of their own, for which numpy asks for large pages."""
@@ -77,9 +77,18 @@ def shared_zeros(count: int) -> Bytes | None:
     room = -(-count // _ALIGNMENT) * _ALIGNMENT
     with _Shared.lock:
         if room > _Shared.free.size:
-            _Shared.free = _large_pages(_SHARED_BYTES)
+            _Shared.free = _large_pages(_shared_size(room))
         taken, _Shared.free = _Shared.free[:count], _Shared.free[room:]
     return taken
+
+
+def _shared_size(room: int) -> int:
+    """Bytes of new memory of which arrays of so many bytes leave the least share free.
+
+    Tensors of one size follow one another, as a cache's do, and what they leave lies in a large
+    page that they have in part.
+    """
+    return max(_SHARED_BYTES, key=lambda size: size // room * room / size)
 
 
 def lasting_copy(array: Bytes) -> Bytes:
