@@ -1,14 +1,17 @@
 """Networks whose inputs change their shapes from call to call, beside onnxruntime and OpenVINO.
 
-    python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--pin] [--json F]
-        [--opencl] [sequence] [batch] [lines] [pictures] [encoder] [detector] [speech]
+    python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--visits 3]
+        [--pin] [--json F] [--opencl]
+        [sequence] [batch] [lines] [pictures] [encoder] [detector] [speech]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
-order that it has not seen (`new`), the same in two other orders (`seen`), and each again and again
-(`fixed`). Contestants take turns in one process, with pauses between, in which threads
-that still spin come to rest; all get the same arrays. Printed are medians over all calls of all
+order that it has not seen (`new`), the same in other orders (`seen`) until each was visited
+`--visits` times, and each again and again (`fixed`). Contestants take turns in one process, with
+pauses between, in which threads that still spin come to rest; all get the same arrays. Printed are
+medians over all calls of all
 rounds, wall milliseconds and the process's CPU milliseconds, and our wall time over the faster
-peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours. All compute
+peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours; below, ours by
+visit. All compute
 float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings and by
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
 output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
@@ -23,6 +26,7 @@ import argparse
 import contextlib
 import functools
 import importlib.util
+import itertools
 import json
 import platform
 import statistics
@@ -222,9 +226,12 @@ def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted
     results = {}
     for index in orders[0]:
         results[index] = [np.array(x) for x in times.call("new", call, feeds[index])]
-    for order in orders[1:]:
+    for number, order in enumerate(orders[1:], 2):
         for index in order:
-            times.call("seen", call, feeds[index])
+            times.call(f"visit {number}", call, feeds[index])
+    for kept in (times.wall, times.cpu):
+        visits = (kept[f"visit {number}"] for number in range(2, len(orders) + 1))
+        kept["seen"] = [*itertools.chain(*visits)]
     for index in orders[0]:
         for _ in range(WARM_UP):
             call(feeds[index])
@@ -235,13 +242,12 @@ def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted
     return results
 
 
-def measure(
-    name: str, threads: int, rounds: int, count: int, pin: bool, opencl: bool
-) -> dict[str, Times]:
-    """Lets all contestants take turns at one kind of work."""
+def measure(name: str, given: argparse.Namespace) -> dict[str, Times]:
+    """Lets all contestants take turns at one kind of work, as the command line says."""
     model, make = WORK[name]
     with model_file(model) as path:
-        return take_turns(contestants(path, threads, pin, opencl), make, rounds, count)
+        made = contestants(path, given.threads, given.pin, given.opencl)
+        return take_turns(made, make, given.rounds, given.shapes, given.visits)
 
 
 def take_turns(
@@ -249,13 +255,14 @@ def take_turns(
     make: Callable[[int, np.random.Generator], Iterator[Feeds]],
     rounds: int,
     count: int,
+    visits: int = 3,
 ) -> dict[str, Times]:
     """The times of each contestant at requests that are made anew in each round."""
     times = {label: Times() for label in made}
     for number in range(rounds):
         rng = np.random.default_rng(number)
         feeds = list(make(count + 1, rng))
-        orders = [rng.permutation(np.arange(1, len(feeds))) for _ in range(3)]
+        orders = [rng.permutation(np.arange(1, len(feeds))) for _ in range(visits)]
         wanted = None
         for label, compile_it in made.items():
             time.sleep(PAUSE)
@@ -299,6 +306,10 @@ def show(name: str, times: dict[str, Times]) -> dict[str, Any]:
         compared = found.get(label, {})
         over = "  ".join(f"{kind} {value:.2f}" for kind, value in compared.items())
         print(f"  {label:<16} {columns}  error {taken.error:.0e}  {over}", flush=True)
+        if label in found:
+            visits = {k: statistics.median(v) for k, v in taken.wall.items() if k[:5] == "visit"}
+            rows[label]["visits_ms"] = visits
+            print(" " * 19 + "  ".join(f"{k} {v:.2f}" for k, v in visits.items()), flush=True)
     return rows
 
 
@@ -329,6 +340,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", type=int, default=40)
+    parser.add_argument("--visits", type=int, default=3, help="of each shape, at least 2")
     parser.add_argument("--pin", action="store_true", help="HETERO with one operation elsewhere")
     parser.add_argument("--opencl", action="store_true", help="device OPENCL too")
     parser.add_argument("--json", type=Path, help="a file for the figures")
@@ -336,7 +348,7 @@ def main() -> None:
     print(f"{machine()}; {given.threads} threads, float32")
     tables = {}
     for name in given.work or WORK:
-        times = measure(name, given.threads, given.rounds, given.shapes, given.pin, given.opencl)
+        times = measure(name, given)
         tables[name] = show(name, times)
     if given.json is not None:
         report = Report(machine(), "float32", given.threads, given.rounds, given.shapes, tables)

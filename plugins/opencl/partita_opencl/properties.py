@@ -49,7 +49,8 @@ class OpenClProperties(DeviceProperties):
         ge=0,
         description="Memory for what was made for input shapes seen before: programs, and as much "
         "for plans with their constants, per compiled model; as much again per request for "
-        "launches. What was used least recently goes first, the last one stays. Weights, and a "
-        "request's buffers for tensors, are one for all shapes and do not count.",
+        "launches, and for the smaller buffers that those keep when larger shapes come. What was "
+        "used least recently goes first, the last one stays. Weights, and a request's other "
+        "buffers for tensors, are one for all shapes and do not count.",
     )
     NUM_STREAMS: int = read_only(1, "In-order queues per request.")

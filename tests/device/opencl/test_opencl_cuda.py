@@ -3,17 +3,21 @@
 import ctypes
 import errno
 import functools
+import gc
 import itertools
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
+import partita
 from partita import HostTensor
-from partita_opencl.cuda import shared_memory, trial
+from partita_opencl.cuda import cuda_device, shared_memory, trial
 from partita_opencl.cuda.argument_table import ArgumentTable
 from partita_opencl.cuda.cuda_device import CudaSide
 from partita_opencl.cuda.cuda_driver import FUNCTIONS, Cuda, CudaError, Stream
@@ -23,7 +27,7 @@ from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.run_turns import Turns
-from partita_opencl.runtime import bound_plan, execution_plan
+from partita_opencl.runtime import bound_plan, cuda_graph, execution_plan, runner
 from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.driver_loops import DriverKernel
 from partita_opencl.runtime.shared_kernels import SharedKernels
@@ -488,8 +492,11 @@ class ThroughOpenCl(OpenClCommands):
         made = [DriverKernel(kernel.program, kernel.name) for kernel in kernels]
         sizes = [(tuple(one.global_size), tuple(one.local_size)) for one in kernels]
         super().__init__(SharedKernels(), made, sizes, arguments, Turns())
-        self.is_possible, self.launches, self.repeats = True, 0, 0
+        self.is_possible, self.launches, self.repeats, self.uploaded = True, 0, 0, 0
         self.made.append(self)
+
+    def upload_graph(self) -> None:
+        self.uploaded += 1
 
     def again(self) -> bool:
         self.repeats += 1
@@ -523,7 +530,7 @@ def driven_by_cuda(monkeypatch):
     """The first OpenCL device, as if CUDA had it and all programs."""
     side = SimpleNamespace(
         stream=object,
-        load=lambda _: SimpleNamespace(is_possible=True),
+        load=lambda _, then: then()(),
         cuda=SimpleNamespace(page_locked=lambda _: None),
         read=lambda *_: False,
         write=lambda *_: False,
@@ -531,10 +538,10 @@ def driven_by_cuda(monkeypatch):
     find_device("").pool  # noqa: B018  # made without that
     monkeypatch.setattr(ThroughOpenCl, "made", [])
     monkeypatch.setattr(Device, "cuda", side)
-    monkeypatch.setattr(bound_plan, "CudaCommands", ThroughOpenCl)
+    monkeypatch.setattr(cuda_graph, "CudaCommands", ThroughOpenCl)
 
 
-def test_the_first_run_is_opencls_and_later_ones_are_cudas(driven_by_cuda) -> None:
+def test_a_shape_that_is_run_again_is_cudas_from_the_third_run_on(driven_by_cuda) -> None:
     runner = compiled(chain()).device_model.create_runner()
     launches = []
     for seed in range(4):
@@ -542,7 +549,8 @@ def test_the_first_run_is_opencls_and_later_ones_are_cudas(driven_by_cuda) -> No
         (found,) = runner.run([HostTensor(x)])
         np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
         launches.append(sum(one.launches for one in ThroughOpenCl.made))
-    assert launches == [0, 1, 2, 3]
+    assert launches == [0, 0, 1, 2]
+    assert [one.uploaded for one in ThroughOpenCl.made] == [1]
 
 
 def test_shapes_are_prepared_for_cuda_alone_once_it_has_the_programs(
@@ -565,6 +573,78 @@ def test_shapes_are_prepared_for_cuda_alone_once_it_has_the_programs(
     assert sum(one.launches for one in ThroughOpenCl.made) == len(held)
 
 
+@pytest.fixture
+def loading(driven_by_cuda, monkeypatch):
+    """CUDA gets programs in the background as it does, once the event that is returned is set."""
+    allowed, loaded = threading.Event(), {}
+
+    def load(_, program) -> bool:
+        assert allowed.wait(10)
+        loaded[id(program)] = program
+        return True
+
+    monkeypatch.setattr(cuda_device, "load", load)
+    for module in (cuda_device, execution_plan):
+        monkeypatch.setattr(module, "is_loaded", lambda program: id(program) in loaded)
+    side = CudaSide(Cuda(HostDriver(), 0), None)
+    monkeypatch.setattr(Device.cuda, "load", side.load)
+    yield allowed
+    allowed.set()
+    _wait_for_background()
+
+
+def _wait_for_background() -> None:
+    done = threading.Event()
+    cuda_device.BACKGROUND.submit(done.set)
+    assert done.wait(10)
+
+
+def test_graphs_are_made_beside_runs_of_many_shapes_and_requests(loading, monkeypatch) -> None:
+    bound = counted(monkeypatch, runner, "BoundPlan")
+    made = [request_and_judge() for _ in range(2)]
+
+    def run(number: int) -> None:
+        request, wanted = made[number]
+        rng = np.random.default_rng(number)
+        for visit in range(3):
+            for n in rng.permutation(40) + 1:
+                x = rng.standard_normal((n, 8)).astype(np.float32)
+                np.testing.assert_allclose(request.infer([x])["y"], wanted(x), 1e-3, 1e-4)
+            if visit == 0:
+                loading.set()
+            if visit == 1:
+                _wait_for_background()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, range(2)))
+    assert len(bound) == len(ThroughOpenCl.made) == 2 * 40
+    assert sum(one.launches for one in ThroughOpenCl.made) >= 2 * 40
+
+
+def test_a_graph_that_was_made_beside_runs_has_the_buffers_that_they_brought(loading) -> None:
+    runner = compiled(chain()).device_model.create_runner()
+    for seed in range(6):
+        if seed == 4:
+            loading.set()
+            _wait_for_background()
+        x, y = floats(3, 50, seed=seed), partita.Tensor(np.zeros((3, 50), np.float32))
+        runner.run([HostTensor(x)], [y])
+        np.testing.assert_allclose(y.numpy(), np.exp(-x), rtol=1e-5)
+    assert [(one.launches, one.uploaded) for one in ThroughOpenCl.made] == [(2, 1)]
+
+
+def test_no_graph_is_made_for_a_request_that_is_gone(loading) -> None:
+    request, wanted = request_and_judge()
+    for n in (3, 5, 7):
+        x = floats(n, 8)
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+    del request
+    gc.collect()
+    loading.set()
+    _wait_for_background()
+    assert ThroughOpenCl.made == []
+
+
 def test_bound_calls_hand_over_the_same_commands_until_something_else_runs(driven_by_cuda) -> None:
     runner = compiled(chain()).device_model.create_runner()
     x, y = np.zeros((3, 50), np.float32), np.zeros((3, 50), np.float32)
@@ -580,14 +660,14 @@ def test_bound_calls_hand_over_the_same_commands_until_something_else_runs(drive
         call()
         np.testing.assert_allclose(y, np.exp(-x), rtol=1e-5)
         repeats.append(sum(one.repeats for one in ThroughOpenCl.made))
-    assert repeats == [0, 0, 1, 2, 2, 3, 4]
+    assert repeats == [0, 0, 0, 1, 1, 2, 3]
 
 
 def test_buffers_that_cuda_lacks_are_opencls(driven_by_cuda) -> None:
     runner = compiled(chain()).device_model.create_runner()
-    for seed in range(4):
+    for seed in range(5):
         for one in ThroughOpenCl.made:
-            one.is_possible = seed != 2
+            one.is_possible = seed != 3
         x = floats(3, 50, seed=seed)
         (found,) = runner.run([HostTensor(x)])
         np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
@@ -598,7 +678,7 @@ def test_a_plan_that_cuda_refuses_is_opencls(driven_by_cuda, monkeypatch, caplog
     def refusing(*_):
         raise CudaError("cuGraphAddKernelNode_v2", "CUDA_ERROR_INVALID_VALUE")
 
-    monkeypatch.setattr(bound_plan, "CudaCommands", refusing)
+    monkeypatch.setattr(cuda_graph, "CudaCommands", refusing)
     runner = compiled(chain()).device_model.create_runner()
     for seed in range(3):
         x = floats(3, 50, seed=seed)

@@ -6,6 +6,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
+from partita.errors import DeviceMemoryError
 from partita.lowering import specialize
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import program_cache
@@ -37,16 +38,18 @@ def request_and_judge(**config):
 def counted(monkeypatch, module, name):
     made = []
     real = getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *args: made.append(args[0]) or real(*args))
+    monkeypatch.setattr(
+        module, name, lambda *args, **how: made.append(args[0]) or real(*args, **how)
+    )
     return made
 
 
-def test_shapes_seen_before_are_neither_planned_nor_bound_again(monkeypatch):
+def test_shapes_seen_before_are_neither_planned_nor_bound_again_when_buffers_grow(monkeypatch):
     plans = counted(monkeypatch, device_model, "Plan")
     bound = counted(monkeypatch, runner, "BoundPlan")
     request, wanted = request_and_judge()
     rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal((n, 8)).astype(np.float32) for n in (60, *range(1, 50))]
+    arrays = [rng.standard_normal((n, 8)).astype(np.float32) for n in (*range(1, 50), 400)]
     for _ in range(3):
         for x in arrays:
             np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
@@ -79,6 +82,29 @@ def test_what_is_kept_of_shapes_has_a_bound_and_buffers_grow(most):
         np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
     kept = request.runner.bound_plans
     assert kept.nbytes <= most or len(kept) == 1
+    buffers = {id(buffer): buffer.size for bound in kept.values() for buffer in bound.slots}
+    used = sum(buffer.size for buffer in kept.values()[-1].slots)  # by all new shapes
+    assert sum(buffers.values()) - used <= most
+
+
+def test_lack_of_memory_takes_the_buffers_of_shapes_seen_before(monkeypatch):
+    request, wanted = request_and_judge()
+    rng = np.random.default_rng(1)
+    grown, refused = runner.grown, []
+
+    def failing(take, nbytes, before, most):
+        if before and not refused and len(request.runner.bound_plans) == 2:
+            refused.append(nbytes)
+            raise DeviceMemoryError("no room")
+        return grown(take, nbytes, before, most)
+
+    monkeypatch.setattr(runner, "grown", failing)
+    bound = counted(monkeypatch, runner, "BoundPlan")
+    for n in (2, 100, 900, 100, 2):
+        x = rng.standard_normal((n, 8)).astype(np.float32)
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+    assert len(refused) == 1
+    assert len(bound) == 4, "the first shape is bound again"
 
 
 def test_tensors_of_all_shapes_share_a_requests_buffers(monkeypatch):

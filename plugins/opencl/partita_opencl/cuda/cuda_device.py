@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from partita.system.threads.task_threads import TaskThreads
 from partita_opencl.cuda.cuda_driver import Array, Batch, Cuda, CudaError, Stream, Word, cuda_of
 from partita_opencl.cuda.replay import is_loaded, load
 from partita_opencl.cuda.shared_memory import SharedMemory, address_of
@@ -23,6 +24,9 @@ PASSED = "passed"
 
 _NO_TIMING = 2
 """``CU_EVENT_DISABLE_TIMING``"""
+
+BACKGROUND = TaskThreads("partita-cuda-load", 1)
+"""Where programs are loaded, and graphs made of them."""
 
 
 class CudaSide:
@@ -52,9 +56,19 @@ class CudaSide:
         """A new stream."""
         return Stream(self.cuda)
 
-    def load(self, programs: Iterable[Any]) -> Loading:
-        """Has CUDA assemble OpenCL programs, in the background."""
-        return Loading(self.cuda, list(programs))
+    def load(self, programs: Iterable[Any], then: Callable[[], Callable[[], None] | None]) -> None:
+        """Has CUDA assemble OpenCL programs in the background, and does something with them there.
+
+        CUDA takes as long for each as OpenCL's driver did, and other calls of it wait meanwhile:
+        it is given one after another, and each once.
+
+        Args:
+            programs: What ``pyopencl.Program`` is to be loaded.
+            then: A weak reference to what is called, and must not raise, when all are there;
+                nothing more is loaded once that is gone, nor when the process ends.
+        """
+        if threading.main_thread().is_alive():
+            BACKGROUND.submit(self._load, list(programs), then)
 
     def write(self, buffer: Any, array: Array, start: int = 0) -> bool:
         """Copies a contiguous array's bytes into a buffer; ``False`` if CUDA does not have it.
@@ -112,47 +126,33 @@ class CudaSide:
         with self._lock:
             commands.perform()
 
-    def _copy(self, command: Callable[[Stream], None]) -> None:
+    def _load(self, programs: list[Any], then: Callable[[], Callable[[], None] | None]) -> None:
+        import pyopencl as cl
+
+        main = threading.main_thread()
+        try:
+            for program in programs:
+                if not main.is_alive() or then() is None:
+                    return  # the process, which ends, waits for this thread
+                load(self.cuda, program)
+        except (CudaError, cl.Error) as error:
+            _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
+            return
+        action = then()
+        if action is not None and all(map(is_loaded, programs)):
+            action()
+
+    def thread_stream(self) -> Stream:
+        """The calling thread's own stream, which is no request's."""
         stream: Stream | None = getattr(self._own, "stream", None)
         if stream is None:
             stream = self._own.stream = self.stream()
+        return stream
+
+    def _copy(self, command: Callable[[Stream], None]) -> None:
+        stream = self.thread_stream()
         command(stream)
         stream.finish()
-
-
-class Loading:
-    """Programs on their way to CUDA, which takes as long for each as OpenCL's driver did.
-
-    One after another, in the background: other calls of CUDA wait meanwhile, other programs too.
-
-    Args:
-        cuda: The device.
-        programs: What ``pyopencl.Program`` is to be loaded.
-    """
-
-    def __init__(self, cuda: Cuda, programs: list[Any]) -> None:
-        self._cuda = cuda
-        self._programs = programs
-        self._is_done = all(map(is_loaded, programs))
-        if not self._is_done:
-            threading.Thread(target=self._load, name="partita-cuda-load").start()
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether all of them are there now."""
-        return self._is_done and all(map(is_loaded, self._programs))
-
-    def _load(self) -> None:
-        main = threading.main_thread()
-        try:
-            for program in self._programs:
-                if not main.is_alive():
-                    return  # the process ends, and waits for this thread
-                load(self._cuda, program)
-        except CudaError as error:
-            _log.warning("OpenCL launches kernels that CUDA refuses: %s", error)
-        finally:
-            self._is_done = True
 
 
 def opened(handle: Any, context: Any, told: str, largest: int | None = None) -> CudaSide | None:

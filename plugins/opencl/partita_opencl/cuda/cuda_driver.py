@@ -78,6 +78,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphInstantiateWithFlags": (_Pointer(Word), Word, Address),
     "cuGraphExecKernelNodeSetParams_v2": (Word, Word, Word),
     "cuGraphNodeSetEnabled": (Word, Word, _UInt),
+    "cuGraphUpload": (Word, Word),
     "cuGraphLaunch": (Word, Word),
     "cuGraphExecDestroy": (Word,),
     "cuGraphDestroy": (Word,),

@@ -182,6 +182,15 @@ class Replay:
                 self._cuda.call("cuGraphNodeSetEnabled", *node, int(number not in numbers))
         self._left_out = frozenset(numbers)
 
+    def upload(self, stream: Stream) -> None:
+        """Copies the graph to the device, which the first launch does otherwise.
+
+        Raises:
+            CudaError: There is no room.
+        """
+        stream.add("cuGraphUpload", self._graph.value or 0, stream.handle)
+        stream.finish()
+
     def launch(self, stream: Stream) -> None:
         """Enqueues all.
 

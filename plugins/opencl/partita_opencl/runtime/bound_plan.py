@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from partita.lowering import Array, Operand, OpRecord, Program
 from partita.lowering.cache_faults import CacheFault
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.cuda.argument_table import Argument
-from partita_opencl.cuda.cuda_driver import CudaError
-from partita_opencl.cuda.replay import Kernel
 from partita_opencl.cuda.shared_memory import address_of
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
@@ -35,11 +32,10 @@ from partita_opencl.runtime.commands import (
     RequestQueue,
     SingleItemKernel,
 )
+from partita_opencl.runtime.cuda_graph import CudaGraph
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.request_buffers import RequestBuffers
 from partita_opencl.runtime.shared_kernels import SharedKernels
-
-_log = logging.getLogger(__name__)
 
 _LAUNCH_BYTES = 1024
 """About what is kept for a launch: its sizes, and references to its arguments."""
@@ -94,6 +90,8 @@ class BoundPlan:
         own: The request's buffers for inputs and outputs that kernels cannot reach.
         in_place: By output the input that a run can write it over.
         reports: Two integers of host memory for what kernels report; of no other request.
+        varies: Whether the request has run on other shapes: then CUDA's graph is prepared behind
+            the first run here, else behind the second one: what runs once needs none.
     """
 
     def __init__(
@@ -106,12 +104,14 @@ class BoundPlan:
         own: RequestBuffers,
         in_place: Mapping[int, int],
         reports: Array,
+        *,
+        varies: bool = False,
     ) -> None:
         self.plan = plan
         self._reports = reports
         self._device = device
         self._name = name
-        self._slots = list(slots)
+        self._slots = list(slots[: len(plan.sizes)])
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
         self._described_by: dict[Operand, list[SingleItemKernel]] = {}
@@ -145,18 +145,27 @@ class BoundPlan:
         self._carried: Carried | None = None  # how the last run's tensors came and went, by copies
         self._by_opencl: OpenClCommands | None = None
         self._by_cuda: CudaCommands | None = None
-        self._refused = False  # by CUDA
+        self._graph = (
+            None if device.cuda is None else CudaGraph(plan, device.cuda, name, self._arguments)
+        )
+        self._runs_again = varies  # with what is bound here, as far as one can know
         self._made: list[Commands] = []
         self._described_to: Commands | None = None  # whose addresses descriptions have
         self._same: Commands | None = None  # of which the next run on the bound tensors is a copy
 
     @property
+    def slots(self) -> Sequence[Any]:
+        """The buffers for its intermediate tensors."""
+        return self._slots
+
+    @property
     def kept_bytes(self) -> int:
         """What keeping it costs, roughly: its launches, by each of the ways that they take.
 
-        All memory is shared with other shapes.
+        Memory is shared with other shapes, and the runner counts what was outgrown.
         """
-        return _LAUNCH_BYTES * len(self.plan.steps) * max(len(self._made), 1)
+        ways = len(self._made) + (self._graph is not None and self._graph.is_pending)
+        return _LAUNCH_BYTES * len(self.plan.steps) * max(ways, 1)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
@@ -277,6 +286,10 @@ class BoundPlan:
             commands.finish()
         if all(array.flags.c_contiguous for _, array in tensors.uploads):  # others are copied anew
             self._same = commands
+        if self._graph is not None and queue.cuda is not None:
+            if self._runs_again:
+                self._graph.prepare()
+            self._runs_again = True
         self._check_reports()
         return results
 
@@ -375,11 +388,7 @@ class BoundPlan:
         """The way that a run's commands take: CUDA's, if its kernels reach all of the buffers."""
         by_cuda = None
         if queue.cuda is not None and not timed:
-            # What runs once needs no programs of CUDA's: they come when it runs again. If they are
-            # there, for another shape, this one is prepared for CUDA alone, since what is prepared
-            # for OpenCL's launches would be of no use when it is seen again.
-            was_run = self._by_opencl is not None or self._by_cuda is not None
-            by_cuda = self._cuda_commands() if was_run or self.plan.was_loaded() else None
+            by_cuda = self._cuda_commands()
         targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
         if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
             return by_cuda
@@ -397,23 +406,12 @@ class BoundPlan:
         return self._by_opencl
 
     def _cuda_commands(self) -> CudaCommands | None:
-        """``None`` as long as CUDA does not have the programs, or where it refuses a kernel."""
-        if self._by_cuda is not None or self._refused:
-            return self._by_cuda
-        side, plan = self._device.cuda, self.plan
-        if side is None or not plan.is_loaded():
-            return None
-        steps = [plan.launch(step) for step in plan.steps]
-        kernels = [Kernel(plan.programs[one.program], one.kernel, *one.sizes) for one in steps]
-        try:
-            made = CudaCommands(side, kernels, self._arguments)
-            made.leave_out(self._left_out)
-        except CudaError as error:
-            _log.warning("OpenCL launches a plan on %s: %s", self._name, error)
-            self._refused = True
-        else:
-            self._by_cuda = made
-            self._made.append(made)
+        """``None`` as long as CUDA does not have the graph, or where it refuses a kernel."""
+        if self._by_cuda is None and self._graph is not None:
+            made = self._graph.commands(self._left_out)
+            if made is not None:
+                self._by_cuda = made
+                self._made.append(made)
         return self._by_cuda
 
     # ------------------------------------------------------------------------ inputs

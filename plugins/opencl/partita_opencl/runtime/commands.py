@@ -239,6 +239,14 @@ class CudaCommands:
         """Whether CUDA has all buffers that the kernels are given now."""
         return self._replay.is_possible
 
+    def upload_graph(self) -> None:
+        """Copies the graph to the device, and waits for that; the first launch does it otherwise.
+
+        Raises:
+            CudaError: There is no room.
+        """
+        self._replay.upload(self._side.thread_stream())
+
     def change(self, number: int, position: int, buffer: Any) -> None:
         """See :class:`Commands`."""
         self._replay.change(number, position, buffer)

@@ -17,7 +17,6 @@ from partita.lowering import Array, Operand, Packed, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
 from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back, give_back_all
-from partita_opencl.cuda.cuda_device import Loading
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import is_loaded
 from partita_opencl.device.buffer_pool import runtime_error
@@ -187,7 +186,6 @@ class Plan:
         ]
         self.programs = device.programs.get(programs)
         self._device = device
-        self._loading: Loading | None = None
 
     def _upload(self) -> None:
         for step in self.steps:
@@ -213,16 +211,9 @@ class Plan:
         )
         return self.nbytes + sum(bytes_of)
 
-    def was_loaded(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether CUDA has the programs, as for another shape; does not have them loaded."""
         return all(map(is_loaded, self.programs.values()))
-
-    def is_loaded(self) -> bool:
-        """Whether CUDA has the programs; the first time that it is asked, they begin to come."""
-        side = self._device.cuda
-        if side is not None and self._loading is None:
-            self._loading = side.load(self.programs.values())
-        return self._loading is not None and self._loading.is_possible
 
     @staticmethod
     def launch(step: Step) -> Launch:

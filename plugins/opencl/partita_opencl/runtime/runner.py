@@ -10,7 +10,7 @@ import numpy as np
 from partita import BoundCall, DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
-from partita.errors import InferError
+from partita.errors import DeviceMemoryError, InferError
 from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
@@ -105,6 +105,7 @@ class OpenClRunner(Runner):
         self._kernels = SharedKernels()
         self._own = RequestBuffers(self._device)
         self._slots: list[Any] = []
+        self._outgrown: list[Any] = []  # what shapes seen before are bound to in place of slots
         self._times: list[tuple[OpRecord, str, float]] = []
         self._reports = copied_array(self._device, (REPORTS,), np.dtype(np.int32))
 
@@ -232,9 +233,9 @@ class OpenClRunner(Runner):
         self.bound_plans.clear()
         self._kernels = SharedKernels()
         self._own.clear()
-        for buffer in self._slots:
+        for buffer in (*self._slots, *self._outgrown):
             self._device.pool.give(buffer)
-        self._slots = []
+        self._slots, self._outgrown = [], []
 
     def _bound_plan(self, plan: Plan) -> BoundPlan:
         found = self.bound_plans.get(id(plan))
@@ -245,6 +246,7 @@ class OpenClRunner(Runner):
             found = BoundPlan(
                 *(plan, self._device, name, self._slots),
                 *(self._kernels, self._own, in_place, self._reports),
+                varies=bool(self.bound_plans),
             )
             self.bound_plans.add(id(plan), found)
         return found
@@ -252,18 +254,46 @@ class OpenClRunner(Runner):
     def _grow(self, sizes: Sequence[int]) -> None:
         """Makes the buffers that all shapes of this request share large enough.
 
-        One that is too small grows to the double at least, so that it seldom happens: kernels that
-        are bound to it are bound anew when their shapes come again.
+        One that is too small grows to the double at least, so that it seldom happens. Shapes that
+        were bound to it stay so, which takes less than the new one does, as long as their buffers
+        are within the bound of what is kept for shapes and there is room.
         """
-        pool, most = self._device.pool, self._device.limits.allocation_bytes
         for number, size in enumerate(sizes):
-            if number == len(self._slots):
-                self._slots.append(pool.take(size))
-            elif self._slots[number].size < size:
-                self.bound_plans.clear()
-                old = self._slots[number]
-                self._slots[number] = grown(pool.take, size, old.size, most)
-                pool.give(old)
+            before = self._slots[number].size if number < len(self._slots) else 0
+            if number == len(self._slots) or before < size:
+                try:
+                    made = self._larger(size, before)
+                except DeviceMemoryError:
+                    if not self._outgrown:
+                        raise
+                    self._forget_outgrown(0)
+                    made = self._larger(size, before)
+                self._outgrown += self._slots[number : number + 1]
+                self._slots[number : number + 1] = [made]
+        self._forget_outgrown(self._compiled.shape_cache_bytes)
+
+    def _larger(self, nbytes: int, before: int) -> Any:
+        device = self._device
+        return grown(device.pool.take, nbytes, before, device.limits.allocation_bytes)
+
+    def _forget_outgrown(self, most: int) -> None:
+        """Gives outgrown buffers back until they have at most so many bytes.
+
+        Shapes that are bound to them are forgotten, those used least recently first.
+        """
+        outgrown = {id(buffer): buffer for buffer in self._outgrown}
+        held: dict[int, Any] = {}
+        kept = list(zip(self.bound_plans, self.bound_plans.values(), strict=True))
+        for key, bound in reversed(kept):
+            also = {**held, **{id(one): one for one in bound.slots if id(one) in outgrown}}
+            if sum(buffer.size for buffer in also.values()) > most:
+                self.bound_plans.discard(key)
+            else:
+                held = also
+        for key, buffer in outgrown.items():
+            if key not in held:
+                self._device.pool.give(buffer)
+        self._outgrown = list(held.values())
 
 
 class _ElementsNeededError(Exception):
