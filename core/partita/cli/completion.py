@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import Any
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def complete(build_parser: Callable[[], argparse.ArgumentParser]) -> None:
     """Answers the shell and ends the process, if it is a shell that asks."""
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(parser)
+        argcomplete.autocomplete(build_parser())
 
 
 def script(shell: str) -> str:

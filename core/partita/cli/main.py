@@ -40,8 +40,13 @@ reads the output any more
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def build_parser(word: str = "") -> argparse.ArgumentParser:
+    """The parser of the whole command line.
+
+    Args:
+        word: The first one of the line. If it names a command of this package, the parser knows no
+            other: to import what all of them need takes longer than most commands.
+    """
     import argparse
     import importlib
 
@@ -49,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     from partita.cli import commands
     from partita.cli.arguments import Parser
     from partita.devices.command_hooks import command_modules
-    from partita.system.modules import import_modules
+    from partita.system.modules import import_modules, module_names
 
     parser = Parser(
         prog="partita",
@@ -61,7 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (*import_modules(commands), *map(importlib.import_module, command_modules())):
+    if word.replace("-", "_") in module_names(commands):
+        modules = [importlib.import_module(f"{commands.__name__}.{word.replace('-', '_')}")]
+    else:
+        modules = [*import_modules(commands), *map(importlib.import_module, command_modules())]
+    for module in modules:
         module.add_parser(subparsers)
     return parser
 
@@ -109,9 +118,9 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
     out = Output()
     try:
-        parser = build_parser()
-        complete(parser)
-        args = parser.parse_args(argv)
+        complete(build_parser)
+        words = sys.argv[1:] if argv is None else argv
+        args = build_parser(*words[:1]).parse_args(words)
         out.as_json = args.json
         to_stderr = logging.StreamHandler(sys.stderr)
         to_stderr.setFormatter(PrintableFormatter("partita: %(levelname)s: %(message)s"))

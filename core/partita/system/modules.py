@@ -14,11 +14,15 @@ def import_modules(package: ModuleType) -> list[ModuleType]:
     out.
     """
     found = []
-    for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
-        if entry.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")
+    for name in module_names(package):
+        module = importlib.import_module(f"{package.__name__}.{name}")
         found.append(module)
-        if entry.ispkg:
+        if hasattr(module, "__path__"):
             found += import_modules(module)
     return found
+
+
+def module_names(package: ModuleType) -> list[str]:
+    """Names of a package's modules in order, those left out that begin with an underscore."""
+    names = (entry.name for entry in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if not name.startswith("_"))

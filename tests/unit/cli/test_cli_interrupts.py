@@ -36,7 +36,7 @@ sys.exit(main())
         ("numpy", ["--help"]),
         ("partita.cli.arguments", ["devices"]),
         ("partita.core", ["--help"]),
-        ("partita_hetero.cli", ["devices"]),
+        ("partita_hetero.cli", ["--help"]),
         ("pydantic", ["run", "builtin:digits", "-d", "CPU"]),
         ("onnx", ["run", "builtin:digits", "-d", "CPU"]),
         ("onnx_ir", ["run", "builtin:digits", "-d", "CPU"]),
@@ -72,7 +72,7 @@ def start(thread):
     time.sleep({pause})  # the interrupt may come before the main thread goes on
 threading.Thread.start = start
 
-entry.build_parser = lambda: types.SimpleNamespace(
+entry.build_parser = lambda *_: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
 )
 import partita.cli.completion
@@ -100,7 +100,7 @@ def run(args, out):
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     {run}
 
-entry.build_parser = lambda: types.SimpleNamespace(
+entry.build_parser = lambda *_: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
 )
 import partita.cli.completion
@@ -128,7 +128,7 @@ class Field:
 def run(args, out):
     {run}
 
-entry.build_parser = lambda: types.SimpleNamespace(
+entry.build_parser = lambda *_: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
 )
 import partita.cli.completion
@@ -157,7 +157,7 @@ def run(args, out):
     import onnx.onnx_cpp2py_export
     time.sleep(60)
 
-entry.build_parser = lambda: types.SimpleNamespace(
+entry.build_parser = lambda *_: types.SimpleNamespace(
     parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
 )
 import numpy, google.protobuf.message, ml_dtypes, partita.cli.completion
