@@ -64,7 +64,7 @@ class ModelCache:
         try:
             make_private(path.parent)
             write_private(path, key.encode(), blob)  # 64 bytes first, which keeps arrays aligned
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name with a 0 in it is none
             _log.warning("The compiled model is not cached in '%s': %s", self._folder, error)
 
     def _path(self, key: str) -> Path:

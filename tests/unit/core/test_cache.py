@@ -285,9 +285,10 @@ def test_the_cache_reads_no_files_elsewhere(device, tmp_path, where):
         )
 
 
-def test_a_folder_that_cannot_be_made_is_a_warning(device, tmp_path, caplog):
+@pytest.mark.parametrize("name", ["file/cache", "\0"])
+def test_a_folder_that_cannot_be_made_is_a_warning(device, tmp_path, caplog, name):
     (tmp_path / "file").write_text("in the way")
-    second = compile_twice(device, tmp_path / "file" / "cache")
+    second = compile_twice(device, tmp_path / name)
     assert not second.loaded_from_cache
     assert "The compiled model is not cached in" in caplog.text
 
