@@ -160,12 +160,12 @@ class BoundPlan:
 
     @property
     def kept_bytes(self) -> int:
-        """What keeping it costs, roughly: its launches, by each of the ways that they take.
+        """What keeping it costs, roughly: its launches, by each of the ways that they may take.
 
         Memory is shared with other shapes, and the runner counts what was outgrown.
         """
-        ways = len(self._made) + (self._graph is not None and self._graph.is_pending)
-        return _LAUNCH_BYTES * len(self.plan.steps) * max(ways, 1)
+        ways = 1 if self._graph is None else 2
+        return _LAUNCH_BYTES * len(self.plan.steps) * ways
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""

@@ -39,11 +39,6 @@ class CudaGraph:
         self._copied: list[list[Argument]] | None = None  # what the background makes it of
         self._made: CudaCommands | None = None  # there, and nobody's so far
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether the background makes it, or has made it and nobody took it over."""
-        return self._copied is not None
-
     def commands(self, left_out: Set[int]) -> CudaCommands | None:
         """Its commands; ``None`` while programs or graph are not there, or where CUDA refuses.
 
