@@ -12,8 +12,10 @@ from partita.errors import ModelError
 _WORDS = re.compile(r"(\?|-1)|(\d+)|(\d*)\.\.(\d*)")
 """Unknown; a size; two bounds, each of which may be left out."""
 
-_MOST_DIGITS = 19
-"""Of a number of 64 bits."""
+_LARGEST = 2**63 - 1
+"""Models hold sizes as numbers of 64 bits."""
+
+_MOST_DIGITS = len(str(_LARGEST))
 
 _numbers = itertools.count(1)
 
@@ -64,7 +66,7 @@ class Dimension:
                 f"A dimension is a size, two bounds or a text; found {low!r}"
                 f"{'' if high is None else f' and {high!r}'}."
             ) from error
-        if least < -1 or most < -1 or (0 <= most < least):
+        if least < -1 or most < -1 or (0 <= most < least) or max(least, most) > _LARGEST:
             raise ModelError(f"Sizes from {least} to {most} are no bounds of a dimension.")
         self._low, self._high = max(least, 0), most if most >= 0 else None
 
@@ -216,9 +218,7 @@ def _parsed(text: str) -> tuple[int, int | None, Symbol | None]:
         return 0, None, None
     if max(map(len, filter(None, found.groups())), default=0) > _MOST_DIGITS:
         raise ModelError(f"'{text[:_MOST_DIGITS]}...' is no dimension; none has so many digits.")
-    if size:
-        return int(size), int(size), None
-    least, most = int(low or 0), int(high) if high else None
-    if most is not None and most < least:
+    least, most = int(size or low or 0), int(size or high) if size or high else None
+    if max(least, most or 0) > _LARGEST or (most is not None and most < least):
         raise ModelError(f"'{text}' are no bounds of a dimension.")
     return least, most, None

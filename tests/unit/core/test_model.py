@@ -327,6 +327,8 @@ def test_reshape_forgets_what_was_inferred_before():
         ({"z": [1, 4]}, "has no input 'z'; it has 'x'"),
         ({1: [1, 4]}, "has 1 inputs; there is no input 1"),
         ([-2, 4], "'x' cannot have shape [-2, 4]: Sizes from -2 to -2 are no bounds"),
+        ([2**63, 4], "Sizes from 9223372036854775808 to 9223372036854775808 are no bounds"),
+        (["9999999999999999999", 4], "'9999999999999999999' are no bounds of a dimension"),
         ([1.5, 4], "A dimension is a size, two bounds or a text; found 1.5"),
         (["", 4], "'' is no dimension; write '3', '2..5', '2..', '..5', '?' or a symbol"),
         ("ab", "shape [ab] has 1 dimensions"),
