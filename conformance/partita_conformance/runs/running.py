@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ class Isolated:
                 args=(theirs, self._target, self._selection, self._cases),
                 daemon=True,
             )
+            _start_tracker()
             with _interrupts_later():
                 self._worker.start()
             theirs.close()
@@ -170,6 +172,12 @@ class Isolated:
             self._worker.join()
         code: int | None = self._worker.exitcode
         return code
+
+
+def _start_tracker() -> None:
+    """Starts what else a first worker would: Python lets interrupts come again once it is there."""
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from models import model_of, node, value, weight
+from sampling import THOROUGH
 
 import partita
 from partita.cli.commands.new_plugin import write_plugin
@@ -32,12 +33,16 @@ FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async
 FORM += ("threads/*", "memory/*", "faults/*", "random/*/0", "hetero/network/*/0")
 
 
-def conforms(device, plugin, expectations=None):
-    checks = collect(Selection(FORM))
+def conforms(device, plugin, expectations=None, every=3):
+    """The share of the kit's checks of its form that a device passes, and none fails.
+
+    A gate makes the first of so many each; tests in a fresh environment make more.
+    """
+    checks = collect(Selection(FORM))[:: 1 if THOROUGH else every]
     runner = InProcess(Target(device, plugin))
     outcomes = [run_expected(c, runner, expectations or Expectations()) for c in checks]
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
-    return sum(o.status == PASSED for o in outcomes)
+    return sum(o.status == PASSED for o in outcomes) / len(checks)
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_every_block_of_the_page_is_tested_here():
 
 def test_code_of_the_page_is_a_plugin_that_conforms(importable):
     (importable / "page_plugin.py").write_text("\n\n".join(blocks("python")))
-    assert conforms("MYDEV", "page_plugin:MyDevice") > 70
+    assert conforms("MYDEV", "page_plugin:MyDevice") > 0.17
 
 
 def test_a_model_that_is_not_taken_whole_is_told_with_what_to_do(importable):
@@ -107,7 +112,7 @@ def test_template_is_a_plugin_that_conforms(importable):
     assert project["project"]["entry-points"]["partita"] == {"newdev": "partita_newdev.plugin"}
     sys.path.insert(0, str(folder))
     try:
-        assert conforms("NEWDEV", "partita_newdev.plugin:NewdevPlugin") > 75
+        assert conforms("NEWDEV", "partita_newdev.plugin:NewdevPlugin") > 0.18
     finally:
         sys.path.remove(str(folder))
 
@@ -168,7 +173,7 @@ def test_example_plugin_conforms(device, folder, module, plugin, monkeypatch):
     source = (ROOT / "examples" / folder / f"{module}.py").read_text()
     assert len(source.splitlines()) <= 100
     expectations = Expectations.load(ROOT / "examples" / folder / "expectations.toml")
-    assert conforms(device, f"{module}:{plugin}", expectations) > 150
+    assert conforms(device, f"{module}:{plugin}", expectations, every=2) > 0.5
 
 
 def test_examples_mix_with_other_devices(monkeypatch):
