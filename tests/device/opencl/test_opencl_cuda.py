@@ -575,7 +575,7 @@ def test_shapes_are_prepared_for_cuda_alone_once_it_has_the_programs(
 
 @pytest.fixture
 def loading(driven_by_cuda, monkeypatch):
-    """CUDA gets programs in the background as it does, once the event that is returned is set."""
+    """CUDA gets programs in the background as it does, once `allowed` is set; which it got."""
     allowed, loaded = threading.Event(), {}
 
     def load(_, program) -> bool:
@@ -588,7 +588,7 @@ def loading(driven_by_cuda, monkeypatch):
         monkeypatch.setattr(module, "is_loaded", lambda program: id(program) in loaded)
     side = CudaSide(Cuda(HostDriver(), 0), None)
     monkeypatch.setattr(Device.cuda, "load", side.load)
-    yield allowed
+    yield SimpleNamespace(allowed=allowed, loaded=loaded)
     allowed.set()
     _wait_for_background()
 
@@ -611,7 +611,7 @@ def test_graphs_are_made_beside_runs_of_many_shapes_and_requests(loading, monkey
                 x = rng.standard_normal((n, 8)).astype(np.float32)
                 np.testing.assert_allclose(request.infer([x])["y"], wanted(x), 1e-3, 1e-4)
             if visit == 0:
-                loading.set()
+                loading.allowed.set()
             if visit == 1:
                 _wait_for_background()
 
@@ -625,7 +625,7 @@ def test_a_graph_that_was_made_beside_runs_has_the_buffers_that_they_brought(loa
     runner = compiled(chain()).device_model.create_runner()
     for seed in range(6):
         if seed == 4:
-            loading.set()
+            loading.allowed.set()
             _wait_for_background()
         x, y = floats(3, 50, seed=seed), partita.Tensor(np.zeros((3, 50), np.float32))
         runner.run([HostTensor(x)], [y])
@@ -640,9 +640,20 @@ def test_no_graph_is_made_for_a_request_that_is_gone(loading) -> None:
         np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
     del request
     gc.collect()
-    loading.set()
+    loading.allowed.set()
     _wait_for_background()
     assert ThroughOpenCl.made == []
+    assert len(loading.loaded) == 1, "the one that was under way"
+
+
+def test_a_graph_of_a_second_shape_is_made_behind_its_first_run(loading) -> None:
+    loading.allowed.set()
+    request, wanted = request_and_judge()
+    for n, launches in ((3, []), (5, [0]), (5, [1])):
+        x = floats(n, 8)
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+        _wait_for_background()
+        assert [one.launches for one in ThroughOpenCl.made] == launches
 
 
 def test_bound_calls_hand_over_the_same_commands_until_something_else_runs(driven_by_cuda) -> None:
