@@ -13,7 +13,7 @@ import test_broken_devices
 from clean_children import ENDED, Child
 
 OF_THE_PROCESS = ("memory/failures_give_back", "resources/processes_are_waited_for")
-OF_THE_PROCESS += ("resources/arrays_are_let_go", "lives/a_layer*")
+OF_THE_PROCESS += ("resources/arrays_are_let_go", "lives/a_layer")
 
 CHILDREN = """
 import gc, os, threading
