@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sampling import load_profile
+from sampling import is_sampled, load_profile
 
 import partita
 from partita.errors import DeviceUnavailableError
@@ -44,6 +44,14 @@ def pytest_report_header():
         facts = ", ".join(part for part in (info.full_name, info.driver, details) if part)
         lines.append(f"device {info.device}: {facts}")
     return lines + [f"no {name}: {why}" for name, why in core.unavailable_devices.items()]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out combinations of parameters that only thorough runs go through."""
+    left_out = [item for item in items if not is_sampled(item)]
+    if left_out:
+        items[:] = [item for item in items if is_sampled(item)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,6 +61,7 @@ def in_float64(inputs, attrs):
     return y if bias is None else y + bias
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("zeros", ["", "packed", "float"])
 @pytest.mark.parametrize(("bits", "block"), [(2, 16), (2, 64), (4, 32), (4, 16), (8, 16), (8, 64)])
 def test_few_rows(bits, block, zeros):
@@ -80,6 +81,7 @@ def test_many_rows(bits, zeros):
     check_single("MatMulNBits", inputs, attrs, constant=constants(inputs), atol=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize(("depth", "block"), [(100, 32), (40, 16), (24, 16)])
 def test_depths_that_are_no_whole_blocks(rows, depth, block):
@@ -90,6 +92,7 @@ def test_depths_that_are_no_whole_blocks(rows, depth, block):
         np.testing.assert_allclose(found, in_float64(inputs, attrs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("zeros", ["", "float"])
 def test_halves(rows, zeros):

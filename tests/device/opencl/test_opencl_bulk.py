@@ -63,6 +63,7 @@ def kernels(request):
     return [name for info in request.get_profiling_info() for name in info.exec_type.split("+")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(70, 200, 72), (33, 1024, 136), (8, 64, 64), (200, 24, 200)])
 @pytest.mark.parametrize(("precision", "bound"), [("f16", 2e-3), ("bf16", 2e-2)])
 def test_products(sizes, precision, bound):

@@ -10,6 +10,7 @@ from .attention_case import CHUNK, DECODE, FEW, LONG, PROMPT, Case
 from .comparison import TILINGS, compiled, core
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK, FEW, LONG])
 @pytest.mark.parametrize(
     "attributes",

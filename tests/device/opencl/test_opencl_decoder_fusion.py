@@ -62,6 +62,7 @@ class Decoder:
         return [step.how for step in steps if step.how != "copy_box"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 def test_logits(tmp_path, kind, tiling):
@@ -86,6 +87,7 @@ def test_launches_of_a_token(tmp_path):
     assert len(kernels) <= len(layer) * 2 + 4  # and the embedding, the last norm, position, logits
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])
 def test_caches_that_stay_on_the_device(tmp_path, tiling, precision):

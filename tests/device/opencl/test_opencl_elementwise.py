@@ -96,6 +96,7 @@ def test_gelu(approximate):
     check_single("Gelu", [floats(4, 9)], {"approximate": approximate}, opset=20)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
 @pytest.mark.parametrize("op_type", ["Abs", "Neg"])
 def test_unary_on_integers(op_type, dtype):
@@ -125,6 +126,7 @@ def test_binary_on_floats(op_type):
     check_single(op_type, [floats(3, 4, 5), floats(4, 1, seed=1)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"])
 @pytest.mark.parametrize("make", [floats, integers])
 def test_comparisons(op_type, make):
@@ -142,6 +144,7 @@ def test_not():
     check_single("Not", [integers(9) > 0])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div"])
 def test_arithmetic_on_integers(op_type, dtype):
@@ -165,6 +168,7 @@ WRAPPED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 @pytest.mark.parametrize(
     ("row", "number", "wanted"), WRAPPED, ids=[row[0] for row, _, _ in WRAPPED]
@@ -235,6 +239,7 @@ def test_bit_shift(direction):
     check_single("BitShift", [x, bits], {"direction": direction})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 def test_bit_shift_of_signed_numbers(direction, dtype):
@@ -256,6 +261,7 @@ def test_where(dtype):
     check_single("Where", [integers(4, 5, seed=2) > 0, x, y])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("low", "high"), [(-0.5, 0.5), (None, 0.3), (-0.2, None)])
 @pytest.mark.parametrize("constant", [True, False])
 def test_clip(low, high, constant):
@@ -276,6 +282,7 @@ def test_clip_on_integers():
 CASTS = [np.float32, np.int32, np.int64, np.uint8, np.bool_]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("source", CASTS)
 @pytest.mark.parametrize("target", CASTS)
 def test_cast(source, target):

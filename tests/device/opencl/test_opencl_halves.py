@@ -1,5 +1,6 @@
 """Models computed in float16 on device OPENCL, and models of float16, against float32 results."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -227,6 +228,22 @@ def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch)
     assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
 
 
+@pytest.fixture
+def failing_trial(monkeypatch):
+    """A device that seems to have matrix units, whose trials run other code meanwhile."""
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
+
+    @contextmanager
+    def failing(code):
+        start = f"print('{{{{\"ready\": true}}}}')\n{code}"
+        with monkeypatch.context() as patch:
+            patch.setattr(trial_process, "START", start)
+            yield
+
+    return failing
+
+
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("code", "reason"),
@@ -236,13 +253,15 @@ def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch)
         ("import os; os.abort()", "SIGABRT"),
     ],
 )
-def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reason):
-    device = find_device("")
-    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
-    start = f"print('{{{{\"ready\": true}}}}')\n{code}"
-    with monkeypatch.context() as patch:
-        patch.setattr(trial_process, "START", start)
-        assert reason in kernel_trial.objections(device, [Units.MATRIX])[Units.MATRIX]
+def test_how_a_trial_fails_is_told(failing_trial, code, reason):
+    with failing_trial(code):
+        assert reason in kernel_trial.objections(find_device(""), [Units.MATRIX])[Units.MATRIX]
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_trial_that_fails_costs_the_matrix_units_only(failing_trial):
+    with failing_trial("import os; os.abort()"):
+        kernel_trial.objections(find_device(""), [Units.MATRIX])
     model, feeds = residual_network()
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
     assert not built.device_model.tuning.matrix_units

@@ -44,6 +44,7 @@ LONG = ((1, 1, 1, 1, 64), 700, 651, (650,))
 BOUNDED = {"softcap": 2.0, "scale": 0.3, "local_window_size": 4}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("form", "attributes"),
     [(DECODE, {}), (FEW, {"causal": 0}), (CHUNK, BOUNDED), (LONG, {})],

@@ -503,6 +503,7 @@ def test_element_wise_steps_are_refused_where_the_driver_fails_at_them(scripted)
         compiled(model)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize(
     ("op_type", "shapes", "constant"),

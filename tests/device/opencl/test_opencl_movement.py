@@ -113,6 +113,7 @@ def test_slice_by_attributes():
 PADS = [(0, 1, 2, 1, 0, 3), (1, 1, 1, 1, 1, 1), (2, 0, 0, 0, 0, 0)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pads", [*PADS, (-1, 1, 0, 0, -1, 2)])
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 def test_pad(pads, mode):

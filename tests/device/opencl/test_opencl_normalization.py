@@ -111,6 +111,7 @@ def resize(x, attrs, scales=None, sizes=None, roi=None, opset=18, dtype=np.float
     check_single("Resize", inputs, attrs, constant=constant, opset=opset, atol=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("sizes", SIZES)
@@ -119,12 +120,14 @@ def test_resize_by_sizes(transformation, mode, sizes):
     resize(floats(1, 2, 5, 6), attrs, sizes=sizes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", [(1, 1, 2, 2), (1, 1, 0.6, 1.7)])
 def test_resize_by_scales(mode, scales):
     resize(floats(1, 2, 5, 6), {"mode": mode}, scales=scales)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 @pytest.mark.parametrize("transformation", ["half_pixel", "asymmetric", "align_corners"])
 def test_resize_nearest_modes(nearest, transformation):

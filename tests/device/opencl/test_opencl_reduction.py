@@ -17,6 +17,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize(("shape", "attrs"), POOLS)
 def test_pools(op_type, shape, attrs):
@@ -34,6 +35,7 @@ def test_average_pool_that_counts_padding(case):
     check_single("AveragePool", [floats(*shape)], {**attrs, "count_include_pad": 1}, opset=19)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
 @pytest.mark.parametrize("shape", [(2, 5, 7, 9), (1, 3, 100)])
 def test_global_pools(op_type, shape):
@@ -54,6 +56,7 @@ REDUCTIONS = [
 AXES = [(0,), (2,), (-1, 1), (0, 2), (0, 1, 2), (1,)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op_type", REDUCTIONS)
 @pytest.mark.parametrize("axes", AXES)
 def test_reductions(op_type, axes):
@@ -70,12 +73,14 @@ def test_reductions_with_axes_by_attribute(op_type):
     check_single(op_type, [floats(3, 4, 5)], {"axes": [0, -1]}, opset=opset)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("attrs", [{}, {"noop_with_empty_axes": 1}])
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "ReduceL1"])
 def test_reductions_without_axes(op_type, attrs):
     check_single(op_type, [floats(3, 4, 5)], attrs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_reductions_on_integers(op_type, dtype):
@@ -102,6 +107,7 @@ def test_reduction_of_nothing():
     check_single("ReduceSum", [floats(3, 0), int64s(1)], constant=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("last", [0, 1])
@@ -115,6 +121,7 @@ def test_argmax_on_floats():
     check_single("ArgMax", [floats(6, 999)], {"axis": -1})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("opset", [11, 13])

@@ -15,6 +15,7 @@ def tables(rows, size, kind=np.float32):
     return np.cos(angles).astype(kind), np.sin(angles).astype(kind)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("shape", [(2, 3, 4 * 16), (2, 4, 3, 16)])
 @pytest.mark.parametrize("positions", ["each", "first"])

@@ -56,6 +56,7 @@ def check(stored, precision, rows, tilings):
             assert error <= BOUNDS[precision] * np.linalg.norm(exact)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 5, 70])
 @pytest.mark.parametrize("precision", ORDINARY)
 @pytest.mark.parametrize("stored", TYPES)

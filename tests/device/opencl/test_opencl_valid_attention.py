@@ -123,6 +123,7 @@ def scatter(past, update, starts, **attributes):
     return build([node], feeds, ["y"], opset=24), feeds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.int8])
 @pytest.mark.parametrize(
     ("starts", "attributes"),
