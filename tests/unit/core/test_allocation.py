@@ -62,7 +62,8 @@ def test_more_than_there_is_is_a_memory_error():
 
 
 def test_systems_without_private_pages(monkeypatch):
-    monkeypatch.delattr(allocation.mmap, "MAP_PRIVATE", raising=False)
+    for name in ("MAP_PRIVATE", "MADV_HUGEPAGE"):
+        monkeypatch.delattr(allocation.mmap, name, raising=False)
     array = host_zeros((1 << 20,), np.dtype(np.int8)).numpy()
     assert not array.any()
     array[:] = 1
