@@ -93,7 +93,6 @@ def amx_tile(
     wide_a: str | int = planes * TILE_BYTES if packed else 64 if whole else "%low_plane"
     wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
     beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
-    pitch = "64" if packed else "%lda"
     order = schedule(halves, planes)
 
     def load(a: str, b: str, what: Load) -> None:
@@ -103,7 +102,7 @@ def amx_tile(
             for _ in range(part):
                 place = f.at(place, apart)
             place = f.at(place, below) if half else place
-            load_tile(f, A_TILES[half], place, pitch, passes=packed and planes < 3)
+            load_tile(f, A_TILES[half], place, "64" if packed else "%lda", packed and planes < 3)
         else:
             place = f.at(b, 2 * TILE_BYTES * part) if part else b
             place = f.at(place, wide_b) if half else place
@@ -111,6 +110,7 @@ def amx_tile(
 
     def step(_: str, values: list[str]) -> list[str]:
         a, b, ahead, *waiting = values
+        waiting = _fetch_rows(f, waiting[0], apart_y) if packed else waiting
         asked = products = 0
         for done, what in enumerate(order, 1):
             if isinstance(what[0], str):
@@ -134,7 +134,8 @@ def amx_tile(
 
     streams = [("ptr", "%b"), ("ptr", "%ahead")]
     if packed:
-        f.loop("%depth", [("ptr", "%a"), *streams], step)
+        first_y, apart_y = _rows_to_fetch(f)
+        f.loop("%depth", [("ptr", "%a"), *streams, ("ptr", first_y)], step)
     else:
         streams += [("ptr", name) for name in ("%before", "%residual", "%y")] + [("i64", "%late")]
         *places_left, left = f.loop("%ntaps", streams, tap)[2:]
@@ -144,6 +145,29 @@ def amx_tile(
         f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
+
+
+def _rows_to_fetch(f: Function) -> tuple[str, str]:
+    """The first row of the output and the distance to the next; one of the tile if it stays."""
+    stays = f.let("icmp eq ptr %y, null")
+    first = f.let(f"select i1 {stays}, ptr %tile, ptr %y")
+    return first, f.let(f"select i1 {stays}, i64 0, i64 %ldy")
+
+
+def _fetch_rows(f: Function, place: str, apart: str) -> list[str]:
+    """Asks for the lines of the next rows of the output; the place of the row behind them.
+
+    Rows lie apart, and stores would wait for their lines one after another; the products of a step
+    take longer than the lines of two rows. From 16 steps on all of a tile's are there in time.
+    """
+    for _ in range(_ROWS_A_STEP):
+        for line in range(0, 128, 64):
+            f.do(prefetch(f.at(place, line), 3))
+        place = f.at(place, apart)
+    return [place]
+
+
+_ROWS_A_STEP = 2
 
 
 def _rows_at_once(f: Function, end: Finish, turns: int) -> str:
