@@ -57,10 +57,11 @@ ROWS_SHARE = 3 / 4
 """Of the second-level cache, for rows of a thread, which are read again for each column of tiles.
 """
 
-COLUMN_SHARE = 1
+COLUMN_SHARE = 3 / 4
 """Of the first-level cache, for weights of a column, before sums are put aside.
 
-Rows pass by that cache, see `llvm.tiles.amx`; from the next one only one side comes in time.
+Rows pass by that cache, see `llvm.tiles.amx`; from the next one only one side comes in time. The
+rest is for the sums, and for where they go.
 """
 
 GROUP_SHARE = 1 / 4
