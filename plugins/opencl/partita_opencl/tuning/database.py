@@ -86,7 +86,18 @@ def choose(device: str, operation: str, key: str, ranked: Sequence[C]) -> C:
         choice = ranked[min(trial.rank, len(ranked) - 1)]
         trial.taken[operation] = key, choice.name
         return choice
-    name = load_database(device).get(key)
+    return named(measured(device, key), ranked)
+
+
+def measured(device: str, key: str) -> str | None:
+    """The name of the choice that was measured for a product; ``None`` if none was."""
+    return load_database(device).get(key)
+
+
+def named(name: str | None, ranked: Sequence[C]) -> C:
+    """The choice of a name, or the cost model's favourite if none has it any more."""
+    if name is None:
+        return ranked[0]  # to write the names of all takes longer than to rank them
     return next((choice for choice in ranked if choice.name == name), ranked[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from partita_opencl.emitters.movement import transpose
 from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
 from partita_opencl.launches.steps import Counters
 from partita_opencl.launches.work_sizes import Form
-from partita_opencl.tuning.database import choose, is_trying
+from partita_opencl.tuning.database import is_trying, measured, named
 from partita_opencl.tuning.product_tiles import Cut, Tile, ranked, tiles_for
 
 _VECTOR_ROWS = 4
@@ -198,17 +199,27 @@ def chosen_cut(
         rows, columns, depth, batches = map(settled, sizes)
         found = ranked(limits, tiles, rows, columns, depth, batches, unit=unit)
         return k.choose(f"{kind} {(rows, columns, depth, batches)}", found)
-    found = evaluated(_best_cut, k.tuning.device, kind, limits, tuple(tiles), unit, *sizes)
+    found = evaluated(_cut_of_sizes, k.tuning.device, kind, limits, tuple(tiles), unit, *sizes)
     names = ("tile", "tiles", "splits", "per_split")
     return Cut(*(evaluated(getattr, found, name) for name in names))
 
 
-def _best_cut(
-    device: str, kind: str, limits: Limits, tiles: Sequence[Tile], unit: int, *sizes: int
+def _cut_of_sizes(
+    device: str, kind: str, limits: Limits, tiles: tuple[Tile, ...], unit: int, *sizes: int
 ) -> Cut:
-    rows, columns, depth, batches = sizes
-    found = ranked(limits, tiles, rows, columns, depth, batches, unit=unit)
-    return choose(device, "", f"{kind} {sizes}", found)
+    return _best_cut(measured(device, f"{kind} {sizes}"), limits, tiles, unit, sizes)
+
+
+@functools.lru_cache(maxsize=4096)  # most products of a network have the sizes of another one
+def _best_cut(
+    name: str | None,
+    limits: Limits,
+    tiles: tuple[Tile, ...],
+    unit: int,
+    sizes: tuple[int, int, int, int],
+) -> Cut:
+    """The cut that was measured, or else the one that should take the least time."""
+    return named(name, ranked(limits, tiles, *sizes, unit=unit))
 
 
 def handed_over(k: Kit, how: Cut) -> tuple[Argument, ...]:
