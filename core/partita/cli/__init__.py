@@ -1,1 +1,1 @@
-"""The command line: ``partita devices | query | run | benchmark | zoo | demo``."""
+"""The command line: ``partita COMMAND``, with the commands of plugins among them."""
