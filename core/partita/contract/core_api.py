@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class CoreAPI(Protocol):
-    """The interface of Core for plugins that are made of other devices, as HETERO is."""
+    """The interface of Core for plugins that are made of other devices, as HETERO is.
+
+    A device is named as in ``"OPENCL.1"``, or by an alias; ``DeviceNotFoundError`` says that there
+    is none of the name. ``config`` holds properties of one call; ``PropertyError`` says which of
+    them the device does not have or cannot take.
+    """
 
     @property
     def available_devices(self) -> list[str]:
@@ -32,12 +37,21 @@ class CoreAPI(Protocol):
     def query_model(
         self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
     ) -> QueryResult:
-        """Which operations of a model one device supports, and why not the others."""
+        """Which operations of a model one device supports, and why not the others.
+
+        Raises:
+            PluginError: The plugin failed, or answered with something else than verdicts.
+        """
 
     def compile_model(
         self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
     ) -> DeviceModel:
-        """Compiles a model for one device."""
+        """Compiles a model for one device; it is not changed, and must not change later.
+
+        Raises:
+            CompileError: The device failed.
+            PluginError: It answered with something else than a complete ``DeviceModel``.
+        """
 
     def restore_model(
         self,
@@ -46,13 +60,28 @@ class CoreAPI(Protocol):
         config: Mapping[str, Any] | None,
         state: Mapping[str, Any],
     ) -> DeviceModel:
-        """Compiles a model for one device, using the state of an earlier compile."""
+        """Compiles a model for one device, using the state of an earlier compile.
+
+        Args:
+            model: The model that was compiled then; the device may change it.
+            device_name: The device.
+            config: Properties of this compile.
+            state: What ``DeviceModel.export_state`` gave, by the same version of the plugin.
+
+        Raises:
+            CompileError: The device failed.
+            PluginError: It answered with something else than a complete ``DeviceModel``.
+        """
 
     def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
         """A cache key for everything but the model that a device's compiled models depend on."""
 
     def device_info(self, device: str) -> DeviceInfo:
-        """Describes one device."""
+        """Describes one device.
+
+        Raises:
+            DeviceError: Its driver fails to describe it.
+        """
 
     def fingerprint(
         self, device: str, config: Mapping[str, Any] | None = None
@@ -63,10 +92,10 @@ class CoreAPI(Protocol):
         """Whether a device reads tensors in a memory in place."""
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
-        """Copies a tensor to a device's memory."""
+        """Copies a tensor to a device's memory: same shape, element type and elements."""
 
     def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """``nbytes`` of host memory that are fast for a device to copy; ``None`` if all are."""
+        """Host memory that a device copies fast, as ``uint8[nbytes]``; ``None`` if all is."""
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""

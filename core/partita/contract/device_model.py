@@ -158,6 +158,9 @@ class DeviceModel(abc.ABC):
         Its runners read and return tensors whose ``layout`` is the one given here for their port,
         and plain tensors for all other ports; so are the output tensors passed to them. Shapes and
         dtypes of ports do not change.
+
+        Raises:
+            NotImplementedError: By default, since no layouts are listed.
         """
         raise NotImplementedError(f"{type(self).__name__} names layouts and takes none.")
 

@@ -107,7 +107,11 @@ class DevicePlugin(abc.ABC):
 
     @abc.abstractmethod
     def device_info(self, device_id: str) -> DeviceInfo:
-        """(required) Describes one device. ``device_id`` is ``""`` for the default one."""
+        """(required) Describes one device. ``device_id`` is ``""`` for the default one.
+
+        Raises:
+            DeviceError: The driver fails to describe it.
+        """
 
     @abc.abstractmethod
     def query_model(self, model: Model, properties: DeviceProperties) -> QueryResult:
@@ -145,6 +149,9 @@ class DevicePlugin(abc.ABC):
 
         By default Core reads the blob and calls :meth:`restore_model`. ``blob`` may be a file of
         ``CACHE_DIR``, mapped into memory.
+
+        Raises:
+            CompileError: The blob cannot be restored; by default none can.
         """
         from partita.errors import CompileError
 
@@ -181,14 +188,20 @@ class DevicePlugin(abc.ABC):
         return identity_of(package, [self.device_name, info.full_name, info.driver, settings])
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
-        """(optional) Whether runners read tensors in a memory in place (defaults to the host's)."""
+        """(optional) Whether runners read tensors in a memory in place (defaults to the host's).
+
+        Args:
+            memory: The memory's id, as ``DeviceInfo.memory`` and ``Tensor.memory`` have it.
+            device_id: Which of the plugin's devices would read them.
+        """
         return memory == HOST
 
     def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
         """(optional) Copies a tensor to this device's memory (defaults to host memory).
 
         Called for tensors in memory that the device cannot share. The device's runners must accept
-        the result; it stays valid until the caller drops it.
+        the result, which has the tensor's shape, element type and elements, and stays valid until
+        the caller drops it.
         """
         from partita.tensors.tensor import HostTensor
 

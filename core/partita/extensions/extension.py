@@ -92,7 +92,11 @@ class Extension(abc.ABC):
         return [(kind, [dim.size for dim in shape]) for kind, shape in found[: len(node.outputs)]]
 
     def bind(self, node: ir.Node) -> Kernel:
-        """:meth:`kernel`, which is believed nothing: what it returns is checked."""
+        """:meth:`kernel`, which is believed nothing: what it returns is checked.
+
+        A call of it raises ``InferError`` where it fails, or returns too few outputs or others than
+        its rule tells.
+        """
         kernel, output_count = self.kernel(node), len(node.outputs)
         due = [(value.name, numpy_dtype(value.dtype), value.shape) for value in node.outputs]
         what = f"{self}, which computes operation '{node.name}',"

@@ -180,7 +180,11 @@ class Builder:
         return self._folding
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
-        """A new intermediate tensor with arbitrary content; its memory is planned by liveness."""
+        """A new intermediate tensor with arbitrary content; its memory is planned by liveness.
+
+        Raises:
+            OperandError: A size is negative, or all of them are more than any memory.
+        """
         dims = tuple(map(integer, shape))
         kind = np.dtype(dtype)
         if any(n < 0 for n in dims):
@@ -199,7 +203,11 @@ class Builder:
         return Operand(dims, kind, new_array(dims, kind))
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
-        """The same memory with other dimensions; no step, no copy. A constant stays one."""
+        """The same memory with other dimensions; no step, no copy. A constant stays one.
+
+        Raises:
+            OperandError: The dimensions have another number of elements.
+        """
         dims = tuple(map(integer, shape))
         if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise OperandError(
@@ -338,7 +346,14 @@ class Builder:
         work: int | None = None,
         exec_type: str = "numpy",
     ) -> None:
-        """Records ``fn(*args)``, run once on the calling thread; for BLAS and rare operators."""
+        """Records ``fn(*args)``, run once on the calling thread; for BLAS and rare operators.
+
+        Args:
+            fn: Writes into its output arguments, which are arrays as for :meth:`call`.
+            args: Its arguments.
+            work: Elementary operations, where that is more than the bytes of all arrays.
+            exec_type: What profiles say computes it.
+        """
         self._record(fn, args, False, work, exec_type)
 
     def dynamic(

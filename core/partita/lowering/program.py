@@ -126,7 +126,11 @@ class Elements:
             self._array = array
 
     def array(self) -> Array:
-        """The elements, made or read back if nobody has them; they are the caller's alone then."""
+        """The elements, made or read back if nobody has them; they are the caller's alone then.
+
+        Raises:
+            ValueError: They were released and cannot be had again.
+        """
         array, again = self._array, self._again
         if array is not None:
             return array

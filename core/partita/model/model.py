@@ -96,7 +96,11 @@ class Model(ModelSurface):
         return from_metadata(self.ir.metadata_props, *names)
 
     def input(self, key: Any = None) -> Port:
-        """The input for an index, name or port; the key may be omitted if there is one."""
+        """The input for an index, name or port; the key may be omitted if there is one.
+
+        Raises:
+            ModelError: There is none, or several and no key; the message lists them.
+        """
         try:
             return find_port(self.inputs, key, f"Model '{self.name}'")
         except ModelError as error:
@@ -115,7 +119,11 @@ class Model(ModelSurface):
         )
 
     def output(self, key: Any = None) -> Port:
-        """The output for an index, name or port; the key may be omitted if there is one."""
+        """The output for an index, name or port; the key may be omitted if there is one.
+
+        Raises:
+            ModelError: There is none, or several and no key; the message lists them.
+        """
         return find_port(self.outputs, key, f"Model '{self.name}'")
 
     @property

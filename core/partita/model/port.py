@@ -57,7 +57,16 @@ class Port:
 
     @staticmethod
     def of(index: int, value: ir.Value, is_input: bool) -> Port:
-        """The port of a graph's input or output."""
+        """The port of a graph's input or output.
+
+        Args:
+            index: Its place among the inputs or the outputs.
+            value: The graph's value.
+            is_input: Whether it is an input.
+
+        Raises:
+            ModelFormatError: What the model notes on its names and sizes is damaged.
+        """
         import onnx_ir as ir
 
         name, notes = value.name or "", value.metadata_props

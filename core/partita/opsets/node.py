@@ -224,7 +224,12 @@ class Node(Arithmetic["Node"]):
             output.element_type, output.partial_shape = new.element_type, new.partial_shape
 
     def replace_input(self, index: int, source: Output[Node]) -> None:
-        """Makes an input read something else, as :meth:`Input.replace_source_output`."""
+        """Makes an input read something else, as :meth:`Input.replace_source_output`.
+
+        Raises:
+            ModelError: The source is computed from this node, or does not fit it; nothing is
+                changed.
+        """
         if self in _ordered([source.node]):
             raise ModelError(
                 f"Input {index} of {self!r} cannot read {source!r}, which is computed from it."

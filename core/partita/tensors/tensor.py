@@ -277,7 +277,11 @@ class HostTensor(Tensor):
 
 
 def tensor_from_file(path: str | os.PathLike[str]) -> Tensor:
-    """A tensor of a file's bytes."""
+    """A tensor of a file's bytes, ``uint8[size of the file]``.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     return HostTensor(np.fromfile(path, np.uint8))
 
 
