@@ -11,7 +11,7 @@ import numpy as np
 from partita.errors import ModelFormatError
 from partita.frontends.openvino_ir.document import Layer, Network
 from partita.frontends.openvino_ir.weights import element_type
-from partita.frontends.operation_site import OperationSite
+from partita.frontends.operation_site import FULL, OperationSite, entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,19 +27,10 @@ Step = Callable[
 TRANSLATORS: dict[str, Translator] = {}
 """Layer type to what makes ONNX operations of it."""
 
-FULL = np.iinfo(np.int64).max
-"""As the end of a slice: up to the end of the axis."""
-
 
 def translates(*types: str) -> Callable[[Translator], Translator]:
     """Enters a translator into the table; it returns the value of each output port."""
-
-    def enter(translator: Translator) -> Translator:
-        for kind in types:
-            TRANSLATORS[kind] = translator
-        return translator
-
-    return enter
+    return entered_in(TRANSLATORS, types)
 
 
 class Scope(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from partita.errors import ModelFormatError
-from partita.frontends.operation_site import OperationSite
+from partita.frontends.operation_site import OperationSite, entered_in
 from partita.frontends.tflite import weights
 from partita.frontends.tflite.document import Document, Operator, Quantization, Tensor
 
@@ -29,9 +29,6 @@ COMPLEX_TRANSLATORS: dict[str, Translator] = {}
 ONNX has none: their values are floats with one more axis of two, real and imaginary parts.
 """
 
-FULL = np.iinfo(np.int64).max
-"""As the end of a slice: up to the end of the axis."""
-
 _FEW = 64
 """Elements of constants that are reshaped here, and that may list sizes or axes."""
 
@@ -40,23 +37,12 @@ _FLOATS = (0, 1, 10, 18)
 
 def translates(*codes: str) -> Callable[[Translator], Translator]:
     """Enters a translator into the table; it returns the value of each output."""
-
-    def enter(translator: Translator) -> Translator:
-        for code in codes:
-            TRANSLATORS[code] = translator
-        return translator
-
-    return enter
+    return entered_in(TRANSLATORS, codes)
 
 
 def translates_complex(*codes: str) -> Callable[[Translator], Translator]:
     """The same, of operators that read or make complex numbers."""
-
-    def enter(translator: Translator) -> Translator:
-        COMPLEX_TRANSLATORS.update(dict.fromkeys(codes, translator))
-        return translator
-
-    return enter
+    return entered_in(COMPLEX_TRANSLATORS, codes)
 
 
 def has_complex(operator: Operator, tensors: Sequence[Tensor]) -> bool:

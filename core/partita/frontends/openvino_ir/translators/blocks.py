@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partita.frontends.openvino_ir.translator import FULL, Site, translates
+from partita.frontends.openvino_ir.translator import Site, translates
+from partita.frontends.operation_site import FULL
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.frontends.openvino_ir.document import Layer, Network
-from partita.frontends.openvino_ir.translator import FULL, Scope, Site, translates
+from partita.frontends.openvino_ir.translator import Scope, Site, translates
+from partita.frontends.operation_site import FULL
 
 if TYPE_CHECKING:
     import onnx_ir as ir

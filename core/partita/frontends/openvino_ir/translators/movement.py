@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partita.frontends.openvino_ir.translator import FULL, Site, translates
+from partita.frontends.openvino_ir.translator import Site, translates
 from partita.frontends.openvino_ir.translators.blocks import blocks_from_depth, blocks_to_depth
+from partita.frontends.operation_site import FULL
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -10,6 +10,7 @@ import numpy as np
 from partita.errors import ModelError
 from partita.frontends.openvino_ir.weights import Array, type_name
 from partita.frontends.openvino_ir.writer.document import Dims, Document, Output, refuse
+from partita.frontends.operation_site import entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,13 +23,7 @@ WRITERS: dict[str, Writer] = {}
 
 def writes(*op_types: str) -> Callable[[Writer], Writer]:
     """Enters a writer into the table; it returns the port of each output."""
-
-    def enter(writer: Writer) -> Writer:
-        for op_type in op_types:
-            WRITERS[op_type] = writer
-        return writer
-
-    return enter
+    return entered_in(WRITERS, op_types)
 
 
 class Site:

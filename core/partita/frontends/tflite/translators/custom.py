@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.frontends.tflite.translator import FULL, Site, translates
+from partita.frontends.operation_site import FULL
+from partita.frontends.tflite.translator import Site, translates
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from partita.frontends.operation_site import FULL
 from partita.frontends.tflite.axis_order import inverse
-from partita.frontends.tflite.translator import FULL, Site, translates
+from partita.frontends.tflite.translator import Site, translates
 
 if TYPE_CHECKING:
     import onnx_ir as ir
