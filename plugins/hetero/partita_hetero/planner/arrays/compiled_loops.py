@@ -9,6 +9,7 @@ import numba
 from numba.extending import register_jitable
 
 from partita.storage.numba_cache import keep_compiled
+from partita_hetero.planner.arrays.problem_arrays import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +30,17 @@ def loop_part(function: F) -> F:
     Of a loop of its own numba would make what takes all arrays out of Python's objects, too.
     """
     return register_jitable(error_model="numpy")(function)
+
+
+@loop_part
+def copy_row(target: Array, source: Array) -> None:
+    """Writes a one-dimensional array into another of its length.
+
+    ``target[:] = source`` would bring numba's text of an error about their shapes: with the text
+    and what makes it of numbers, two seconds of compilation.
+    """
+    for i in range(len(source)):
+        target[i] = source[i]
 
 
 def inlined(function: F) -> F:

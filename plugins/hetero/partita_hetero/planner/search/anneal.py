@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
+from partita_hetero.planner.arrays.compiled_loops import copy_row, jit, loop_part
 from partita_hetero.planner.arrays.flow_time import parallel_us
 from partita_hetero.planner.arrays.loads import device_loads, move
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
@@ -200,7 +200,7 @@ def _steps_parallel(
             value = after
             if value < lowest - 1e-9:
                 lowest = value
-                best[:] = place
+                copy_row(best, place)
             continue
         for i in range(number - 1, -1, -1):
             unit = changed[i]
@@ -261,7 +261,7 @@ def _steps_loads(
             value = after
             if value < lowest - 1e-9:
                 lowest = value
-                best[:] = place
+                copy_row(best, place)
             continue
         for i in range(number - 1, -1, -1):
             move(arrays, place, load, used, readers, changed[i], old[i])

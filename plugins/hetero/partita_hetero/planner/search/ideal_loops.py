@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import inlined, jit, loop_part
+from partita_hetero.planner.arrays.compiled_loops import copy_row, inlined, jit, loop_part
 from partita_hetero.planner.arrays.problem_arrays import Array
 
 UNDECIDED, BEFORE, INSIDE, OUTSIDE = 0, 1, 2, 3
@@ -144,7 +144,7 @@ def expand(
     for row in range(first, last):
         if source.value[row] >= extension.below:
             continue
-        key[:] = source.words[row]
+        copy_row(key, source.words[row])
         positions[0].load = positions[0].sure = extension.launch
         _begin(tables, positions, key)
         if not _add_pieces(tables, extension, positions, key, source.value[row], row, target):
@@ -231,7 +231,7 @@ def _number_of(words: Array, table: Array, count: Array, key: Array) -> int:
     if number < 0 and count[0] < len(words):
         number = count[0]
         count[0] += 1
-        words[number] = key
+        copy_row(words[number], key)
         table[slot] = number
     return int(number)
 
