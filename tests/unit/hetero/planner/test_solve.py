@@ -20,6 +20,7 @@ from partita_hetero.planner.arrays import compiled_loops
 from partita_hetero.planner.arrays.problem_arrays import flatten
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
+from partita_hetero.planner.search import anneal
 from partita_hetero.planner.search import incumbent as searching
 from partita_hetero.planner.search.anneal import anneal_parallel
 from partita_hetero.planner.search.list_scheduling import list_schedules
@@ -65,7 +66,10 @@ def hard_to_search():
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_search_without_a_time_limit_finds_the_same_on_a_busy_machine(objective, request):
+def test_a_search_without_a_time_limit_finds_the_same_on_a_busy_machine(
+    objective, request, monkeypatch
+):
+    monkeypatch.setattr(anneal, "MOVES_OF_UNIT", 1_000)  # at all temperatures
     problem = hard_to_search()
     with patch.object(searching, "FEW", 0):
         plan = solve(problem, objective, math.inf)
