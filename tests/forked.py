@@ -64,8 +64,25 @@ def afresh(device, config):
     return np.array(compiled({"x": x()})[0])
 
 
+def fork_while_others_compile(device, config):
+    """Forks in the middle of what is imported and compiled first; the child does the same."""
+    thread = threading.Thread(target=afresh, args=(device, config))
+    thread.start()
+    time.sleep(0.1)
+    child = os.fork()
+    if not child:
+        signal.alarm(SECONDS)
+        afresh(device, config)
+        os._exit(0)
+    ended_well(child)
+    thread.join()
+
+
 def main(way, device, config):
     """Computes, does what `way` says, and computes again."""
+    if way == "fork while others compile":
+        fork_while_others_compile(device, config)
+        return
     core = partita.Core()
     compiled = core.compile_model(model(), device, config)
     request = compiled.create_infer_request()

@@ -19,6 +19,7 @@ from partita.printable import shown
 from partita.properties.values import Config, check_name, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 from partita.system.gc_pause import few_collections
+from partita.system.threads.fork_order import forks_wait
 from partita.version import __version__
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Core:
 
     # ---------------------------------------------------------------------- models
 
+    @forks_wait()
     @few_collections()
     def read_model(
         self,
@@ -163,6 +165,7 @@ class Core:
             self._devices.extensions = Extensions()
         self._devices.extensions.add(extension)
 
+    @forks_wait()
     @few_collections()
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it supports; affinities in the model are ignored.
@@ -183,6 +186,7 @@ class Core:
         plugin, properties = self._devices.target(device_name, config)
         return query_with(plugin, properties, self.read_model(model))
 
+    @forks_wait()
     @few_collections()  # one for all: where it ends, what was made is gone through
     def compile_model(
         self,
@@ -234,6 +238,7 @@ class Core:
                 error.lines += (f"Put another device behind it: '{several}'.",)
             raise
 
+    @forks_wait()
     @few_collections()
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Imports a model that ``CompiledModel.export_model`` wrote: bytes, a stream or a tensor.

@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).parents[1] / "forked.py"
 WAYS = [
     "fork",
     "fork while others compute",
+    "fork while others compile",
     "exit while others compute",
     "exit while requests run",
     "spawn",
@@ -41,7 +42,7 @@ def test_cpu(way):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("way", WAYS[:3])
+@pytest.mark.parametrize("way", [*WAYS[:2], WAYS[3]])
 def test_portable_kernels_whose_products_are_numpys(way):
     done = run(way, "CPU", "portable")
     assert (done.returncode, done.stderr) == (0, "")

@@ -28,6 +28,7 @@ from partita.errors import (
     raised_as,
 )
 from partita.suggestions import guess
+from partita.system.threads.fork_order import forks_wait
 
 _log = logging.getLogger(__name__)
 
@@ -320,6 +321,7 @@ class Registry:
 
     # ------------------------------------------------------------------- discovery
 
+    @forks_wait()
     def _discover(self) -> None:
         disabled = disabled_plugins()
         for found in plugin_entries():

@@ -31,6 +31,7 @@ from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
+from partita.system.threads.fork_order import forks_wait
 from partita.tensors.layout import MemoryLayout
 
 _log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Specializer:
             CompileError: The graph cannot be compiled for these inputs.
         """
         key = self.key(specs, value_of)
-        with self._lock:
+        with forks_wait(), self._lock:
             found = self.programs.get(key)
             if found is not None:
                 return found

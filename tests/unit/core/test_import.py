@@ -15,7 +15,6 @@ from partita.properties.deferred import deferred_properties
 from partita_reference.plugin import ReferencePlugin
 
 HEAVY = [
-    "concurrent.futures",
     "google.protobuf",
     "llvmlite",
     "ml_dtypes",

@@ -1,5 +1,8 @@
 """Threads that work for one thread end soon when that one is interrupted."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -114,3 +117,45 @@ def test_an_interrupt_does_not_wait_for_a_thread_that_does_not_look():
     assert computing.running()
     end.set()
     assert computing.result() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_waits_for_what_others_compile_and_not_for_whom_its_thread_works():
+    code = """
+import os, threading
+from partita.system.threads import fork_order, joint_work
+
+def fork():
+    child = os.fork()
+    if not child:
+        os._exit(ended.is_set())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+ended, begun = threading.Event(), threading.Event()
+
+def compile():
+    with fork_order.forks_wait():
+        begun.set()
+        ended.wait(0.5)
+        ended.set()
+
+with fork_order.forks_wait(), joint_work.workers(1) as pool:
+    print(fork(), pool.submit(fork).result())
+
+def both(barrier):
+    with fork_order.forks_wait():
+        barrier.wait()
+        fork()
+
+barrier = threading.Barrier(2)
+pair = [threading.Thread(target=both, args=(barrier,)) for _ in range(2)]
+for thread in pair:
+    thread.start()
+for thread in pair:
+    thread.join()
+threading.Thread(target=compile).start()
+begun.wait()
+print(fork())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.stdout, done.stderr) == ("0 0\n1\n", "")

@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from weakref import WeakSet
 
+from partita.system.threads import fork_order
+
 Action = Callable[[], object]
 """Ends a wait in another thread; it waits for nothing itself, and raises nothing."""
 
@@ -135,8 +137,13 @@ def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
         count: How many threads.
         name: Prefix of their names.
     """
-    work = JointWork()
-    pool = _Pool(count, name, initializer=work.join)
+    work, owner = JointWork(), fork_order.owner()
+
+    def begin() -> None:
+        work.join()
+        fork_order.work_for(owner)
+
+    pool = _Pool(count, name, initializer=begin)
 
     def give_up() -> None:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from partita.system.threads.fork_order import around_forks
 
 Array = np.ndarray[Any, Any]
 
@@ -79,12 +80,7 @@ def _in_child() -> None:
     gate.__init__()  # type: ignore[misc]  # its lock may be another thread's, which is not here
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: gate.close(),
-        after_in_parent=lambda: gate.open(),
-        after_in_child=_in_child,
-    )
+around_forks(gate.close, gate.open, _in_child)
 
 
 def use_threads(count: int) -> None:
