@@ -159,3 +159,21 @@ print(fork())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert (done.stdout, done.stderr) == ("0 0\n1\n", "")
+
+
+def test_work_is_done_though_the_main_thread_has_ended():
+    """Python waits for other threads then, whose models are compiled as before."""
+    code = """
+import threading
+from partita.system.threads import joint_work
+
+def work():
+    threading.main_thread().join()
+    with joint_work.workers(2) as pool:
+        failing = pool.submit(int, "x")
+        print(list(pool.map(abs, [-1, -2])), type(failing.exception()).__name__)
+
+threading.Thread(target=work).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[1, 2] ValueError\n", "")

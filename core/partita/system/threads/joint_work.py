@@ -10,6 +10,7 @@ thread of other work asks for is given up with that.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -116,8 +117,11 @@ class _Pool(ThreadPoolExecutor):
         super().__init__(*args, **kwargs)
         self._futures: WeakSet[Future[Any]] = WeakSet()
 
-    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(*args, **kwargs)
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not threading.main_thread().is_alive():
+            # No pool takes anything then, though threads that Python waits for still work.
+            return _done_here(functools.partial(function, *args, **kwargs))
+        future = super().submit(function, *args, **kwargs)
         self._futures.add(future)
         return future
 
@@ -126,9 +130,21 @@ class _Pool(ThreadPoolExecutor):
         return [future for future in self._futures if not future.cancelled()]
 
 
+def _done_here(function: Callable[[], Any]) -> Future[Any]:
+    """What a function returns or raises, called by this thread."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001  # who asks for the result raises it
+        future.set_exception(error)
+    return future
+
+
 @contextlib.contextmanager
 def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
     """Threads that work for this one until the block ends; what interrupts it, they give up.
+
+    Once the main thread has ended, this one does the work as it is handed over.
 
     Any other error waits for what was handed to them, as at the end of any pool. Threads that do
     not come to give up within a second, as in a kernel of minutes, end behind the block.
