@@ -60,6 +60,7 @@ def check(mixture, x, logits, weights=None, judged=False, tolerance=1e-5):
         np.testing.assert_allclose(got, expected, rtol=0, atol=most)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "identity"])
 @pytest.mark.parametrize("normalized", [0, 1])
 def test_floats(activation, normalized):
@@ -75,6 +76,7 @@ def test_a_factor_of_its_own(activation):
     check(mixture, *mixture.tokens(7))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bits", [0, 8])
 @pytest.mark.parametrize("fusion", [1, 2, 0])
 def test_swiglu(bits, fusion):

@@ -64,6 +64,7 @@ def strides(shape, last):
     return (outer * inner * size, *(steps if last else steps[::-1]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("level", "arithmetic"), COMPUTED)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("last", [False, True])

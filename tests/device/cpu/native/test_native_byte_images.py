@@ -116,6 +116,7 @@ def level(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("channels", [32, 20, 3])
 def test_a_residual_network(level, dtype, channels):

@@ -16,6 +16,7 @@ from partita_cpu.nhwc.transpose import transpose_planes
 LEVELS = list(available())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 300])
 @pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63)])

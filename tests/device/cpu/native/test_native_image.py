@@ -170,6 +170,7 @@ def test_distances_that_no_instruction_holds(kind, target, reason):
         aarch64_relocations.with_distance(0, kind, 0, target)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", module.PARTS)
 def test_kernels_for_arm_become_images(part):
     """Once for levels whose kernels are the same."""

@@ -211,6 +211,7 @@ def test_tiles_add_up_the_slices_under_a_window(level, kernel):
         assert len(products) == expected.shape[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strides", [[1, 1, 1], [1, 2, 2], [2, 3, 1]])
 @pytest.mark.parametrize(("channels", "dilation"), [(3, 1), (3, 2), (16, 1), (32, 1)])
 @pytest.mark.parametrize("arithmetic", ["exact", "default", "bf16"])
