@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partita.deferred import deferred_attributes
-from partita.system.threads import fork_order as _fork_order  # noqa: F401  # forks wait from now on
 from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -99,8 +99,8 @@ class Core:
 
     # ---------------------------------------------------------------------- models
 
-    @forks_wait()
     @few_collections()
+    @forks_wait
     def read_model(
         self,
         model: Any,
@@ -165,8 +165,8 @@ class Core:
             self._devices.extensions = Extensions()
         self._devices.extensions.add(extension)
 
-    @forks_wait()
     @few_collections()
+    @forks_wait
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it supports; affinities in the model are ignored.
 
@@ -186,8 +186,8 @@ class Core:
         plugin, properties = self._devices.target(device_name, config)
         return query_with(plugin, properties, self.read_model(model))
 
-    @forks_wait()
     @few_collections()  # one for all: where it ends, what was made is gone through
+    @forks_wait
     def compile_model(
         self,
         model: Any,
@@ -238,8 +238,8 @@ class Core:
                 error.lines += (f"Put another device behind it: '{several}'.",)
             raise
 
-    @forks_wait()
     @few_collections()
+    @forks_wait
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Imports a model that ``CompiledModel.export_model`` wrote: bytes, a stream or a tensor.
 

@@ -321,7 +321,7 @@ class Registry:
 
     # ------------------------------------------------------------------- discovery
 
-    @forks_wait()
+    @forks_wait
     def _discover(self) -> None:
         disabled = disabled_plugins()
         for found in plugin_entries():

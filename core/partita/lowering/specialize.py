@@ -110,6 +110,7 @@ class Specializer:
                 )
             return self._plain
 
+    @forks_wait
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         """The program for inputs of these shapes and types.
 
@@ -121,7 +122,7 @@ class Specializer:
             CompileError: The graph cannot be compiled for these inputs.
         """
         key = self.key(specs, value_of)
-        with forks_wait(), self._lock:
+        with self._lock:
             found = self.programs.get(key)
             if found is not None:
                 return found

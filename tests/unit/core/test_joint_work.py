@@ -133,20 +133,23 @@ def fork():
 
 ended, begun = threading.Event(), threading.Event()
 
+@fork_order.forks_wait
 def compile():
-    with fork_order.forks_wait():
-        begun.set()
-        ended.wait(0.5)
-        ended.set()
+    begun.set()
+    ended.wait(0.5)
+    ended.set()
 
-with fork_order.forks_wait(), joint_work.workers(1) as pool:
-    print(fork(), pool.submit(fork).result())
+@fork_order.forks_wait
+def fork_twice():
+    with joint_work.workers(1) as pool:
+        print(fork(), pool.submit(fork).result())
 
+@fork_order.forks_wait
 def both(barrier):
-    with fork_order.forks_wait():
-        barrier.wait()
-        fork()
+    barrier.wait()
+    fork()
 
+fork_twice()
 barrier = threading.Barrier(2)
 pair = [threading.Thread(target=both, args=(barrier,)) for _ in range(2)]
 for thread in pair:
