@@ -66,8 +66,9 @@ def build_parser(word: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    if word.replace("-", "_") in module_names(commands):
-        modules = [importlib.import_module(f"{commands.__name__}.{word.replace('-', '_')}")]
+    name = word.replace("-", "_")
+    if name in module_names(commands):
+        modules = [importlib.import_module(f"{commands.__name__}.{name}")]
     else:
         modules = [*import_modules(commands), *map(importlib.import_module, command_modules())]
     for module in modules:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -49,9 +49,8 @@ def work_for(thread: int) -> None:
 
 
 def forks_wait(function: F) -> F:
-    """Decorates what no other thread's fork comes into, for a minute at most."""
-    if isinstance(function, FunctionType):
-        _waited_for.add(function.__code__)
+    """Decorates a function that no other thread's fork comes into, for a minute at most."""
+    _waited_for.add(function.__code__)
     return function
 
 
