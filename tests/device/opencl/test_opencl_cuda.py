@@ -633,6 +633,23 @@ def test_a_graph_that_was_made_beside_runs_has_the_buffers_that_they_brought(loa
     assert [(one.launches, one.uploaded) for one in ThroughOpenCl.made] == [(2, 1)]
 
 
+def test_runs_go_through_opencl_where_no_thread_can_load_programs(
+    loading, monkeypatch, caplog
+) -> None:
+    def refuse(*_) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_device.BACKGROUND, "submit", refuse)
+        runner = compiled(chain()).device_model.create_runner()
+        for seed in range(3):
+            x = floats(3, 50, seed=seed)
+            (found,) = runner.run([HostTensor(x)])
+            np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+    assert not ThroughOpenCl.made
+    assert "can't start new thread" in caplog.text
+
+
 def test_no_graph_is_made_for_a_request_that_is_gone(loading) -> None:
     request, wanted = request_and_judge()
     for n in (3, 5, 7):

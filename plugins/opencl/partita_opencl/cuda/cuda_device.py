@@ -67,8 +67,12 @@ class CudaSide:
             then: A weak reference to what is called, and must not raise, when all are there;
                 nothing more is loaded once that is gone, nor when the process ends.
         """
-        if threading.main_thread().is_alive():
+        if not threading.main_thread().is_alive():
+            return
+        try:
             BACKGROUND.submit(self._load, list(programs), then)
+        except RuntimeError as error:  # the run that asks for it has gone well
+            _log.warning("OpenCL launches kernels that CUDA could: %s", error)
 
     def write(self, buffer: Any, array: Array, start: int = 0) -> bool:
         """Copies a contiguous array's bytes into a buffer; ``False`` if CUDA does not have it.
