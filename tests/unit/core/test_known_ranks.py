@@ -74,3 +74,21 @@ def test_a_claim_that_fits_is_kept():
 def test_sizes_that_are_no_rank_are_none():
     model = model_of("g (float[6] x, int64[999999999] s) => (float[n] y) { y = Reshape(x, s) }", 13)
     assert partita.Core().read_model(model).outputs[0].shape == ("n",)
+
+
+def test_sizes_that_are_computed_tell_shapes_in_bodies_too():
+    """Before opset 14 onnx's inference says nothing of such a Reshape."""
+    text = """g (float[a, 6] x, bool c) => (float[p, q, r] y, z) {
+        s = Shape(x)
+        at = Constant <value_ints = [0]> ()
+        rest = Constant <value_ints = [2, 3]> ()
+        first = Gather(s, at)
+        all = Concat <axis = 0> (first, rest)
+        y = Reshape(x, all)
+        z = If (c) <
+            then_branch = t () => (t0) { t0 = Reshape(x, all) },
+            else_branch = e () => (e0) { e0 = Abs(y) }
+        >
+    }"""
+    model = partita.Core().read_model(model_of(text, 13))
+    assert [port.shape for port in model.outputs] == [("a", 2, 3), ("a", 2, 3)]

@@ -27,6 +27,12 @@ _WINDOWS = (
     *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"),
 )
 
+_TELLS_RANKS = 14
+"""The opset from which on inference says something of a Reshape whose sizes are computed."""
+
+_YOUNGER = "partita.younger"
+"""The domain of functions that compute by a younger opset than their model."""
+
 _MOST = (1 << 31) - 1
 """A size that no tensor has."""
 
@@ -46,14 +52,17 @@ class ModelWriter:
     """Writes the operations of a model, and of their bodies, for inference alone.
 
     Args:
-        graph: The main graph. Inputs are added to it that operations in bodies may read as well.
+        model: Its opsets are known. Inputs that operations in bodies may read as well are added to
+            its graph, and functions to itself.
         doubts_sizes: What bodies claim of sizes in numbers only was true of other inputs; ranks
             are believed.
     """
 
-    def __init__(self, graph: onnx.GraphProto, *, doubts_sizes: bool) -> None:
-        self._main = graph
+    def __init__(self, model: onnx.ModelProto, *, doubts_sizes: bool) -> None:
+        self._model, self._main = model, model.graph
         self._doubts_sizes = doubts_sizes
+        versions = {opset.domain: opset.version for opset in model.opset_import}
+        self._is_mute = versions.get("", _TELLS_RANKS) < _TELLS_RANKS
 
     def add(self, node: ir.Node) -> None:
         """Adds an operation, or others that tell its shapes."""
@@ -62,6 +71,21 @@ class ModelWriter:
     def source(self, name: str, element_type: int, dims: Sequence[Dim]) -> str:
         """Adds an input of the model that tells a type and sizes; its name, which is not taken."""
         return add_source(self._main, name, element_type, dims)
+
+    def reshape(self, graph: onnx.GraphProto, node: ir.Node) -> None:
+        """Adds a Reshape, or a call of one that tells a rank by the length of computed sizes."""
+        self.as_it_is(graph, node)
+        sizes = node.inputs[1] if len(node.inputs) > 1 else None
+        if not self._is_mute or sizes is None or sizes.const_value is not None:
+            return
+        graph.node[-1].domain = _YOUNGER
+        if not any(opset.domain == _YOUNGER for opset in self._model.opset_import):
+            self._model.opset_import.add(domain=_YOUNGER, version=1)
+            function = self._model.functions.add(domain=_YOUNGER, name="Reshape")
+            function.input.extend(["data", "shape"])
+            function.output.append("reshaped")
+            function.opset_import.add(version=_TELLS_RANKS)
+            function.node.add(op_type="Reshape", input=function.input, output=function.output)
 
     def _add(self, graph: onnx.GraphProto, node: ir.Node) -> None:
         names = _STAND_INS if node.domain == _MICROSOFT else {} if node.domain else _OF_ONNX
@@ -277,6 +301,7 @@ _OF_ONNX: dict[str, Callable[[ModelWriter, onnx.GraphProto, ir.Node], None]] = {
     "GroupNormalization": _like_first,
     "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
+    "Reshape": ModelWriter.reshape,
     "SimplifiedLayerNormalization": _typed_by_scale,
     "STFT": _one_sided,
 }

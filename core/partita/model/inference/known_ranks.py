@@ -1,8 +1,7 @@
-"""Ranks that the length of a row of sizes tells, whatever sizes it holds.
+"""Ranks that the length of a row of axes tells, whatever axes it holds.
 
-Until opset 13 onnx's inference says nothing of a Reshape whose sizes are computed, and of other
-operators it still says nothing where axes are. What a file claims of such values would be believed,
-even that there are two dimensions where three sizes are given.
+Onnx's inference says nothing of operators whose axes are computed. What a file claims of such
+values would be believed, even that there are two dimensions where another one was added to two.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ def _rank(node: onnx.NodeProto, dims: Mapping[str, Sequence[int]]) -> int | None
     x, row = (dims.get(name) for name in node.input[:2])
     length = row[0] if row is not None and len(row) == 1 and 0 <= row[0] <= MOST_RANK else None
     match node.op_type:
-        case "Reshape":
-            return length
         case "Unsqueeze" if x is not None and length is not None:
             return len(x) + length
         case op_type if op_type.startswith("Reduce") and x is not None:

@@ -306,7 +306,7 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
             else:
                 tensor.CopyFrom(held)
             tensor.name = name
-    writer = ModelWriter(graph, doubts_sizes=not _has_fixed_inputs(ir_model))
+    writer = ModelWriter(proto, doubts_sizes=not _has_fixed_inputs(ir_model))
     for node in ir_model.graph:
         writer.add(node)
     for value in ir_model.graph.outputs:
