@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
 
 FULL = np.iinfo(np.int64).max
 """As the end of a slice: up to the end of the axis."""
-
-_T = TypeVar("_T")
-
-
-def entered_in(table: dict[str, _T], keys: Iterable[str]) -> Callable[[_T], _T]:
-    """A decorator that enters a translator into a table, for each kind of operator it is for."""
-
-    def enter(translator: _T) -> _T:
-        table.update(dict.fromkeys(keys, translator))
-        return translator
-
-    return enter
 
 
 class OperationSite(ABC):

@@ -11,7 +11,8 @@ import numpy as np
 from partita.errors import ModelFormatError
 from partita.frontends.openvino_ir.document import Layer, Network
 from partita.frontends.openvino_ir.weights import element_type
-from partita.frontends.operation_site import FULL, OperationSite, entered_in
+from partita.frontends.operation_site import FULL, OperationSite
+from partita.function_table import entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +31,7 @@ TRANSLATORS: dict[str, Translator] = {}
 
 def translates(*types: str) -> Callable[[Translator], Translator]:
     """Enters a translator into the table; it returns the value of each output port."""
-    return entered_in(TRANSLATORS, types)
+    return entered_in(TRANSLATORS, *types)
 
 
 class Scope(Protocol):

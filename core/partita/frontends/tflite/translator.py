@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from partita.errors import ModelFormatError
-from partita.frontends.operation_site import OperationSite, entered_in
+from partita.frontends.operation_site import OperationSite
 from partita.frontends.tflite import weights
 from partita.frontends.tflite.document import Document, Operator, Quantization, Tensor
+from partita.function_table import entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,12 +38,12 @@ _FLOATS = (0, 1, 10, 18)
 
 def translates(*codes: str) -> Callable[[Translator], Translator]:
     """Enters a translator into the table; it returns the value of each output."""
-    return entered_in(TRANSLATORS, codes)
+    return entered_in(TRANSLATORS, *codes)
 
 
 def translates_complex(*codes: str) -> Callable[[Translator], Translator]:
     """The same, of operators that read or make complex numbers."""
-    return entered_in(COMPLEX_TRANSLATORS, codes)
+    return entered_in(COMPLEX_TRANSLATORS, *codes)
 
 
 def has_complex(operator: Operator, tensors: Sequence[Tensor]) -> bool:

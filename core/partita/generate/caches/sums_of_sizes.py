@@ -6,11 +6,14 @@ how it changes with the total, whatever both are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from partita.function_table import entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -83,13 +86,7 @@ def computed(node: ir.Node, operands: Sequence[Sums | None]) -> Sums | None:
 
 _RULES: dict[str, Rule] = {}
 
-
-def _rule(*op_types: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(op_types, rule))
-        return rule
-
-    return register
+_rule = functools.partial(entered_in, _RULES)
 
 
 def numbers_of(these: Sums | None) -> list[int] | None:

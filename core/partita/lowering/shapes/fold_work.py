@@ -6,6 +6,7 @@ named here reads its inputs once and writes its results once.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
+from partita.function_table import entered_in
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.windows import resolve
 from partita.lowering.graph import Node
@@ -87,12 +89,7 @@ def _turns(node: Node, operands: Any, results: int) -> float:
     return results
 
 
-def _estimate(*op_types: str) -> Callable[[Estimate], Estimate]:
-    def register(estimate: Estimate) -> Estimate:
-        _ESTIMATES.update(dict.fromkeys(op_types, estimate))
-        return estimate
-
-    return register
+_estimate = functools.partial(entered_in, _ESTIMATES)
 
 
 @_estimate("MatMul", "MatMulInteger", "QLinearMatMul")

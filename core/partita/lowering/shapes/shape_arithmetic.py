@@ -10,12 +10,14 @@ Arrays of objects hold sizes that stand for others (:mod:`partita.lowering.shape
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.program import Array, Operand
 from partita.lowering.shapes.symbolic_size import Size
@@ -62,12 +64,7 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
     return result if result is None or result.size <= MOST_ELEMENTS else None
 
 
-def _rule(*op_types: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(op_types, rule))
-        return rule
-
-    return register
+_rule = functools.partial(entered_in, _RULES)
 
 
 def _axes(node: Node, arrays: Sequence[Any]) -> list[int] | None:

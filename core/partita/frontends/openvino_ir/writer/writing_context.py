@@ -10,7 +10,7 @@ import numpy as np
 from partita.errors import ModelError
 from partita.frontends.openvino_ir.weights import Array, type_name
 from partita.frontends.openvino_ir.writer.document import Dims, Document, Output, refuse
-from partita.frontends.operation_site import entered_in
+from partita.function_table import entered_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,7 +23,7 @@ WRITERS: dict[str, Writer] = {}
 
 def writes(*op_types: str) -> Callable[[Writer], Writer]:
     """Enters a writer into the table; it returns the port of each output."""
-    return entered_in(WRITERS, op_types)
+    return entered_in(WRITERS, *op_types)
 
 
 class Site:

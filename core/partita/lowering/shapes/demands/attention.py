@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
-from partita.lowering.shapes.demands.demand import Demand, Shape, Shapes, demands_in, is_of_shape
+from partita.lowering.shapes.demands.demand import Demand, Shape, Shapes, is_of_shape
 from partita.tensors.cache_rows import is_quantized, row_bytes
 
 ATTENTION_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(ATTENTION_DEMANDS)
+_demand = functools.partial(entered_in, ATTENTION_DEMANDS)
 
 
 def _given(name: str, shape: Shape | None, rank: int) -> Shape:

@@ -19,19 +19,6 @@ Demand = Callable[[Node, Shapes], Iterable[str]]
 """Yields what does not fit, the worst first."""
 
 
-def demands_in(table: dict[str, Demand]) -> Callable[..., Callable[[Demand], Demand]]:
-    """A decorator that puts a demand into a table, for the kinds of operators that it names."""
-
-    def of(*kinds: str) -> Callable[[Demand], Demand]:
-        def register(demand: Demand) -> Demand:
-            table.update(dict.fromkeys(kinds, demand))
-            return demand
-
-        return register
-
-    return of
-
-
 def is_of_shape(name: str, shape: Shape | None, *allowed: Shape) -> Iterable[str]:
     """A fault unless an input has one of these shapes, or is left out."""
     if shape is not None and shape not in allowed:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
-from partita.lowering.shapes.demands.demand import Demand, Shapes, demands_in, first_of, holds
+from partita.lowering.shapes.demands.demand import Demand, Shapes, first_of, holds
 
 FOURIER_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(FOURIER_DEMANDS)
+_demand = functools.partial(entered_in, FOURIER_DEMANDS)
 
 
 @_demand("DFT")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
-from partita.lowering.shapes.demands.demand import Demand, Shape, Shapes, demands_in, is_of_shape
+from partita.lowering.shapes.demands.demand import Demand, Shape, Shapes, is_of_shape
 from partita.lowering.shapes.mixture_layers import Layer, layers_of
 
 MIXTURE_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(MIXTURE_DEMANDS)
+_demand = functools.partial(entered_in, MIXTURE_DEMANDS)
 
 
 @_demand("com.microsoft::MoE", "com.microsoft::QMoE")

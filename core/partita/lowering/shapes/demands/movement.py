@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shapes,
-    demands_in,
     first_of,
     holds,
     is_of_shape,
@@ -19,7 +20,7 @@ from partita.lowering.shapes.demands.demand import (
 MOVEMENT_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(MOVEMENT_DEMANDS)
+_demand = functools.partial(entered_in, MOVEMENT_DEMANDS)
 
 
 @_demand("Transpose", "partita::Transpose")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shapes,
-    demands_in,
     first_of,
     holds,
     pair_of,
@@ -17,7 +18,7 @@ from partita.lowering.shapes.demands.demand import (
 NORMALIZATION_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(NORMALIZATION_DEMANDS)
+_demand = functools.partial(entered_in, NORMALIZATION_DEMANDS)
 
 
 @_demand("BatchNormalization")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shapes,
-    demands_in,
     first_of,
     holds,
     is_of_shape,
@@ -21,7 +22,7 @@ from partita.lowering.shapes.demands.windows import weight_faults, window_faults
 QUANTIZED_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(QUANTIZED_DEMANDS)
+_demand = functools.partial(entered_in, QUANTIZED_DEMANDS)
 
 
 @_demand("QuantizeLinear", "DequantizeLinear")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shapes,
-    demands_in,
     holds,
     is_of_shape,
     pair_of,
@@ -18,7 +19,7 @@ from partita.lowering.shapes.demands.demand import (
 QUANTIZED_WEIGHTS_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(QUANTIZED_WEIGHTS_DEMANDS)
+_demand = functools.partial(entered_in, QUANTIZED_WEIGHTS_DEMANDS)
 
 
 @_demand("com.microsoft::MatMulNBits")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shapes,
-    demands_in,
     holds,
     is_of_shape,
     pair_of,
@@ -17,7 +18,7 @@ from partita.lowering.shapes.demands.demand import (
 RECURRENT_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(RECURRENT_DEMANDS)
+_demand = functools.partial(entered_in, RECURRENT_DEMANDS)
 
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import (
     Demand,
     Shape,
     Shapes,
-    demands_in,
     first_of,
     holds,
     is_of_shape,
@@ -19,7 +20,7 @@ from partita.lowering.shapes.demands.demand import (
 WINDOW_DEMANDS: dict[str, Demand] = {}
 """By operator."""
 
-_demand = demands_in(WINDOW_DEMANDS)
+_demand = functools.partial(entered_in, WINDOW_DEMANDS)
 
 
 def window_faults(node: Node, rank: int, *, kernel: bool = False) -> Iterable[str]:

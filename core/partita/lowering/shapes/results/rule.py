@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 
@@ -31,22 +32,12 @@ class ResultRules:
         self.several: dict[str, RuleOfSeveral] = {}
 
     def shape(self, *kinds: str) -> Callable[[Rule], Rule]:
-        """Registers a function that tells the shape of the one output of these operators."""
-
-        def register(rule: Rule) -> Rule:
-            self.shapes.update(dict.fromkeys(kinds, rule))
-            return rule
-
-        return register
+        """Enters a function that tells the shape of the one output of these operators."""
+        return entered_in(self.shapes, *kinds)
 
     def outputs(self, *kinds: str) -> Callable[[RuleOfSeveral], RuleOfSeveral]:
-        """Registers a function that makes stand-ins for all outputs of these operators."""
-
-        def register(rule: RuleOfSeveral) -> RuleOfSeveral:
-            self.several.update(dict.fromkeys(kinds, rule))
-            return rule
-
-        return register
+        """Enters a function that makes stand-ins for all outputs of these operators."""
+        return entered_in(self.several, *kinds)
 
 
 def elements_of(operand: Operand | None) -> list[int] | None:
