@@ -11,6 +11,7 @@ from partita_cpu.gemm.product_records import Epilogue, InputScaling
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_scale, call_window
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.nhwc.window_walk import pixels_at_once, taps_across, taps_down, window_geometry
 from partita_cpu.scalar.activations import ActivationFields, activate_floats
 
 CONVOLVE = 0
@@ -79,57 +80,38 @@ def slide(
         tid: This thread.
         nt: All threads; they share the output's rows.
     """
-    table, kind, kernels = window.table, window.kind, window.kernels
-    height, width = table[1], table[2]
-    down, across = table[4], table[5]
-    sh, sw, dh, dw = table[7], table[8], table[10], table[11]
-    top, left = table[13], table[14]
-    oh, ow = table[16], table[17]
+    kind, kernels, over = window.kind, window.kernels, window_geometry(window.table)
     unit, tap_bytes = x.itemsize, 4 * channels.number
     pixel_bytes, y_bytes = unit * channels.x_pitch, unit * channels.y_pitch
-    row_bytes = pixel_bytes * width
+    row_bytes = pixel_bytes * over.width
     source = address(x) + unit * channels.x_first
     target = address(y) + unit * channels.y_first
     factor, bound = np.float32(epilogue.low), np.float32(epilogue.high)
-    # Between these columns all taps lie within the image.
-    inner = min(-(-left // sw), ow)
-    inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
-    rows = y.size // (ow * channels.y_pitch)
+    rows = y.size // (over.columns * channels.y_pitch)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        image = row // oh
-        start = row % oh * sh - top
-        first = min(max(0, -(start // dh)), down)
-        last = max(min(down, (height - 1 - start) // dh + 1), first)
-        line = image * height + start + first * dh
+        first, last, line = taps_down(over, row)
         column = 0
-        while column < ow:
-            place = column * sw - left
-            begin, end, pixels = 0, across, 1
-            if inner <= column < inner_end:
-                for n in (2, 4, 8):
-                    if column + n <= inner_end:
-                        pixels = n
-            else:
-                begin = min(max(0, -(place // dw)), across)
-                end = max(min(across, (width - 1 - place) // dw + 1), begin)
+        while column < over.columns:
+            begin, end, pixel = taps_across(over, column)
+            pixels = pixels_at_once(over, column)
             if kind == MEAN:
-                count = window.counts_down[row % oh] * window.counts_across[column]
+                count = window.counts_down[row % over.rows] * window.counts_across[column]
                 factor = np.float32(1) / np.float32(count)
-            tap = first * across + begin
+            tap = first * over.across + begin
             call_window(
                 kernels[pixels],
                 (
-                    source + line * row_bytes + (place + begin * dw) * pixel_bytes,
-                    dh * row_bytes,
-                    dw * pixel_bytes,
-                    sw * pixel_bytes,
+                    source + line * row_bytes + pixel * pixel_bytes,
+                    over.dilation_down * row_bytes,
+                    over.dilation_across * pixel_bytes,
+                    over.stride_across * pixel_bytes,
                     last - first if end > begin else 0,
                     end - begin,
                     address(window.w) + tap * tap_bytes,
-                    across * tap_bytes,
+                    over.across * tap_bytes,
                     channels.number,
                     address(window.bias),
-                    target + (row * ow + column) * y_bytes,
+                    target + (row * over.columns + column) * y_bytes,
                     y_bytes,
                     factor,
                     bound,
@@ -138,7 +120,8 @@ def slide(
             )
             column += pixels
         if epilogue.code:
-            _activate_row(target + row * ow * y_bytes, ow, y_bytes, channels, epilogue)
+            to = target + row * over.columns * y_bytes
+            _activate_row(to, over.columns, y_bytes, channels, epilogue)
 
 
 @loop

@@ -14,6 +14,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.nhwc.window_walk import pixels_at_once, taps_across, taps_down, window_geometry
 
 LOW, HIGH, CHANNELS = 0, 1, 2
 """Places in the numbers that `slide_bytes` takes."""
@@ -61,53 +62,34 @@ def slide_bytes(
         nt: All threads; they share the output's rows.
     """
     w, bias, factors, x_zero, y_zero = taps
-    height, width = table[1], table[2]
-    down, across = table[4], table[5]
-    sh, sw, dh, dw = table[7], table[8], table[10], table[11]
-    top, left = table[13], table[14]
-    oh, ow = table[16], table[17]
-    channels = numbers[CHANNELS]
-    row_bytes = channels * width
+    over, channels = window_geometry(table), numbers[CHANNELS]
+    row_bytes = channels * over.width
     level = np.int64(y_zero[0])
     zero = np.float32(x_zero[0])
     low, high = np.float32(numbers[LOW] - level), np.float32(numbers[HIGH] - level)
-    # Between these columns all taps lie within the image.
-    inner = min(-(-left // sw), ow)
-    inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
-    rows = y.size // (ow * channels)
+    rows = y.size // (over.columns * channels)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        image = row // oh
-        start = row % oh * sh - top
-        first = min(max(0, -(start // dh)), down)
-        last = max(min(down, (height - 1 - start) // dh + 1), first)
-        line = image * height + start + first * dh
+        first, last, line = taps_down(over, row)
         column = 0
-        while column < ow:
-            place = column * sw - left
-            begin, end, pixels = 0, across, 1
-            if inner <= column < inner_end:
-                for n in (2, 4, 8):
-                    if column + n <= inner_end:
-                        pixels = n
-            else:
-                begin = min(max(0, -(place // dw)), across)
-                end = max(min(across, (width - 1 - place) // dw + 1), begin)
-            tap = first * across + begin
+        while column < over.columns:
+            begin, end, pixel = taps_across(over, column)
+            pixels = pixels_at_once(over, column)
+            tap = first * over.across + begin
             call_depthwise_bytes(
                 kernels[pixels],
                 (
-                    address(x) + line * row_bytes + (place + begin * dw) * channels,
-                    dh * row_bytes,
-                    dw * channels,
-                    sw * channels,
+                    address(x) + line * row_bytes + pixel * channels,
+                    over.dilation_down * row_bytes,
+                    over.dilation_across * channels,
+                    over.stride_across * channels,
                     last - first if end > begin else 0,
                     end - begin,
                     address(w) + tap * 4 * channels,
-                    across * 4 * channels,
+                    over.across * 4 * channels,
                     channels,
                     address(bias),
                     address(factors),
-                    address(y) + (row * ow + column) * channels,
+                    address(y) + (row * over.columns + column) * channels,
                     channels,
                     zero,
                     low,
@@ -126,33 +108,20 @@ def largest_bytes(
 
     `kernel` is the address of one that finds them for neighbouring pixels, or 0.
     """
-    height, width = table[1], table[2]
-    down, across = table[4], table[5]
-    sh, sw, dh, dw = table[7], table[8], table[10], table[11]
-    top, left = table[13], table[14]
-    oh, ow = table[16], table[17]
-    # Between these columns all taps lie within the image.
-    inner = min(-(-left // sw), ow)
-    inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
-    rows = y.size // (ow * channels)
+    over = window_geometry(table)
+    tap_down, tap_across = over.dilation_down * over.width, over.dilation_across
+    rows = y.size // (over.columns * channels)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        image, start = row // oh, row % oh * sh - top
-        first = min(max(0, -(start // dh)), down)
-        last = max(min(down, (height - 1 - start) // dh + 1), first)
-        line = image * height + start + first * dh
+        first, last, line = taps_down(over, row)
         column = 0
-        while column < ow:
-            place = column * sw - left
-            begin, end, pixels = 0, across, 1
-            if inner <= column < inner_end:
-                pixels = inner_end - column
-            else:
-                begin = min(max(0, -(place // dw)), across)
-                end = max(min(across, (width - 1 - place) // dw + 1), begin)
-            at = (line * width + place + begin * dw) * channels
-            to = (row * ow + column) * channels
+        while column < over.columns:
+            begin, end, pixel = taps_across(over, column)
+            at = (line * over.width + pixel) * channels
+            to = (row * over.columns + column) * channels
             if kernel:
-                steps = dh * width * channels, dw * channels, sw * channels
+                inner = over.inner <= column < over.inner_end
+                pixels = over.inner_end - column if inner else 1
+                steps = tap_down * channels, tap_across * channels, over.stride_across * channels
                 taps = last - first, end - begin, channels
                 call_largest_bytes(
                     kernel, (address(x) + at, *steps, *taps, address(y) + to, pixels)
@@ -163,7 +132,7 @@ def largest_bytes(
             target[:] = lowest
             for a in range(last - first):
                 for b in range(end - begin):
-                    tap = at + (a * dh * width + b * dw) * channels
+                    tap = at + (a * tap_down + b * tap_across) * channels
                     source = x[tap : tap + channels]
                     for i in range(target.size):
                         target[i] = max(target[i], source[i])
