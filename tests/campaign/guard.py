@@ -107,7 +107,7 @@ def guard_opencl():
     """Puts device OPENCL's buffers at guard pages, where its kernels work in host memory."""
     from partita_opencl.device import buffer_pool, device
     from partita_opencl.device.host_memory import buffer_over
-    from partita_opencl.runtime import request_buffers
+    from partita_opencl.runtime.binding import request_buffers
 
     class GuardedPool(buffer_pool.BufferPool):
         """Makes each buffer anew, over memory beside an unreadable page."""

@@ -27,7 +27,8 @@ from partita_opencl.cuda.shared_memory import CudaMemory, SharedMemory, address_
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.run_turns import Turns
-from partita_opencl.runtime import bound_plan, cuda_graph, execution_plan, runner
+from partita_opencl.runtime import cuda_graph, execution_plan, runner
+from partita_opencl.runtime.binding import bound_plan
 from partita_opencl.runtime.commands import CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.driver_loops import DriverKernel
 from partita_opencl.runtime.shared_kernels import SharedKernels

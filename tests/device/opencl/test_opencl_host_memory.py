@@ -18,8 +18,8 @@ from partita_opencl.device import host_buffers, host_memory
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.host_buffers import HostBuffers, page_locked
 from partita_opencl.device.host_memory import works_in_host_memory
+from partita_opencl.runtime.binding.request_buffers import RequestBuffers
 from partita_opencl.runtime.launch_batch import KernelSequence
-from partita_opencl.runtime.request_buffers import RequestBuffers
 
 from .comparison import build, compiled, core, floats
 

@@ -10,7 +10,8 @@ from partita.errors import DeviceMemoryError
 from partita.lowering import specialize
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import program_cache
-from partita_opencl.runtime import bound_plan, device_model, request_buffers, runner
+from partita_opencl.runtime import device_model, runner
+from partita_opencl.runtime.binding import bound_plan, request_buffers
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N, 8] x) => (float[N, 8] y) {

@@ -23,11 +23,11 @@ from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.launches.steps import REPORTS
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
-from partita_opencl.runtime.bound_call import OpenClBoundCall
-from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
+from partita_opencl.runtime.binding.bound_call import OpenClBoundCall
+from partita_opencl.runtime.binding.bound_plan import BoundPlan, StalledError
+from partita_opencl.runtime.binding.request_buffers import RequestBuffers, grown
 from partita_opencl.runtime.commands import RequestQueue
 from partita_opencl.runtime.execution_plan import Plan
-from partita_opencl.runtime.request_buffers import RequestBuffers, grown
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 

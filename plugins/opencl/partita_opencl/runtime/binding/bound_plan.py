@@ -25,6 +25,7 @@ from partita_opencl.launches.steps import (
     Counters,
     TensorMapBuffer,
 )
+from partita_opencl.runtime.binding.request_buffers import RequestBuffers
 from partita_opencl.runtime.commands import (
     Commands,
     CudaCommands,
@@ -34,7 +35,6 @@ from partita_opencl.runtime.commands import (
 )
 from partita_opencl.runtime.cuda_graph import CudaGraph
 from partita_opencl.runtime.execution_plan import Plan
-from partita_opencl.runtime.request_buffers import RequestBuffers
 from partita_opencl.runtime.shared_kernels import SharedKernels
 
 _LAUNCH_BYTES = 1024
