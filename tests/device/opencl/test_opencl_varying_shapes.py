@@ -11,7 +11,7 @@ from partita.lowering import specialize
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.drivers import program_cache
 from partita_opencl.runtime import device_model, runner
-from partita_opencl.runtime.binding import bound_plan, request_buffers
+from partita_opencl.runtime.binding import request_buffers, tensor_binding
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N, 8] x) => (float[N, 8] y) {
@@ -60,7 +60,7 @@ def test_shapes_seen_before_are_neither_planned_nor_bound_again_when_buffers_gro
 def test_inputs_come_from_the_host_and_the_device_in_turns(monkeypatch):
     """Kernels of a shape are told where its tensors are when they are elsewhere, and only then."""
     monkeypatch.setitem(vars(find_device("")), "shares_host", False)
-    bound = counted(monkeypatch, bound_plan.BoundPlan, "_bind_outputs")
+    bound = counted(monkeypatch, tensor_binding.TensorBinding, "_bind_outputs")
     request, wanted = request_and_judge()
     rng = np.random.default_rng(2)
     for on_device in (False, False, False, True, False, True, True, False):

@@ -10,7 +10,8 @@ from partita.errors import InferError
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.drivers.fork_guard import refuse_after_fork
-from partita_opencl.runtime.binding.bound_plan import BoundPlan, BoundTensors, StalledError
+from partita_opencl.runtime.binding.bound_plan import BoundPlan, StalledError
+from partita_opencl.runtime.binding.tensor_binding import BoundTensors
 from partita_opencl.runtime.commands import RequestQueue
 from partita_opencl.runtime.execution_plan import Plan
 
