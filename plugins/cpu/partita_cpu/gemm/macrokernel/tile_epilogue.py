@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita_cpu.gemm.product_records import Column, Epilogue, Panel, PanelContext, ProductAddresses
+from partita_cpu.gemm.tile_activation import TileSums, activate_sums
 from partita_cpu.gemm.tile_fields import TILE_COLUMNS
 from partita_cpu.gemm.tile_kernels import (
     ACTIVATE,
@@ -17,7 +18,6 @@ from partita_cpu.gemm.tile_kernels import (
 )
 from partita_cpu.jit.intrinsics.address_call import (
     call_activate,
-    call_activate_floats,
     call_activate_narrow,
     call_epilogue,
 )
@@ -47,7 +47,8 @@ def finish_rows(
 ) -> None:
     """Finishes a tile of sums; its rows that lie between image rows are dropped."""
     kernel, activate = context.kernels[EPILOGUE], context.kernels[ACTIVATE]
-    narrow = context.kernels[ACTIVATE_NARROW]
+    narrow, activate_floats = context.kernels[ACTIVATE_NARROW], context.kernels[ACTIVATE_FLOATS]
+    finish_floats = context.kernels[EPILOGUE_F32]
     bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     columns, outputs = context.p[TILE_COLUMNS], panel.pixel_bytes
@@ -66,7 +67,8 @@ def finish_rows(
             elif narrow and not other:
                 call_activate_narrow(narrow, (count, piece, column.bias, to, outputs, column.exist))
             else:
-                _activate_piece(piece, count, other, panel, column, context, epilogue)
+                sums = (piece, count, columns, column.exist, column.bias, other, outputs)
+                activate_sums(TileSums(*sums), finish_floats, activate_floats, epilogue)
                 rest = (panel.zeros, 0, to, outputs, column.exist, lowest, highest, 0)
                 call_epilogue(kernel, (count, piece, *rest))
         done += run
@@ -74,28 +76,3 @@ def finish_rows(
         if pixel == panel.pitch:
             pixel = 0
             line += 1
-
-
-@loop
-def _activate_piece(
-    piece: int,
-    count: int,
-    residual: int,
-    panel: Panel,
-    column: Column,
-    context: PanelContext,
-    epilogue: Epilogue,
-) -> None:
-    """Adds bias and residual to rows of a tile, and applies the activation where they lie."""
-    kernel, columns = context.kernels[EPILOGUE_F32], context.p[TILE_COLUMNS]
-    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    # Residuals lie as y does, so they are added row by row.
-    together = 1 if epilogue.has_residual else count
-    for r in range(0, count, together):
-        at = piece + 4 * r * columns
-        beside = residual + r * panel.pixel_bytes if epilogue.has_residual else 0
-        rest = (column.bias, beside, at, 4 * columns, column.exist, lowest, highest, 0)
-        call_epilogue(kernel, (together, at, *rest))
-    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
-    work = piece, count * columns, epilogue.code, alpha, beta
-    call_activate_floats(context.kernels[ACTIVATE_FLOATS], work)

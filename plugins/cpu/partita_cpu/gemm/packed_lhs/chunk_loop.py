@@ -22,12 +22,12 @@ from partita_cpu.gemm.packed_lhs.table import (
     TILE,
 )
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
+from partita_cpu.gemm.tile_activation import TileSums, activate_in_place, activate_sums
 from partita_cpu.gemm.tile_fields import STEP, TILE_BYTES
 from partita_cpu.gemm.tile_kernels import ACTIVATE_FLOATS, EPILOGUE, NARROW
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
-    call_activate_floats,
     call_epilogue,
     call_pack_tile,
     call_tile,
@@ -166,15 +166,8 @@ def _activate_tile(
     place = t * COLUMNS * outputs + block * COLUMNS
     bias = address(arrays.bias) + 4 * block * COLUMNS
     other = address(arrays.residual) + 4 * place if epilogue.has_residual else 0
-    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    # Residuals lie as y does, so they are added row by row.
-    together = 1 if epilogue.has_residual else rows
-    for r in range(0, rows, together):
-        at = tile + 4 * r * COLUMNS
-        beside = other + 4 * r * outputs if epilogue.has_residual else 0
-        rest = (bias, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
-        call_epilogue(kernels[EPILOGUE], (together, at, *rest))
-    _activate(tile, rows, kernels, epilogue)
+    sums = TileSums(tile, rows, COLUMNS, exist, bias, other, 4 * outputs)
+    activate_sums(sums, kernels[EPILOGUE], kernels[ACTIVATE_FLOATS], epilogue)
     floats = floats_at(tile, TILE_BYTES // 4)
     for r in range(rows):
         done = floats[r * COLUMNS : r * COLUMNS + exist]
@@ -190,7 +183,7 @@ def _lay_result(
     rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
     exist = min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
     if epilogue.code:
-        _activate(tile, rows, kernels, epilogue)
+        activate_in_place(tile, rows * COLUMNS, kernels[ACTIVATE_FLOATS], epilogue)
     steps, size = p[BLOCKS], p[PLANES] * TILE
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(out) + 2 * halves * steps * size, halves * steps)
@@ -200,14 +193,6 @@ def _lay_result(
         source = tile + 4 * half * HALF * COLUMNS
         to = address(out) + 2 * place * size
         sizes[place] = call_pack_tile(kernels[NARROW], (source, 4 * COLUMNS, there, exist, to))
-
-
-@loop(inline=True)
-def _activate(tile: int, rows: int, kernels: Array, epilogue: Epilogue) -> None:
-    """Applies the activation to rows of a tile."""
-    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
-    work = tile, rows * COLUMNS, epilogue.code, alpha, beta
-    call_activate_floats(kernels[ACTIVATE_FLOATS], work)
 
 
 @loop(inline=True)
