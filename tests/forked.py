@@ -14,6 +14,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 import partita
+from partita_cpu.jit import disk_cache
 
 SHAPE = [1, 8, 32, 32]
 SECONDS = 300
@@ -78,10 +79,38 @@ def fork_while_others_compile(device, config):
     thread.join()
 
 
+def fork_while_others_load_kernels(device, config):
+    """Forks while a first run, of sizes that no compile knew, loads what computes it."""
+    port, result = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["n"]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Atan", ["x"], ["y"])], "g", [port], [result])
+    opset = [helper.make_opsetid("", 17)]
+    source = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    compiled = partita.Core().compile_model(source, device, config)
+    loads, read = threading.Event(), disk_cache.read
+
+    def slow_read(*place):
+        loads.set()
+        time.sleep(0.3)
+        return read(*place)
+
+    disk_cache.read = slow_read
+    thread = threading.Thread(target=compiled, args=({"x": np.ones(7)},))
+    thread.start()
+    assert loads.wait(SECONDS)
+    child = os.fork()
+    if not child:
+        signal.alarm(SECONDS)
+        np.testing.assert_allclose(compiled({"x": np.ones(7)})[0], np.pi / 4)
+        os._exit(0)
+    ended_well(child)
+    thread.join()
+
+
 def main(way, device, config):
     """Computes, does what `way` says, and computes again."""
     if way == "fork while others compile":
         fork_while_others_compile(device, config)
+        fork_while_others_load_kernels(device, config)
         return
     core = partita.Core()
     compiled = core.compile_model(model(), device, config)

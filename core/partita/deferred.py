@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_FORK_ORDER = "partita.system.threads.fork_order"
+
 
 def deferred_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package some of whose names come from modules imported on demand.
@@ -20,6 +22,7 @@ def deferred_attributes(package: str, modules: Mapping[str, str]) -> Callable[[s
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        importlib.import_module(_FORK_ORDER)  # first: forks wait for what follows
         place, _, original = modules[name].partition(":")
         module = importlib.import_module(place)
         value = module if original == "*" else getattr(module, original or name)

@@ -18,6 +18,7 @@ import numpy as np
 
 from partita.errors import InferError
 from partita.lowering.program import flattened
+from partita.system.threads.fork_order import forks_wait
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.code_hash import (
     extent,
@@ -68,11 +69,15 @@ def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
     if kinds is None:
         return None
     found = kernel.entries.get(kinds, _UNKNOWN)
-    if found is _UNKNOWN:
-        with _lock:
-            found = kernel.entries.get(kinds, _UNKNOWN)
-            if found is _UNKNOWN:
-                found = kernel.entries[kinds] = _entry(kernel, kinds)
+    return _load_entry(kernel, kinds) if found is _UNKNOWN else found
+
+
+@forks_wait
+def _load_entry(kernel: KernelDefinition, kinds: Kinds) -> Entry | None:
+    with _lock:
+        found = kernel.entries.get(kinds, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = kernel.entries[kinds] = _entry(kernel, kinds)
     return found  # type: ignore[no-any-return]  # kernels do not know what it is
 
 
@@ -199,6 +204,7 @@ def _address(kernel: KernelDefinition, kinds: Kinds) -> int | None:
     return address
 
 
+@forks_wait
 def unit_address(kernel: Any) -> int:
     """Where a kernel is that is compiled apart, for calls by address; compiles it if need be."""
     with _lock:

@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Operand, Program
 from partita.progress import Advance, progress
+from partita.system.threads.fork_order import forks_wait
 from partita_cpu.jit import compile_pool
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
@@ -55,6 +56,7 @@ def _known(program: Program) -> list[Entry | None] | None:
     return entries
 
 
+@forks_wait
 def _load(program: Program) -> None:
     ready = entry_of if available() else callable_of
     steps = [step for step in program.steps if step.shares]
