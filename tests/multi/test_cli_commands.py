@@ -461,6 +461,7 @@ def test_a_file_that_is_no_model(failing, tmp_path):
         ("run", "m.onnx", "--shape", "axb"),
         ("run", "m.onnx", "--property", "x"),
         ("run", "m.onnx", "--property", ":x=1"),
+        ("run", "m.onnx", "-d", ""),
         ("benchmark", "m.onnx", "-niter", "0"),
         ("benchmark", "m.onnx", "-niter", "3", "-t", "3"),
         ("benchmark", "m.onnx", "-api", "sync", "-nireq", "4"),

@@ -95,6 +95,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument(
         "-d",
         "--device",
+        type=_device,
         metavar="DEVICE",
         help="e.g. CPU, OPENCL.1, HETERO:GPU,CPU (default: all devices together, where an "
         "installed plugin splits models)",
@@ -110,6 +111,15 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         help="a property to compile with, e.g. INFERENCE_PRECISION_HINT=f16; for one device of "
         "several, e.g. CPU:INFERENCE_PRECISION_HINT=bf16 (repeatable)",
     )
+
+
+def _device(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "an empty text names no device; name one ('partita devices' lists them), or leave the "
+            "option out"
+        )
+    return text
 
 
 def device_of(args: argparse.Namespace, core: Core) -> str:

@@ -84,8 +84,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if state != "present":
             if args.json:
                 out.json({"device": args.device, "state": state, "reason": reason})
-            else:
-                out.text(f"{args.device} is {state}, nothing was tested: {reason}")
+            out.error(f"error: {args.device} is {state}, nothing was tested: {reason}")
             return 1
         _run_checks(session, out)
     except ExpectationsError as error:
