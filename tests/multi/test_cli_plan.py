@@ -41,6 +41,7 @@ def test_costs_are_measured_and_the_plan_is_told(command, tmp_path):
     costs = tmp_path / "costs.json"
     code, out, err = command("plan", "-d", "HETERO:A,B", "--save-costs", costs, "--json")
     assert code == 0, err
+    assert "on HETERO:A,B, with searches of 10 s in all (--time-limit)" in err.splitlines()[0]
     data = json.loads(out)
     assert [use["device"] for use in data["devices"]] == ["A", "B"]
     assert {rival["name"] for rival in data["rivals"]} == {"only A", "only B", "greedy"}

@@ -181,6 +181,10 @@ def _measured(
     from partita_hetero.tuning.sized_model import sized_models
 
     device = several_devices(args, core)
+    out.note(
+        f"measuring '{model.name}' on {device}, with searches of {args.time_limit:g} s in all "
+        "(--time-limit); what is measured is kept for the next time"
+    )
     config: dict[str, Any] = {**hetero_config(args), "HETERO_SCHEDULE": "PRIORITY"}
     placed = core.compile_model(model, device, config).device_model
     if not isinstance(placed, HeteroModel):
