@@ -75,6 +75,29 @@ def test_a_model_is_read_with_all_elements(tmp_path, from_file):
         np.testing.assert_array_equal(array, arrays[name])
 
 
+def test_elements_in_fields_of_their_type():
+    """Those of floats lie as numpy has them; those of integers do not."""
+    arrays = weights()
+    fields = {"large float32": "float_data", "large float64": "double_data"}
+    whole = model(arrays)
+    for tensor in whole.graph.initializer:
+        if tensor.name in {*fields, "large int64"}:
+            numbers = arrays[tensor.name]
+            tensor.CopyFrom(helper.make_tensor(tensor.name, tensor.data_type, [75_000], numbers))
+    data = whole.SerializeToString()
+    _, apart = without_weights(memoryview(data))
+    assert "large int64" not in apart
+    for name in fields:
+        assert bytes(apart[name]) == arrays[name].tobytes()
+    for name, array in elements(read_model(data)).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for tensor in whole.graph.initializer:
+        if tensor.name in fields:
+            getattr(tensor, fields[tensor.name]).append(1)
+    with pytest.raises(ModelFormatError, match="'large float32' of the given data has 300004 "):
+        read_model(whole.SerializeToString())
+
+
 def test_two_weights_of_one_name_stay():
     whole = model(weights())
     whole.graph.initializer.add().CopyFrom(whole.graph.initializer[0])

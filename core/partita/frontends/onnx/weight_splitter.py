@@ -17,6 +17,12 @@ _DATA_TYPE, _NAME, _RAW_DATA, _LOCATION = 2, 8, 9, 14
 _PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 16})
 """Element types whose elements lie as numpy has them: numbers of whole bytes."""
 
+_OWN_FIELDS = {1: 4, 11: 10}
+"""Of element types that have a field of their own, `float_data` and `double_data`, where they lie
+so too."""
+
+_ELEMENTS = frozenset({_RAW_DATA, *_OWN_FIELDS.values()})
+
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 LARGE_BYTES = 4096
@@ -141,28 +147,32 @@ def _without_elements(
     The tensor is renamed to ``name``, unless that is empty.
     """
     rest: list[memoryview | bytes] = []
-    raw: list[memoryview] = []
+    held: list[tuple[int, memoryview]] = []
     names = [name] if name else []
-    plain = False
+    fields: tuple[int, ...] = ()  # in which elements may lie
     for number, kind, start, begin, end in _fields(tensor):
         if number == _NAME and kind == _BYTES:
             if name:
                 continue
             names.append(bytes(tensor[begin:end]).decode())
-        elif number == _RAW_DATA and kind == _BYTES:
-            raw.append(tensor[begin:end])
+        elif number in _ELEMENTS and kind == _BYTES:
+            held.append((number, tensor[begin:end]))
             continue
         elif number == _DATA_TYPE and kind == _VARINT:
-            plain = _number(tensor, begin)[0] in _PLAIN
-        elif number == _LOCATION:
+            element_type = _number(tensor, begin)[0]
+            own = _OWN_FIELDS.get(element_type, _RAW_DATA)
+            fields = (_RAW_DATA, own) if element_type in _PLAIN else ()
+        elif number == _LOCATION or number in _ELEMENTS:  # elsewhere, or one by one
             names = []
         rest.append(tensor[start:end])
     if name:
         rest.append(_named(name))
-    if plain and len(names) == 1 and names[0] and len(raw) == 1 and len(raw[0]) >= LARGE_BYTES:
-        return (names[0], raw[0]), rest
-    for content in raw:
-        rest += [field_head(_RAW_DATA, len(content)), content]
+    if len(names) == 1 and names[0] and len(held) == 1:
+        number, content = held[0]
+        if number in fields and len(content) >= LARGE_BYTES:
+            return (names[0], content), rest
+    for number, content in held:
+        rest += [field_head(number, len(content)), content]
     return None, rest
 
 
