@@ -19,12 +19,8 @@ from partita_cpu.kernels.attention.cache_attention import (
     scratch_floats,
 )
 from partita_cpu.kernels.attention.cache_decode import Kernels, decode_floats, decode_kernel
-from partita_cpu.kernels.attention.cache_prefill import (
-    Target,
-    prefill_floats,
-    prefill_kernel,
-    tile_shapes,
-)
+from partita_cpu.kernels.attention.prefill.attend_tiles import Target, prefill_kernel
+from partita_cpu.kernels.attention.prefill.tile_memory import prefill_floats, tile_shapes
 from partita_cpu.kernels.half import BFLOAT16
 from partita_cpu.llvm.tiles.attend_few import Elements
 

@@ -19,12 +19,7 @@ from partita_opencl.launches.steps import REPORTS
 from partita_opencl.runtime.binding.launch_arguments import LaunchArguments
 from partita_opencl.runtime.binding.request_buffers import RequestBuffers
 from partita_opencl.runtime.binding.tensor_binding import BoundTensors, TensorBinding
-from partita_opencl.runtime.commands import (
-    Commands,
-    CudaCommands,
-    OpenClCommands,
-    RequestQueue,
-)
+from partita_opencl.runtime.commands import Commands, CudaCommands, OpenClCommands, RequestQueue
 from partita_opencl.runtime.cuda_graph import CudaGraph
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.shared_kernels import SharedKernels

@@ -1,0 +1,164 @@
+"""Packs queries, keys and values for the tiles of attention: as floats, or as pairs of bfloat16.
+
+Pairs are of neighbours along what is added up: two elements of a key, two values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.tile_kernels import NARROW_ROWS, TRANSPOSE
+from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
+from partita_cpu.jit.intrinsics.address_call import address, call_narrow_rows, call_transpose
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.attention.cache_attention import OUTPUTS, SIZE
+from partita_cpu.kernels.attention.cache_elements import element, pitch, rows_as_floats, scale_at
+from partita_cpu.kernels.attention.prefill.tile_memory import (
+    COLUMNS,
+    KEYS,
+    PLANES,
+    UNIT,
+    Scratch,
+    key_pairs,
+    key_words,
+    round_up,
+)
+from partita_cpu.llvm.copies.transpose_block import SIDE
+
+
+@loop
+def round_queries(queries: Array, kernels: Array, table: Array, rounded: Array) -> Any:
+    """Queries as pairs of bfloat16, filled up with zeros, further parts behind these.
+
+    Returns the largest magnitude of an element, as the bits of a float32.
+    """
+    size, length = table[SIZE], 2 * key_pairs(table[SIZE], table[UNIT])
+    to = address(rounded), 2 * table[PLANES] * length
+    return _split(address(queries), queries.size // size, size, to, length, kernels)
+
+
+@loop
+def pack_keys(
+    keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
+) -> None:
+    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
+    size, wide = table[SIZE], table[COLUMNS]
+    step, side, deep = pitch(keys, size), min(SIDE, wide), round_up(size, SIDE)
+    for first in range(0, count, side):
+        for j in range(min(side, count - first)):
+            start = (place + first + j) * step
+            row = floats_at(address(own.piece) + 4 * j * deep, size)
+            _widen(keys[start : start + size], scale_at(keys, start, size), row)
+        _turn(first, size, deep, kernels, table, own)
+
+
+@loop
+def pack_pairs_of_keys(
+    keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
+) -> Any:
+    """The same in pairs of a key's elements, half as many, further parts behind all of them.
+
+    Returns the largest magnitude of an element, as the bits of a float32.
+    """
+    size, planes, length = table[SIZE], table[PLANES], key_pairs(table[SIZE], table[UNIT])
+    side, largest = min(SIDE, table[COLUMNS]), 0
+    room = key_words(size, planes, table[UNIT])
+    for first in range(0, count, side):
+        some = min(side, count - first)
+        source = rows_as_floats(keys, place + first, some, size, own.row)
+        to = address(own.piece), 4 * room
+        largest = max(largest, _split(source, some, size, to, 2 * length, kernels))
+        _turn(first, planes * length, room, kernels, table, own)
+    return largest
+
+
+@loop
+def pack_values(values: Array, place: int, count: int, table: Array, own: Scratch) -> None:
+    """Values from a place of the cache on: for each block of columns (KEYS, columns)."""
+    outputs, wide = table[OUTPUTS], table[COLUMNS]
+    step = pitch(values, outputs)
+    for j in range(count):
+        start = (place + j) * step
+        scale = scale_at(values, start, outputs)
+        for block in range(-(-outputs // wide)):
+            first = block * wide
+            width = min(wide, outputs - first)
+            row = floats_at(address(own.values) + 4 * (block * KEYS + j) * wide, wide)
+            _widen(values[start + first : start + first + width], scale, row)
+            for i in range(width, wide):
+                row[i] = 0
+
+
+@loop
+def pack_pairs_of_values(
+    values: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
+) -> Any:
+    """The same in pairs of two values' elements, half as many; the last may lack its second one.
+
+    Zeros fill up the last unit of pairs; further parts lie behind all pairs of a block. Returns the
+    largest magnitude of an element, as the bits of a float32.
+    """
+    outputs, wide, planes = table[OUTPUTS], table[COLUMNS], table[PLANES]
+    beyond, largest, rows = round_up(outputs, wide), 0, 2 * key_pairs(count, table[UNIT])
+    length = planes * beyond
+    halves = address(own.row) + 4 * SIDE * max(table[SIZE], outputs)
+    for first in range(0, rows, SIDE):
+        there, stop = min(SIDE, max(count - first, 0)), min(SIDE, rows - first)
+        source = rows_as_floats(values, place + first, there, outputs, own.row)
+        to = halves, 2 * length
+        largest = max(largest, _split(source, there, outputs, to, beyond, kernels))
+        lacking = shorts_at(halves + 2 * length * there, length * (stop - there))
+        for i in range(lacking.size):
+            lacking[i] = 0
+        for pair in range(stop // 2):
+            for plane in range(planes):
+                for block in range(0, beyond, wide):
+                    behind = halves + 2 * (2 * pair * length + plane * beyond + block)
+                    ones, others = shorts_at(behind, wide), shorts_at(behind + 2 * length, wide)
+                    at = block * KEYS + (plane * KEYS // 2 + first // 2 + pair) * wide
+                    row = sizes_at(address(own.values) + 4 * at, wide)
+                    for i in range(wide):
+                        row[i] = np.int32(ones[i]) | np.int32(np.int32(others[i]) << np.int32(16))
+    return largest
+
+
+@loop(inline=True)
+def _split(source: Any, rows: Any, count: Any, to: Any, length: Any, kernels: Any) -> Any:
+    """Rows of floats as bfloat16, zeros behind them up to a length; then further parts likewise.
+
+    Args:
+        source: Address of rows that lie one behind the other.
+        rows: How many.
+        count: Floats of a row.
+        to: Address of the first result, and bytes to the next one.
+        length: Of each part of a result.
+        kernels: `tile_kernels.attention_kernels`.
+
+    Returns:
+        The largest magnitude of a float as its bits.
+    """
+    given = (source, 4 * count, rows, count, *to, 2 * length, length)
+    return call_narrow_rows(kernels[NARROW_ROWS], given)
+
+
+@loop(inline=True)
+def _turn(first: Any, words: Any, room: Any, kernels: Any, table: Any, own: Any) -> None:
+    """Lays out some keys of a block, as wide as the kernel, from their rows in `own.piece`."""
+    wide = table[COLUMNS]
+    side = min(SIDE, wide)
+    deep = round_up(words, SIDE) if table[PLANES] == 0 else words
+    to = address(own.keys) + 4 * (first // wide * deep * wide + first % wide)
+    for i in range(0, words, side):
+        call_transpose(
+            kernels[TRANSPOSE], (address(own.piece) + 4 * i, 4 * room, to + 4 * i * wide, 4 * wide)
+        )
+
+
+@loop(inline=True)
+def _widen(source: Any, scale: Any, row: Any) -> None:
+    """Elements of a row of a cache as floats."""
+    for i in range(source.size):
+        row[i] = element(source[i]) * scale
