@@ -46,21 +46,26 @@ def levels_of_type(dtype: np.dtype[Any]) -> Levels:
     return Levels(np.float32(limits.min), np.float32(limits.max))
 
 
+@loop(inline=True)
+def _level(x: Any, scale: Any, zero: Any, levels: Levels) -> Any:
+    """``round(x / scale) + zero``, saturated."""
+    value = round_even(x / scale) + zero
+    value = levels.low if value < levels.low else value
+    return np.int32(levels.high if value > levels.high else value)
+
+
 @loop
 def quantize(
     x: Any, scales: Any, zeros: Any, y: Any, extents: Extents, levels: Levels, tid: int, nt: int
 ) -> None:
     """``y = round(x / scale) + zero``, saturated; one scale per channel of n elements."""
     outer, channels, n = extents
-    low, high = levels
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             source = x[o * channels : (o + 1) * channels]
             target = y[o * channels : (o + 1) * channels]
             for c in range(target.size):
-                value = round_even(source[c] / scales[c]) + np.float32(zeros[c])
-                value = low if value < low else value
-                target[c] = np.int32(high if value > high else value)
+                target[c] = _level(source[c], scales[c], np.float32(zeros[c]), levels)
         return
     total = outer * channels * n
     at, end = total * tid // nt, total * (tid + 1) // nt
@@ -71,10 +76,14 @@ def quantize(
         zero = np.float32(zeros[plane % channels])
         source, target = x[at:stop], y[at:stop]
         for i in range(target.size):
-            value = round_even(source[i] / scale) + zero
-            value = low if value < low else value
-            target[i] = np.int32(high if value > high else value)
+            target[i] = _level(source[i], scale, zero, levels)
         at = stop
+
+
+@loop(inline=True)
+def _number(level: Any, scale: Any, zero: Any) -> Any:
+    """``(level - zero) * scale``."""
+    return np.float32(np.int32(np.int32(level) - zero)) * scale
 
 
 @loop
@@ -95,8 +104,7 @@ def dequantize(
             source = x[o * channels : (o + 1) * channels]
             target = y[o * channels : (o + 1) * channels]
             for c in range(target.size):
-                difference = np.int32(np.int32(source[c]) - np.int32(zeros[c]))
-                target[c] = np.float32(difference) * scales[c]
+                target[c] = _number(source[c], scales[c], np.int32(zeros[c]))
         return
     total = outer * channels * n
     at, end = total * tid // nt, total * (tid + 1) // nt
@@ -107,7 +115,7 @@ def dequantize(
         zero = np.int32(zeros[plane % channels])
         source, target = x[at:stop], y[at:stop]
         for i in range(target.size):
-            target[i] = np.float32(np.int32(np.int32(source[i]) - zero)) * scale
+            target[i] = _number(source[i], scale, zero)
         at = stop
 
 

@@ -14,7 +14,7 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
-from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
+from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 from partita_cpu.scalar.math import like, sqrt
 
 DEVIATION_FLOOR = 1e-9
@@ -45,11 +45,9 @@ def normalize_window(
     size, alpha, beta, offset = response
     begin, end, pieces = share_of_lanes(outer * channels, inner, tid, nt)
     for task in range(begin, end):
-        plane = task // pieces
+        plane, first, last = lanes_of(task, pieces, inner)
         channel = plane % channels
         base = (plane - channel) * inner
-        first = (task - plane * pieces) * LANES
-        last = min(first + LANES, inner)
         target = y[plane * inner + first : plane * inner + last]
         source = x[plane * inner + first : plane * inner + last]
         target[:] = 0

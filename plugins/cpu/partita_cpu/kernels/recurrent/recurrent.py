@@ -129,6 +129,13 @@ def joined_bias(bias: Array) -> Array:
     return bias[:, :half] + bias[:, half:]
 
 
+def _joined(b: Builder, c: Cells, bias: Operand | None) -> Operand | None:
+    """Input and recurrent bias in one, (directions, gates); ``None`` without a bias."""
+    if bias is None:
+        return None
+    return packed(b, bias, "joined", joined_bias, (c.directions, c.gates * c.hidden))
+
+
 def _early_bias(bias: Array) -> Array:
     """The same but for the recurrent bias of a GRU's third gate."""
     third = bias.shape[1] // 6
@@ -278,10 +285,7 @@ def lstm(
 ) -> tuple[Operand, ...]:
     """Long short-term memory."""
     c = cells(node, x, w.shape[0], r.shape[2], (4,))
-    joined = None
-    if bias is not None:
-        joined = packed(b, bias, "joined", joined_bias, (c.directions, 4 * c.hidden))
-    tensors = (_emit_input(b, c, x, w, joined), _emit_panels(b, c, r))
+    tensors = (_emit_input(b, c, x, w, _joined(b, c, bias)), _emit_panels(b, c, r))
     others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
     return emit_lstm(b, node, c, lstm_loop, (*tensors, *others), x.dtype)
 
@@ -340,12 +344,10 @@ def gru(
     c = cells(node, x, w.shape[0], r.shape[2], (2, 1))
     reset_after = int(node.attrs.get("linear_before_reset", 0))
     late = b.constant(np.zeros((c.directions, c.hidden), x.dtype))
-    early = None
-    if bias is not None:
-        fn, key = (_early_bias, "early") if reset_after else (joined_bias, "joined")
-        early = packed(b, bias, key, fn, (c.directions, 3 * c.hidden))
-        if reset_after:
-            late = packed(b, bias, "late", _late_bias, (c.directions, c.hidden))
+    early = _joined(b, c, bias)
+    if bias is not None and reset_after:
+        early = packed(b, bias, "early", _early_bias, (c.directions, 3 * c.hidden))
+        late = packed(b, bias, "late", _late_bias, (c.directions, c.hidden))
     products = _emit_input(b, c, x, w, early)
     recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
     h = _emit_state(b, c, initial_h, x.dtype)
@@ -379,10 +381,7 @@ def rnn(
 ) -> tuple[Operand, ...]:
     """The plain recurrent network."""
     c = cells(node, x, w.shape[0], r.shape[2], (1,))
-    joined = None
-    if bias is not None:
-        joined = packed(b, bias, "joined", joined_bias, (c.directions, c.hidden))
-    products = _emit_input(b, c, x, w, joined)
+    products = _emit_input(b, c, x, w, _joined(b, c, bias))
     recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
     h = _emit_state(b, c, initial_h, x.dtype)
     y = b.empty(c.y_shape, x.dtype)

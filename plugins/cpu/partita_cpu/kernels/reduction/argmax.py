@@ -15,7 +15,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INTS, kernel
-from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
+from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 
 
 @register_jitable
@@ -50,9 +50,7 @@ def _position_kernel(replaces: Callable[..., Any]) -> Kernel:
     ) -> None:
         begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
         for task in range(begin, end):
-            o = task // pieces
-            first = (task - o * pieces) * LANES
-            last = min(first + LANES, inner)
+            o, first, last = lanes_of(task, pieces, inner)
             found = y[o * inner + first : o * inner + last]
             if inner == 1:
                 row = x[o * n : (o + 1) * n]

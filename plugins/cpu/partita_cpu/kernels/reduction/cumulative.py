@@ -13,7 +13,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
-from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
+from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 from partita_cpu.scalar.math import like
 
 
@@ -49,9 +49,7 @@ def _scan_kernel(combine: Callable[..., Any]) -> Kernel:
             return
         begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
         for task in range(begin, end):
-            o = task // pieces
-            first = (task - o * pieces) * LANES
-            last = min(first + LANES, inner)
+            o, first, last = lanes_of(task, pieces, inner)
             before = (o * n + (n - 1 if reverse else 0)) * inner
             for k in range(n):
                 here = (o * n + (n - 1 - k if reverse else k)) * inner

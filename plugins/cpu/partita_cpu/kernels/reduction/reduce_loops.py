@@ -32,6 +32,14 @@ def share_of_lanes(outer: int, inner: int, tid: int, nt: int) -> Any:
     return tasks * tid // nt, tasks * (tid + 1) // nt, pieces
 
 
+@loop(inline=True)
+def lanes_of(task: int, pieces: int, inner: int) -> Any:
+    """The outer index of a task, its first result within that, and the one behind its last."""
+    o = task // pieces
+    first = (task - o * pieces) * LANES
+    return o, first, min(first + LANES, inner)
+
+
 @register_jitable
 def same_term(x: Any) -> Any:
     """The element itself."""
@@ -95,9 +103,7 @@ def sum_kernel(term: Callable[..., Any]) -> Kernel:
             return
         begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
         for task in range(begin, end):
-            o = task // pieces
-            first = (task - o * pieces) * LANES
-            last = min(first + LANES, inner)
+            o, first, last = lanes_of(task, pieces, inner)
             part_row = y[o * inner + first : o * inner + last]
             total_row = sums[o * inner + first : o * inner + last]
             total_row[:] = 0
@@ -130,9 +136,7 @@ def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_ter
             return
         begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
         for task in range(begin, end):
-            o = task // pieces
-            first = (task - o * pieces) * LANES
-            last = min(first + LANES, inner)
+            o, first, last = lanes_of(task, pieces, inner)
             target = y[o * inner + first : o * inner + last]
             for k in range(n):
                 row = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
@@ -172,9 +176,7 @@ def log_sum_exp(
         return
     begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
     for task in range(begin, end):
-        o = task // pieces
-        first = (task - o * pieces) * LANES
-        last = min(first + LANES, inner)
+        o, first, last = lanes_of(task, pieces, inner)
         top_row = y[o * inner + first : o * inner + last]
         total_row = sums[o * inner + first : o * inner + last]
         top_row[:] = -infinity

@@ -12,7 +12,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
-from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
+from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 from partita_cpu.scalar.math import (
     add_in_any_order,
     bits,
@@ -81,9 +81,7 @@ def softmax_columns(
     wide_vectors()
     begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
     for task in range(begin, end):
-        o = task // pieces
-        first = (task - o * pieces) * LANES
-        last = min(first + LANES, inner)
+        o, first, last = lanes_of(task, pieces, inner)
         top = tops[o * inner + first : o * inner + last]
         total = totals[o * inner + first : o * inner + last]
         copy_row(x[o * n * inner + first : o * n * inner + last], top)
