@@ -16,6 +16,7 @@ from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
 _TAPS = 9
 
 LARGEST = np.float32(np.finfo(np.float32).max)
+_SMALLEST = np.float32(np.finfo(np.float32).smallest_normal)
 
 
 def evaluation(side: int) -> Array:
@@ -63,7 +64,7 @@ def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
 
     Returns:
         Bits of float32 (column of tiles, point, channel, column) as flat uint16, zeros for outputs
-        that do not exist; empty if some are not finite.
+        that do not exist and in place of subnormal numbers; empty if some are not finite.
     """
     outputs, channels = w.shape[:2]
     out = aligned(transformed_size(outputs, channels, side, columns))
@@ -140,7 +141,7 @@ def _transform(
             to = ((block * n * n + point) * channels + channel) * columns
             for c in range(columns):
                 value = np.float32(points[np.uint64(point * columns + c)])
-                out[np.uint64(to + c)] = value
+                out[np.uint64(to + c)] = np.float32(0) if abs(value) < _SMALLEST else value
             for c in range(columns):
                 if not abs(out[np.uint64(to + c)]) <= LARGEST:
                     found[tid] = 1

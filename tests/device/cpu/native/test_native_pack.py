@@ -12,13 +12,14 @@ from sampling import examples
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.deferred_packing import DeferredWeights
-from partita_cpu.gemm.packing.weights import pack
+from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
-from partita_cpu.llvm.levels import AMX, NEON_BF16
+from partita_cpu.llvm.levels import AMX, AVX2, NEON_BF16
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 
 from .conftest import Guarded, choices
 
@@ -180,6 +181,33 @@ def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, lar
     w[69, 49] = 3.39e38
     assert pack(cut, w).size
     assert not PrecisionPolicy(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
+
+
+SUBNORMAL = np.float32([1e-38, -1e-38, 1e-45, -1e-45])
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 32), (37, 21)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("level", [of for of, kind in choices() if kind is Arithmetic.F32])
+def test_subnormal_weights_count_as_zero(level, order, depth, columns):
+    rng = np.random.default_rng(6)
+    w = rng.choice([*SUBNORMAL, 0, 1.25e-38, -1.25e-38, 1, -3], (depth, columns))
+    w = np.asarray(w, np.float32, order=order)
+    cut = plan(Images.matrix(40, depth, columns), MachineModel(level), Arithmetic.F32, 2)
+    kept = np.where(np.isin(w, SUBNORMAL), 0, w)
+    check(cut, pack(cut, w), kept.T.reshape(columns, depth, 1, 1))
+
+
+def test_subnormal_biases_and_taps_count_as_zero():
+    w = np.concatenate([SUBNORMAL, np.float32([1.25e-38, np.nan, -np.inf])])
+    kept = np.where(np.isin(w, SUBNORMAL), 0, w)
+    for outputs in (7, 8):  # a tile's columns, and more
+        bias = np.resize(w, outputs)
+        cut = plan(Images.matrix(40, 64, outputs), MachineModel(AVX2), Arithmetic.F32, 2)
+        np.testing.assert_array_equal(pack_bias(cut, bias)[:7], kept)
+    np.testing.assert_array_equal(pack_row(w, 8, 7)[:7], kept)
+    np.testing.assert_array_equal(pack_taps(w.reshape(7, 1, 1, 1), 8)[:7], kept)
+    np.testing.assert_array_equal(w[:4], SUBNORMAL)  # the model's own stay
 
 
 def test_what_packing_found_out_is_known():

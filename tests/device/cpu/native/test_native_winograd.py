@@ -137,6 +137,12 @@ def test_weights_that_are_not_finite_at_the_points_are_left_alone(value):
     assert not transform(w, 4, 32).size
 
 
+def test_weights_that_are_subnormal_at_the_points_count_as_zero():
+    found = transform(np.full((4, 5, 3, 3), 1e-39, np.float32), 4, 32)
+    assert found.size
+    assert not found.any()
+
+
 @st.composite
 def problems(draw, half_in, half_out):
     """A convolution, and where its images lie."""

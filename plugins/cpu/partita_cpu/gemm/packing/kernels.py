@@ -52,6 +52,10 @@ PARTS = 3
 """Parts of an element, at most."""
 
 
+_EXPONENT = 0x7F800000
+"""The bits of a float32's exponent; a subnormal number has none of them."""
+
+
 class PackingRoom(NamedTuple):
     """Memory of a thread that packs.
 
@@ -294,7 +298,10 @@ def _copy(
     there: int,
     exist: int,
 ) -> None:
-    """Writes a piece as floats, zeros where there are none."""
+    """Writes a piece as floats, zeros where there are none, or only subnormal ones.
+
+    See `flushed` in `gemm.packing.weights`.
+    """
     columns = p[COLUMNS]
     side, done = min(SIDE, columns), 0
     if down == 4 and exist == side:
@@ -312,6 +319,9 @@ def _copy(
         for j in range(known):
             out[place + k * columns + j] = float_at(source + j * across + k * down)
         out[place + k * columns + known : place + k * columns + side] = np.float32(0)
+    for k in range(there):
+        for i in range(place + k * columns, place + k * columns + exist):
+            out[i] = out[i] if bits(out[i]) & _EXPONENT else np.float32(0)
 
 
 @loop
