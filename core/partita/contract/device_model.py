@@ -139,7 +139,18 @@ class DeviceModel(abc.ABC):
         """(optional) A host array that is fast to copy to and from the device (defaults to any).
 
         Used for outputs that runners leave in device memory, and for inputs that requests copy.
-        Its content is arbitrary. Page-locked memory is the usual choice of devices with their own.
+        Page-locked memory is the usual choice of devices with their own.
+
+        Args:
+            shape: Of the array.
+            dtype: Of its elements.
+
+        Returns:
+            A writable array in C order with arbitrary content, which belongs to the caller and
+            stays valid as long as it is referenced.
+
+        Raises:
+            MemoryError: By default, where the host has no room.
         """
         return np.empty(shape, dtype)
 

@@ -53,15 +53,28 @@ class Extension(abc.ABC):
 
     @abc.abstractmethod
     def types(self, node: ir.Node) -> Sequence[tuple[Any, Any]] | None:
-        """Element type and shape of each output of an operation; ``None`` if nothing tells them.
+        """Element type and shape of each output of an operation.
 
-        Asked once types and ranks of the inputs are known. A shape is what
-        :class:`partita.PartialShape` takes.
+        Args:
+            node: The operation; types and ranks of its inputs are known.
+
+        Returns:
+            By output what :class:`partita.Type` and :class:`partita.PartialShape` take; ``None``
+            where the extension has no rule. Any exception becomes a ``ModelError``.
         """
 
     @abc.abstractmethod
     def kernel(self, node: ir.Node) -> Kernel:
-        """What computes an operation. Called from several threads at once."""
+        """What computes an operation.
+
+        Args:
+            node: The operation, with its attributes.
+
+        Returns:
+            A function of the inputs' arrays, ``None`` for one that is left out, to those of the
+            outputs. It may be called from several threads at once, and owns what it returns as
+            little as what it is given.
+        """
 
     def output_types(self, node: ir.Node) -> list[tuple[np.dtype[Any], list[int | str | None]]]:
         """Element type and dimensions of each output, as far as that is known by now.

@@ -49,7 +49,10 @@ _CHANNELS = {"RGB": 3, "BGR": 3, "GRAY": 1, "RGBX": 4, "BGRX": 4}
 
 
 class ResizeAlgorithm(enum.Enum):
-    """How pixels of another size are made; those of Pillow average over what they shrink."""
+    """How pixels of another size are made.
+
+    Those of Pillow average over the pixels that one takes the place of where images shrink.
+    """
 
     RESIZE_LINEAR = "linear"
     RESIZE_CUBIC = "cubic"
@@ -59,7 +62,11 @@ class ResizeAlgorithm(enum.Enum):
 
 
 class PaddingMode(enum.Enum):
-    """What padded elements are: a value, or a mirror image without or with the border itself."""
+    """What padded elements are.
+
+    A value; or a mirror image of the tensor, without the element at its border (``REFLECT``) or
+    with it (``SYMMETRIC``).
+    """
 
     CONSTANT = "constant"
     REFLECT = "reflect"

@@ -1,4 +1,4 @@
-"""What is told of both ends of a way: the tensor that an application has, and the model's port."""
+"""What an application says of its tensors, and of the model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ class _TensorInfo:
         self.layout: Any = None
 
     def set_element_type(self, type: Any) -> Self:
-        """Says what elements it has; converted to the model's where no step does it."""
+        """Says what elements it has; they are converted where no step does it.
+
+        Args:
+            type: What :class:`partita.Type` takes; by default tensors have the model's type.
+        """
         self.dtype = Type(type).dtype
         return self
 
     def set_layout(self, layout: Any) -> Self:
-        """Says in which order its axes stand, as ``"NHWC"``."""
+        """Says in which order its axes stand; they are transposed where no step does it.
+
+        Args:
+            layout: Such as ``"NHWC"``; by default tensors have the model's layout.
+        """
         self.layout = layout
         return self
 
@@ -64,17 +72,22 @@ class InputTensorInfo(_TensorInfo):
         return self
 
     def set_shape(self, shape: Sequence[Any]) -> Self:
-        """Says its dimensions; -1 or ``None`` for those that vary."""
+        """Says its dimensions.
+
+        Args:
+            shape: In the order of the tensor's layout; -1 or ``None`` for those that vary. By
+                default they follow from the model's.
+        """
         self.shape = [None if dim == -1 else dim for dim in shape]
         return self
 
     def set_spatial_dynamic_shape(self) -> Self:
-        """Says that height and width vary."""
+        """Says that height and width vary; its layout must have axes ``H`` and ``W``."""
         self.image_size = (None, None)
         return self
 
     def set_spatial_static_shape(self, height: int, width: int) -> Self:
-        """Says its height and width."""
+        """Says its height and width, in pixels; its layout must have axes ``H`` and ``W``."""
         self.image_size = (height, width)
         return self
 
@@ -106,7 +119,7 @@ class OutputModelInfo(InputModelInfo):
 
 
 class InputInfo:
-    """The way to one input of the model."""
+    """The tensor for one input of the model, the steps it goes through, and the input itself."""
 
     def __init__(self) -> None:
         self._tensor = InputTensorInfo()
@@ -114,20 +127,20 @@ class InputInfo:
         self._model = InputModelInfo()
 
     def tensor(self) -> InputTensorInfo:
-        """What the application gives."""
+        """The tensor that the application gives, to be described."""
         return self._tensor
 
     def preprocess(self) -> PreProcessSteps:
-        """What is done to it."""
+        """The steps from that tensor to the input, to be added to."""
         return self._steps
 
     def model(self) -> InputModelInfo:
-        """What the model takes."""
+        """The model's input, to be described."""
         return self._model
 
 
 class OutputInfo:
-    """The way from one output of the model."""
+    """One output of the model, the steps it goes through, and the tensor that comes of it."""
 
     def __init__(self) -> None:
         self._tensor = OutputTensorInfo()
@@ -135,13 +148,13 @@ class OutputInfo:
         self._model = OutputModelInfo()
 
     def tensor(self) -> OutputTensorInfo:
-        """What the application gets."""
+        """The tensor that the application gets, to be described."""
         return self._tensor
 
     def postprocess(self) -> PostProcessSteps:
-        """What is done to it."""
+        """The steps from the output to that tensor, to be added to."""
         return self._steps
 
     def model(self) -> OutputModelInfo:
-        """What the model gives."""
+        """The model's output, to be described."""
         return self._model

@@ -27,7 +27,7 @@ _OPSET = 18
 
 
 class PrePostProcessor:
-    """Says what an application's tensors are like, and makes the model take and give such.
+    """Makes a model take and give the tensors that an application has.
 
     Args:
         model: The model; :meth:`build` changes it.
@@ -47,7 +47,7 @@ class PrePostProcessor:
         self._outputs: dict[str, OutputInfo] = {}
 
     def input(self, key: int | str | None = None) -> InputInfo:
-        """The way to an input, by index or name; may be left out if there is one.
+        """An input, by index or name; may be left out if there is one.
 
         Raises:
             ModelError: There is no such input, or none is named and there are several.
@@ -56,7 +56,7 @@ class PrePostProcessor:
         return self._inputs.setdefault(port.name, InputInfo())
 
     def output(self, key: int | str | None = None) -> OutputInfo:
-        """The way from an output, by index or name; may be left out if there is one.
+        """An output, by index or name; may be left out if there is one.
 
         Raises:
             ModelError: There is no such output, or none is named and there are several.

@@ -1,4 +1,8 @@
-"""Steps between a tensor and a model, kept in the order in which they were asked for."""
+"""Steps between an application's tensor and a model, in the order in which they were added.
+
+A method only notes its step; :meth:`partita.preprocess.PrePostProcessor.build` makes operators of
+all of them, and raises ``ModelError`` for those that do not fit what comes before.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ Step = Callable[[Flow, "Port"], None]
 
 
 class Port:
-    """What steps may ask of the port at the far end.
+    """Where steps lead to: the model's input, or the tensor that the application gets.
 
     Attributes:
         dtype: Its element type.
         axes: Names of its axes, if they are known.
-        dims: Its dimensions.
+        dims: Its dimensions; no ``int`` for one that varies.
     """
 
     def __init__(self, dtype: np.dtype[Any], axes: Axes | None, dims: Sequence[Any]) -> None:
@@ -37,11 +41,11 @@ class Port:
 
 
 class _Steps:
-    """Steps of either side.
+    """Steps before an input or behind an output.
 
     Attributes:
-        steps: What they do, in order.
-        orders: Orders of axes among them.
+        steps: In order; each changes a flow that is given to it.
+        orders: The orders of axes that `convert_layout` was given as numbers.
         opset: The ONNX opset that the model must have at least.
     """
 
@@ -51,14 +55,29 @@ class _Steps:
         self.orders: list[list[int]] = []
 
     def convert_element_type(self, type: Any = None) -> Self:
-        """Converts elements, by default to the type of the port at the far end."""
+        """Converts elements, as ONNX's Cast does.
+
+        Args:
+            type: What :class:`partita.Type` takes; by default that of the model's input, or before
+                a tensor that the application gets, of that.
+
+        Raises:
+            ValueError: It is no element type.
+        """
         dtype = None if type is None else Type(type).dtype
         return self._add(lambda flow, port: flow.cast(port.dtype if dtype is None else dtype))
 
     def convert_layout(self, layout: Any = None) -> Self:
-        """Puts axes into the order of a layout, or of their places: ``[0, 3, 1, 2]``.
+        """Transposes.
 
-        By default that is the layout of the port at the far end.
+        Args:
+            layout: The layout that the tensor has afterwards, such as ``"NCHW"``, or by axis the
+                one that it was before: ``[0, 3, 1, 2]``. By default the layout of the model's
+                input, or of the tensor that the application gets.
+
+        Raises:
+            ModelError: The numbers do not name each axis once. While the model is built: one of
+                the two layouts is not known.
         """
         if isinstance(layout, Sequence) and not isinstance(layout, str):
             places = [int(place) for place in layout]
@@ -101,29 +120,59 @@ class PreProcessSteps(_Steps):
     """Steps from a tensor to a model's input; each method returns the steps themselves."""
 
     def mean(self, value: float | Sequence[float]) -> Self:
-        """Subtracts a number, or one for each channel; elements must be floats by then."""
+        """Subtracts a number from all elements, or one from each channel.
+
+        Args:
+            value: One number, or as many as axis ``C`` of the layout has.
+
+        While the model is built, ``ModelError`` is raised where elements are no floats by then; put
+        ``convert_element_type`` before it.
+        """
         return self._add(lambda flow, _: _with_numbers(flow, "Sub", value, "mean()"))
 
     def scale(self, value: float | Sequence[float]) -> Self:
-        """Divides by a number, or one for each channel; elements must be floats by then."""
+        """Divides all elements by a number, or each channel by one of its own.
+
+        Args:
+            value: As for :meth:`mean`, and with the same error.
+        """
         return self._add(lambda flow, _: _with_numbers(flow, "Div", value, "scale()"))
 
     def reverse_channels(self) -> Self:
-        """Puts channels the other way round."""
+        """Reverses the order of channels: RGB becomes BGR. The layout must have an axis ``C``."""
         return self._add(lambda flow, _: reverse_channels(flow))
 
     def convert_color(self, dst_format: ColorFormat) -> Self:
-        """Converts to another colour format; ``tensor().set_color_format()`` says from which."""
+        """Converts images to another colour format.
+
+        Args:
+            dst_format: ``RGB``, ``BGR`` or ``GRAY``; ``tensor().set_color_format()`` says from
+                which.
+        """
         return self._add(lambda flow, _: convert_color(flow, dst_format))
 
     def resize(
         self, alg: ResizeAlgorithm, dst_height: int | None = None, dst_width: int | None = None
     ) -> Self:
-        """Resizes images, by default to the size that the model takes."""
+        """Resizes images.
+
+        Args:
+            alg: How pixels are made.
+            dst_height: In pixels; by default what the model's input has, which must be fixed then.
+            dst_width: Likewise.
+
+        Integers are rounded to the nearest, and saturated. Axes ``H`` and ``W`` of the layout must
+        be known.
+        """
         return self._add(lambda flow, port: _resize(flow, port, alg, (dst_height, dst_width)))
 
     def crop(self, begin: Sequence[int], end: Sequence[int]) -> Self:
-        """Keeps, along each axis, the elements from begin to before end; negative from behind."""
+        """Keeps a part of the tensor.
+
+        Args:
+            begin: By axis the first element that is kept; a negative number counts from the end.
+            end: By axis the one behind the last, likewise.
+        """
         return self._add(lambda flow, _: _crop(flow, begin, end))
 
     def pad(
@@ -133,7 +182,16 @@ class PreProcessSteps(_Steps):
         value: float | Sequence[float],
         mode: PaddingMode,
     ) -> Self:
-        """Adds elements before and behind those of each axis; negative numbers take some away."""
+        """Adds elements before and behind those of each axis.
+
+        Args:
+            pads_begin: By axis how many come before; a negative number takes some away.
+            pads_end: By axis how many come behind, likewise.
+            value: The one number that they are in mode ``CONSTANT``.
+            mode: What they are.
+
+        Mode ``SYMMETRIC`` takes no negative numbers.
+        """
         return self._add(lambda flow, _: _pad(flow, pads_begin, pads_end, value, mode))
 
 

@@ -35,10 +35,22 @@ IMAGE_READERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "G
 
 
 class ChannelsLast:
-    """The walk; a back-end derives from it and adds rules.
+    """Moves what computes on images to channels last, node by node; a back-end adds its rules.
 
     A rule is called with a node and says whether it took it: then it has put another node in its
-    place by :meth:`replace` or :meth:`append`.
+    place by :meth:`replace` or :meth:`append`, which reads images that :meth:`bring` returns::
+
+        class Walk(ChannelsLast):
+            def __init__(self, graph, shapes):
+                super().__init__(graph, shapes)
+                self.rules["Conv"] = self._conv
+
+            def _conv(self, node):
+                x, weights = node.inputs
+                self.replace(node, [self.bring(x, node), weights], "Conv", DOMAIN)
+                return True
+
+    Nodes that no rule takes stay as they are, and read images in the model's own layout.
 
     Args:
         graph: Changed in place by :meth:`run`; its nodes are not, new ones take their places.
@@ -106,7 +118,7 @@ class ChannelsLast:
     # ------------------------------------------------------------------------- for rules
 
     def follow(self, node: Node) -> bool:
-        """Takes an operator of one image under its own name, if the image is there already."""
+        """A rule: takes an operator of one image under its own name, if that has channels last."""
         x = node.inputs[0]
         if x is None or not self.is_last(x):
             return False
@@ -114,13 +126,20 @@ class ChannelsLast:
         return True
 
     def take_with(self, node: Node) -> None:
-        """Leaves out a node that comes later: one that was put in the graph does its work."""
+        """Leaves out a later node of the graph, whose work one that was put there does as well."""
         self._taken.add(node)
 
     def replace(
         self, node: Node, inputs: list[Value | None] | list[Value], op_type: str, domain: str
     ) -> None:
-        """Puts a node in the place of one, with its attributes."""
+        """Puts a node in the place of one of the graph.
+
+        Args:
+            node: Which one; it keeps its attributes, and its first output is the only one.
+            inputs: What the new one reads.
+            op_type: What the new one is.
+            domain: That operator's domain.
+        """
         self.append(node, inputs, node.outputs[0], op_type, domain, node.attrs, node.origins)
 
     def append(
@@ -133,7 +152,17 @@ class ChannelsLast:
         attrs: Mapping[str, object],
         origins: tuple[str, ...],
     ) -> None:
-        """Adds a node that computes ``output`` with channels last."""
+        """Adds a node that computes a value with channels last.
+
+        Args:
+            node: The one of the graph in whose name it does.
+            inputs: What it reads.
+            output: The value, in the model's layout; nothing is added for ``None``.
+            op_type: What it is.
+            domain: That operator's domain.
+            attrs: Its attributes.
+            origins: Names of the model's operations that it computes.
+        """
         if output is None:
             return
         twin = Value(f"{output.name}:nhwc", self._stored(output), self._last_shape(output))
@@ -153,7 +182,12 @@ class ChannelsLast:
         )
 
     def bring(self, value: Value, node: Node) -> Value:
-        """The value with channels last, reordered if nobody computes it so."""
+        """The twin of a value that has channels last.
+
+        Args:
+            value: In the model's layout.
+            node: Who reads it; a reorder is added for it if nothing computes the twin.
+        """
         twin = self._last.get(value)
         if twin is None:
             twin = Value(f"{value.name}:nhwc", self._stored(value), self._last_shape(value))
@@ -162,7 +196,12 @@ class ChannelsLast:
         return twin
 
     def bring_back(self, value: Value, node: Node | None) -> None:
-        """Makes sure that the value itself is computed."""
+        """Makes sure that a value is computed in the model's layout, too.
+
+        Args:
+            value: Which one; nothing happens unless it is there with channels last only.
+            node: Who reads it so; ``None`` for a caller.
+        """
         if value in self._pending:
             self._pending.remove(value)
             owner = node or value.producer
