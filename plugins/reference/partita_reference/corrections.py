@@ -24,6 +24,7 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.decision_trees import DECISION_TREES
 from partita_reference.decoder import DECODER
 from partita_reference.empty_batches import EMPTY_BATCHES, no_loss
 from partita_reference.mixture import MIXTURES
@@ -284,4 +285,5 @@ def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
     """The operators that an opset needs besides those that the evaluator has right."""
     quantization = bounded_quantization(opset)
     own = (*CORRECTED, *EMPTY_BATCHES, *(() if quantization is None else (quantization,)))
-    return (*corrected_with(opset, own), *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS, *REGIONS)
+    shared = corrected_with(opset, own)
+    return (*shared, *DECISION_TREES, *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS, *REGIONS)
