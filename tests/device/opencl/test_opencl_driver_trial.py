@@ -182,6 +182,19 @@ def test_a_verdict_that_was_copied_over_another_of_its_subject_is_none():
     assert verdicts.read("a driver", ["version 2"]).good
 
 
+def test_a_fault_that_is_found_where_files_have_no_room_is_not_kept():
+    resource = pytest.importorskip("resource", reason="no limits of files on this system")
+    found = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, found[1]))
+    try:
+        assert verdicts.write("a driver", [], Verdict("fails to build")).file is None
+        assert verdicts.write("a driver", ["another"], Verdict()).file is not None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, found)
+    assert verdicts.read("a driver", []) is None
+    assert verdicts.write("a driver", [], Verdict("fails to build")).file is not None
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "binary", "foreign"])
 def test_damaged_verdicts_are_no_verdicts(tmp_path, monkeypatch, damage):
     driver = library_that(tmp_path, "aborts")

@@ -10,10 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_cache_path
 
 from partita.storage.cache_folder import (
     cache_folder,
@@ -34,6 +37,9 @@ longest ago is deleted, and what they are on is tried again."""
 
 _FORMAT = 2
 _WORDS = 2000
+
+_ROOM_BYTES = 1 << 23
+"""What the build of a kernel may leave in files, generously."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +81,12 @@ def read(subject: str, marks: Sequence[str]) -> Verdict | None:
 
 
 def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
-    """Keeps a verdict; returns it with its place, or as it is if it cannot be kept."""
+    """Keeps a verdict; returns it with its place, or as it is if it cannot be kept.
+
+    A fault that was found where there is no room for files may be of that, and is not kept.
+    """
     path = _path(subject, marks)
-    if path is None:
+    if path is None or not (verdict.good or _has_room()):
         return verdict
     content = {
         "subject": subject,  # for people
@@ -91,6 +100,19 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
     except OSError as error:
         _log.info("Verdicts cannot be deleted: %s", error)
     return Verdict(verdict.reason, verdict.facts, path)
+
+
+def _has_room() -> bool:
+    """Whether drivers and their compilers can write what they build, in both places they take."""
+    caches = user_cache_path()
+    try:
+        for folder in (None, next(p for p in (caches, *caches.parents) if p.is_dir())):
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(_ROOM_BYTES))
+    except OSError as error:
+        _log.info("A fault is not kept, since files cannot be written: %s", error)
+        return False
+    return True
 
 
 def _path(subject: str, marks: Sequence[str]) -> Path | None:
