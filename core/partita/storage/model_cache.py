@@ -65,7 +65,12 @@ class ModelCache:
             make_private(path.parent)
             write_private(path, key.encode(), blob)  # 64 bytes first, which keeps arrays aligned
         except (OSError, ValueError) as error:  # a name with a 0 in it is none
-            _log.warning("The compiled model is not cached in '%s': %s", self._folder, error)
+            _log.warning(
+                "The compiled model is not cached in '%s': %s. Mend that, or set CACHE_DIR to "
+                "another folder.",
+                self._folder,
+                error,
+            )
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.partita"

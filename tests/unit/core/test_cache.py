@@ -291,6 +291,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(device, tmp_path, caplog, nam
     second = compile_twice(device, tmp_path / name)
     assert not second.loaded_from_cache
     assert "The compiled model is not cached in" in caplog.text
+    assert "Mend that, or set CACHE_DIR to another folder." in caplog.text
 
 
 def test_a_full_disk_is_a_warning_and_leaves_nothing(device, tmp_path, caplog, monkeypatch):
