@@ -342,7 +342,10 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
         if isinstance(third, Type) and third in _PACKED:
             return _unpacked(first, _sizes(second), third)
         return _seen_as(first, _sizes(second), _dtype(third))
-    held = np.asarray(first) if second else np.array(first, order="C")
+    try:
+        held = np.asarray(first) if second else np.array(first, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{type(first).__name__} cannot be made a tensor: {error}") from error
     return _texts(held) if held.dtype.kind in "OUST" else held
 
 
@@ -390,16 +393,25 @@ def _unpacked(
 
 def _texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array of texts as objects, as ONNX's runtimes have them."""
-    if not all(isinstance(text, (str, bytes)) for text in array.flat):
-        found = next(text for text in array.flat if not isinstance(text, (str, bytes)))
-        raise InputError(f"A tensor holds numbers, truth values or texts; found {found!r}.")
+    for held in array.flat:
+        if not isinstance(held, (str, bytes)):
+            found = f"{type(held).__name__} among {array.dtype}{list(array.shape)}"
+            raise InputError(
+                f"A tensor holds numbers, truth values or texts; found {found}. Numbers need a "
+                "type of their own: give array.astype('float32')."
+            )
     texts = np.empty(array.shape, object)
     texts.reshape(-1)[:] = [_text(text) for text in array.flat]
     return texts
 
 
 def _text(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else str(text)
+    if not isinstance(text, bytes):
+        return str(text)
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"A tensor's texts are in UTF-8; found {text[:40]!r}.") from error
 
 
 def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.ndarray[Any, Any]:

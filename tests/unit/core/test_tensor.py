@@ -61,8 +61,11 @@ def test_a_type_and_a_shape_make_zeros(kind):
         ((ov.Type.f32, [1.5]), "a sequence of whole numbers; found [1.5]"),
         ((ov.Type.dynamic, [1]), "is no element type of a tensor"),
         (([1, 2], [2]), "an array and whether to share its memory, or a type and a shape"),
-        ((object(),), "A tensor holds numbers, truth values or texts; found <object"),
-        (([print],), "A tensor holds numbers, truth values or texts; found <built-in"),
+        ((object(),), "A tensor holds numbers, truth values or texts; found object among object[]"),
+        (([print],), "found builtin_function_or_method among object[1]"),
+        ((np.array([1.5], object),), "found float among object[1]. Numbers need a type of their"),
+        (([[1, 2], [3]],), "list cannot be made a tensor: setting an array element"),
+        ((np.array([b"\xff"], object),), "texts are in UTF-8; found b'\\xff'"),
     ],
 )
 def test_what_makes_no_tensor(arguments, said):
