@@ -11,10 +11,10 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from partita.deferred import deferred_attributes
 from partita.version import __version__ as __version__
+
+TYPE_CHECKING = False  # typing's, without an import in which Ctrl-C is still a traceback
 
 if TYPE_CHECKING:
     from partita import errors, preprocess, properties

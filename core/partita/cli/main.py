@@ -9,13 +9,15 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from importlib.machinery import ExtensionFileLoader
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as in :mod:`partita`
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from types import FrameType
+    from typing import Any
 
     from partita.cli.output import Output
 
