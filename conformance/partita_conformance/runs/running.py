@@ -208,12 +208,13 @@ def _serve(
 ) -> None:
     """The worker: makes the checks whose names come through the pipe, until it is closed.
 
-    Ctrl-C at a terminal reaches it beside the run's own process, which says so; it ends quietly.
+    Ctrl-C at a terminal reaches it beside the run's own process, which says so; it ends quietly,
+    as where the run has gone on without it.
     """
     try:
         _set_interrupts(held=False)
         _serve_checks(pipe, target, selection, cases_file)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(_INTERRUPTED)
 
 

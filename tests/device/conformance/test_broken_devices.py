@@ -182,6 +182,17 @@ def test_an_interrupted_worker_ends_quietly(capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_worker_whose_result_comes_too_late_ends_quietly(capfd):
+    selection = Selection(("random/Exp/0",))
+    runner = Isolated(Target("REFERENCE"), selection, 0.0)
+    try:
+        (outcome,) = map(runner.run, collect(selection))
+    finally:
+        runner.close()
+    assert outcome.status == TIMEOUT
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals that wait are POSIX's")
 def test_a_worker_that_is_interrupted_while_it_starts_ends_quietly(capfd):
     def interrupt():
