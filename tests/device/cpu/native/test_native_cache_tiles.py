@@ -118,26 +118,28 @@ def test_powers_become_sums_of_two_bfloat16(level, guarded):
     np.testing.assert_allclose(state[1], wanted.sum(axis=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("level", PAIRED)
-def test_powers_become_bfloat16_in_place(level, guarded):
-    rng, rows, columns, unit = np.random.default_rng(2), level.rows, 75, TOGETHER * level.lanes
+@pytest.mark.parametrize("level", [*PAIRED, *TILED])
+@pytest.mark.parametrize("first", [0, 3])
+def test_powers_become_bfloat16_in_place(level, first, guarded):
+    """They are rounded to half a unit, and before to a few thousandths of one; sums are not."""
+    rng, columns, unit = np.random.default_rng(2), 75, TOGETHER * level.lanes
+    rows = TILE_ROWS if level.tiles else level.rows
     room, apart = -(-columns // unit) * unit, state_rows(rows, level.lanes)
     given = rng.standard_normal((rows, room)).astype(np.float32)
-    found = []
-    for planes in (0, 1):
-        state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
-        state[1:] = 0
-        seen = guarded.array(np.zeros((2, apart), np.int32))
-        seen[0, :rows], seen[1, :rows] = 3, 60
-        scores = guarded.array(given)
-        places = scores.ctypes.data, scores[0].nbytes, rows, columns
-        kernel = attention_kernels(level, planes)[SOFTMAX]
-        call(kernel, *places, seen.ctypes.data, state.ctypes.data)
-        found.append((np.array(scores), np.array(state)))
-    (powers, state), (halves, same) = found
-    np.testing.assert_array_equal(state, same)
-    made = halves.view(np.uint16)[:, :room].view(bfloat16)
-    np.testing.assert_array_equal(made, powers.astype(bfloat16))
+    given[:, 7], given[:, 40] = -np.inf, -200
+    state = guarded.array(np.full((STATES, apart), -np.inf, np.float32))
+    state[1:] = 0
+    seen = guarded.array(np.zeros((2, apart), np.int32))
+    seen[0, :rows], seen[1, :rows] = first, 70
+    scores = guarded.array(given)
+    places = scores.ctypes.data, scores[0].nbytes, rows, columns
+    kernel = attention_kernels(level, 1)[SOFTMAX]
+    call(kernel, *places, seen.ctypes.data, state.ctypes.data)
+    made = scores.view(np.uint16)[:, :room].view(bfloat16).astype(np.float64)
+    exact, wanted = given[:, first : first + 70].astype(np.float64), np.zeros((rows, room))
+    wanted[:, first : first + 70] = np.exp(exact - exact.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(made, wanted, rtol=2**-8 + 1e-4, atol=1e-37)
+    np.testing.assert_allclose(state[1, :rows], wanted.sum(axis=1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("level", LEVELS)

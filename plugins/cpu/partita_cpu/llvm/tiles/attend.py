@@ -149,6 +149,11 @@ def online_softmax(name: str, rows: int, lanes: int, planes: int = 0) -> Functio
     return _Softmax(name, rows, lanes, planes).function()
 
 
+_Several = Callable[[list[str], list[str], list[str | None], list[str]], list[str]]
+"""Takes where some vectors of scores are, and where their powers come to be, which lanes count
+(``None``: all), and what is carried along."""
+
+
 class _Softmax:
     """Writes the kernel."""
 
@@ -159,6 +164,7 @@ class _Softmax:
         self._half_line = f.let("lshr i64 %line, 1")
         self._apart = 4 * state_rows(rows, lanes)
         self._formulas = Formulas(f, lanes)
+        self._of_powers = Formulas(f, lanes, rounded=planes == 1)
         self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
         self._mask = f"<{lanes} x i1>"
         self._rounds = f.let(
@@ -183,7 +189,7 @@ class _Softmax:
         nothing = f.splat(self._lanes, "float", _NOTHING)
 
         def several(
-            places: list[str], _: list[str], masks: list[str], tops: list[str]
+            places: list[str], _: list[str], masks: list[str | None], tops: list[str]
         ) -> list[str]:
             larger = []
             for place, mask, top in zip(places, masks, tops, strict=True):
@@ -216,11 +222,11 @@ class _Softmax:
         base = self._base(f.splat(self._lanes, "float", f.load("float", top)))
 
         def several(
-            places: list[str], targets: list[str], masks: list[str], sums: list[str]
+            places: list[str], targets: list[str], masks: list[str | None], sums: list[str]
         ) -> list[str]:
             less = [f.let(f"fsub {v} {f.load(v, place)}, {base}") for place in places]
             added = []
-            powers = self._formulas.exp_below_zero(less)
+            powers = self._of_powers.exp_below_zero(less)
             for x, target, mask, before in zip(powers, targets, masks, sums, strict=True):
                 counted = self._chosen(mask, x, zero)
                 if self._planes:
@@ -245,35 +251,48 @@ class _Softmax:
         scores: str,
         seen: str,
         begin: str,
-        several: Callable[[list[str], list[str], list[str], list[str]], list[str]],
+        several: _Several,
     ) -> list[str]:
         """Goes along the scores of a query, some vectors at a time, each with one of `begin`.
 
-        `several` takes where these are, where powers come to be, which lanes count, and what is
-        carried along.
+        Those of which all lanes count come first, without masks, if the first key of all counts.
         """
         f, v, ints, lanes = self._f, self._vector, self._ints, self._lanes
-        first, count = (
-            f.splat(lanes, "i32", f.load("i32", place)) for place in (seen, f.at(seen, self._apart))
-        )
-        numbers = f.let(f"sub {ints} <{', '.join(f'i32 {i}' for i in range(lanes))}>, {first}")
-        further, size = f.splat(lanes, "i32", str(lanes)), 2 if self._planes else 4
+        together, size = TOGETHER * lanes, 2 if self._planes else 4
+        begun, length = (f.load("i32", place) for place in (seen, f.at(seen, self._apart)))
+        first, count = f.splat(lanes, "i32", begun), f.splat(lanes, "i32", length)
         powers = f.at(scores, self._behind) if self._behind else scores
+        from_start = f.let(f"icmp eq i32 {begun}, 0")
+        whole = f.let(f"zext i32 {f.let(f'udiv i32 {length}, {together}')} to i64")
+        whole = f.let(f"select i1 {from_start}, i64 {whole}, i64 0")
 
-        def body(_: str, carried: list[str]) -> list[str]:
+        def forward(at: str, to: str) -> list[str]:
+            return [f.at(at, 4 * together), f.at(to, size * together)]
+
+        def places(at: str, to: str) -> tuple[list[str], list[str]]:
+            both = (at, 4 * lanes), (to, size * lanes)
+            ones, others = ([f.at(x, y * i) for i in range(TOGETHER)] for x, y in both)
+            return ones, others
+
+        def all_lanes(_: str, carried: list[str]) -> list[str]:
+            at, to, *values = carried
+            return [*forward(at, to), *several(*places(at, to), [None] * TOGETHER, values)]
+
+        def some_lanes(_: str, carried: list[str]) -> list[str]:
             at, to, numbers, *values = carried
-            masks = []
+            masks: list[str | None] = []
             for _i in range(TOGETHER):  # by one comparison: what is below 0 is large without sign
                 masks.append(f.let(f"icmp ult {ints} {numbers}, {count}"))
-                numbers = f.let(f"add {ints} {numbers}, {further}")
-            places = [f.at(at, 4 * lanes * i) for i in range(TOGETHER)]
-            targets = [f.at(to, size * lanes * i) for i in range(TOGETHER)]
-            values = several(places, targets, masks, values)
-            forward = [f.at(at, 4 * lanes * TOGETHER), f.at(to, size * lanes * TOGETHER)]
-            return [*forward, numbers, *values]
+                numbers = f.let(f"add {ints} {numbers}, {f.splat(lanes, 'i32', str(lanes))}")
+            return [*forward(at, to), numbers, *several(*places(at, to), masks, values)]
 
-        state = [("ptr", scores), ("ptr", powers), (ints, numbers), *[(v, begin)] * TOGETHER]
-        return f.loop(self._rounds, state, body)[3:]
+        state = [("ptr", scores), ("ptr", powers), *[(v, begin)] * TOGETHER]
+        at, to, *values = f.loop(whole, state, all_lanes)
+        done = f.let(f"trunc i64 {f.let(f'mul i64 {whole}, {together}')} to i32")
+        first = f.let(f"sub {ints} {first}, {f.splat(lanes, 'i32', done)}")
+        numbers = f.let(f"sub {ints} <{', '.join(f'i32 {i}' for i in range(lanes))}>, {first}")
+        state = [("ptr", at), ("ptr", to), (ints, numbers), *((v, x) for x in values)]
+        return f.loop(f.let(f"sub i64 {self._rounds}, {whole}"), state, some_lanes)[3:]
 
     def _base(self, top: str) -> str:
         """What is taken from scores: minus infinity less itself would be no number."""
@@ -285,7 +304,10 @@ class _Softmax:
         """The larger ones of two vectors; the other one where x is NaN."""
         return self._chosen(self._f.let(f"fcmp ogt {self._vector} {x}, {other}"), x, other)
 
-    def _chosen(self, mask: str, yes: str, no: str) -> str:
+    def _chosen(self, mask: str | None, yes: str, no: str) -> str:
+        """The lanes of one vector where a mask is set, or all without one, and others of another."""
+        if mask is None:
+            return yes
         v = self._vector
         return self._f.let(f"select {self._mask} {mask}, {v} {yes}, {v} {no}")
 
