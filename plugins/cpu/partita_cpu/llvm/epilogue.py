@@ -311,6 +311,14 @@ def store_half(
     return bits
 
 
+def rounded_pair(f: Function, first: str, second: str) -> str:
+    """Two vectors of 16 floats as 32 bfloat16; an instruction of AVX-512's for products of these.
+
+    It takes less time than one that rounds a vector takes for each of them.
+    """
+    return f.let(f"call <32 x bfloat> {_ROUND_TWO}(<16 x float> {second}, <16 x float> {first})")
+
+
 def store_parts(
     f: Function,
     lanes: int,
@@ -385,6 +393,11 @@ def _with_one_nan(f: Function, x: str) -> str:
     unordered = f.let(f"fcmp uno {floats} {x}, zeroinitializer")
     return f.let(f"select {mask} {unordered}, {floats} {nan}, {floats} {x}")
 
+
+_ROUND_TWO = "@llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+
+ROUND_TWO = f"declare <32 x bfloat> {_ROUND_TWO}(<16 x float>, <16 x float>)\n"
+"""What `rounded_pair` calls."""
 
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"
 """What `prefetch` calls."""

@@ -273,6 +273,8 @@ def text(level: Level, part: str = "") -> str:
     lanes, processor = level.lanes, f'"tune-cpu"="{level.processor}"'
     parts = [function.text(processor) for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), epilogue.PREFETCH]
+    if level.dots_bfloat16 and lanes == 16:
+        parts.append(epilogue.ROUND_TWO)
     if part in attend_few.PARTS:
         return "\n".join([*parts, attend_few.declarations(lanes)])
     if part == "_f16":
@@ -280,8 +282,8 @@ def text(level: Level, part: str = "") -> str:
     if part == "_blocks":
         parts += [dot_blocks.declarations(level), int8_groups.declarations()]
         if level.tiles:
-            parts += [unpack_blocks.declarations(), epilogue.declarations(lanes)]
-            parts += [bf16_split.declarations(lanes), activations.declarations(lanes)]
+            parts += [epilogue.declarations(lanes), bf16_split.declarations(lanes)]
+            parts.append(activations.declarations(lanes))
         return "\n".join(parts)
     if part == "_quads":
         return "\n".join(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partita_cpu.llvm.activations import Formulas
-from partita_cpu.llvm.epilogue import store_parts
+from partita_cpu.llvm.epilogue import rounded_pair, store_pair_parts, store_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Factors, Products
@@ -200,8 +200,13 @@ class _Softmax:
         top, *others = self._along(scores, seen, nothing, several)
         for other in others:
             top = self._larger(other, top)
-        reduced = f.let(f"call float @llvm.vector.reduce.fmax.v{self._lanes}f32({v} {top})")
-        f.do(f"store float {reduced}, ptr {found}, align 4")
+        distance = self._lanes // 2
+        while distance:  # LLVM would compare one lane after another
+            order = ", ".join(f"i32 {lane ^ distance}" for lane in range(self._lanes))
+            swapped = f"shufflevector {v} {top}, {v} poison, <{self._lanes} x i32> <{order}>"
+            top, distance = self._larger(f.let(swapped), top), distance // 2
+        first = f.let(f"extractelement {v} {top}, i32 0")
+        f.do(f"store float {first}, ptr {found}, align 4")
         return [f.at(scores, "%line"), f.at(seen, 4), f.at(found, 4)]
 
     def _settle(self, tops: str, sums: str, shares: str) -> None:
@@ -225,17 +230,10 @@ class _Softmax:
             places: list[str], targets: list[str], masks: list[str | None], sums: list[str]
         ) -> list[str]:
             less = [f.let(f"fsub {v} {f.load(v, place)}, {base}") for place in places]
-            added = []
             powers = self._of_powers.exp_below_zero(less)
-            for x, target, mask, before in zip(powers, targets, masks, sums, strict=True):
-                counted = self._chosen(mask, x, zero)
-                if self._planes:
-                    parts = self._planes, self._half_line
-                    store_parts(f, self._lanes, counted, target, None, *parts)
-                else:
-                    f.do(f"store {v} {counted}, ptr {target}, align 4")
-                added.append(f.let(f"fadd {v} {before}, {counted}"))
-            return added
+            counted = [self._chosen(mask, x, zero) for mask, x in zip(masks, powers, strict=True)]
+            self._store(counted, targets)
+            return [f.let(f"fadd {v} {x}, {y}") for x, y in zip(sums, counted, strict=True)]
 
         one, *others = self._along(scores, seen, zero, several)
         for other in others:
@@ -245,6 +243,24 @@ class _Softmax:
         added = f.let(f"call reassoc float {name}(float {known}, {v} {one})")
         f.do(f"store float {added}, ptr {total}, align 4")
         return [f.at(scores, "%line"), *(f.at(place, 4) for place in (seen, top, total))]
+
+    def _store(self, powers: list[str], targets: list[str]) -> None:
+        """Writes some vectors of powers, which lie side by side."""
+        f = self._f
+        if self._planes and self._lanes == 16:
+            for i in range(0, TOGETHER, 2):
+                pair = powers[i : i + 2]
+                if self._planes > 1:
+                    store_pair_parts(f, pair, targets[i], self._planes, self._half_line)
+                else:
+                    both = rounded_pair(f, *pair)
+                    f.do(f"store <32 x bfloat> {both}, ptr {targets[i]}, align 2")
+            return
+        for x, target in zip(powers, targets, strict=True):
+            if self._planes:
+                store_parts(f, self._lanes, x, target, None, self._planes, self._half_line)
+            else:
+                f.do(f"store {self._vector} {x}, ptr {target}, align 4")
 
     def _along(
         self,
@@ -305,7 +321,7 @@ class _Softmax:
         return self._chosen(self._f.let(f"fcmp ogt {self._vector} {x}, {other}"), x, other)
 
     def _chosen(self, mask: str | None, yes: str, no: str) -> str:
-        """The lanes of one vector where a mask is set, or all without one, and others of another."""
+        """Lanes of one vector where a mask is set, or without one; others are of another."""
         if mask is None:
             return yes
         v = self._vector
@@ -315,7 +331,4 @@ class _Softmax:
 def declarations(lanes: int) -> str:
     """What the kernels call, beyond those of `tiles.fma` and `activations`."""
     v = f"<{lanes} x float>"
-    return (
-        f"declare float @llvm.vector.reduce.fmax.v{lanes}f32({v})\n"
-        f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {v})\n"
-    )
+    return f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {v})\n"

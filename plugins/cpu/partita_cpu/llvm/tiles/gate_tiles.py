@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from partita.lowering import ActivationCode
 from partita_cpu.llvm.activations import Formulas
-from partita_cpu.llvm.epilogue import larger_magnitude, store_half, store_pair_parts
+from partita_cpu.llvm.epilogue import larger_magnitude, rounded_pair, store_pair_parts
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import column_masks
 
@@ -98,5 +98,4 @@ def _store(f: Function, pair: list[str], to: str, planes: int) -> None:
     if planes > 1:
         store_pair_parts(f, pair, to, planes, _TILE_BYTES)
         return
-    for i, x in enumerate(pair):
-        store_half(f, 16, x, f.at(to, 32 * i), None)
+    f.do(f"store <32 x bfloat> {rounded_pair(f, *pair)}, ptr {to}, align 2")

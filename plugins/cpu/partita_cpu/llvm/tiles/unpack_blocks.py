@@ -7,6 +7,7 @@ behind the tiles of both panels of a step.
 
 from __future__ import annotations
 
+from partita_cpu.llvm.epilogue import rounded_pair
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.amx import TILE_BYTES
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Variant, Zeros, column_numbers
@@ -27,7 +28,6 @@ _LANES = COLUMNS
 _FLOATS = f"<{_LANES} x float>"
 _INTS = f"<{_LANES} x i32>"
 _HALVES = f"<{2 * _LANES} x bfloat>"
-_ROUND = "@llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 
 
 def functions() -> list[Function]:
@@ -105,7 +105,7 @@ def _weight(f: Function, variant: Variant, words: str, shift: int, numbers: tupl
 def _rounded(f: Function, floats: list[str]) -> str:
     """Two vectors as bfloat16, each of the first beside its neighbour of the second."""
     first, second = floats
-    both = f.let(f"call {_HALVES} {_ROUND}({_FLOATS} {second}, {_FLOATS} {first})")
+    both = rounded_pair(f, first, second)
     order = ", ".join(f"i32 {lane // 2 + lane % 2 * _LANES}" for lane in range(2 * _LANES))
     mask = f"<{2 * _LANES} x i32> <{order}>"
     beside = f.let(f"shufflevector {_HALVES} {both}, {_HALVES} poison, {mask}")
@@ -121,8 +121,3 @@ def _rest(f: Function, floats: list[str], rounded: str) -> list[str]:
     for x, bits in zip(floats, taken, strict=True):
         rests.append(f.let(f"fsub {_FLOATS} {x}, {f.let(f'bitcast {_INTS} {bits} to {_FLOATS}')}"))
     return rests
-
-
-def declarations() -> str:
-    """What they call."""
-    return f"declare {_HALVES} {_ROUND}({_FLOATS}, {_FLOATS})\n"
