@@ -16,7 +16,7 @@ from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.module import groups_part
+from partita_cpu.llvm.module import blocks_part, groups_part
 from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, gate_tiles, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.attend_few import Elements
@@ -167,7 +167,7 @@ def tile_kernels(
     if arithmetic is Arithmetic.F16:
         _put_float16(table, level, half_in, half_out)
         return _with_halves(table)
-    if arithmetic in _STORED:
+    if arithmetic in STORED_PARTS:
         _put_stored(table, level, arithmetic)
         return _with_halves(table)
     name = arithmetic.name.lower()
@@ -213,36 +213,38 @@ def _with_halves(table: Array) -> Array:
 
 
 def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
-    known, floats = (llvm_kernel.addresses(level, part) for part in ("_f16", "_floats"))
+    narrow = llvm_kernel.addresses(level, "_f16_narrow") if half_in or half_out else {}
+    known = llvm_kernel.addresses(level, "_f16") if not (half_in and half_out) else {}
+    floats = {} if half_out else llvm_kernel.addresses(level, "_floats")
     for rows in range(1, level.rows + 1):
-        table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
-        wide = known[f"wide_narrow_{rows}"] if half_out else floats[f"fma_{rows}"]
+        table[rows] = narrow[f"f16_narrow_{rows}"] if half_out else known[f"f16_{rows}"]
+        wide = narrow[f"wide_narrow_{rows}"] if half_out else floats[f"fma_{rows}"]
         first = wide if half_out else floats[f"fma_first_{rows}"]
         table[WIDE + rows], table[WIDE + FIRST + rows] = wide, first
     table[WIDEN] = llvm_kernel.addresses(level)["from_f16"]
     if half_out:
-        table[EPILOGUE] = known["epilogue_f16"]
+        table[EPILOGUE] = narrow["epilogue_f16"]
     if half_in:
-        table[NARROW] = known["widen_f16"]
+        table[NARROW] = narrow["widen_f16"]
     else:
         table[ROUND] = known["round_f16"]
 
 
-_STORED = {
-    Arithmetic.F32_BY_F16: ("f16", "from_f16"),
-    Arithmetic.F32_BY_BF16: ("bf16_weights", "from_bf16"),
-}
-"""What the kernels for tiles are called, and the one that widens weights ahead of many of them."""
+STORED_PARTS = {Arithmetic.F32_BY_F16: "_f16", Arithmetic.F32_BY_BF16: "_bf16_weights"}
+"""Where the kernels are for weights that are stored in 16 bits; those for tiles begin so, too."""
+
+_WIDENING = {Arithmetic.F32_BY_F16: "from_f16", Arithmetic.F32_BY_BF16: "from_bf16"}
+"""What widens weights ahead of many tiles."""
 
 
 def _put_stored(table: Array, level: Level, arithmetic: Arithmetic) -> None:
-    known, floats = (llvm_kernel.addresses(level, part) for part in ("_f16", "_floats"))
-    name, widening = _STORED[arithmetic]
+    part = STORED_PARTS[arithmetic]
+    known, floats = (llvm_kernel.addresses(level, one) for one in (part, "_floats"))
     for rows in range(1, level.rows + 1):
-        table[rows] = known[f"{name}_{rows}"]
+        table[rows] = known[f"{part[1:]}_{rows}"]
         table[WIDE + rows] = floats[f"fma_{rows}"]
         table[WIDE + FIRST + rows] = floats[f"fma_first_{rows}"]
-    table[WIDEN] = {**llvm_kernel.addresses(level), **known}[widening]
+    table[WIDEN] = {**llvm_kernel.addresses(level), **known}[_WIDENING[arithmetic]]
 
 
 @functools.cache
@@ -318,7 +320,7 @@ def block_kernels(level: Level, variant: Variant) -> Array:
     table = np.zeros(MAX_ROWS + 1, np.int64)
     if not level.native:
         return table
-    known = llvm_kernel.addresses(level, "_blocks")
+    known = llvm_kernel.addresses(level, blocks_part(variant))
     for rows in row_counts(level):
         table[rows] = known[f"{variant.name}_{rows}"]
     return table
@@ -364,7 +366,8 @@ _UNPACKED_PARTS = {Factors.PAIRS: "_blocks", Factors.QUADS: "_quads"}
 @functools.cache
 def unpack_kernel(level: Level, variant: Variant, planes: int) -> Array:
     """The kernel that makes such weights bfloat16 in so many parts, for levels with tiles."""
-    return np.array([llvm_kernel.addresses(level, "_blocks")[f"unpack_{variant.name}_{planes}"]])
+    known = llvm_kernel.addresses(level, blocks_part(variant))
+    return np.array([known[f"unpack_{variant.name}_{planes}"]])
 
 
 @functools.cache

@@ -49,8 +49,17 @@ from partita_cpu.llvm.tiles import (
 )
 from partita_cpu.llvm.tiles.fma_groups import GROUPS, group_tile
 
+
+def blocks_part(variant: dot_blocks.Variant) -> str:
+    """The part with the kernels for one kind of weights quantized in blocks."""
+    return f"_{variant.name}"
+
+
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
+
+_OF_BLOCKS = {blocks_part(variant): variant for variant in dot_blocks.VARIANTS}
+"""Parts for one kind of weights quantized in blocks, of which most models have one."""
 
 WINDOW_KINDS = ("convolve", "max", "sum")
 
@@ -67,8 +76,9 @@ PARTS = (
     "_pairs",
     "_activated_halves",
     "_normalized",
-    "_f16",
+    *("_f16", "_f16_narrow", "_bf16_weights"),
     "_blocks",
+    *_OF_BLOCKS,
     "_quads",
     "_winograd",
     "_winograd_halves",
@@ -97,10 +107,17 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return [activations.activate_rows(name, code, lanes) for code, name in kernels]
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
+    if part == "_f16_narrow":
+        return fp16_weights.narrow_functions(lanes, level.rows)
+    if part == "_bf16_weights":
+        return fp16_weights.bfloat16_functions(lanes, level.rows)
     if part == "_blocks":
-        made = dot_blocks.functions(level) + dot_unpacked.pair_functions(level)
-        made += int8_groups.half_functions()
-        return made + unpack_blocks.functions() + gate_tiles.functions() if level.tiles else made
+        made = dot_unpacked.pair_functions(level) + int8_groups.half_functions()
+        return made + gate_tiles.functions() if level.tiles else made
+    if part in _OF_BLOCKS:
+        variant = _OF_BLOCKS[part]
+        made = dot_blocks.functions(level, variant)
+        return made + unpack_blocks.functions(variant) if level.tiles else made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
         return made + unpack_quads.functions() + int8_groups.functions() if made else made
@@ -277,9 +294,9 @@ def text(level: Level, part: str = "") -> str:
         parts.append(epilogue.ROUND_TWO)
     if part in attend_few.PARTS:
         return "\n".join([*parts, attend_few.declarations(lanes)])
-    if part == "_f16":
+    if part in ("_f16", "_f16_narrow", "_bf16_weights"):
         return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
-    if part == "_blocks":
+    if part == "_blocks" or part in _OF_BLOCKS:
         parts += [dot_blocks.declarations(level), int8_groups.declarations()]
         if level.tiles:
             parts += [epilogue.declarations(lanes), bf16_split.declarations(lanes)]

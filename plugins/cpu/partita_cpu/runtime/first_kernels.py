@@ -15,7 +15,8 @@ from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.packed_lhs import product
 from partita_cpu.gemm.packing import kernels as packing
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.product_steps import BY_STORED, reads_stored
+from partita_cpu.gemm.tile_kernels import STORED_PARTS, Arithmetic
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
 from partita_cpu.jit.llvm_kernel import level_job
@@ -65,16 +66,19 @@ def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.op_type in _PRODUCTS and not rounds_all:
             yield "_floats"
+            weights = None if node.inputs[1] is None else node.inputs[1].const
+            if weights is not None and reads_stored(policy, weights):
+                yield STORED_PARTS[BY_STORED[weights.dtype]]
         if node.op_type in _ACTIVATIONS:
             yield "_activated_halves" if half else "_activations"
         if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
             yield "_windows"
         if node.op_type == "Conv" and node.attrs.get("group", 1) > 1 and node.inputs[1] is not None:
-            weights = tuple(n for n in node.inputs[1].shape or () if isinstance(n, int))
-            if len(weights) == 4 and weights[1] == 1 and weights[3] in ACROSS:
-                yield depthwise_part(weights[3], half)
-            elif fills_vectors(policy, node.attrs["group"], weights):
-                yield groups_part(weights[1], half)
+            sizes = tuple(n for n in node.inputs[1].shape or () if isinstance(n, int))
+            if len(sizes) == 4 and sizes[1] == 1 and sizes[3] in ACROSS:
+                yield depthwise_part(sizes[3], half)
+            elif fills_vectors(policy, node.attrs["group"], sizes):
+                yield groups_part(sizes[1], half)
                 if half:
                     yield "_winograd_halves"
         if _may_filter(policy, node):

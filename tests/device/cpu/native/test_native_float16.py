@@ -222,7 +222,7 @@ def test_activations_in_float16_are_converted_by_kernels(level):
 def test_widening_stays_within_its_memory(found, count, padded, guarded):
     x = guarded.array(np.arange(count, dtype=np.float16).view(np.uint16))
     y = guarded.array(np.full(padded, 7, np.float32))
-    kernel = llvm_kernel.addresses(found, "_f16")["widen_f16"]
+    kernel = llvm_kernel.addresses(found, "_f16_narrow")["widen_f16"]
     widen_all(kernel, x.ctypes.data, x.size, y.ctypes.data, y.size)
     np.testing.assert_array_equal(y[:count], np.arange(count))
     np.testing.assert_array_equal(y[count:], 0)

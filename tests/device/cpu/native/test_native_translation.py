@@ -68,6 +68,8 @@ def whole_numbers(a: Array, b: Array, y: Array, tid: int, nt: int) -> None:
         )
         y[i, 22] = np.int64(np.uint64(p) // np.uint64(q)) + np.int64(np.uint64(p) >> np.uint64(3))
         y[i, 23] = 7 if p < q else 11 - (2 if p <= 0 else 1)
+        y[i, 24] = operator.neg(p) + operator.invert(q)
+        y[i, 25] = 5 if operator.not_(p) else 3 if operator.le(p, q) else 4
 
 
 @loop
@@ -87,6 +89,8 @@ def floats(a: Array, b: Array, y: Array, tid: int, nt: int) -> None:
         y[i, 17], y[i, 18] = np.floor(p), np.ceil(q)
         y[i, 19] = np.float32(np.int32(p)) if abs(p) < np.float32(9) else like(p, 7)
         y[i, 20] = operator.mul(p, q)
+        y[i, 21], y[i, 22] = operator.neg(p), q * np.float32(2.0**112)
+        y[i, 23] = 1.0 if operator.eq(p, q) else 2.0 if operator.gt(p, q) else 0.0
 
 
 @loop
@@ -251,9 +255,9 @@ def _flat(arg: Any) -> list[Any]:
 CASES = {
     "whole numbers": (
         whole_numbers,
-        lambda: (*pairs(WHOLE), np.zeros((WHOLE.size**2, 24), np.int64)),
+        lambda: (*pairs(WHOLE), np.zeros((WHOLE.size**2, 26), np.int64)),
     ),
-    "floats": (floats, lambda: (*pairs(REAL), np.zeros((REAL.size**2, 21)))),
+    "floats": (floats, lambda: (*pairs(REAL), np.zeros((REAL.size**2, 24)))),
     "pieces": (
         pieces,
         lambda: (

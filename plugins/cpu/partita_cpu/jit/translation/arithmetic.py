@@ -84,10 +84,10 @@ class Arithmetic:
             raise UntranslatableError(f"{kind.__name__} of {a.kind} and {b.kind}")
         if kind in (ast.LShift, ast.RShift):
             return self._shifted(kind, a, b)
-        if kind is ast.Pow and a.kind == b.kind == kinds.float64:
+        if kind is ast.Pow and a.kind == kinds.float64:
             left, right = known(a), known(b)
             if left is not None and right is not None:
-                return constant(kinds.float64, left**right)
+                return constant(kinds.float64, float(left**right))
         if isinstance(a.kind, Boolean) and a.kind == b.kind and kind in _FOLDED:
             if kind in (ast.BitAnd, ast.BitOr, ast.BitXor):
                 return Value(a.kind, (self._integer_operation(kind, a.number, b.number),))

@@ -57,6 +57,20 @@ _OPERATORS: dict[Any, type[ast.operator]] = {
     operator.xor: ast.BitXor,
 }
 
+_COMPARISONS: dict[Any, type[ast.cmpop]] = {
+    operator.eq: ast.Eq,
+    operator.gt: ast.Gt,
+    operator.ge: ast.GtE,
+    operator.lt: ast.Lt,
+    operator.le: ast.LtE,
+}
+
+_OF_ONE: dict[Any, type[ast.unaryop]] = {
+    operator.neg: ast.USub,
+    operator.not_: ast.Not,
+    operator.invert: ast.Invert,
+}
+
 
 class FunctionCalls(Protocol):
     """Calls functions of a module; see `partita_cpu.jit.translation.functions`."""
@@ -119,6 +133,11 @@ class Calls:
             return cast(self._builder, whole, kinds.int64)
         if called in _OPERATORS and len(given) == 2:
             return self._arithmetic.binary(_OPERATORS[called], *given)
+        if called in _COMPARISONS and len(given) == 2:
+            found = self._arithmetic.compared(_COMPARISONS[called], *given)
+            return Value(kinds.boolean, (found,))
+        if called in _OF_ONE and len(given) == 1:
+            return self._arithmetic.unary(_OF_ONE[called], *given)
         kind = called if isinstance(called, Number) else None
         if isinstance(called, type) and issubclass(called, np.number):
             kind = kinds.number_of(called)

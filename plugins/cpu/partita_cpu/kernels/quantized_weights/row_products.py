@@ -397,7 +397,7 @@ def unpack_block(w: int, scales: int, zeros: int, block: int, sizes: RowSizes, o
             place = (pair // pairs * COLUMNS + c) * 2
             shift = pair % pairs * pair_bits
             for i in range(2):
-                level = np.float32((words[place + i] >> shift) & mask)
+                level = np.float32((np.int64(words[place + i]) >> shift) & mask)
                 out[(2 * pair + i) * COLUMNS + c] = (
                     (level - np.float32(sizes.zero)) * scale
                     if sizes.zeros == _EQUAL
@@ -414,7 +414,7 @@ def _numbers_of(scales: int, zeros: int, place: int, sizes: RowSizes) -> Any:
         scale = floats_at(scales + 4 * place, 1)[0]
     term = np.float32(0)
     if sizes.zeros == _BYTES:
-        word = shorts_at(zeros + (place & -2), 1)[0]
+        word = np.int64(shorts_at(zeros + (place & -2), 1)[0])
         term = np.float32((word >> (8 * (place & 1))) & 255) * scale
     elif sizes.zeros == _HALVES:
         term = float16_to_float32(shorts_at(zeros + 2 * place, 1)[0])

@@ -101,12 +101,10 @@ def row_counts(level: Level) -> tuple[int, ...]:
     return {16: (1, 2, 3, 4, 6, 8, 12), 8: (1, 2, 3), 4: (1, 2)}[level.lanes]
 
 
-def functions(level: Level) -> list[Function]:
-    """All kernels of a level."""
+def functions(level: Level, variant: Variant) -> list[Function]:
+    """All kernels of a level for one kind of panels."""
     return [
-        dot_blocks(f"{variant.name}_{rows}", rows, level, variant)
-        for variant in VARIANTS
-        for rows in row_counts(level)
+        dot_blocks(f"{variant.name}_{rows}", rows, level, variant) for rows in row_counts(level)
     ]
 
 

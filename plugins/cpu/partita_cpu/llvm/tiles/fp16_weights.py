@@ -20,18 +20,30 @@ CONVERT_PARAMETERS = "ptr %x, i64 %n, ptr %to"
 
 
 def functions(lanes: int, most: int, amx: bool) -> list[Function]:
-    """All of them, for vectors of so many floats and tiles of up to `most` rows."""
+    """By weights in float16, for vectors of so many floats and tiles of up to `most` rows."""
     made = [fma_tile(f"f16_{rows}", rows, lanes, Factors.FLOAT16) for rows in range(1, most + 1)]
-    for rows in range(1, most + 1):
-        made.append(fma_tile(f"bf16_weights_{rows}", rows, lanes, Factors.BFLOAT16))
-    made += [_round("round_f16", lanes), _convert("from_bf16", lanes, BFLOAT, "float", "fpext")]
+    made.append(_round("round_f16", lanes))
+    return [*made, pack_tile("pack_f16", 2, float16=True)] if amx else made
+
+
+def bfloat16_functions(lanes: int, most: int) -> list[Function]:
+    """By weights in bfloat16."""
+    made = [
+        fma_tile(f"bf16_weights_{rows}", rows, lanes, Factors.BFLOAT16)
+        for rows in range(1, most + 1)
+    ]
+    return [*made, _convert("from_bf16", lanes, BFLOAT, "float", "fpext")]
+
+
+def narrow_functions(lanes: int, most: int) -> list[Function]:
+    """Where float16 is also what results are kept in, or what is multiplied."""
     if lanes < 16:  # AVX2 has no masks for 16-bit numbers: they stay in float32 between steps
-        return made
+        return []
+    made = []
     for rows in range(1, most + 1):
         made.append(fma_tile(f"f16_narrow_{rows}", rows, lanes, Factors.FLOAT16, FLOAT16))
         made.append(fma_tile(f"wide_narrow_{rows}", rows, lanes, half=FLOAT16))
-    made += [epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
-    return [*made, pack_tile("pack_f16", 2, float16=True)] if amx else made
+    return [*made, epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
 
 
 def conversions(lanes: int) -> list[Function]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from partita_cpu.llvm.epilogue import rounded_pair
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.amx import TILE_BYTES
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Variant, Zeros, column_numbers
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros, column_numbers
 
 PARAMETERS = (
     "ptr %w, ptr %scales, ptr %zeros, ptr %more_scales, ptr %more_zeros, float %zero, ptr %to"
@@ -30,13 +30,9 @@ _INTS = f"<{_LANES} x i32>"
 _HALVES = f"<{2 * _LANES} x bfloat>"
 
 
-def functions() -> list[Function]:
-    """All of them."""
-    return [
-        unpack_blocks(f"unpack_{variant.name}_{planes}", variant, planes)
-        for variant in VARIANTS
-        for planes in PLANES
-    ]
+def functions(variant: Variant) -> list[Function]:
+    """All for one kind of panels."""
+    return [unpack_blocks(f"unpack_{variant.name}_{planes}", variant, planes) for planes in PLANES]
 
 
 def unpack_blocks(name: str, variant: Variant, planes: int) -> Function:
