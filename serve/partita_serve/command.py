@@ -112,11 +112,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json({"http": address}) if out.as_json else out.text(f"REST at {address}")
         out.flush()
 
+    settings, given_up = settings_of(args), 0
     if args.ray:
-        replicas.run(settings_of(args), args.ray, ready_on_ray)
+        replicas.run(settings, args.ray, ready_on_ray)
     else:
-        lifecycle.run(settings_of(args), ready)
-    out.note("all requests are answered; the server has ended")
+        given_up = lifecycle.run(settings, ready)
+    what = (
+        f"given up after stop_seconds ({settings.stop_seconds:g}), requests of {given_up} clients"
+    )
+    out.note(f"{what if given_up else 'all requests are answered'}; the server has ended")
     return 0
 
 

@@ -67,7 +67,18 @@ class Addresses:
 
 
 class _HttpListener(uvicorn.Server):
-    """Uvicorn without its own way to take signals, and with an end that loses no request."""
+    """Uvicorn without its own way to take signals, and with an end that loses no request.
+
+    Attributes:
+        given_up: Clients that were not answered, or had not asked in full, in the time for that.
+    """
+
+    given_up = 0
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for requests, and counts those that took too long."""
+        await super().shutdown(sockets)
+        self.given_up = len(self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,7 +117,7 @@ async def serve(
     ready: Callable[[Addresses, ModelServer], None],
     stop: asyncio.Event,
     give_up: Callable[[], None] = lambda: None,
-) -> None:
+) -> int:
     """Serves until it is told to stop, and then until its requests are answered.
 
     Liveness is answered at once, all else when the models are loaded.
@@ -117,6 +128,9 @@ async def serve(
         stop: Set when the server is to end.
         give_up: Called at the end if it was told to stop while models were loaded: threads still
             read and compile them, which nobody has a use for.
+
+    Returns:
+        How many clients of REST were given up at the end.
 
     Raises:
         PartitaError: A model cannot be loaded, or an address or file cannot be used.
@@ -158,6 +172,7 @@ async def serve(
     if starting.cancelled():
         _log.warning("The server was told to end before its models were loaded.")
         give_up()
+    return http.given_up
 
 
 async def _load(server: ModelServer, texts: TextModels, core: Core) -> None:
@@ -169,7 +184,7 @@ async def _load(server: ModelServer, texts: TextModels, core: Core) -> None:
 def run(
     settings: ServerSettings,
     ready: Callable[[Addresses, ModelServer], None],
-) -> None:
+) -> int:
     """Serves until the process gets a signal to end.
 
     A second one ends it at once, and so does the first one while models are loaded.
@@ -178,18 +193,21 @@ def run(
         settings: What is served, where.
         ready: Called when the models are loaded.
 
+    Returns:
+        As :func:`serve`.
+
     Raises:
         PartitaError: As :func:`serve`.
     """
     keep_freed_memory()
 
-    async def until_signal() -> None:
+    async def until_signal() -> int:
         stop = asyncio.Event()
         with _stopping_by_signal(asyncio.get_running_loop(), stop):
-            await serve(settings, ready, stop, _end_at_once)
+            return await serve(settings, ready, stop, _end_at_once)
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-        runner.run(until_signal())
+        return runner.run(until_signal())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -215,6 +233,11 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
 
 
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Whether a record is of anything but a request that was given up, which is told in words."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def _http_config(settings: ServerSettings, app: ASGIApp, refusal: Refusal) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
@@ -233,6 +256,7 @@ def _http_config(settings: ServerSettings, app: ASGIApp, refusal: Refusal) -> uv
         ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
         ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one

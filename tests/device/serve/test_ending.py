@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -88,6 +89,23 @@ def test_no_request_is_lost_at_the_end(model):
     assert len(answered) >= 80
     assert server.returncode == 0
     assert "all requests are answered" in errors
+
+
+def test_a_request_that_takes_too_long_is_given_up_and_told_of(model, tmp_path):
+    config = tmp_path / "serve.toml"
+    config.write_text("stop_seconds = 1\ndrain_seconds = 0\n")
+    with process(model, "-d", "CPU", "--config", config) as (server, told):
+        host, _, port = told["http"].partition("://")[2].rpartition(":")
+        with socket.create_connection((host, int(port))) as client:
+            asked = f"POST /v2/models/affine/infer HTTP/1.1\r\nHost: {host}\r\n"
+            asked += f"Content-Length: {len(BODY)}\r\nExpect: 100-continue\r\n\r\n"
+            client.sendall(asked.encode())
+            assert b"100 Continue" in client.recv(100)  # so the request has begun
+            server.send_signal(signal.SIGTERM)
+            _, errors = server.communicate(timeout=60)
+    assert "given up after stop_seconds (1), requests of 1 clients" in errors
+    assert "Traceback" not in errors
+    assert server.returncode == 0
 
 
 def test_two_signals_end_it_at_once(model, tmp_path, monkeypatch):
