@@ -11,6 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sampling import THOROUGH
+
+from partita_conformance.bench.checks import names_of
+from partita_conformance.runs.collect import Selection, collect
 
 pytestmark = pytest.mark.timeout(900)  # each waits for the environment, or for the kit
 
@@ -25,6 +29,13 @@ CHECKS = {  # ORT and the template are judged by more in tests/device/conformanc
     "FRESH": [*SOME, *FORM, "*/Add*", "*/Relu*"],
     "ORT": ["plugin/*", "request/*", "random/*/0"],
 }
+EVERY = {} if THOROUGH else {"OV": 3}
+"""Of a device's checks a gate makes the first of so many each: OpenVINO takes long to compile."""
+
+
+def checks_of(device):
+    """Names of the checks that a device is asked."""
+    return names_of(collect(Selection(tuple(CHECKS[device]))))[:: EVERY.get(device, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +79,8 @@ def reports(run):
 
     with ThreadPoolExecutor(2) as pool:
         started = {}
-        for device, patterns in CHECKS.items():
-            options = [part for pattern in patterns for part in ("--check", pattern)]
+        for device in CHECKS:
+            options = [part for name in checks_of(device) for part in ("--check", name)]
             if device in EXAMPLES:
                 path = ROOT / "examples" / EXAMPLES[device] / "expectations.toml"
                 options += ["--expectations", path]
@@ -94,7 +105,9 @@ def test_a_new_plugin_passes_the_kit(reports):
 
 @pytest.mark.parametrize("device", EXAMPLES)
 def test_example_conforms(reports, device):
-    assert reports[device].result()["counts"]["passed"] > 150
+    counts = reports[device].result()["counts"]
+    assert sum(counts.values()) == len(checks_of(device)) > 100
+    assert counts["passed"] > 0.75 * len(checks_of(device))
     for code in (ROOT / "examples" / EXAMPLES[device]).glob("*.py"):
         assert len(code.read_text().splitlines()) <= 100
 
