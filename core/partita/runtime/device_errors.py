@@ -16,12 +16,12 @@ from partita.errors import (
 )
 
 if TYPE_CHECKING:
-    from partita.runtime.binding.input_binding import RequestInputs
+    from partita.runtime.binding.input_tensors import InputTensors
     from partita.runtime.compiled_facts import CompiledFacts
 
 
 def raise_naming_device(
-    error: BaseException, compiled: CompiledFacts, inputs: RequestInputs
+    error: BaseException, compiled: CompiledFacts, inputs: InputTensors
 ) -> NoReturn:
     """Raises what a device raised: Partita's errors as they are, others as one with its name.
 

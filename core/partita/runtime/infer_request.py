@@ -268,7 +268,7 @@ class InferRequest(RequestTensors):
             return False
         except PLUGIN_FAILURES as error:  # a device may raise anything
             inputs.restore_state()
-            raise_naming_device(error, self.compiled_model, self._inputs)
+            raise_naming_device(error, self.compiled_model, self._inputs.values)
         self._latency_s = time.perf_counter() - start
         self._outputs.results = inputs.results
         self._has_results, inputs.has_begun = True, False
@@ -281,7 +281,7 @@ class InferRequest(RequestTensors):
             self.runner = self._new_runner()
             self._was_interrupted = False
         if self._state is not None and self._is_double_buffered:
-            self._state.set_sizes(inputs.shapes())
+            self._state.set_sizes(inputs.values.shapes())
         tensors = inputs.tensors_for_run()
         self._has_results = self._may_leave_results = False
         start = time.perf_counter()
@@ -289,7 +289,7 @@ class InferRequest(RequestTensors):
         try:
             results = self.runner.run(tensors, targets)
         except PLUGIN_FAILURES as error:  # a device may raise anything
-            raise_naming_device(error, self.compiled_model, self._inputs)
+            raise_naming_device(error, self.compiled_model, self._inputs.values)
         written = outputs.deliver(results, tensors)
         if run is not None:
             self._check(run)

@@ -157,12 +157,12 @@ class RequestTensors(ProcessBound):
         a new tensor: set its shape before you fill it.
         """
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
-        self._inputs.refresh_tensors()
-        tensor = self._memory.tensors.get(port.index, self._inputs.tensors[port.index])
+        self._inputs.values.refresh()
+        tensor = self._memory.tensors.get(port.index, self._inputs.values.tensors[port.index])
         if tensor is None:
             if port.shape is None or port.dtype is None:
                 raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
-            tensor = self._inputs.tensors[port.index] = zeros_for(port)
+            tensor = self._inputs.values.tensors[port.index] = zeros_for(port)
         return tensor
 
     def get_output_tensor(self, key: int | str | Port | None = None) -> Tensor:
@@ -307,7 +307,7 @@ class RequestTensors(ProcessBound):
         try:
             return new_runner(self._place)
         except PLUGIN_FAILURES as error:  # a device may raise anything
-            raise_naming_device(error, self.compiled_model, self._inputs)
+            raise_naming_device(error, self.compiled_model, self._inputs.values)
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partita.errors import InferError, InputError, raised_as
-from partita.runtime.binding.input_conversion import Array, check, to_tensor
-from partita.runtime.binding.input_copies import InputCopies, host_array
-from partita.runtime.binding.input_names import InputNames, Inputs
+from partita.errors import InferError, raised_as
+from partita.runtime.binding.input_copies import host_array
+from partita.runtime.binding.input_names import Inputs
 from partita.runtime.binding.input_setters import (
     InputSetter,
     no_setter,
     setter_by_copy,
     setter_in_place,
 )
+from partita.runtime.binding.input_tensors import InputTensors, is_like
 from partita.runtime.binding.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import BoundFeedback, owner_of
 from partita.runtime.state_memory import StateMemory
-from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
@@ -44,15 +42,8 @@ class RequestInputs:
     """The inputs of one request, and the call that is bound to them.
 
     A bound call reads small inputs from staging memory, to which the application's arrays are
-    copied before each call, and large ones in place. While a call is bound, an array with the shape
-    and dtype of the one before it is only noted; :meth:`refresh_tensors` wraps it as a tensor when
-    one is needed.
-
-    Each run checks whether the application has resized or moved an array in place. Runners get
-    views of their own, and new ones if so.
-
-    Inputs that are state updated in place do not belong to the application: they are the same
-    tensors in every run, and are not checked. A value that the application sets is copied there.
+    copied before each call, and large ones in place. A value that the application sets for state
+    that runs update in place is copied there.
 
     Args:
         compiled: The request's model.
@@ -60,7 +51,7 @@ class RequestInputs:
         place: The replica of the model that the request uses.
 
     Attributes:
-        tensors: One per input, ``None`` where none was set; current after `refresh_tensors`.
+        values: What the application has set the inputs to.
         bound_call: The call that is bound to these inputs; ``None`` before enough runs alike.
         results: The tensors that it writes.
         has_begun: Whether a bound call may be in the middle of a run.
@@ -71,22 +62,15 @@ class RequestInputs:
         self._memory = memory
         self._place = place
         self._version = memory.version
-        self._ports = compiled.inputs
-        self._given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
-        self._names = InputNames(compiled)
-        self.tensors: list[Tensor | None] = [memory.tensors.get(p.index) for p in compiled.inputs]
-        self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
+        self.values = InputTensors(compiled, memory, place)
+        self._given = self.values.given
         self.bound_call: BoundCall | None = None
         self.results: Sequence[Tensor] = ()
         self._parked = ParkedCalls()
         self._setters: Sequence[InputSetter] = ()
         self._bound: Sequence[Tensor] = ()  # the tensors that the bound call reads
         self._written: Mapping[int, object] = {}  # by id the owners of the memory that it writes
-        # By input what the application gave: an array that is read in place, or a tensor.
-        self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
-        self._copies = InputCopies(place)
-        self._has_newer_arrays = False  # whether sources are newer than the tensors
-        self._is_current = False  # whether the bound call reads all sources already
+        self._is_current = False  # whether the bound call reads all that was set already
         self._runs, self._runs_before_binding = 0, _RUNS_BEFORE_BINDING
         self._feedback: Mapping[int, int] = {}  # input to the output of the run before
         self._flags: frozenset[int] = frozenset()  # inputs that say whether there is state
@@ -108,7 +92,7 @@ class RequestInputs:
         self._feedback, self._flags = outputs, frozenset(flags)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names.indices
+        return name in self.values.names.indices
 
     def tensors_for_run(self) -> Sequence[Tensor]:
         """The tensors for the runner to read.
@@ -116,60 +100,12 @@ class RequestInputs:
         Raises:
             InputError: An input was not set, or its array no longer fits the port.
         """
-        self.refresh_tensors()
-        if self._memory.unsized:
-            self._memory.set_sizes(self.shapes())
-        for index, tensor in self._memory.tensors.items():
-            self.tensors[index] = tensor
-        return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
-
-    def shapes(self) -> dict[int, tuple[int, ...]]:
-        """By input its shape, of all but the state that is updated in place."""
-        self.refresh_tensors()
-        given = ((index, self.tensors[index]) for index in self._given)
-        return {index: tensor.shape for index, tensor in given if tensor is not None}
-
-    def unequal_sizes(self) -> str:
-        """A sentence about inputs whose sizes of one symbol differ; empty if there are none.
-
-        Most such models can be computed: the sentence explains one that cannot.
-        """
-        first: dict[str, tuple[str, int]] = {}
-        for index, sizes in self.shapes().items():
-            port = self._ports[index]
-            for name, size in zip(port.shape or (), sizes, strict=False):
-                if isinstance(name, str) and first.setdefault(name, (port.name, size))[1] != size:
-                    other, there = first[name]
-                    return (
-                        f" Inputs '{other}' and '{port.name}' both have '{name}' in their shapes, "
-                        f"which is {there} of the one and {size} of the other."
-                    )
-        return ""
-
-    def _view(self, index: int, tensor: Tensor | None) -> Tensor:
-        """The view of a tensor for runners: the same object until its array changes in place."""
-        if tensor is not None and index in self._memory.tensors:
-            return tensor
-        state = self._states[index]
-        if state is None or state.tensor is not tensor:
-            if tensor is None:
-                port = self._ports[index]
-                raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
-            if not isinstance(tensor, HostTensor):
-                self._states[index] = None
-                return tensor
-            state = self._states[index] = ArrayState(tensor)
-        if not state.holds():
-            moved = state.tensor.numpy() is not state.array  # it was given another shape
-            source = state.tensor if moved else state.array
-            check(
-                self._ports[index], source.dtype, source.shape
-            )  # never converted: it was right before
-            taken = to_tensor(self._ports[index], source, copy=False)
-            state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
-            self.tensors[index] = self._sources[index] = taken
-            self.unbind()
-        return state.view
+        try:
+            return self.values.for_run()
+        finally:
+            if self.values.has_moved:
+                self.values.has_moved = False
+                self.unbind()
 
     def ready_call(self, outputs_hold: bool) -> BoundCall | None:
         """The bound call, made to read the present inputs; ``None`` if there is none that can.
@@ -199,7 +135,7 @@ class RequestInputs:
 
     def _set_sources(self) -> bool:
         """Sets the present elements for the bound call; ``False`` if a setter cannot."""
-        setters, sources = self._setters, self._sources
+        setters, sources = self._setters, self.values.sources
         feeds_back = self._feeds_back()
         for index in self._from_application if feeds_back else self._given:
             bring, source = setters[index], sources[index]
@@ -212,7 +148,7 @@ class RequestInputs:
     def _rebind(self, call: BoundCall) -> bool:
         """Rebinds the call to large arrays at their present addresses; whether it could be."""
         tensors = self.tensors_for_run()
-        if self.bound_call is not call or not all(map(_is_like, tensors, self._bound)):
+        if self.bound_call is not call or not all(map(is_like, tensors, self._bound)):
             return False
         given = [tensors[i].numpy() for i in self._given if i not in self._feedback]
         if any(id(owner_of(array)) in self._written for array in given):
@@ -225,9 +161,9 @@ class RequestInputs:
 
     def _read_feedback(self) -> None:
         """Takes the state from where bound calls write it, not from where it was set last."""
-        self.refresh_tensors()
+        self.values.refresh()
         for index, tensor in self._bound_feedback.written.items():
-            self.tensors[index] = self._sources[index] = tensor
+            self.values.put(index, tensor)
         self._is_fed_back = True
 
     def restore_state(self) -> None:
@@ -235,10 +171,10 @@ class RequestInputs:
         self.has_begun = False
         if self.bound_call is None or not self._bound_feedback.written:
             return
-        self.refresh_tensors()
+        self.values.refresh()
         for index in self._bound_feedback.written:
             before = HostTensor(self._bound[index].numpy().copy())
-            self.tensors[index] = self._sources[index] = before
+            self.values.put(index, before)
         self._is_fed_back = False
 
     def _new_feedback(self, results: Sequence[Tensor]) -> BoundFeedback | None:
@@ -249,7 +185,7 @@ class RequestInputs:
         """
         found: dict[int, Tensor] = {}
         for index, output in self._feedback.items():
-            tensor, result = self.tensors[index], results[output]
+            tensor, result = self.values.tensors[index], results[output]
             if tensor is None or tensor.memory != HOST or result.memory != HOST:
                 return None
             if tensor.nbytes > STAGED_BYTES or tensor.numpy() is not result.numpy():
@@ -300,10 +236,7 @@ class RequestInputs:
             self._bound, self._setters = bound, setters
             self._version = self._memory.version
             self.results = delivered
-            self._sources = [
-                tensor if source is None else source
-                for source, tensor in zip(self._sources, self.tensors, strict=True)
-            ]
+            self.values.keep_tensors_as_sources()
             self._bound_feedback, self._fed_back_last = feedback, False
             self._from_application = [
                 index for index in self._given if index not in feedback.written
@@ -321,7 +254,7 @@ class RequestInputs:
         """
         bound: list[Tensor] = []
         setters: list[InputSetter] = []
-        for index, (tensor, state) in enumerate(zip(tensors, self._states, strict=True)):
+        for index, (tensor, state) in enumerate(zip(tensors, self.values.states, strict=True)):
             if index in self._memory.tensors:
                 bound.append(tensor)
                 setters.append(no_setter)
@@ -341,7 +274,7 @@ class RequestInputs:
 
     def unbind(self) -> None:
         """Drops the bound call; each time, twice as many runs are needed before the next one."""
-        self.refresh_tensors()
+        self.values.refresh()
         self._is_current = False
         if self.bound_call is not None:
             self._runs_before_binding *= 2
@@ -381,7 +314,7 @@ class RequestInputs:
             self._parked.park(calls, self._given)
             self.bound_call = None
         self.unbind()
-        found = self._parked.fetch(self.tensors, self._given)
+        found = self._parked.fetch(self.values.tensors, self._given)
         if found is not None and found.version == self._memory.version:
             self.bound_call, self._bound, self._setters = found.call, found.reads, found.setters
             self._written, self.results = found.written, found.results
@@ -395,7 +328,7 @@ class RequestInputs:
         """Forgets all bound calls and arrays, so that the next arrays are checked as new ones."""
         self.unbind()
         self._parked.clear()
-        self._sources = list(self.tensors)
+        self.values.forget_arrays()
 
     def try_set(self, inputs: Inputs, at_once: bool, copy: bool = False) -> bool:
         """Sets inputs for the bound call, if they have the shapes and dtypes of the former ones.
@@ -407,7 +340,8 @@ class RequestInputs:
         """
         if self.bound_call is None or type(inputs) is not dict:
             return False
-        setters, indices, sources = self._setters, self._names.indices, self._sources.copy()
+        setters, values = self._setters, self.values
+        indices, sources = values.names.indices, values.sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
             if (
@@ -417,12 +351,11 @@ class RequestInputs:
             ):
                 return False
             if copy:
-                data = self._copies.refill(index, data)
+                data = values.copies.refill(index, data)
             if data is None or not setters[index](data):
                 return False
             sources[index] = data
-        self._sources = sources
-        self._has_newer_arrays = True
+        values.note(sources)
         due = self._from_application if self._feeds_back() else self._given
         self._is_current = at_once and len(inputs) == len(due)
         return True
@@ -438,59 +371,11 @@ class RequestInputs:
         Raises:
             InputError: A wrong name, dtype or shape.
         """
-        self.refresh_tensors()
+        self.values.refresh()
         self._is_current = False
-        ports = self._ports
-        pairs = self._names.pairs(inputs)
-        tensors, sources = self.tensors.copy(), self._sources.copy()
-        state: dict[int, Tensor] = {}
-        changed = False
-        for index, data in pairs:
-            if index in self._memory.tensors:
-                state[index] = to_tensor(ports[index], data, copy=False)
-                continue
-            is_array = type(data) is np.ndarray
-            same = is_array and data is sources[index]
-            if same and not copy and _is_as_before(data, tensors[index]):
-                continue
-            room = functools.partial(self._copies.room, index) if copy else np.empty
-            tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
-            sources[index] = data if is_array and tensor.numpy() is data else tensor
-            self._copies.note(index, tensor, copy and is_array)
-            self._is_fed_back &= index not in self._bound_feedback.written
-            changed = True
-        if changed:
-            alike = all(map(_is_like, tensors, self.tensors))
-            self.tensors, self._sources = tensors, sources
-            if not alike:
-                self._switch_shapes()
-        for index, tensor in state.items():
+        changes = self.values.changes(inputs, copy, own)
+        self._is_fed_back &= changes.indices.isdisjoint(self._bound_feedback.written)
+        if changes.indices and not self.values.adopt(changes):
+            self._switch_shapes()
+        for index, tensor in changes.state.items():
             self._memory.put(index, tensor)
-
-    def refresh_tensors(self) -> None:
-        """Wraps arrays as tensors that were only noted when they were set.
-
-        They fitted when they came; whether they still do, the next run checks.
-        """
-        if self._has_newer_arrays:
-            for index, source in enumerate(self._sources):
-                before = self.tensors[index]
-                if type(source) is not np.ndarray or before is None or before.numpy() is source:
-                    continue
-                self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
-            self._has_newer_arrays = False
-
-
-def _is_like(new: Tensor | None, old: Tensor | None) -> bool:
-    """Whether a tensor has the shape and type of another one, and lies in host memory as it."""
-    if new is None or old is None or new is old:
-        return new is old
-    same = new.shape == old.shape and new.dtype == old.dtype
-    return same and new.memory == old.memory == HOST
-
-
-def _is_as_before(array: Any, tensor: Tensor | None) -> bool:
-    """Whether an array that was taken as it is has still the shape and type it had then."""
-    if tensor is None or array.shape != tensor.shape or array.dtype is not tensor.dtype:
-        return False
-    return bool(array.flags.c_contiguous)
