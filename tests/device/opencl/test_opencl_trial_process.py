@@ -136,6 +136,16 @@ def test_an_interrupt_ends_the_wait_for_a_process_that_imports(module):
         assert os.waitpid(-1, os.WNOHANG)[0] >= 0
 
 
+def test_a_server_ends_where_no_thread_can_be_started_to_wait_for_it(monkeypatch):
+    def refuses(thread):
+        raise RuntimeError("can't start new thread")
+
+    fork_server.prepare("import time; time.sleep(600)")
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    with pytest.raises(KeyboardInterrupt), fork_server.ended_if_interrupted():
+        raise KeyboardInterrupt
+
+
 @started_or_forked
 @pytest.mark.usefixtures("looping")
 def test_the_system_ends_what_computes_for_too_long(monkeypatch, lasting):

@@ -149,6 +149,9 @@ class _Server:
 
 
 _server: _Server | None = None
+_left: list[subprocess.Popen[bytes]] = []
+"""Servers that were ended and that nobody waits for."""
+
 _lock = threading.Lock()
 
 
@@ -192,8 +195,8 @@ def _current(code: str, *, anew: bool = False) -> _Server:
 def end() -> None:
     """Ends the server, once its processes have ended."""
     ending = _begin_to_end()
-    if ending is not None:
-        ending.wait()  # here, since Python from 3.12 on starts no thread while it ends
+    for process in (*_left, *([] if ending is None else [ending])):
+        process.wait()  # here, since Python from 3.12 on starts no thread while it ends
 
 
 @contextlib.contextmanager
@@ -209,8 +212,11 @@ def ended_if_interrupted() -> Iterator[None]:
 
 
 def _wait_beside(process: subprocess.Popen[bytes]) -> None:
-    """Lets a thread wait, so that no process is left that has ended."""
-    threading.Thread(target=process.wait, daemon=True).start()
+    """Lets a thread wait, so that no process is left that has ended; if none starts, the end."""
+    try:
+        threading.Thread(target=process.wait, daemon=True).start()
+    except RuntimeError:
+        _left.append(process)
 
 
 def _begin_to_end() -> subprocess.Popen[bytes] | None:
