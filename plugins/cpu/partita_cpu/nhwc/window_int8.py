@@ -104,9 +104,17 @@ def slide_bytes(
 def largest_bytes(
     x: Any, y: Any, table: Any, channels: int, lowest: int, kernel: int, tid: int, nt: int
 ) -> None:
-    """The largest level of each channel under each window; `lowest` where there is none.
+    """The largest level of each channel under each window.
 
-    `kernel` is the address of one that finds them for neighbouring pixels, or 0.
+    Args:
+        x: Input (N, H, W, channels), flat; int8 or uint8.
+        y: Output, flat.
+        table: `Window.table`, of depth 1.
+        channels: Of a pixel.
+        lowest: The result where a window has no tap within the image.
+        kernel: Address of one that computes neighbouring pixels, or 0 for a level without it.
+        tid: This thread.
+        nt: All threads; they share the output's rows.
     """
     over = window_geometry(table)
     tap_down, tap_across = over.dilation_down * over.width, over.dilation_across

@@ -18,7 +18,15 @@ def exclude(
 ) -> dict[tuple[int, str], Reason]:
     """The exclusions that keep a submodel's operations off its device.
 
-    All of them, unless the device names those that it refuses.
+    Args:
+        wiring: The model's operations.
+        piece: The submodel.
+        code: When it failed.
+        error: What its device raised.
+
+    Returns:
+        By operation and device the reason: of those operations that the error names as refused, if
+        it names any, else of all.
     """
     refused = error.reasons if isinstance(error, UnsupportedOpError) else {}
     named = {
@@ -46,7 +54,14 @@ def not_compiled(piece: Submodel, error: BaseException) -> CompileError:
 
 
 def remark(wiring: OpGraph, piece: Submodel, what: str, error: BaseException) -> str:
-    """A sentence for the explanation's notes."""
+    """A sentence for the explanation's notes about a submodel that failed.
+
+    Args:
+        wiring: The model's operations.
+        piece: The submodel.
+        what: What happened, such as ``"failed to compile"``.
+        error: What its device raised.
+    """
     first = wiring.nodes[piece.ops[0]].name
     return (
         f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "

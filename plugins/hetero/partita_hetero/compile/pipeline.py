@@ -128,7 +128,7 @@ class Compilation:
     def build(
         self,
         placement: Placement,
-        out: dict[tuple[int, str], Reason],
+        excluded: dict[tuple[int, str], Reason],
         remarks: list[str],
         choice: ChosenPlacement | None = None,
         counted: bool = False,
@@ -137,7 +137,7 @@ class Compilation:
 
         Args:
             placement: Where everything goes.
-            out: Exclusions; those of submodels that cannot be compiled are added.
+            excluded: Exclusions; those of submodels that cannot be compiled are added.
             remarks: Notes for the explanation; what failed is added.
             choice: What the placement comes from, if measurements decided it.
             counted: Let devices measure every operation.
@@ -166,7 +166,7 @@ class Compilation:
                 raise not_compiled(piece, error) from error
             remarks.append(remark(self.wiring, piece, "failed to compile", error))
             _log.warning("%s. They go to the next device.", remarks[-1].rstrip("."))
-            out |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
+            excluded |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
             if isinstance(error, OperandError):
                 self._model_fault = in_words(error)
         return None
@@ -174,14 +174,14 @@ class Compilation:
     def build_replicas(
         self,
         replica_set: ReplicaSet,
-        out: dict[tuple[int, str], Reason],
+        excluded: dict[tuple[int, str], Reason],
         remarks: list[str],
         choice: ChosenPlacement | None = None,
     ) -> Assembly | None:
         """Compiles placements that requests are spread over; else as :meth:`build`."""
         assemblies = []
         for placement in replica_set.placements:
-            assembly = self.build(placement, out, remarks, choice)
+            assembly = self.build(placement, excluded, remarks, choice)
             if assembly is None:
                 return None
             assemblies.append(assembly)
@@ -193,13 +193,13 @@ class Compilation:
             self.placer.forget(device)
             self.compiler.forget_device(device)
 
-    def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
+    def _assemble(self, excluded: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         self._model_fault = ""
         try:
-            self._tune(self, out, remarks)
-            out |= self.inexact or {}
+            self._tune(self, excluded, remarks)
+            excluded |= self.inexact or {}
             while True:
-                assemblies = self._built(out, remarks)
+                assemblies = self._built(excluded, remarks)
                 if assemblies is not None:
                     return self._final_assembly(assemblies)
         except UnsupportedOpError as error:
@@ -209,20 +209,20 @@ class Compilation:
             raise OperandError(self._model_fault) from error
 
     def _built(
-        self, out: dict[tuple[int, str], Reason], remarks: list[str]
+        self, excluded: dict[tuple[int, str], Reason], remarks: list[str]
     ) -> list[Assembly] | None:
         """What was chosen, compiled, each placement once; ``None`` if a device failed."""
         shapes: dict[Hashable, list[InputShapes]] = {}
         built: list[Assembly] = []
         undecided: Sequence[ChosenPlacement | None] = [None]
         for choice in self.choices or undecided:
-            replica_set = self.replica_set(choice, out)
+            replica_set = self.replica_set(choice, excluded)
             is_new = replica_set.key not in shapes
             planned_for = shapes.setdefault(replica_set.key, [])
             if choice is not None and choice.shapes:
                 planned_for.append(tuple(choice.shapes.values()))
             if is_new:
-                assembly = self.build_replicas(replica_set, out, remarks, choice)
+                assembly = self.build_replicas(replica_set, excluded, remarks, choice)
                 if assembly is None:
                     return None
                 built.append(assembly)
@@ -231,12 +231,12 @@ class Compilation:
             for one, found in zip(built, shapes.values(), strict=True)
         ]
 
-    def replica_set(self, choice: ChosenPlacement | None, out: Exclusions) -> ReplicaSet:
+    def replica_set(self, choice: ChosenPlacement | None, excluded: Exclusions) -> ReplicaSet:
         """The placements of a choice."""
         if choice is None:
-            return ReplicaSet.single(self.placer.place(out, {}))
+            return ReplicaSet.single(self.placer.place(excluded, {}))
         placed = [
-            (self.placer.place(out, preferred, keeps_limits=choice.keeps_limits), preferred)
+            (self.placer.place(excluded, preferred, keeps_limits=choice.keeps_limits), preferred)
             for preferred in choice.every
         ]
         return ReplicaSet.of(placed, choice.shares)

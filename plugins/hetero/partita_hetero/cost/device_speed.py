@@ -296,7 +296,14 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
 
 
 def probe_model(kind: WeightFormat, side: int, count: int, rows: int) -> Model:
-    """A model of products one after another, each with weights of its own."""
+    """A model of products one after another, each with weights of its own.
+
+    Args:
+        kind: How weights are stored.
+        side: Rows and columns of each matrix of weights.
+        count: How many products.
+        rows: Rows of the input, float32 (rows, side), and of the output.
+    """
     import onnx_ir as ir
 
     from partita.frontends.reader import read_model

@@ -131,9 +131,18 @@ class BoundRequest:
         scratch: np.ndarray[Any, Any] | None,
         stop: StopFlag,
     ) -> BoundCall | None:
-        """All calls of a run on these tensors, if it is nothing but calls of the devices' runners.
+        """One call for a run on these tensors, if devices' runners do all of it.
 
-        Where one submodel is the whole model that is the device's own.
+        Where one submodel is the whole model, that is its device's own.
+
+        Args:
+            inputs: One tensor per input of the model.
+            outputs: One tensor per output.
+            scratch: Memory that the call may use while it runs, if there is some.
+            stop: Set by who cancels the request.
+
+        Returns:
+            The call; ``None`` if a run makes copies of its own.
         """
         if self._whole is not None:
             return self._steps.runners[self._whole.number].bind(inputs, outputs, scratch)

@@ -31,9 +31,19 @@ def copy_box(
     x_start: int = 0,
     y_start: int = 0,
 ) -> None:
-    """Records a copy of a box; sizes and element steps are outermost first.
+    """Records a copy of a box of elements from one tensor to another.
 
     A copy to where the elements lie anyway is left out, if a run has one buffer for both tensors.
+
+    Args:
+        k: What records launches.
+        x: The source.
+        y: The target, with elements of the same size.
+        sizes: Of the box, outermost dimension first.
+        x_steps: For each dimension, elements from one to the next in x.
+        y_steps: In y.
+        x_start: The first element in x.
+        y_start: In y.
 
     Raises:
         OperandError: It has too many dimensions, or reaches beyond one of the tensors.

@@ -45,7 +45,19 @@ def finish_rows(
     context: PanelContext,
     epilogue: Epilogue,
 ) -> None:
-    """Finishes a tile of sums; its rows that lie between image rows are dropped."""
+    """Finishes a tile of sums; its rows that lie between image rows are dropped.
+
+    Args:
+        rows: Of the tile.
+        line: The image row of the first one.
+        pixel: Its place in that row.
+        tile: Address of the sums.
+        at: Where the product's arrays start.
+        panel: What its tiles have in common.
+        column: The column of tiles that it is in.
+        context: Kernels and sizes.
+        epilogue: What happens to sums.
+    """
     kernel, activate = context.kernels[EPILOGUE], context.kernels[ACTIVATE]
     narrow, activate_floats = context.kernels[ACTIVATE_NARROW], context.kernels[ACTIVATE_FLOATS]
     finish_floats = context.kernels[EPILOGUE_F32]

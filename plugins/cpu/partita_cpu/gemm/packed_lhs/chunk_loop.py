@@ -99,7 +99,17 @@ def multiply_chunk(
     epilogue: Epilogue,
     cut: Chunk,
 ) -> None:
-    """Some steps of some tiles; behind the last step the tiles are finished."""
+    """Some steps of some tiles; behind the last step the tiles are finished.
+
+    Args:
+        lhs: The left side, and memory for a tile and for sums that are put aside.
+        arrays: Bias, residual and result.
+        weights: Those of these steps, and of the next ones.
+        kernels: `tile_kernels.packed_lhs_kernels`.
+        p: Sizes, as `packed_lhs.table` names them.
+        epilogue: What happens to sums.
+        cut: Which steps of which tiles.
+    """
     steps, planes, tile = p[STEPS], p[PLANES], lhs.tile
     depth = min(p[CHUNK], steps - cut.step)
     ends = cut.step + depth == steps

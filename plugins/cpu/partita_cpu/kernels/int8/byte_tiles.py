@@ -88,7 +88,19 @@ def pack_rows(
     tid: int,
     nt: int,
 ) -> None:
-    """Rows as uint8, filled up with zeros to the width, and their sums if they are `counted`."""
+    """Rows as uint8, filled up with zeros.
+
+    Args:
+        x: Rows of `terms` bytes, flat.
+        packed: Rows of `width` bytes, flat; written.
+        totals: By row its sum; written if they are counted.
+        terms: Bytes of a row of x.
+        width: Bytes of a packed row.
+        shift: What is added to each byte: 128 for int8, else 0.
+        counted: Whether rows are added up.
+        tid: This thread.
+        nt: All threads; they share the rows.
+    """
     rows = totals.size
     flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):

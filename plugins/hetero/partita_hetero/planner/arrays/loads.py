@@ -38,7 +38,16 @@ def device_loads(arrays: Arrays, place: Array) -> tuple[Array, Array, Array]:
 def add_moves(
     arrays: Arrays, place: Array, readers: Array, value: int, load: Array, sign: float
 ) -> None:
-    """Adds the moves of one value to the loads, or takes them away."""
+    """Adds what the moves of one value cost to the loads, or takes it away.
+
+    Args:
+        arrays: The problem.
+        place: By unit its device.
+        readers: By value and device how many tasks there read it.
+        value: The value.
+        load: By device its time in microseconds; changed.
+        sign: 1 to add, -1 to take away.
+    """
     producer = arrays.producer[value]
     source = -1
     if producer >= 0:
@@ -60,7 +69,17 @@ def add_moves(
 def move(
     arrays: Arrays, place: Array, load: Array, used: Array, readers: Array, unit: int, target: int
 ) -> None:
-    """Moves a unit to a device and updates loads, bytes and readers."""
+    """Moves a unit to a device, and updates what follows from the placement.
+
+    Args:
+        arrays: The problem.
+        place: By unit its device; changed.
+        load: By device its time in microseconds; changed.
+        used: By device the bytes that units keep there; changed.
+        readers: By value and device how many tasks there read it; changed.
+        unit: The unit.
+        target: Where it goes.
+    """
     source = place[unit]
     first, last = arrays.value_start[unit], arrays.value_start[unit + 1]
     for i in range(first, last):

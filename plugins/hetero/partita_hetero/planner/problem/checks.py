@@ -25,7 +25,18 @@ def check(
     links: Sequence[Link],
     pins: Sequence[Pin],
 ) -> None:
-    """Raises PlanError unless everything in a placement problem fits together."""
+    """Checks that everything in a placement problem fits together.
+
+    Args:
+        devices: Their names must differ, as must those of tasks and of values.
+        tasks: In an order in which they can run.
+        values: Which tasks make and read them.
+        links: Between devices, or a device and the host.
+        pins: Which tasks shall be where.
+
+    Raises:
+        PlanError: Something does not; the message names the entry.
+    """
     if not devices:
         raise PlanError("A placement problem needs at least one device.")
     _unique("devices", (device.name for device in devices))

@@ -156,7 +156,15 @@ def summarize(
     kept: Candidate | None = None,
     decision: Decision | None = None,
 ) -> PlanSummary:
-    """Collects everything; what was kept of what was run, if anything was."""
+    """Collects what a report shows of a plan.
+
+    Args:
+        problem: What was placed.
+        plan: The placement, and its simulated run.
+        reasons: By task why it is where it is.
+        kept: The placement that was kept in the end, where several were run.
+        decision: How these compared.
+    """
     timeline = plan.timeline
     latency = timeline.latency_us
     placed = list(zip(problem.tasks, plan.assignment, strict=True))

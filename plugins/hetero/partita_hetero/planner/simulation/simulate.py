@@ -43,7 +43,18 @@ def simulate(
 def objective_value(
     problem: Problem, assignment: Assignment, objective: Objective, timeline: Timeline
 ) -> float:
-    """The number that is minimized, in microseconds, penalties of soft pins included."""
+    """The number that a search minimizes, in microseconds.
+
+    Args:
+        problem: What is placed.
+        assignment: By task its device.
+        objective: What counts: the time of a request, or of the busiest device by slot where that
+            is ``"THROUGHPUT"``.
+        timeline: The simulated run of the assignment.
+
+    Returns:
+        That time, with the penalties of soft pins.
+    """
     penalty = penalty_us(problem, assignment)
     if objective != "THROUGHPUT":
         return timeline.latency_us + penalty

@@ -25,7 +25,20 @@ def require_sizes(
     zeros: Operand | None,
     bias: Operand | None,
 ) -> None:
-    """Raises if tensors are not as large as the attributes say."""
+    """Checks that tensors of a product by weights in blocks are as large as its attributes say.
+
+    Args:
+        node: The operation, for messages.
+        form: The sizes by its attributes.
+        a: The left side (..., K).
+        data: Packed weights.
+        scales: One per block.
+        zeros: Zero points, packed or one per block, if there are any.
+        bias: One per column, if there is one.
+
+    Raises:
+        OperandError: One is not.
+    """
     count = form.columns * form.blocks
     bytes_of_zeros = form.columns * math.ceil(form.blocks * form.bits / 8)
     wrong = ""

@@ -31,9 +31,16 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 
 @loop
 def round_queries(queries: Array, kernels: Array, table: Array, rounded: Array) -> Any:
-    """Queries as pairs of bfloat16, filled up with zeros, further parts behind these.
+    """Rounds queries to pairs of bfloat16, filled up with zeros; further parts lie behind these.
 
-    Returns the largest magnitude of an element, as the bits of a float32.
+    Args:
+        queries: (rows, SIZE), flat.
+        kernels: `tile_kernels.attention_kernels`.
+        table: Sizes, as for `attend_tiles`.
+        rounded: Where they go, flat.
+
+    Returns:
+        The largest magnitude of an element, as the bits of a float32.
     """
     size, length = table[SIZE], 2 * key_pairs(table[SIZE], table[UNIT])
     to = address(rounded), 2 * table[PLANES] * length
@@ -44,7 +51,16 @@ def round_queries(queries: Array, kernels: Array, table: Array, rounded: Array) 
 def pack_keys(
     keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> None:
-    """Keys from a place of the cache on, turned: for each block of columns (SIZE, columns)."""
+    """Packs keys as floats, transposed: for each block of columns (SIZE, columns).
+
+    Args:
+        keys: The cache, flat.
+        place: The first one's place in it.
+        count: How many keys.
+        kernels: `tile_kernels.attention_kernels`.
+        table: Sizes, as for `attend_tiles`.
+        own: The thread's memory; `own.keys` is written.
+    """
     size, wide = table[SIZE], table[COLUMNS]
     step, side, deep = pitch(keys, size), min(SIDE, wide), round_up(size, SIDE)
     for first in range(0, count, side):
@@ -59,9 +75,12 @@ def pack_keys(
 def pack_pairs_of_keys(
     keys: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> Any:
-    """The same in pairs of a key's elements, half as many, further parts behind all of them.
+    """As `pack_keys`, in pairs of a key's elements, half as many.
 
-    Returns the largest magnitude of an element, as the bits of a float32.
+    Where factors are sums of several bfloat16, the further ones lie behind all of the first.
+
+    Returns:
+        The largest magnitude of an element, as the bits of a float32.
     """
     size, planes, length = table[SIZE], table[PLANES], key_pairs(table[SIZE], table[UNIT])
     side, largest = min(SIDE, table[COLUMNS]), 0
@@ -77,7 +96,15 @@ def pack_pairs_of_keys(
 
 @loop
 def pack_values(values: Array, place: int, count: int, table: Array, own: Scratch) -> None:
-    """Values from a place of the cache on: for each block of columns (KEYS, columns)."""
+    """Packs values as floats: for each block of columns (KEYS, columns).
+
+    Args:
+        values: The cache, flat.
+        place: The first one's place in it.
+        count: How many values.
+        table: Sizes, as for `attend_tiles`.
+        own: The thread's memory; `own.values` is written.
+    """
     outputs, wide = table[OUTPUTS], table[COLUMNS]
     step = pitch(values, outputs)
     for j in range(count):
@@ -96,10 +123,13 @@ def pack_values(values: Array, place: int, count: int, table: Array, own: Scratc
 def pack_pairs_of_values(
     values: Array, place: int, count: int, kernels: Array, table: Array, own: Scratch
 ) -> Any:
-    """The same in pairs of two values' elements, half as many; the last may lack its second one.
+    """As `pack_values`, in pairs of two values' elements, half as many.
 
-    Zeros fill up the last unit of pairs; further parts lie behind all pairs of a block. Returns the
-    largest magnitude of an element, as the bits of a float32.
+    Zeros fill up the last unit of pairs. Where factors are sums of several bfloat16, the further
+    ones lie behind all pairs of a block.
+
+    Returns:
+        The largest magnitude of an element, as the bits of a float32.
     """
     outputs, wide, planes = table[OUTPUTS], table[COLUMNS], table[PLANES]
     beyond, largest, rows = round_up(outputs, wide), 0, 2 * key_pairs(count, table[UNIT])
