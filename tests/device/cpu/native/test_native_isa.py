@@ -28,8 +28,6 @@ from partita_cpu.llvm.levels import (
     AVX512_VNNI,
     CHAINS,
     EVERY,
-    NEON,
-    NEON_I8MM,
     PORTABLE,
     X86_64,
 )
@@ -198,25 +196,3 @@ def test_every_kernel_has_an_address(level):
     found = llvm_kernel.addresses(level)
     assert set(found) == {function.name for function in module.functions(level)}
     assert all(found.values())
-
-
-TARGETS = {X86_64: "x86_64-unknown-linux-gnu", AARCH64: "aarch64-unknown-linux-gnu"}
-ADDS = {X86_64: "fmadd", AARCH64: "fmla"}
-SPILLS = {X86_64: r"[yz]mm\d+, -?\d*\(%rsp\)", AARCH64: r"\bq\d+, (q\d+, )?\[(sp|x29)"}
-
-
-@pytest.mark.parametrize("level", dict.fromkeys([*LEVELS, NEON, NEON_I8MM]), ids=str)
-def test_sums_stay_in_registers(level):
-    from llvmlite import binding
-
-    machine = llvm_kernel.level_machine(level, TARGETS[level.architecture])
-    adds, spills = ADDS[level.architecture], SPILLS[level.architecture]
-    assembly = machine.emit_assembly(binding.parse_assembly(module.text(level, "_floats")))
-    names = re.findall(r"^(fma_\d+):", assembly, re.MULTILINE)
-    assert len(names) == level.rows
-    for name in names:
-        body = assembly.partition(f"\n{name}:")[2].partition(".Lfunc_end")[0]
-        loops = [block for block in re.split(r"^\.LBB", body, flags=re.MULTILINE) if adds in block]
-        assert loops
-        for block in loops:
-            assert not re.search(spills, block), name

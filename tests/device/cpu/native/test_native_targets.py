@@ -1,8 +1,9 @@
 """The kernels of every level, compiled for it on any machine: objects, and no foreign instruction.
 
 LLVM ends the process when it is asked for an instruction that its target lacks, so each level is
-compiled by a process of its own. Of the parts only those with products of matrices are, and objects
-are made of small parts; set `VARIABLE` to 1 for all parts of all levels, and for all systems.
+compiled by a process of its own. Of the parts only those with products of matrices are, those of
+floats for one of the levels where they are the same, and objects are made of small parts; set
+`VARIABLE` to 1 for all parts of all levels, and for all systems.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ TRIPLES = {
 }
 PRODUCTS = ("", "_floats", "_bytes", "_pairs")
 """The parts in which products of matrices are."""
+ADDS = {X86_64: "fmadd", AARCH64: "fmla"}
+SPILLS = {X86_64: r"[yz]mm\d+, -?\d*\(%rsp\)", AARCH64: r"\bq\d+, (q\d+, )?\[(sp|x29)"}
+"""Instructions that add products, and those that load or store what no register is left for."""
 MAGIC = {"linux": b"\x7fELF", "windows": b"", "macosx": b"\xcf\xfa\xed\xfe"}
 LEVELS = [level for chain in CHAINS.values() for level in chain if level.native]
 
@@ -106,11 +110,25 @@ def of(assembly, name):
     return assembly.partition(f"\n{name}:")[2].partition(".Lfunc_end")[0]
 
 
+FIRST_OF_FLOATS = {}
+for each in LEVELS:
+    FIRST_OF_FLOATS.setdefault((each.architecture, kernel_texts(each, "_floats")), each)
+FLOATS = [*FIRST_OF_FLOATS.values()]
+"""The levels whose kernels of floats are those of no level before."""
+
+
 @functools.cache
 def parts(whole=ALL):
-    """The parts of each level that have kernels in them."""
+    """The parts of each level that have kernels in them, and are compiled."""
     names = module.PARTS if whole else PRODUCTS
-    return {level: [name for name in names if kernel_texts(level, name)] for level in LEVELS}
+    return {
+        level: [
+            name
+            for name in names
+            if kernel_texts(level, name) and (whole or name != "_floats" or level in FLOATS)
+        ]
+        for level in LEVELS
+    }
 
 
 def test_levels_of_floats_stand_for_those_that_are_left_out():
@@ -160,10 +178,10 @@ def test_products_use_the_instruction_that_the_level_has(level, assemblies):
     for name in pairs:
         wanted = "tdpbf16ps" if level.tiles else "vdpbf16ps"
         assert wanted in of(assembly, name), name
-    for name in re.findall(r"^((?:fma|bf16|bf16_narrow|dot_bytes)_\d+):", assembly, re.MULTILINE):
+    for name in re.findall(r"^((?:bf16|bf16_narrow|dot_bytes)_\d+):", assembly, re.MULTILINE):
         for block in re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE):
-            if re.search("fmadd|dpbf16|dpbusd|maddwd", block):
-                assert not re.search(r"[yz]mm\d+, -?\d*\(%rsp\)", block), f"{name} spills"
+            if re.search("dpbf16|dpbusd|maddwd", block):
+                assert not re.search(SPILLS[X86_64], block), f"{name} spills"
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == AARCH64])
@@ -176,6 +194,19 @@ def test_products_of_arm_use_the_instruction_that_the_level_has(level, assemblie
         loops = [block for block in blocks if "bfdot" in block]
         assert loops
         assert not any(re.search(r"\bq\d+, \[sp", block) for block in loops), "it spills"
+
+
+@pytest.mark.parametrize("level", LEVELS if ALL else FLOATS, ids=str)
+def test_sums_stay_in_registers(level, assemblies):
+    assembly = assemblies(level)["_floats"]
+    names = re.findall(r"^(fma_\d+):", assembly, re.MULTILINE)
+    assert len(names) == level.rows
+    for name in names:
+        blocks = re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE)
+        loops = [block for block in blocks if ADDS[level.architecture] in block]
+        assert loops
+        for block in loops:
+            assert not re.search(SPILLS[level.architecture], block), f"{name} spills"
 
 
 @pytest.mark.parametrize("level", LEVELS if ALL else SMALL, ids=str)
