@@ -217,6 +217,24 @@ def raised_as(
         raise kind(f"{what}: {in_words(error)}") from error
 
 
+def causes(error: BaseException, meanwhile: bool = False) -> Iterator[BaseException]:
+    """An error, the one that it was raised from, and so on to what went wrong first.
+
+    Each one once: errors of plugins and other packages may name each other, or themselves.
+
+    Args:
+        error: What was raised last.
+        meanwhile: Whether what was being handled then counts, too, where no cause is named.
+    """
+    known: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in known:
+        known.add(id(following))
+        yield following
+        handled = following.__context__ if meanwhile else None
+        following = handled if following.__cause__ is None else following.__cause__
+
+
 def in_words(error: BaseException) -> str:
     """The message of an error; with the type in front if it is none of Partita's.
 

@@ -159,8 +159,12 @@ def test_inputs_at_fault_are_told_at_once(kind, device):
     compiled = core.compile_model(CHAIN, device, config)
     known = len(other.compiled)
     for _ in range(4):
-        with pytest.raises(InputError, match="index 7 is out of range"):
+        with pytest.raises(InputError, match="index 7 is out of range") as raised:
             compiled({"x": X})
+        cause = raised.value.__cause__
+        assert (
+            cause is None or cause.__cause__ is not cause
+        )  # whoever follows causes comes to an end
     assert len(other.compiled) == known
     assert other.runs == 0
 

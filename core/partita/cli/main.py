@@ -163,14 +163,14 @@ def _run(args: argparse.Namespace, out: Output) -> int:
     return code
 
 
-def _is_of_an_interrupt(error: BaseException | None) -> bool:
+def _is_of_an_interrupt(error: BaseException) -> bool:
     """Whether an error comes of an interrupt.
 
     Before 3.12, Python made a RuntimeError of one that came while it made a class.
     """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    from partita.errors import causes
+
+    return any(isinstance(cause, KeyboardInterrupt) for cause in causes(error, meanwhile=True))
 
 
 def _end(signum: int, frame: object) -> None:

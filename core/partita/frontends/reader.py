@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
+from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError, causes
 from partita.frontends.model_file import map_model
 from partita.frontends.onnx.external_data import (
     beside,
@@ -220,9 +220,8 @@ def external_files(data: bytes, path: Path) -> list[Path]:
 
 def _root(error: BaseException) -> str:
     """What went wrong first: onnx-ir wraps its errors once per level of the model."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+    *_, first = causes(error)
+    return f"{type(first).__name__}: {first}"
 
 
 def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str, memoryview]]:

@@ -45,3 +45,13 @@ def test_each_error_shows_its_message_and_is_caught_as_its_builtin(name):
     assert isinstance(error, errors.PartitaError)
     builtin = drawn()[name][1]
     assert builtin is None or isinstance(error, getattr(builtins, builtin))
+
+
+def test_causes_are_followed_to_the_first_one_and_never_round():
+    first, last = ValueError("first"), errors.InferError("last")
+    last.__cause__, first.__context__ = first, KeyError()
+    assert list(errors.causes(last)) == [last, first]
+    assert list(errors.causes(last, meanwhile=True)) == [last, first, first.__context__]
+    for cause in (last, first):
+        first.__cause__ = cause
+        assert list(errors.causes(last, meanwhile=True)) == [last, first]

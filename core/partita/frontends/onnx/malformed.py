@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from partita.errors import causes
+
 if TYPE_CHECKING:
     import onnx
 
@@ -27,10 +29,9 @@ def described(proto: onnx.ModelProto | None, error: BaseException) -> str:
     if proto is not None:
         fault = next(_faults(proto), None)
     if fault is None:
-        while error.__cause__ is not None:  # onnx-ir wraps its errors once per level
-            error = error.__cause__
-        lines = str(error).strip().splitlines() or [""]
-        fault = f"{type(error).__name__}: {lines[0][:_SHOWN]}"
+        *_, first = causes(error)  # onnx-ir wraps its errors once per level
+        lines = str(first).strip().splitlines() or [""]
+        fault = f"{type(first).__name__}: {lines[0][:_SHOWN]}"
     return f"{fault}; the file is damaged or was written wrongly: export or download it again."
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelError, ModelFormatError
+from partita.errors import ModelError, ModelFormatError, causes
 from partita.frontends.torch.example_inputs import Examples
 from partita.frontends.torch.module_paths import keep_module_paths
 
@@ -119,9 +119,8 @@ def _called(module: Any) -> str:
 
 def _first_cause(error: BaseException) -> str:
     """What went wrong first: the exporter wraps its errors once per step."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+    *_, first = causes(error)
+    return f"{type(first).__name__}: {first}"
 
 
 def _refuse_mutation(exported: Any, module: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from partita.errors import InferError, PartitaError, in_words
 from partita_hetero.partition.submodels import Submodel
 
@@ -14,8 +16,14 @@ class PartFailedError(Exception):
         self.piece = piece
         self.error = error
 
-    def as_infer_error(self) -> PartitaError:
-        """The device's own error; wrapped if it is none of ours."""
+    def raise_infer_error(self) -> NoReturn:
+        """Gives up.
+
+        Raises:
+            PartitaError: The device's own error, with its own cause.
+            InferError: The device's error is none of ours.
+        """
         if isinstance(self.error, PartitaError):
-            return self.error
-        return InferError(f"Device '{self.piece.device}' failed: {in_words(self.error)}")
+            raise self.error from self.error.__cause__
+        failed = f"Device '{self.piece.device}' failed: {in_words(self.error)}"
+        raise InferError(failed) from self.error

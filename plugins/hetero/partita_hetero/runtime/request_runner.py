@@ -64,7 +64,7 @@ class HeteroRunner(Runner):
             self._bound = BoundRequest(failover, assembly_of_seat(assembly, self._seat))
         except PartFailedError as failure:
             if self._strict:
-                raise failure.as_infer_error() from failure.error
+                failure.raise_infer_error()
             self._unready = failure  # the first run moves the part, and knows whether that works
 
     def run(
@@ -94,7 +94,7 @@ class HeteroRunner(Runner):
                 self._bound = None  # a runner that hung stays busy
             failures = _all_failures(failure, bound)
             if self._strict or isinstance(failure.error, INPUT_FAULTS):
-                raise failure.as_infer_error() from failure.error
+                failure.raise_infer_error()
             return self._run_elsewhere(inputs, outputs, failure, failures)
 
     def bind(
@@ -154,7 +154,7 @@ class HeteroRunner(Runner):
                 remedy = failover.without(failures)
             except PartitaError as error:
                 _log.info("no other device can run it: %s", error)
-                raise failure.as_infer_error() from failure.error
+                failure.raise_infer_error()
             bound = None
             try:
                 assembly = request_assembly(remedy.assembly, inputs, self._seat)
@@ -163,7 +163,7 @@ class HeteroRunner(Runner):
             except PartFailedError as again:
                 self._leave(bound)
                 if isinstance(again.error, INPUT_FAULTS):
-                    raise again.as_infer_error() from again.error
+                    again.raise_infer_error()
                 failures += _all_failures(again, bound)
                 continue
             if not failover.adopt(remedy):
