@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,7 @@ from partita.lowering.program import Array, Operand, Program, Step
 from partita.lowering.shapes.fold_allowance import (
     MUST_FOLD_FACTOR,
     FoldAllowance,
-    allowed_bytes,
-    allowed_operations,
+    foldable,
 )
 from partita.lowering.transformed_weights import Prepacked
 
@@ -64,11 +64,11 @@ class Target:
         fold_bytes: Bytes that folding may make before shapes are known; what is left of them is for
             each program. The run computes what exceeds them. ``None``: by the weights of the graph
             that is compiled first, see
-            :func:`~partita.lowering.shapes.fold_allowance.allowed_bytes`.
+            :func:`~partita.lowering.shapes.fold_allowance.foldable`.
         must_fold_bytes: Bytes that a program may fold for nodes that need constants; a model that
             exceeds them is refused. ``None``: by the same weights.
         fold_operations: Like ``fold_bytes``, for the number of operations, see
-            :func:`~partita.lowering.shapes.fold_allowance.allowed_operations`.
+            :func:`~partita.lowering.shapes.fold_allowance.foldable`.
         must_fold_operations: Like ``must_fold_bytes``, for the number of operations.
         arena: Whether intermediate tensors are planned in one arena. If not, the back-end places
             them, and :attr:`Program.offsets` is empty.
@@ -101,14 +101,15 @@ class Target:
             graph: The graph.
             widely: Whether it is for nodes that need constants, and cannot compute at run time.
         """
+        of_graph = functools.cache(lambda: foldable(graph))
         if self.must_fold_bytes is None:  # once, before transformed weights are added
-            self.must_fold_bytes = MUST_FOLD_FACTOR * allowed_bytes(graph)
+            self.must_fold_bytes = MUST_FOLD_FACTOR * of_graph()[0]
         if self.fold_bytes is None:
-            self.fold_bytes = allowed_bytes(graph)
+            self.fold_bytes = of_graph()[0]
         if self.must_fold_operations is None:
-            self.must_fold_operations = MUST_FOLD_FACTOR * allowed_operations(graph)
+            self.must_fold_operations = MUST_FOLD_FACTOR * of_graph()[1]
         if self.fold_operations is None:
-            self.fold_operations = allowed_operations(graph)
+            self.fold_operations = of_graph()[1]
         return FoldAllowance(
             self.must_fold_bytes if widely else self.fold_bytes,
             self.must_fold_operations if widely else self.fold_operations,

@@ -11,7 +11,7 @@ from partita.lowering.shapes.fold_allowance import (
     FLOOR_OPERATIONS,
     OPERATIONS_PER_WEIGHT_BYTE,
     FoldAllowance,
-    allowed_operations,
+    foldable,
 )
 from partita.lowering.shapes.fold_work import INTERPRETED_OPERATIONS, operations
 from partita.lowering.shapes.result_shapes import predicted
@@ -130,7 +130,7 @@ def plain_relu(b, node, x):
 def test_weights_allow_for_more_operations():
     graph = graph_of(f"{X} <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}")
     allowed = FLOOR_OPERATIONS + 8 * OPERATIONS_PER_WEIGHT_BYTE
-    assert allowed_operations(graph) == allowed
+    assert foldable(graph)[1] == allowed
     assert Target(find).allowance(graph).operations == allowed
     assert Target(find).allowance(graph, widely=True).operations > allowed
 

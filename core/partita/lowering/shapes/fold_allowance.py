@@ -92,14 +92,16 @@ class FoldAllowance:
         return True
 
 
-def allowed_bytes(graph: Graph) -> int:
-    """What folding may make for a graph, by the weights that it and its bodies read."""
-    return FLOOR_BYTES + BYTES_PER_WEIGHT_BYTE * _weight_bytes(graph)
+def foldable(graph: Graph) -> tuple[int, int]:
+    """How many bytes folding may make for a graph, and how many operations it may take.
 
-
-def allowed_operations(graph: Graph) -> int:
-    """What folding may compute for a graph, by the weights that it and its bodies read."""
-    return FLOOR_OPERATIONS + OPERATIONS_PER_WEIGHT_BYTE * _weight_bytes(graph)
+    Both go by the weights that it and its bodies read.
+    """
+    weights = _weight_bytes(graph)
+    return (
+        FLOOR_BYTES + BYTES_PER_WEIGHT_BYTE * weights,
+        FLOOR_OPERATIONS + OPERATIONS_PER_WEIGHT_BYTE * weights,
+    )
 
 
 def _weight_bytes(graph: Graph) -> int:
