@@ -1,5 +1,6 @@
 """Kernels are tried by another process, by family, before a device claims their operators."""
 
+import errno
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from partita.errors import (
     CompileError,
     DeviceMemoryError,
     DeviceUnavailableError,
+    InferError,
     PluginError,
     UnsupportedOpError,
 )
@@ -473,10 +475,18 @@ def test_what_the_environment_lacks_is_no_verdict_on_a_driver(monkeypatch):
     assert kernel_trial.fitness(device, REGISTERS, ["lrn"]) == {"lrn": Fitness()}
 
 
-@pytest.mark.parametrize("error", [DeviceUnavailableError, DeviceMemoryError, PluginError])
-def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        *((error, None) for error in (DeviceUnavailableError, DeviceMemoryError, PluginError)),
+        (CompileError, RuntimeError("can't start new thread")),
+        (InferError, OSError(errno.EMFILE, "too many files")),
+        (CompileError, MemoryError()),
+    ],
+)
+def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error, cause):
     def fail(*_):
-        raise error("gone")
+        raise error("gone") from cause
 
     monkeypatch.setattr(own_device, "compile_model", fail)
     monkeypatch.setattr(kernel_trial, "under_trial", None)

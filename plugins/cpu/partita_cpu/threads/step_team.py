@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
 from partita_cpu.system import this_system
 from partita_cpu.threads.thread_pool import ThreadPool, pin_thread
+
+_log = logging.getLogger(__name__)
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -58,10 +61,11 @@ class Team:
         try:
             if self._turn.take(user):
                 workers = self._ready()
+                shares = 1 + len(workers)
                 for tid, worker in enumerate(workers, 1):
-                    worker.start(fn, (*args, tid, self.size))
+                    worker.start(fn, (*args, tid, shares))
                 try:
-                    fn(*args, 0, self.size)
+                    fn(*args, 0, shares)
                 finally:
                     for worker in workers:
                         worker.wait()
@@ -82,11 +86,19 @@ class Team:
             worker.check()
 
     def _ready(self) -> list[_Worker]:
-        """The workers; new ones after a fork, since a child process has no threads but its own."""
+        """The workers, or those that the system lets start; new ones after a fork.
+
+        A child process has no threads but its own.
+        """
         if self._pid != os.getpid():
-            self._pid = os.getpid()
-            homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
-            self._workers = [_Worker(home) for home in homes]
+            self._pid, self._workers = os.getpid(), []
+        homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
+        try:
+            while len(self._workers) < len(homes):
+                self._workers.append(_Worker(homes[len(self._workers)]))
+        except RuntimeError as error:
+            count = 1 + len(self._workers)
+            _log.info("Device CPU runs on %d of %d threads for now: %s", count, self.size, error)
         return self._workers
 
 

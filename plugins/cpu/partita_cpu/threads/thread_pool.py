@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.trampoline import fill
 from partita_cpu.system import this_system
 from partita_cpu.system.linux import calls, set_bytes
+
+_log = logging.getLogger(__name__)
 
 # Words of the shared memory; each on a cache line of its own.
 _GENERATION, TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
@@ -350,7 +353,7 @@ class ThreadPool:
         atexit.register(self.stop)
 
     def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
-        """Runs rows of a table; on the calling thread alone if the pool is busy.
+        """Runs rows of a table; on the calling thread alone if the pool is busy, or cannot start.
 
         Args:
             rows: Those to be run, in order.
@@ -361,8 +364,7 @@ class ThreadPool:
         """
         users, user = self._turn.users, object()
         try:  # see partita.system.threads.turn
-            if rows.shared and self.size > 1 and self._turn.take(user):
-                self._ready()
+            if rows.shared and self.size > 1 and self._turn.take(user) and self._ready():
                 self._invoke(rows.trampoline, rows.lead_in(self.sync_word), 0, 1)
                 failed = self.words[self._status]
             else:
@@ -387,10 +389,10 @@ class ThreadPool:
         self._status = (block - start + _STATUS) // 8
         return block
 
-    def _ready(self) -> None:
-        """Starts the threads; anew after a fork, since a child has no threads but its own."""
+    def _ready(self) -> bool:
+        """Starts the threads, if the system lets them; anew after a fork, which has but its own."""
         if self._pid == os.getpid() and self._is_ready:
-            return
+            return True
         if self._pid != os.getpid():
             entry_of(*_SERVING)  # compiled once, before all threads ask for it
             self._is_ready = False
@@ -400,13 +402,18 @@ class ThreadPool:
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         while len(self.threads) < self.size - 1:  # Ctrl-C may have kept some from being started
             own = len(self.threads) + 1
-            self.threads.append(SystemThread(_live, self.sync_word, own, homes[own - 1]))
+            try:
+                self.threads.append(SystemThread(_live, self.sync_word, own, homes[own - 1]))
+            except RuntimeError as error:
+                _log.info("Device CPU runs on one of %d threads for now: %s", self.size, error)
+                return False
         while not all(thread.native_id for thread in self.threads):
             time.sleep(_LOOK_S / 10)
         if not self._processors:
             self._helpers[set_bytes() // 8 :] = [thread.native_id for thread in self.threads]
             self.words[self._status + (_MOVING - _STATUS) // 8] = len(self.threads)
         self._is_ready = True
+        return True
 
     def stop(self) -> None:
         """Ends the threads while the code they run is still there."""

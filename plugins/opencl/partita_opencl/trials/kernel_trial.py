@@ -325,8 +325,15 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
     except (DeviceMemoryError, cl.MemoryError):
         raise  # another time there may be room
     except (CompileError, InferError, UnsupportedOpError, cl.Error) as error:
+        if _is_of_the_system(error.__cause__):
+            raise  # the same
         fault = " ".join(str(error).split())
     answer({"fault": fault})
+
+
+def _is_of_the_system(cause: BaseException | None) -> bool:
+    """Whether a process got no memory, file or thread: no kernel is left out for that."""
+    return isinstance(cause, (MemoryError, OSError)) or "start new thread" in str(cause)
 
 
 def _fault(

@@ -16,7 +16,8 @@ import pytest
 import partita
 from partita.errors import InferError
 from partita_cpu.jit.isa import detected
-from partita_cpu.threads.step_team import team_of
+from partita_cpu.threads import step_team, thread_pool
+from partita_cpu.threads.step_team import Team, team_of
 from partita_cpu.threads.thread_pool import (
     CALM_RUNS,
     IDLE_LOOKS,
@@ -65,6 +66,25 @@ def test_the_same_for_any_number_of_threads(threads):
         np.testing.assert_array_equal(results[0], other)
     alone = compiled(model, INFERENCE_NUM_THREADS=1, PERF_COUNT=True)(x)[0]
     np.testing.assert_allclose(results[0], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_system_that_starts_no_threads_computes_on_one_until_it_does(monkeypatch):
+    def refuses(*_):
+        raise RuntimeError("can't start new thread")
+
+    net, y = chain()
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    team, shares = Team(3), []
+    device = compiled(net.model(y), INFERENCE_NUM_THREADS=7)  # a team that no other test has
+    with monkeypatch.context() as patched:
+        for module in (step_team, thread_pool):
+            patched.setattr(module, "SystemThread", refuses)
+        alone = np.array(device(x)[0])
+        team.run(lambda *share: shares.append(share))
+    assert shares == [(0, 1)]
+    team.run(lambda *share: shares.append(share))
+    assert sorted(shares[1:]) == [(0, 3), (1, 3), (2, 3)]
+    np.testing.assert_allclose(np.array(device(x)[0]), alone, rtol=1e-5, atol=1e-6)
 
 
 def test_many_threads_call_one_compiled_model():
