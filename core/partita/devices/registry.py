@@ -130,7 +130,7 @@ class Registry:
         """The default device: the first one whose plugin is ``is_default``.
 
         Raises:
-            DeviceNotFoundError: No plugin does.
+            DeviceNotFoundError: No plugin is.
         """
         found = self._first(lambda plugin: plugin.is_default)
         if found is None:
@@ -142,7 +142,7 @@ class Registry:
         """The device that others are compared with: the first whose plugin is ``is_reference``.
 
         Raises:
-            DeviceNotFoundError: No plugin does.
+            DeviceNotFoundError: No plugin is.
         """
         found = self._first(lambda plugin: plugin.is_reference)
         if found is None:

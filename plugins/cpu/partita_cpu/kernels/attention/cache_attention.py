@@ -249,6 +249,17 @@ def seen_keys(spans: Any, batch: Any, s: Any, table: Any) -> Any:
     return low, high
 
 
+@loop(inline=True)
+def _four_rows(rows: Any, start: Any, step: Any, size: Any) -> Any:
+    """Four rows of a flat cache from a place on, one behind the other."""
+    return (
+        rows[start : start + size],
+        rows[start + step : start + step + size],
+        rows[start + 2 * step : start + 2 * step + size],
+        rows[start + 3 * step : start + 3 * step + size],
+    )
+
+
 @jit(reassociate=True, inline=True, counts=False)
 def _scores(q: Any, keys: Any, line: Any) -> None:
     """The products of a query with keys, four at a time."""
@@ -256,11 +267,7 @@ def _scores(q: Any, keys: Any, line: Any) -> None:
     step = pitch(keys, size)
     j = 0
     while j + 4 <= n:
-        k0, k1 = keys[j * step : j * step + size], keys[(j + 1) * step : (j + 1) * step + size]
-        k2, k3 = (
-            keys[(j + 2) * step : (j + 2) * step + size],
-            keys[(j + 3) * step : (j + 3) * step + size],
-        )
+        k0, k1, k2, k3 = _four_rows(keys, j * step, step, size)
         s0, s1 = np.float32(0), np.float32(0)
         s2, s3 = np.float32(0), np.float32(0)
         for i in range(size):
@@ -286,11 +293,7 @@ def _scores_of_pair(q: Any, other: Any, keys: Any, line: Any, lines: Any) -> Non
     step = pitch(keys, size)
     j = 0
     while j + 4 <= n:
-        k0, k1 = keys[j * step : j * step + size], keys[(j + 1) * step : (j + 1) * step + size]
-        k2, k3 = (
-            keys[(j + 2) * step : (j + 2) * step + size],
-            keys[(j + 3) * step : (j + 3) * step + size],
-        )
+        k0, k1, k2, k3 = _four_rows(keys, j * step, step, size)
         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         t0, t1, t2, t3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         for i in range(size):
@@ -360,11 +363,7 @@ def _add_values(line: Any, values: Any, made: Any) -> None:
     step = pitch(values, size)
     j = 0
     while j + 4 <= n:
-        v0, v1 = values[j * step : j * step + size], values[(j + 1) * step : (j + 1) * step + size]
-        v2, v3 = (
-            values[(j + 2) * step : (j + 2) * step + size],
-            values[(j + 3) * step : (j + 3) * step + size],
-        )
+        v0, v1, v2, v3 = _four_rows(values, j * step, step, size)
         w0, w1, w2, w3 = line[j], line[j + 1], line[j + 2], line[j + 3]
         for i in range(size):
             near = muladd(w1, element(v1[i]), w0 * element(v0[i]))
@@ -385,11 +384,7 @@ def _add_values_of_pair(line: Any, lines: Any, values: Any, made: Any, others: A
     step = pitch(values, size)
     j = 0
     while j + 4 <= n:
-        v0, v1 = values[j * step : j * step + size], values[(j + 1) * step : (j + 1) * step + size]
-        v2, v3 = (
-            values[(j + 2) * step : (j + 2) * step + size],
-            values[(j + 3) * step : (j + 3) * step + size],
-        )
+        v0, v1, v2, v3 = _four_rows(values, j * step, step, size)
         w0, w1, w2, w3 = line[j], line[j + 1], line[j + 2], line[j + 3]
         u0, u1, u2, u3 = lines[j], lines[j + 1], lines[j + 2], lines[j + 3]
         for i in range(size):
