@@ -1,8 +1,9 @@
 """From a graph and concrete shapes to a flat program of steps.
 
 Constants fold. Where an operator needs the *value* of a tensor (the shape of a Reshape, the
-condition of an If), there are two ways. If the value derives from small integer inputs only, these
-inputs become value inputs: their elements join the key of the program and everything folds.
+condition of an If), there are two ways. If the value derives from small integer inputs only (for a
+target that cannot split: from a few floats, too), these inputs become value inputs: their elements
+join the key of the program and everything folds.
 Otherwise the program is split: the operators that depend on the value wait in a rest, which is
 specialized when the first part has run, once for each value that occurs.
 """

@@ -13,15 +13,13 @@ import numpy as np
 from partita import Model
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, lower
+from partita.lowering.emission.walk import VALUE_INPUT_ELEMENTS, VALUE_INPUT_FLOATS
 from partita.lowering.fusion.mixture import expert_ifs
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
 from partita_opencl.trials.device_trials import DeviceTrials
 
 MOST_DIMS = 8
 """Ranks that kernels take."""
-
-_VALUE_ELEMENTS = 64
-"""Inputs of more elements are never read while shapes are worked out."""
 
 
 def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reason | None]:
@@ -144,14 +142,15 @@ def _may_be_read(value: Value) -> bool:
 
     The model may be cut anywhere, so this is asked of every value on the way to a shape.
     """
-    if value.dtype is None or value.dtype.kind not in "iub":
+    if value.dtype is None or value.dtype.kind not in "iubf":
         return False
+    floats = value.dtype.kind == "f"
     if value.shape is None:
-        return True
+        return not floats
     sizes = [size for size in value.shape if isinstance(size, int)]
     if len(sizes) == len(value.shape):
-        return math.prod(sizes) <= _VALUE_ELEMENTS
-    return len(value.shape) <= 1
+        return math.prod(sizes) <= (VALUE_INPUT_FLOATS if floats else VALUE_INPUT_ELEMENTS)
+    return len(value.shape) <= 1 and not floats
 
 
 def _refuse_texts(node: Node) -> Reason | None:
@@ -192,6 +191,6 @@ def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
             return Reason(
                 ReasonCode.VALUE_DEPENDENT_SHAPE,
                 f"input {position} ('{name}') is computed while the model runs; takes constants, "
-                "small integer inputs and what follows from shapes",
+                "small inputs and what follows from shapes",
             )
     return None

@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -236,6 +237,22 @@ def test_shape_arithmetic_is_done_by_the_host():
     check_single("Size", [floats(3, 4, 5)])
     check_single("ConstantOfShape", [int64s(2, 3)])
     check_single("Range", [np.array(n, np.int64) for n in (2, 9, 3)])
+
+
+def test_a_grid_by_floats_that_follow_from_a_shape():
+    """As detectors are exported whose pictures may have any size: Range counts in floats."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, M] x) => (float[K] y, float[N, M] z)
+        <int64 one = {1}, float first = {0.5}, float step = {1}> {
+            s = Shape(x)
+            m = Gather <axis = 0> (s, one)
+            size = Cast <to = 1> (m)
+            y = Range(first, size, step)
+            z = Neg(x)
+        }"""
+    )
+    check(model, {"x": floats(2, 5)}, {"x": floats(3, 2)}, {"x": floats(2, 5)})
 
 
 def test_values_of_shape_inputs_may_change():

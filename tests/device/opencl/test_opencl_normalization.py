@@ -127,6 +127,12 @@ def test_resize_by_scales(mode, scales):
     resize(floats(1, 2, 5, 6), {"mode": mode}, scales=scales)
 
 
+def test_scales_may_be_an_input():
+    """Read when the image comes; others make another program."""
+    model, feeds = single("Resize", [floats(1, 2, 5, 6), None, np.float32([1, 1, 2, 2])])
+    check(model, feeds, feeds | {"x2": np.float32([1, 1, 3, 1])}, feeds)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 @pytest.mark.parametrize("transformation", ["half_pixel", "asymmetric", "align_corners"])

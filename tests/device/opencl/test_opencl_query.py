@@ -37,11 +37,11 @@ REFUSED = [
         "antialias 1; takes 0",
     ),
     (
-        "Resize",
-        [floats(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)],
+        "Range",
+        [floats(3, 3), floats(3, 3), floats(3, 3)],
         {},
         ReasonCode.VALUE_DEPENDENT_SHAPE,
-        "input 2 ('x2') is computed while the model runs",
+        "input 0 ('x0') is computed while the model runs",
     ),
     ("Neg", [floats(*[1] * 9)], {}, ReasonCode.UNSUPPORTED_SHAPE, "9 dimensions; takes 8"),
     (

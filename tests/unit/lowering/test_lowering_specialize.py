@@ -292,7 +292,10 @@ def test_a_backend_without_splits_says_which_operation_needs_which_value():
     text = "g (float[N] x, float[M] z) => (float[K] y) { n = Cast <to = 7> (z)  y = Expand(x, n) }"
     maker = specializer(text, allow_split=False)
     with pytest.raises(CompileError, match=r"'Expand.*' \(Expand\) needs the value of 'n'"):
-        maker.program_for([floats(1), floats(1)])
+        maker.program_for([floats(1), floats(9)])
+    for count in (3, 5):  # a few floats may be sizes
+        (y,) = run(maker, floats(1), np.array([count], np.float32))
+        np.testing.assert_array_equal(y, np.broadcast_to(floats(1), count))
 
 
 def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):

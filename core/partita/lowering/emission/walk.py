@@ -36,6 +36,9 @@ from partita.model.model import is_static
 VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
 
+VALUE_INPUT_FLOATS = 8
+"""As many as Resize may have scales. Floats become value inputs where a target cannot split."""
+
 _NATIVE = frozenset({"Identity", "If"})
 """Operators that need no emitter: a name for a value, and a choice between two graphs."""
 
@@ -298,7 +301,7 @@ class Walk:
             if value.const is not None or (operand is not None and operand.is_constant):
                 continue
             if value in self._index:
-                if operand is None or not _may_be_value_input(operand):
+                if operand is None or not self._may_be_value_input(operand):
                     return set()
                 found.add(self._index[value])
                 continue
@@ -309,6 +312,11 @@ class Walk:
                     seen.add(source)
                     stack.append(source)
         return found
+
+    def _may_be_value_input(self, operand: Operand) -> bool:
+        if operand.dtype.kind == "f":
+            return not self._target.allow_split and operand.size <= VALUE_INPUT_FLOATS
+        return operand.dtype.kind in "iub" and operand.size <= VALUE_INPUT_ELEMENTS
 
     def _folds(self, node: Node) -> bool:
         if node.kind in _NATIVE:
@@ -394,7 +402,3 @@ def _is_symbolic(operand: Operand) -> bool:
         return False
     const = operand.const
     return const is not None and const.dtype == object and holds_sizes(const)
-
-
-def _may_be_value_input(operand: Operand) -> bool:
-    return operand.size <= VALUE_INPUT_ELEMENTS and operand.dtype.kind in "iub"
