@@ -50,6 +50,11 @@ MANY_TOKENS = 8
 """Of so many for each thread, threads share the tokens where caches grow in place: as much of each
 head for all, whatever keys and values cost beside queries."""
 
+TOGETHER = 16
+"""Of these, tokens whose heads come one after another: heads of a token are neighbours, and what
+one head has of all tokens lies in pieces that no processor foresees, in more pages than it knows.
+"""
+
 
 class Caches(NamedTuple):
     """Keys and values before this run and after it, (B, KV_HEADS, places, SIZE), flat.
@@ -126,45 +131,70 @@ def append_tokens(
         nt: All threads; they share the heads, or the tokens if these are many.
     """
     wide_vectors()
-    queries, scratch = rotated.queries, rotated.scratch
+    scratch = rotated.scratch
     heads, kv_heads, size = table[HEADS], table[KV_HEADS], table[SIZE]
-    group, count = heads // kv_heads, table[QUERIES]
+    count = table[QUERIES]
     each, room = heads + kv_heads, scratch_floats(size)
     threads = min(nt, scratch.size // room)
     if tid >= threads:
         return
     mine = scratch[tid * room : tid * room + size]
     low, high = table[BATCHES] * each * tid // threads, table[BATCHES] * each * (tid + 1) // threads
-    start, stop = 0, count
+    start, stop, together = 0, count, max(count, 1)
     in_place = address(caches.past_keys) == address(caches.keys)
     in_place = in_place and address(caches.past_values) == address(caches.values)
     if in_place and count >= MANY_TOKENS * threads:
         low, high = 0, table[BATCHES] * each
         start, stop = count * tid // threads, count * (tid + 1) // threads
-    for unit in range(low, high):
-        batch, head = unit // each, unit % each
-        before = spans[2 * batch]
-        new = min(count, spans[2 * batch + 1] - before)
-        if head >= heads:
-            some = start, min(stop, new)
+        together = TOGETHER
+    for begin in range(start, max(stop, 1), together):  # without tokens for the past alone
+        end = min(begin + together, stop)
+        for unit in range(low, high):
+            batch, head = unit // each, unit % each
+            if head < heads:
+                some = begin, end
+                _turn_queries(tokens, rotary, norms, spans, rotated, some, table, scale, unit)
+                continue
+            before = spans[2 * batch]
+            some = begin, min(end, count, spans[2 * batch + 1] - before)
             head -= heads
             _append_head(caches, tokens, rotary, norms, before, some, mine, table, batch, head)
+
+
+@loop
+def _turn_queries(
+    tokens: Tokens,
+    rotary: Rotary,
+    norms: Norms,
+    spans: Array,
+    rotated: RotatedQueries,
+    some: Any,
+    table: Array,
+    scale: float,
+    unit: int,
+) -> None:
+    """Brings some queries of a head to where attention reads them."""
+    queries, count, size = rotated.queries, table[QUERIES], table[SIZE]
+    heads, kv_heads = table[HEADS], table[KV_HEADS]
+    group, each = heads // kv_heads, heads + kv_heads
+    batch, head = unit // each, unit % each
+    before = spans[2 * batch]
+    new = min(count, spans[2 * batch + 1] - before)
+    first = (batch * kv_heads + head // group) * count * group + head % group
+    for s in range(some[0], some[1]):
+        at = (batch * count + s) * table[Q_PITCH] + table[Q_START] + head * size
+        source = tokens.q[at : at + size]
+        place = (first + s * group) * size
+        target = queries[place : place + size]
+        if s >= new:
+            target[:] = 0
             continue
-        first = (batch * kv_heads + head // group) * count * group + head % group
-        for s in range(start, stop):
-            at = (batch * count + s) * table[Q_PITCH] + table[Q_START] + head * size
-            source = tokens.q[at : at + size]
-            place = (first + s * group) * size
-            target = queries[place : place + size]
-            if s >= new:
-                target[:] = 0
-                continue
-            factor = like(target[0], scale)
-            if table[NORMALIZED]:
-                factor *= _inverse_root(source, norms.q_epsilon)
-            scale_row(source, norms.q, factor, table[NORMALIZED], target)
-            at = rotary.positions[batch * count + s] if table[POSITIONED] else before + s
-            rotate_row(target, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
+        factor = like(target[0], scale)
+        if table[NORMALIZED]:
+            factor *= _inverse_root(source, norms.q_epsilon)
+        scale_row(source, norms.q, factor, table[NORMALIZED], target)
+        at = rotary.positions[batch * count + s] if table[POSITIONED] else before + s
+        rotate_row(target, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
 
 
 @loop

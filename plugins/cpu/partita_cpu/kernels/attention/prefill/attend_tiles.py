@@ -170,7 +170,6 @@ def _attend_chunk(
     """
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
     beyond, planes, unit = round_up(table[OUTPUTS], wide), table[PLANES], table[UNIT]
-    own.sums[: rows * beyond] = 0
     apart = own.seen.size // 2
     first = (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
     a, length, depth, largest = address(queries) + 4 * first, size, size, 0
@@ -187,6 +186,8 @@ def _attend_chunk(
     scores, line = address(own.scores), 4 * KEYS
     powers = scores + (table[ROWS] * line if planes > 1 else 0)
     start, stop = _seen_by_rows(spans, chunk.head, chunk.first, chunk.behind, table)
+    if start >= stop:
+        own.sums[: rows * beyond] = 0
     for key in range(start, stop, KEYS):
         end = min(key + KEYS, stop)
         place = chunk.head * table[PLACES] + key
@@ -206,6 +207,8 @@ def _attend_chunk(
             sees = _seen_by_rows(spans, chunk.head, first, first + count, table)
             columns = min(end, sees[1]) - key
             if columns <= max(sees[0] - key, 0):
+                if key == start:
+                    own.sums[low * beyond : high * beyond] = 0
                 continue
             multiply = kernels[count]
             packed = address(own.keys), 4 * words * wide, -(-columns // wide)
@@ -217,7 +220,8 @@ def _attend_chunk(
             _softmax_of_tile(spans, terms, own, kernels, table, cap, first, count, block, state)
             packed = address(own.values), 4 * KEYS * wide, beyond // wide
             parts = line // 2, 2 * KEYS * wide
-            sums = address(own.sums) + 4 * low * beyond, 4 * beyond, state + 8 * apart
+            shares = 0 if key == start else state + 8 * apart  # the first block has no sums yet
+            sums = address(own.sums) + 4 * low * beyond, 4 * beyond, shares
             steps = key_pairs(columns, unit) if planes else columns
             call_products(multiply, (powers, line, steps, *packed, *sums, *parts))
     return True
