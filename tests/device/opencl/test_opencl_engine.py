@@ -30,6 +30,7 @@ from partita_opencl.drivers import program_cache
 from partita_opencl.drivers.program_cache import ProgramCache, ProgramKey
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.plugin import OpenClPlugin
+from partita_opencl.properties import OpenClProperties
 from partita_opencl.runtime import driver_loops, launch_batch, shared_kernels
 
 from .comparison import build, check, compiled, core, expected, floats, int64s, single
@@ -286,6 +287,23 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
     found, failures = devices.search_devices.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "has passed no trial" in failures["OpenCL platform Stranger"]
+
+
+@pytest.mark.parametrize(
+    ("hints", "requests"),
+    [
+        ({}, 4),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4),
+        ({"PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}, 1),
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 2),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 4),
+    ],
+)
+def test_hints_say_how_many_requests_are_recommended(hints, requests):
+    model, _ = single("Neg", [floats(3)])
+    found = compiled(model, **hints).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+    assert found == (1 if find_device("").limits.is_cpu else requests)
+    assert OpenClProperties(**hints).recommended_requests(4) == requests
 
 
 def test_unknown_properties_are_refused():

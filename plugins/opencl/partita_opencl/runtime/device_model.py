@@ -87,6 +87,9 @@ class OpenClModel(DeviceModel):
         self.target: Device = find_device(properties.DEVICE_ID)
         self._least_form = Form.USUAL
         self._most_kept_bytes = properties.SHAPE_CACHE_BYTES
+        self._recommended_requests = properties.recommended_requests(
+            1 if self.target.limits.is_cpu else _REQUESTS_AT_ONCE
+        )
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         with joint_work.workers(2) as pool:  # trials of units beside those of families
             # The device opens beside the lowering; what fails there fails again where it is used.
@@ -139,7 +142,7 @@ class OpenClModel(DeviceModel):
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """Several where host and device work side by side, and kernels of several requests do."""
-        return 1 if self.target.limits.is_cpu else _REQUESTS_AT_ONCE
+        return self._recommended_requests
 
     @property
     def shape_cache_bytes(self) -> int:
