@@ -292,18 +292,18 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
 @pytest.mark.parametrize(
     ("hints", "requests"),
     [
-        ({}, 4),
-        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4),
+        ({}, 6),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 6),
         ({"PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 2),
-        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 4),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 6),
     ],
 )
 def test_hints_say_how_many_requests_are_recommended(hints, requests):
     model, _ = single("Neg", [floats(3)])
     found = compiled(model, **hints).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
     assert found == (1 if find_device("").limits.is_cpu else requests)
-    assert OpenClProperties(**hints).recommended_requests(4) == requests
+    assert OpenClProperties(**hints).recommended_requests(6) == requests
 
 
 def test_unknown_properties_are_refused():
