@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
@@ -213,6 +214,25 @@ def test_a_plan_where_input_shapes_vary(command, tmp_path):
     code, out, _ = command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)
     assert code == 0
     assert "Measured at" not in out
+
+
+@pytest.mark.parametrize(
+    ("columns", "measured", "told"),
+    [
+        (3, "1x1x48x1", "Measured at x=1x1x48x1"),
+        (1000, "1x1x224x1", "Nothing runs at x=1x1x224x1, sizes that are made up: name some"),
+    ],
+)
+def test_sizes_that_a_model_takes_are_found_or_asked_for(
+    command, tmp_path, columns, measured, told
+):
+    nodes = [node("Reshape", ["x", "target"], "r"), node("Exp", ["r"], "y")]
+    target = [("target", np.array([-1, columns]))]
+    path = tmp_path / "lines.onnx"
+    onnx.save(model_of(nodes, ["y"], initializers=target, shape=("n", 1, "h", 1)), path)
+    code, out, err = command("plan", "-d", "HETERO:A,B", on=path)
+    assert f"it is measured as {measured} (set" in err
+    assert told in (err if code else out)
 
 
 def test_run_explains_on_demand(command):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import partita
 from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import InfeasiblePlanError, PlanError
+from partita.errors import InfeasiblePlanError, InferError, PlanError
 from partita.progress import Advance, progress
 from partita_hetero.cost.cost_table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.database import Database
@@ -142,7 +142,16 @@ class Scheduler:
                 if not contest.enter_plan(plan.assignment):
                     break
             contest.enter_replicas(solve)
-            return contest.outcome(plan)
+            try:
+                return contest.outcome(plan)
+            except InferError as error:
+                if not self._sized.is_guess:
+                    raise
+                raise InferError(
+                    f"Nothing runs at {self._sized}, sizes that are made up: name some that the "
+                    "model takes with HETERO_SAMPLE_SHAPES (of commands also with --shape "
+                    f"{next(iter(self._sized.shapes))}=...). {error}"
+                ) from error
 
     @contextlib.contextmanager
     def _measuring(self, rounds: int) -> Iterator[tuple[Contest, Callable[[], None]]]:

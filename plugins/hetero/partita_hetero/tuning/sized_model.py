@@ -21,6 +21,10 @@ BATCH, SIDE, LENGTH = 1, 224, 128
 """Sizes that are taken for what varies, if nothing else is known: of the first axis, of the sides
 of pictures (inputs of four axes and more), of any other axis."""
 
+_OTHER_SIDES = 48, 32, 64, 320, 640
+"""Sides of pictures that are tried where shapes do not follow from the usual one: those of lines of
+text, of what is halved again and again, and of detectors."""
+
 _PAST = 3
 """Which input of ``GroupQueryAttention`` is the cache of its keys: (batch, heads, room, size)."""
 
@@ -70,7 +74,7 @@ def sized_models(compilation: Compilation) -> list[SizedModel]:
         wanted = ({name: array.shape for name, array in read_samples(model, samples).items()},)
     found = {describe(shapes): shapes for shapes in (_complete(model, one) for one in wanted)}
     if not found:
-        return [sized_at(model, _complete(model, {}), is_guess=True)]
+        return [_guessed(model)]
     return [sized_at(model, shapes) for shapes in found.values()]
 
 
@@ -81,7 +85,26 @@ def sized_at(model: Model, shapes: Mapping[str, Shape], is_guess: bool = False) 
     return SizedModel(fixed, op_graph.build(fixed), sizes_of(fixed, {}), shapes, is_guess)
 
 
-def _complete(model: Model, given: Mapping[str, Shape]) -> dict[str, Shape]:
+def _guessed(model: Model) -> SizedModel:
+    """The model at made-up sizes; of several sides, the one from which most shapes follow.
+
+    Shape inference stops where an operation does not take its inputs, as a model of lines of text
+    where these are 224 high: a side that it does not stop at probably runs.
+    """
+    best = sized_at(model, _complete(model, {}), is_guess=True)
+    for side in _OTHER_SIDES:
+        if all(port.is_static for port in best.model.outputs):
+            break
+        shapes = _complete(model, {}, side)
+        if shapes == best.shapes:
+            break  # no side is free
+        other = sized_at(model, shapes, is_guess=True)
+        if len(other.value_bytes) > len(best.value_bytes):
+            best = other
+    return best
+
+
+def _complete(model: Model, given: Mapping[str, Shape], side: int = SIDE) -> dict[str, Shape]:
     """A shape for every tensor: where none is given, by symbols that others tell, or made up.
 
     Raises:
@@ -103,7 +126,7 @@ def _complete(model: Model, given: Mapping[str, Shape]) -> dict[str, Shape]:
         symbols |= zip(port.shape or (), shape, strict=False)
     length = _length(model)
     return {
-        port.name: named.get(port.name) or _guessed_shape(port.shape, symbols, length)
+        port.name: named.get(port.name) or _guessed_shape(port.shape, symbols, side, length)
         for port in model.inputs
         if port.shape is not None and port.dtype is not None
     }
@@ -129,11 +152,11 @@ def _length(model: Model) -> int:
     return min([LENGTH, *(room for room in rooms if isinstance(room, int) and room > 0)])
 
 
-def _guessed_shape(dims: Sequence[Dim], symbols: dict[Dim, int], length: int) -> Shape:
+def _guessed_shape(dims: Sequence[Dim], symbols: dict[Dim, int], side: int, length: int) -> Shape:
     """A shape for an input; equal symbols get equal sizes."""
     shape = []
     for axis, dim in enumerate(dims):
-        size = BATCH if axis == 0 else SIDE if len(dims) > 3 else length
+        size = BATCH if axis == 0 else side if len(dims) > 3 else length
         if isinstance(dim, int):
             size = dim
         elif dim is not None:
