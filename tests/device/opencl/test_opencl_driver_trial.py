@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyopencl as cl
 import pytest
 
 from partita.storage import cache_folder
@@ -112,6 +113,21 @@ def test_a_driver_that_computes_wrongly(tmp_path):
 def test_a_driver_that_cannot_be_opened(tmp_path):
     verdict = driver_trial.driver_verdict(Driver("gone.icd", str(tmp_path / "gone.so"), "gone.icd"))
     assert verdict.reason.startswith("no platform of it can be listed")
+    assert verdict.file is not None
+
+
+def test_no_fault_is_kept_if_the_list_of_drivers_was_changed_meanwhile(tmp_path, monkeypatch):
+    def truncate_and_look():
+        (file,) = Path(os.environ["OCL_ICD_VENDORS"]).iterdir()
+        file.write_bytes(b"")
+        raise cl.LogicError("PLATFORM_NOT_FOUND_KHR")
+
+    monkeypatch.setattr(cl, "get_platforms", truncate_and_look)
+    gone = vars(Driver("gone.icd", str(tmp_path / "gone.so"), "gone.icd"))
+    answers = []
+    with pytest.raises(OSError, match="were changed while drivers were loaded"):
+        driver_trial.main({"driver": gone, "vectors": True}, answers.append)
+    assert not answers  # and what a trial itself raises is not kept
 
 
 @needs_pocl_of_pypi

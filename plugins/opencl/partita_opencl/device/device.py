@@ -269,7 +269,7 @@ def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     note_drivers()
     try:
         platforms = installed_drivers.platforms([one.driver for one in good])
-    except cl.Error as error:
+    except (cl.Error, OSError) as error:
         return (), {**failures, "OpenCL": f"the OpenCL loader finds no platform ({error})"}
     devices: list[Device] = []
     found: list[tuple[bool, int, Driver, Sequence[Any]]] = []

@@ -125,6 +125,7 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     Raises:
         ImportError: There is no pyopencl, or it finds no loader.
         pyopencl.Error: The loader finds no platform.
+        OSError: The same, but what names the drivers was changed meanwhile: it is not their fault.
     """
     import pyopencl as cl
 
@@ -164,7 +165,14 @@ def _listed(binaries: Sequence[str]) -> Iterator[str]:
         read_private(file) == content or keep_private(file, content)
         for file, content in _named(kept, contents)
     ):
-        yield str(kept)
+        before = _states(kept)
+        try:
+            yield str(kept)
+        except Exception as error:
+            named = all(read_private(file) == content for file, content in _named(kept, contents))
+            if named and _states(kept) == before:
+                raise
+            raise OSError(f"files in '{kept}' were changed while drivers were loaded") from error
         return
     with tempfile.TemporaryDirectory(prefix="partita-opencl-") as folder:
         for file, content in _named(Path(folder), contents):
@@ -174,6 +182,10 @@ def _listed(binaries: Sequence[str]) -> Iterator[str]:
 
 def _named(folder: Path, contents: Sequence[bytes]) -> list[tuple[Path, bytes]]:
     return [(folder / f"{number:03}.icd", content) for number, content in enumerate(contents)]
+
+
+def _states(folder: Path) -> list[str]:
+    return [_stamp(str(file)) for file in _icd_files(folder)]
 
 
 def _icd_files(folder: Path) -> list[Path]:
