@@ -39,6 +39,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
+from partita.system.threads.thread_limit import MORE_THREADS, is_thread_refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,6 +248,8 @@ def in_words(error: BaseException) -> str:
         return f"{type(error).__name__}, whose message cannot be told"
     if isinstance(error, PartitaError):
         return told
+    if is_thread_refused(error):
+        told += f"; {MORE_THREADS}"
     return f"{type(error).__name__}: {told}".removesuffix(": ")
 
 

@@ -20,14 +20,22 @@ _SECONDS = 1.0
 def watch(noticed: Callable[[], int], end: Callable[[], object]) -> None:
     """Ends this process when it does not notice an interrupt; to be called by the main thread.
 
+    Where the system starts no thread, an interrupt waits until Python tells of it.
+
     Args:
         noticed: How many interrupts Python has told of.
         end: Ends the process.
     """
     heard, told = socket.socketpair()
     told.setblocking(False)
+    watcher = threading.Thread(target=_watch, args=(heard, told, noticed, end), daemon=True)
+    try:
+        watcher.start()
+    except RuntimeError:
+        heard.close()
+        told.close()
+        return
     signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(heard, told, noticed, end), daemon=True).start()
 
 
 def _watch(

@@ -1,5 +1,6 @@
 """Drivers are tried by another process before this one loads them; here, drivers that fail."""
 
+import errno
 import json
 import os
 import subprocess
@@ -237,6 +238,17 @@ def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "try_driver", lambda *_, **__: (chance, False))
     assert driver_trial.driver_verdict(library_that(tmp_path, "aborts")).reason == chance.reason
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+def test_where_no_process_can_be_started_it_is_said_what_to_do(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(driver_trial, "TrialProcess", refuse)
+    tried = driver_trial.judge_driver(library_that(tmp_path, "aborts"))
+    assert "; let the process have more, by RLIMIT_NPROC" in tried.explanation
+    assert "remove it" not in tried.explanation  # nothing is known of the driver
+    assert tried.verdict.file is None
 
 
 @pytest.mark.parametrize("module", ["pyopencl", "partita_opencl.drivers.driver_trial"])

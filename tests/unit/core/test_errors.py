@@ -5,10 +5,13 @@ from __future__ import annotations
 import builtins
 import inspect
 import re
+import signal
+import threading
 
 import pytest
 
 from partita import errors
+from partita.cli import unnoticed_interrupts
 
 
 def classes():
@@ -55,3 +58,17 @@ def test_causes_are_followed_to_the_first_one_and_never_round():
     for cause in (last, first):
         first.__cause__ = cause
         assert list(errors.causes(last, meanwhile=True)) == [last, first]
+
+
+def test_where_no_thread_can_be_started_errors_say_what_to_do(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    unnoticed_interrupts.watch(lambda: 0, lambda: None)  # a command goes on without
+    assert signal.set_wakeup_fd(-1) == -1
+    with (
+        pytest.raises(errors.CompileError, match=r"thread; let the process have more, by RLIMIT_"),
+        errors.raised_as(errors.CompileError, "Device 'A' fails"),
+    ):
+        threading.Thread().start()

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from partita.system.threads.thread_limit import MORE_THREADS
+
 Task = tuple[Callable[..., object], tuple[Any, ...]]
 
 _all: weakref.WeakSet[TaskThreads] = weakref.WeakSet()
@@ -57,8 +59,7 @@ class TaskThreads:
                     thread.start()
                 except RuntimeError as error:
                     raise RuntimeError(
-                        f"The system starts no thread ({error}); let the process have more, by "
-                        "RLIMIT_NPROC or the pids of its container."
+                        f"The system starts no thread ({error}); {MORE_THREADS}."
                     ) from error
                 self._threads.append(thread)
             self._open += 1

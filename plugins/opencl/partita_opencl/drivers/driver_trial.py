@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partita.system.threads import joint_work
+from partita.system.threads.thread_limit import MORE_THREADS
 from partita_opencl.drivers import (
     cuda_trial,
     driver_view,
@@ -67,6 +68,8 @@ class Tried:
     @property
     def explanation(self) -> str:
         """Why the driver is not loaded, and what to do."""
+        if self.verdict.facts.get("untried"):
+            return f"the driver of '{self.driver.origin}' is not loaded: {self.verdict.reason}."
         again = f"; to try it again, delete '{self.verdict.file}'" if self.verdict.file else ""
         return (
             f"the driver of '{self.driver.origin}' is not loaded: {self.verdict.reason}. Update or "
@@ -171,7 +174,10 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
                 if answer.get("fault"):
                     return Verdict(str(answer["fault"]), facts), True
     except OSError as error:
-        return Verdict(f"no process can be started to try it ({error})"), False
+        # EAGAIN is what a system says that starts no more.
+        advice = f"; {MORE_THREADS}" if isinstance(error, BlockingIOError) else ""
+        reason = f"no process can be started to try it ({error}){advice}"
+        return Verdict(reason, {"untried": True}), False
     if not stages:
         return Verdict(facts=facts), True  # however it ended: what it computed is right
     fault = f"{process.fault or 'it ended early'}, {_DOING[stages[0]]}"

@@ -23,6 +23,7 @@ import numpy as np
 from partita.errors import CompileError, DeviceMemoryError, InferError, UnsupportedOpError
 from partita.lowering import Graph
 from partita.progress import progress
+from partita.system.threads.thread_limit import is_thread_refused
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import trial_seconds, verdicts
 from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
@@ -333,7 +334,7 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
 
 def _is_of_the_system(cause: BaseException | None) -> bool:
     """Whether a process got no memory, file or thread: no kernel is left out for that."""
-    return isinstance(cause, (MemoryError, OSError)) or "start new thread" in str(cause)
+    return isinstance(cause, (MemoryError, OSError)) or is_thread_refused(cause)
 
 
 def _fault(
