@@ -206,7 +206,45 @@ def test_other_nodes_read_rounded_numbers():
             got.astype(np.float32), want.astype(np.float32), rtol=4e-3, atol=4e-3
         )
     np.testing.assert_array_equal(found[1], found[0].argmax(axis=1)[:, None])
-    np.testing.assert_array_equal(found[4], found[0].astype(np.float32))
+    np.testing.assert_array_equal(found[4].astype(np.float16), found[0])
+
+
+def test_operators_that_a_converter_leaves_in_float32():
+    """A Resize to another image's size, with a Cast on either side: nothing is rounded or turned.
+
+    Two Casts with nothing in between round what they are given.
+    """
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], "input", to=HALF),
+        helper.make_node("Conv", ["h", "w1"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Shape", ["a"], ["sizes"], "shape"),
+        helper.make_node("Cast", ["p"], ["wide"], "before", to=FLOAT),
+        helper.make_node("Resize", ["wide", "", "", "sizes"], ["r"], "resize", mode="linear"),
+        helper.make_node("Cast", ["r"], ["narrow"], "behind", to=HALF),
+        helper.make_node("Concat", ["narrow", "a"], ["c"], "both", axis=1),
+        helper.make_node("Conv", ["c", "w2"], ["d"], "last"),
+        helper.make_node("Cast", ["d"], ["y"], "output", to=FLOAT),
+        helper.make_node("Cast", ["h"], ["rounded"], "back", to=FLOAT),
+    ]
+    weights = {"w1": values(CHANNELS, 5, 3, 3, seed=1), "w2": values(7, 2 * CHANNELS, 1, 1, seed=2)}
+    outputs = [("y", FLOAT, None), ("rounded", FLOAT, None)]
+    model = network(nodes, (1, 5, 10, 8), weights, HALF, outputs)
+    model.graph.input[0].type.tensor_type.elem_type = FLOAT
+    x = values(1, 5, 10, 8, seed=3)
+    (found, rounded), request = computed(
+        model, {"x": x}, PERF_COUNT=True, EXECUTION_MODE_HINT="ACCURACY"
+    )
+    np.testing.assert_array_equal(rounded, x.astype(np.float16).astype(np.float32))
+    narrow = {name: array.astype(np.float16).astype(np.float32) for name, array in weights.items()}
+    for node in nodes[:-1]:
+        if node.op_type == "Cast":
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output))
+    twin = network(nodes[:-1], x.shape, narrow, FLOAT)
+    (expected,) = onnxruntime_results(twin, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    turned = [i.node_name for i in request.get_profiling_info() if i.node_type == "Permute"]
+    assert turned == ["permute first/layout", "permute output/layout"]
 
 
 def test_sizes_that_vary():

@@ -8,6 +8,7 @@ changes its layout only where an operator that stayed behind, or a caller, wants
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -108,12 +109,27 @@ class ChannelsLast:
             rule = self.rules.get(node.kind)
             asked = rule is not None and (self.is_image(node.result) or node.kind in self.heads)
             if rule is None or not asked or not rule(node):
+                node = self._with_known_shape(node)
                 for value in node.reads():
                     self.bring_back(value, node)
                 self._nodes.append(node)
         for value in self._graph.outputs:
             self.bring_back(value, None)
         self._graph.nodes = self._nodes
+
+    def _with_known_shape(self, node: Node) -> Node:
+        """A constant in place of what asks for the shape of an image that is turned round.
+
+        The image would be brought back for it.
+        """
+        image = node.inputs[0] if node.kind in ("Shape", "Size") else None
+        shape = self.shape(image) if image is not None and image in self._pending else None
+        if shape is None or not all(type(size) is int for size in shape):
+            return node
+        start, end = node.attrs.get("start", 0), node.attrs.get("end")
+        numbers = math.prod(shape) if node.kind == "Size" else shape[start:end]
+        found = Value.constant(np.array(numbers, np.int64), f"{node.name}/shape")
+        return Node("Identity", [found], node.outputs, name=node.name, origins=node.origins)
 
     # ------------------------------------------------------------------------- for rules
 
@@ -299,15 +315,29 @@ class ChannelsLast:
         for value in node.inputs[2:]:
             if value is None or (value.const is not None and value.const.size == 0):
                 inputs.append(None)
-            elif value.const is None or value.const.shape != (4,):
+                continue
+            found = self.resized_to(node, value)
+            if found is None or found.shape != (4,):
                 return None
-            else:
-                numbers = value.const[list(_TO_LAST)]
-                if numbers.dtype.kind == "i":  # sizes
-                    numbers = numbers + np.array([0, 0, 0, -numbers[3] % self._unit])
-                inputs.append(Value.constant(numbers, value.name))
+            numbers = found[list(_TO_LAST)]
+            if numbers.dtype.kind == "i":  # sizes
+                numbers = numbers + np.array([0, 0, 0, -numbers[3] % self._unit])
+            inputs.append(Value.constant(numbers, value.name))
         inputs[0] = self.bring(x, node)
         return inputs
+
+    def resized_to(self, node: Node, given: Value) -> Array | None:
+        """Scales or sizes that a Resize is given, if they are known.
+
+        Sizes that the model computes, of another image's shape mostly, are what the result has.
+        """
+        if given.const is not None or given is not node.input(3):
+            return given.const
+        result = None if node.outputs[0] is None else self.shape(node.outputs[0])
+        stretches = node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+        if not stretches or result is None or not all(type(size) is int for size in result):
+            return None
+        return np.array(result, np.int64)
 
     def _window(self, node: Node) -> bool:
         if not self.is_image(node.inputs[0]) or any(node.outputs[1:]):

@@ -330,9 +330,10 @@ class _Walk(ChannelsLast):
             return False
         shape = self.shape(x) or ()
         for value in node.inputs[2:4]:
-            if value is not None and value.const is not None and value.const.size:
-                kept = (1, 1) if value.const.dtype.kind == "f" else shape[:2]
-                return tuple(value.const[:2]) == kept
+            found = None if value is None else self.resized_to(node, value)
+            if found is not None and found.size:
+                kept = (1, 1) if found.dtype.kind == "f" else shape[:2]
+                return tuple(found[:2]) == kept
         return False
 
     def _slice(self, node: Node) -> bool:

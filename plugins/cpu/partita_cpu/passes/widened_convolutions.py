@@ -3,7 +3,9 @@
 A node of 16-bit floats is computed through float32 copies in any case. Where one convolution leads
 to the next, the copies between them are left out, and the nodes become those that fusion, images
 with channels last and the kernels of convolutions know. Numbers are rounded to 16 bits where the
-model's other nodes read them, not at each node, as onnxruntime does it too.
+model's other nodes read them, not at each node, as onnxruntime does it too. Converters leave some
+operators in float32, Resize for one, with a Cast on either side: those round nothing either, but
+for two of them with nothing in between.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class _Widening:
         self._graph = graph
         self._wide: dict[Value, Value] = {}  # by the value of 16 bits
         self._computed: set[Value] = set()  # of 16 bits, whose numbers nodes compute in float32
+        self._given: set[Value] = set()  # of those, what a Cast makes of float32
         self._narrow: set[Value] = set()  # of those, the ones that a Cast writes by now
         self._nodes: list[Node] = []
 
@@ -64,7 +67,11 @@ class _Widening:
                 inputs = [None if v is None else self._widened(v, node) for v in node.inputs]
                 outputs = [None if v is None else self._result(v) for v in node.outputs]
                 self._nodes.append(node.like(inputs, outputs))
-            else:
+            elif node.kind in ("Shape", "Size"):
+                self._nodes.append(
+                    node.like([self._wide.get(v, v) if v else v for v in node.inputs])
+                )
+            elif node.kind != "Cast" or not self._passes_on(node):
                 self._narrow_all(node.reads(), node)
                 self._nodes.append(node)
         self._narrow_all(self._graph.outputs, self._nodes[-1])
@@ -78,6 +85,21 @@ class _Widening:
         if node.kind in _CONVOLUTIONS:
             return bool(halves)
         return node.kind in _FOLLOWERS and bool(halves) and self._computed.issuperset(halves)
+
+    def _passes_on(self, node: Node) -> bool:
+        """Whether a Cast between float32 and 16 bits has become one that changes nothing."""
+        source, target = node.inputs[0], node.outputs[0]
+        if source is None or target is None or source.const is not None:
+            return False
+        if source.dtype == FLOAT32 and _is_half(target):
+            self._given.add(target)
+            target = self._result(target)
+        elif target.dtype == FLOAT32 and source in self._computed - self._given:
+            source = self._wide[source]
+        else:
+            return False
+        self._cast(source, target, node.name, node.origins)
+        return True
 
     def _result(self, value: Value) -> Value:
         """What a widened node writes in place of a value."""
@@ -97,7 +119,7 @@ class _Widening:
                 wide = Value.constant(spilled(value.const.astype(np.float32)), value.name)
             else:
                 wide = Value(f"{value.name}:wide", FLOAT32, value.shape)
-                self._cast(value, wide, reader)
+                self._cast(value, wide, f"{reader.name}/{value.name}", reader.origins)
             self._wide[value] = wide
         return wide
 
@@ -107,13 +129,13 @@ class _Widening:
             if value in self._computed and value not in self._narrow:
                 self._narrow.add(value)
                 wide = self._wide[value]
-                self._cast(wide, value, wide.producer or reader)
+                owner = wide.producer or reader
+                self._cast(wide, value, f"{owner.name}/{wide.name}", owner.origins)
 
-    def _cast(self, source: Value, target: Value, owner: Node) -> None:
+    def _cast(self, source: Value, target: Value, name: str, origins: tuple[str, ...]) -> None:
         attrs = {"to": _CAST_TO[target.dtype]}
-        name = f"{owner.name}/{source.name}"
         self._nodes.append(
-            Node("Cast", [source], [target], attrs, version=13, name=name, origins=owner.origins)
+            Node("Cast", [source], [target], attrs, version=13, name=name, origins=origins)
         )
 
 
