@@ -4,8 +4,9 @@
         [model ...]
 
 Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
-(zoo:magika, light:squeezenet). Every contestant gets its best way
-in and out: onnxruntime an io_binding, OpenVINO and Partita a request whose tensors are set once.
+(zoo:magika, light:squeezenet), files with the sizes of the first input where these are open
+(detector.onnx@1x3x640x640). Every contestant gets its best way in and out: onnxruntime an
+io_binding, OpenVINO and Partita a request whose tensors are set once.
 A turn is a few calls after a pause, so that threads that still spin do not disturb the next one.
 Prints the median of all calls in milliseconds, and for Partita the ratio to the peer of its class:
 f32 (strict: EXECUTION_MODE_HINT=ACCURACY) and mixed (PERFORMANCE, the default, which lets AMX

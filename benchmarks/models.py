@@ -36,15 +36,20 @@ class Case:
 
 
 def cases(only: Sequence[str] = ()) -> Iterator[Case]:
-    """All models, or those of the given names; fetches zoo models that are not cached."""
+    """All models, or those of the given names; fetches zoo models that are not cached.
+
+    A file's name may end with the sizes of its first input: ``detector.onnx@1x3x640x640``.
+    """
     # onnxruntime, with which all are compared, reads ONNX alone.
     onnx_names = [n for n, entry in zoo.entries().items() if entry.model.path.endswith(".onnx")]
     names = [f"zoo:{n}" for n in onnx_names] + [f"light:{n}" for n in naming.light_names()]
     for name in only or names:
-        named = naming.resolve(name)
+        place, _, sizes = name.partition("@")
+        named = naming.resolve(place)
         path = Path(str(named.source))
         if named.sample is None:
-            yield Case(name, path, _picture(path), None)
+            first = tuple(int(size) for size in sizes.split("x")) if sizes else None
+            yield Case(name, path, _picture(path, first), None)
         else:
             sample = named.sample()
             yield Case(name, path, dict(sample.feeds), sample)
@@ -79,8 +84,12 @@ def _noise(path: Path) -> dict[str, Array]:
     return feeds
 
 
-def _picture(path: Path) -> dict[str, Array]:
+def _picture(path: Path, first: tuple[int, ...] | None = None) -> dict[str, Array]:
     """Seeded noise for every input: normal numbers, token numbers below 1,000, and whole masks.
+
+    Args:
+        path: The model.
+        first: Shape of its first input; ``None``: what the model says.
 
     Raises:
         InputError: An input has an open size beside its first one.
@@ -88,7 +97,7 @@ def _picture(path: Path) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     for port in partita.Core().read_model(path).inputs:
-        shape = _with_one_row(path, port)
+        shape = first if first and not feeds else _with_one_row(path, port)
         if port.dtype == np.float32:
             feeds[port.name] = rng.standard_normal(shape, dtype=np.float32)
         elif "mask" in port.name:
@@ -107,7 +116,8 @@ def _with_one_row(path: Path, port: partita.Port) -> tuple[int, ...]:
             return (*first, *rest)
     raise InputError(
         f"Input '{port.name}' of '{path}' is {port.describe()}, and what is timed depends on its "
-        "sizes; name a model of the zoo as zoo:NAME, which has an input, or fix the sizes."
+        "sizes; say those of the first input as in MODEL.onnx@1x3x640x640, name a model of the zoo "
+        "as zoo:NAME, which has an input, or fix the sizes."
     )
 
 

@@ -29,13 +29,13 @@ def benchmark_models():
 def feeds_of(benchmark_models, tmp_path):
     """The inputs of a model that reads one of a shape."""
 
-    def made(kind, name, shape):
+    def made(kind, name, shape, sizes=""):
         ports = [helper.make_tensor_value_info(one, kind, shape) for one in (name, "y")]
         node = helper.make_node("Identity", [name], ["y"])
         graph = helper.make_graph([node], "g", ports[:1], ports[1:])
         path = tmp_path / "model.onnx"
         onnx.save(helper.make_model(graph, ir_version=10), path)
-        [case] = benchmark_models.cases([str(path)])
+        [case] = benchmark_models.cases([f"{path}{sizes}"])
         return case.feeds[name]
 
     return made
@@ -56,3 +56,4 @@ def test_an_open_batch_of_a_file_is_one(feeds_of, first):
 def test_sizes_that_would_be_guessed_are_asked_for(feeds_of):
     with pytest.raises(InputError, match=r"float32\[n, 3, h\].*name a model of the zoo as zoo:NAM"):
         feeds_of(TensorProto.FLOAT, "x", ["n", 3, "h"])
+    assert feeds_of(TensorProto.FLOAT, "x", ["n", 3, "h"], "@2x3x5").shape == (2, 3, 5)
