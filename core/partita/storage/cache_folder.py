@@ -247,6 +247,13 @@ def _of_the_system(home: str | None, caches: str | None) -> Path:
     return user_cache_path("partita", appauthor=False)
 
 
+def users_caches() -> Path:
+    """The folder that other programs keep their caches in, such as drivers what they build."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path()
+
+
 def _private_folder(root: Path, kind: str) -> Path:
     folder = _without_links(root)
     make_private(folder)

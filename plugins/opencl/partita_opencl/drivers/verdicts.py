@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 from partita.storage.cache_folder import (
     cache_folder,
     keep_sealed,
     mark_used,
     prune,
     read_sealed,
+    users_caches,
 )
 
 _log = logging.getLogger(__name__)
@@ -104,7 +103,7 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
 
 def _has_room() -> bool:
     """Whether drivers and their compilers can write what they build, in both places they take."""
-    caches = user_cache_path()
+    caches = users_caches()
     try:
         for folder in (None, next(p for p in (caches, *caches.parents) if p.is_dir())):
             with tempfile.TemporaryFile(dir=folder) as file:
