@@ -13,7 +13,7 @@ import numpy as np
 from partita import Model
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, lower
-from partita.lowering.emission.walk import VALUE_INPUT_ELEMENTS, VALUE_INPUT_FLOATS
+from partita.lowering.emission.walk import most_value_elements
 from partita.lowering.fusion.mixture import expert_ifs
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
 from partita_opencl.trials.device_trials import DeviceTrials
@@ -142,15 +142,14 @@ def _may_be_read(value: Value) -> bool:
 
     The model may be cut anywhere, so this is asked of every value on the way to a shape.
     """
-    if value.dtype is None or value.dtype.kind not in "iubf":
+    if value.dtype is None:
         return False
-    floats = value.dtype.kind == "f"
-    if value.shape is None:
-        return not floats
-    sizes = [size for size in value.shape if isinstance(size, int)]
-    if len(sizes) == len(value.shape):
-        return math.prod(sizes) <= (VALUE_INPUT_FLOATS if floats else VALUE_INPUT_ELEMENTS)
-    return len(value.shape) <= 1 and not floats
+    most = most_value_elements(value.dtype, allow_split=False)
+    if value.shape is not None and all(isinstance(size, int) for size in value.shape):
+        return math.prod(size for size in value.shape if isinstance(size, int)) <= most
+    # Of open sizes, integers are rather a shape, and floats an image.
+    is_row = value.shape is None or len(value.shape) <= 1
+    return is_row and most >= 0 and value.dtype.kind != "f"
 
 
 def _refuse_texts(node: Node) -> Reason | None:

@@ -33,10 +33,10 @@ from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.model.model import is_static
 
-VALUE_INPUT_ELEMENTS = 64
+_VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
 
-VALUE_INPUT_FLOATS = 8
+_VALUE_INPUT_FLOATS = 8
 """As many as Resize may have scales. Floats become value inputs where a target cannot split."""
 
 _NATIVE = frozenset({"Identity", "If"})
@@ -301,7 +301,9 @@ class Walk:
             if value.const is not None or (operand is not None and operand.is_constant):
                 continue
             if value in self._index:
-                if operand is None or not self._may_be_value_input(operand):
+                if operand is None:
+                    return set()
+                if operand.size > most_value_elements(operand.dtype, self._target.allow_split):
                     return set()
                 found.add(self._index[value])
                 continue
@@ -312,11 +314,6 @@ class Walk:
                     seen.add(source)
                     stack.append(source)
         return found
-
-    def _may_be_value_input(self, operand: Operand) -> bool:
-        if operand.dtype.kind == "f":
-            return not self._target.allow_split and operand.size <= VALUE_INPUT_FLOATS
-        return operand.dtype.kind in "iub" and operand.size <= VALUE_INPUT_ELEMENTS
 
     def _folds(self, node: Node) -> bool:
         if node.kind in _NATIVE:
@@ -394,6 +391,18 @@ class Walk:
             graph, known, value_inputs=values, repeated=self._owner.repeated
         )
         return Continuation(specializer, tuple(inputs.values()), tuple(positions))
+
+
+def most_value_elements(dtype: np.dtype[Any], allow_split: bool) -> int:
+    """How many elements an input may have to become a value input; -1 if it never does.
+
+    Args:
+        dtype: The input's element type.
+        allow_split: Whether the target may split programs instead; see `Target`.
+    """
+    if dtype.kind == "f":
+        return -1 if allow_split else _VALUE_INPUT_FLOATS
+    return _VALUE_INPUT_ELEMENTS if dtype.kind in "iub" else -1
 
 
 def _is_symbolic(operand: Operand) -> bool:
