@@ -236,6 +236,12 @@ def causes(error: BaseException, meanwhile: bool = False) -> Iterator[BaseExcept
         following = handled if following.__cause__ is None else following.__cause__
 
 
+def first_cause(error: BaseException) -> str:
+    """The type and message of what went wrong first, where others wrap errors once per step."""
+    *_, first = causes(error)
+    return f"{type(first).__name__}: {first}"
+
+
 def in_words(error: BaseException) -> str:
     """The message of an error; with the type in front if it is none of Partita's.
 

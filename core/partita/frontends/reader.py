@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError, causes
+from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError, first_cause
 from partita.frontends.model_file import map_model
 from partita.frontends.onnx.external_data import (
     beside,
@@ -190,7 +190,9 @@ def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir
     except PartitaError:
         raise
     except Exception as error:  # layers with too few inputs, axes that are not there, ...
-        raise ModelFormatError(f"{origin} is not a valid OpenVINO IR: {_root(error)}") from error
+        raise ModelFormatError(
+            f"{origin} is not a valid OpenVINO IR: {first_cause(error)}"
+        ) from error
 
 
 def external_files(data: bytes, path: Path) -> list[Path]:
@@ -216,12 +218,6 @@ def external_files(data: bytes, path: Path) -> list[Path]:
             if target is not None and target.is_file():
                 files.append(target)
     return files
-
-
-def _root(error: BaseException) -> str:
-    """What went wrong first: onnx-ir wraps its errors once per level of the model."""
-    *_, first = causes(error)
-    return f"{type(first).__name__}: {first}"
 
 
 def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str, memoryview]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelError, ModelFormatError, causes
+from partita.errors import ModelError, ModelFormatError, first_cause
 from partita.frontends.torch.example_inputs import Examples
 from partita.frontends.torch.module_paths import keep_module_paths
 
@@ -84,7 +84,7 @@ def export_module(module: Any, examples: Examples, verbose: bool = False) -> Exp
         ) from error
     except (OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
         raise ModelFormatError(
-            f"PyTorch cannot export {_called(module)}: {_first_cause(error)}"
+            f"PyTorch cannot export {_called(module)}: {first_cause(error)}"
         ) from error
     _refuse_mutation(program.exported_program, module)
     model: ir.Model = program.model
@@ -115,12 +115,6 @@ def _evaluation(module: Any) -> Iterator[None]:
 
 def _called(module: Any) -> str:
     return f"'{type(module).__name__}'"
-
-
-def _first_cause(error: BaseException) -> str:
-    """What went wrong first: the exporter wraps its errors once per step."""
-    *_, first = causes(error)
-    return f"{type(first).__name__}: {first}"
 
 
 def _refuse_mutation(exported: Any, module: Any) -> None:
