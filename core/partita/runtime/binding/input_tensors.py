@@ -128,10 +128,9 @@ class InputTensors:
         if not state.holds():
             moved = state.tensor.numpy() is not state.array  # it was given another shape
             source = state.tensor if moved else state.array
-            check(
-                self._ports[index], source.dtype, source.shape
-            )  # never converted: it was right before
-            taken = to_tensor(self._ports[index], source, copy=False)
+            port = self._ports[index]
+            check(port, source.dtype, source.shape)  # never converted: it was right before
+            taken = to_tensor(port, source, copy=False)
             state = self.states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
             self.put(index, taken)
             self.has_moved = True
