@@ -208,7 +208,8 @@ def test_a_plan_where_input_shapes_vary(command, tmp_path):
         assert code == 0
         assert note in out
         hint = (
-            "input 'x' is float32[n, 3]; it is measured as 1x3 (set its sizes with --shape x=...)"
+            "input 'x' is float32[n, 3]; its free sizes are made up: 1x3 (set them with "
+            "--shape x=...)"
         )
         assert (hint in err) == (not options)
     code, out, _ = command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)
@@ -231,7 +232,7 @@ def test_sizes_that_a_model_takes_are_found_or_asked_for(
     path = tmp_path / "lines.onnx"
     onnx.save(model_of(nodes, ["y"], initializers=target, shape=("n", 1, "h", 1)), path)
     code, out, err = command("plan", "-d", "HETERO:A,B", on=path)
-    assert f"it is measured as {measured} (set" in err
+    assert f"its free sizes are made up: {measured} (set" in err
     assert told in (err if code else out)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
+from partita.model.inference.guessed_shapes import guessed
 from partita.model.synthetic_inputs import concrete_shape, synthetic_inputs, tensor_dtype
 from partita.zoo import media
 
@@ -25,6 +28,9 @@ NORMALIZATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
 }
 """How a picture becomes numbers, ``(v / 255 - mean) / deviation``: 0 to 255, 0 to 1, -1 to 1, or
 with ImageNet's mean and deviation."""
+
+_TOLD = 3
+"""Inputs that are told of one by one."""
 
 
 def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) -> Model:
@@ -60,37 +66,78 @@ def is_medium(model: Model, text: str) -> bool:
     return not (by_name or is_array or re.fullmatch(r"-?[\d.]+(e-?\d+)?", text))
 
 
+@dataclass(frozen=True)
+class Feeds:
+    """Arrays for the inputs of a model, and what was assumed for them.
+
+    Attributes:
+        arrays: Input name to array.
+        guessed: Input name to shape, of the inputs whose free sizes nobody told.
+        notes: The assumptions, for people.
+    """
+
+    arrays: dict[str, Array]
+    guessed: Mapping[str, tuple[int, ...]]
+    notes: list[str]
+
+
 def make_feeds(
-    model: Model, given: Sequence[str], seed: int, normalize: str = "unit"
-) -> tuple[dict[str, Array], list[str]]:
+    model: Model,
+    given: Sequence[str],
+    seed: int,
+    normalize: str = "unit",
+    samples: Mapping[str, tuple[int, ...]] | None = None,
+) -> Feeds:
     """Makes an array for every input.
+
+    What files hold has its own sizes. Other inputs take theirs from the model, from sample shapes,
+    by symbols from the inputs that are given, and what is left is guessed.
 
     Args:
         model: The model; its shapes are fixed already where the user fixed them.
         given: ``NAME=FILE``, ``NAME=NUMBER``, ``FILE``, or a folder of ``input_0.pb``, ...
         seed: Of the random inputs.
         normalize: For pictures, a key of :data:`NORMALIZATIONS`.
-
-    Returns:
-        Input name to array, and notes on what was assumed.
+        samples: Shapes of typical requests, by input name.
 
     Raises:
         InputError: A file cannot be used for its input.
+        ModelError: A sample shape does not fit its input, or there is no such input.
     """
-    feeds: dict[str, Array] = {}
+    read: dict[str, Any] = {}
     for text in given:
-        for name, array in _read(model, text, normalize).items():
-            if name in feeds:
+        for name, found in _read(model, text, normalize).items():
+            if name in read:
                 raise InputError(f"Input '{name}' is given twice.")
-            feeds[name] = array
-    notes = []
-    missing = [port for port in model.inputs if port.name not in feeds]
+            read[name] = found
+    arrays = {name: found for name, found in read.items() if not isinstance(found, float)}
+    made = [port for port in model.inputs if port.name not in arrays]
+    free = [port for port in made if not port.is_static]
+    shapes: Mapping[str, tuple[int, ...]] = {}
+    told = dict(samples or {})
+    sized = model
+    if free:
+        held = {
+            name: array.shape for name, array in arrays.items() if isinstance(array, np.ndarray)
+        }
+        sized, shapes = guessed(model, told | held)
+    arrays |= {
+        name: _filled(sized.input(name), found)
+        for name, found in read.items()
+        if isinstance(found, float)
+    }
+    missing = [sized.input(port.name) for port in made if port.name not in read]
+    guesses = {
+        port.name: shapes[port.name]
+        for port in free
+        if port.name in shapes and port.name not in told
+    }
+    notes = guess_notes(model, guesses)
     if missing:
-        feeds |= synthetic_inputs(model, np.random.default_rng(seed), missing)
-        notes += [_assumption(port) for port in missing if not port.is_static]
+        arrays |= synthetic_inputs(sized, np.random.default_rng(seed), missing)
         names = ", ".join(f"'{port.name}'" for port in missing)
         notes.append(f"random input (seed {seed}) for {names}")
-    return {port.name: feeds[port.name] for port in model.inputs}, notes
+    return Feeds({port.name: arrays[port.name] for port in model.inputs}, guesses, notes)
 
 
 def _names(model: Model) -> str:
@@ -111,7 +158,8 @@ def _split(model: Model, text: str) -> tuple[Port | None, str]:
     return None, text
 
 
-def _read(model: Model, text: str, normalize: str) -> dict[str, Array]:
+def _read(model: Model, text: str, normalize: str) -> dict[str, Any]:
+    """What a text gives inputs: an array, or a number for an input of whatever size."""
     port, source = _split(model, text)
     path = Path(source)
     if path.is_dir():
@@ -130,7 +178,7 @@ def _read(model: Model, text: str, normalize: str) -> dict[str, Array]:
     if port.dtype is not None and port.dtype.kind == "O":
         return {port.name: np.full(concrete_shape(port), media.text(source), object)}
     if not path.exists():
-        return {port.name: _from_number(port, source)}
+        return {port.name: _number(port, source)}
     if path.suffix.lower() == ".npy":
         return {port.name: _load(path)}
     if path.suffix.lower() == ".wav":
@@ -164,14 +212,17 @@ def _from_npz(model: Model, port: Port | None, path: Path) -> dict[str, Array]:
     return found
 
 
-def _from_number(port: Port, text: str) -> Array:
-    """A number fills the whole input."""
+def _number(port: Port, text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError as error:
         raise InputError(
             f"Input '{port.name}': '{text}' is neither a file nor a number."
         ) from error
+
+
+def _filled(port: Port, value: float) -> Array:
+    """A number fills the whole input."""
     return np.full(concrete_shape(port), value, tensor_dtype(port))
 
 
@@ -224,8 +275,18 @@ def _from_picture(port: Port, path: Path, normalize: str) -> Array:
     return np.ascontiguousarray(array.astype(dtype))
 
 
-def _assumption(port: Port) -> str:
-    return (
-        f"input '{port.name}' is {port.describe()}; dimensions that are not fixed are taken as 1 "
-        f"(set them with --shape {port.name}=...)"
-    )
+def guess_notes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What to tell of inputs whose free sizes are made up; of a few of them if they are many.
+
+    Args:
+        model: The model.
+        shapes: Input name to the shape that it is given.
+    """
+    notes = [
+        f"input '{name}' is {model.input(name).describe()}; its free sizes are made up: "
+        f"{'x'.join(map(str, shape))} (set them with --shape {name}=...)"
+        for name, shape in itertools.islice(shapes.items(), _TOLD)
+    ]
+    if len(shapes) > _TOLD:
+        notes.append(f"so are those of {len(shapes) - _TOLD} more inputs")
+    return notes

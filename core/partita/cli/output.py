@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from partita.errors import CompileError, InferError
 from partita.printable import printable, printable_lines
 from partita.progress import Advance, progress
+from partita.shapes.sample_shapes import describe
 
 if TYPE_CHECKING:
     from partita.contract.explanation import Explanation
@@ -39,6 +41,15 @@ class Output:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self._has_document = False
+        self._made_up: Mapping[str, Sequence[int]] = {}
+
+    def sizes_made_up(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Remembers, for errors, that nobody told the sizes of some inputs.
+
+        Args:
+            shapes: Input name to the shape that it is given.
+        """
+        self._made_up = shapes
 
     def text(self, *lines: str) -> None:
         """Writes lines of the result."""
@@ -97,6 +108,15 @@ class Output:
             error: What ended it; its type is what a program tells errors apart by.
             message: It in words.
         """
+        if self._made_up and isinstance(error, (CompileError, InferError)):
+            name, *more = self._made_up
+            first = describe({name: self._made_up[name]})
+            rest = f" and {len(more)} more" if more else ""
+            message += (
+                f" Sizes of inputs were made up ({first}{rest}), and the model may not take such: "
+                f"name some that it takes with --shape {name}=..., or give data with "
+                f"--input {name}=FILE."
+            )
         if self.as_json and not self._has_document:
             with contextlib.suppress(BrokenPipeError):
                 self.json({"error": {"type": type(error).__name__, "message": message}})

@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from partita import CompiledModel, Core, InferRequest, Model
+from partita.cli.arguments import properties_of
 from partita.cli.feeds import is_medium, make_feeds, reshape
 from partita.cli.output import Output
+from partita.errors import PropertyError
+from partita.shapes.sample_shapes import parse
 from partita.zoo.naming import resolve
 from partita.zoo.sample import Sample
 from partita.zoo.store import Store
 
 Array = np.ndarray[Any, Any]
+
+_SAMPLE_SHAPES = "_SAMPLE_SHAPES"
+"""How the names of properties end by which devices are told the sizes of typical requests."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,27 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
         sample = named.sample_of(args.input[0])
         return Workload(model.reshape(sample.shapes), sample.feeds, sample, read_ms)
     model = reshape(model, args.shapes)
-    feeds, notes = make_feeds(model, args.input, args.seed, args.normalize)
-    for note in notes:
+    feeds = make_feeds(model, args.input, args.seed, args.normalize, _sample_shapes(args))
+    for note in feeds.notes:
         out.note(note)
-    return Workload(model, feeds, None, read_ms)
+    if feeds.guessed:
+        out.sizes_made_up(feeds.guessed)
+    return Workload(model, feeds.arrays, None, read_ms)
+
+
+def _sample_shapes(args: argparse.Namespace) -> Mapping[str, tuple[int, ...]]:
+    """The first of the shapes that devices are told to measure at: what is run is like that.
+
+    Raises:
+        PropertyError: They cannot be read.
+    """
+    for name, value in properties_of(args).items():
+        if name.endswith(_SAMPLE_SHAPES):
+            try:
+                return next(iter(parse(value)), {})
+            except ValueError as error:
+                raise PropertyError(f"{name}: {error}") from error
+    return {}
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

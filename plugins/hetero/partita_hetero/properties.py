@@ -9,9 +9,9 @@ from pydantic import ByteSize, Field, PositiveInt, field_validator
 
 from partita.devices.list_properties import ListProperties
 from partita.properties.hint import PerformanceMode
+from partita.shapes.sample_shapes import normalized
 from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
 from partita_hetero.options.pins import PinRule
-from partita_hetero.options.sample_shapes import normalized
 
 if TYPE_CHECKING:
     ExecutorName = str

@@ -36,7 +36,7 @@ def picture(tmp_path):
 
 
 def feed(model, *given, **options):
-    return make_feeds(model, given, 0, **options)[0]
+    return make_feeds(model, given, 0, **options).arrays
 
 
 # ------------------------------------------------------------------------------------ shapes
@@ -96,25 +96,47 @@ def test_random_inputs_repeat_by_seed_and_fit():
     found = model(
         x=(F32, [2, 3]), i=(I64, [4]), b=(TensorProto.BOOL, []), s=(TensorProto.STRING, [2])
     )
-    feeds, notes = make_feeds(found, [], 7)
-    assert {name: (array.dtype.kind, array.shape) for name, array in feeds.items()} == {
+    first = make_feeds(found, [], 7)
+    assert {name: (array.dtype.kind, array.shape) for name, array in first.arrays.items()} == {
         "x": ("f", (2, 3)),
         "i": ("i", (4,)),
         "b": ("b", ()),
         "s": ("O", (2,)),
     }
-    assert notes == ["random input (seed 7) for 'x', 'i', 'b', 's'"]
-    again, _ = make_feeds(found, [], 7)
-    other, _ = make_feeds(found, [], 8)
-    np.testing.assert_array_equal(feeds["x"], again["x"])
-    assert (feeds["x"] != other["x"]).any()
+    assert first.notes == ["random input (seed 7) for 'x', 'i', 'b', 's'"]
+    again, other = (make_feeds(found, [], seed).arrays["x"] for seed in (7, 8))
+    np.testing.assert_array_equal(first.arrays["x"], again)
+    assert (other != again).any()
 
 
-def test_dimensions_that_are_not_fixed_become_1_with_a_note():
-    feeds, notes = make_feeds(model(x=(F32, ["n", 4])), [], 0)
-    assert feeds["x"].shape == (1, 4)
-    assert "input 'x' is float32[n, 4]" in notes[0]
-    assert "--shape x=..." in notes[0]
+@pytest.mark.parametrize(
+    ("given", "samples", "shape", "is_guess"),
+    [
+        ([], {}, (1, 4, 224, 224), True),
+        (["0.5"], {}, (1, 4, 224, 224), True),
+        ([], {"x": (2, 4, 9, 8)}, (2, 4, 9, 8), False),
+        (["picture"], {"x": (2, 4, 9, 8)}, (3, 4, 5, 6), False),
+    ],
+)
+def test_free_sizes_are_those_of_data_or_samples_or_are_guessed(
+    tmp_path, given, samples, shape, is_guess
+):
+    np.save(tmp_path / "picture.npy", np.zeros((3, 4, 5, 6), np.float32))
+    found = model(x=(F32, ["n", 4, "h", "w"]))
+    given = [one.replace("picture", str(tmp_path / "picture.npy")) for one in given]
+    feeds = make_feeds(found, given, 0, samples=samples)
+    assert feeds.arrays["x"].shape == shape
+    assert feeds.guessed == ({"x": shape} if is_guess else {})
+    told = any("is float32[n, 4, h, w]; its free sizes are made up" in n for n in feeds.notes)
+    assert told == is_guess
+    assert not found.inputs[0].is_static
+
+
+def test_free_sizes_follow_by_name_from_data_that_is_given(tmp_path):
+    np.save(tmp_path / "ids.npy", np.zeros((2, 7), np.int64))
+    found = model(ids=(I64, ["batch", "tokens"]), mask=(I64, ["batch", "tokens"]))
+    feeds = feed(found, f"ids={tmp_path / 'ids.npy'}")
+    assert feeds["mask"].shape == (2, 7)
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UINT8])
@@ -146,9 +168,9 @@ def test_names_with_equal_signs_and_colons(tmp_path):
 def test_npz_feeds_all_inputs_that_it_names(tmp_path):
     np.savez(tmp_path / "in.npz", a=np.ones(2, np.float32), other=np.zeros(1))
     found = model(a=(F32, [2]), b=(F32, [2]))
-    feeds, notes = make_feeds(found, [str(tmp_path / "in.npz")], 0)
-    assert feeds["a"].tolist() == [1, 1]
-    assert notes == ["random input (seed 0) for 'b'"]
+    feeds = make_feeds(found, [str(tmp_path / "in.npz")], 0)
+    assert feeds.arrays["a"].tolist() == [1, 1]
+    assert feeds.notes == ["random input (seed 0) for 'b'"]
 
 
 def test_npz_with_a_name_takes_that_array_or_the_only_one(tmp_path):

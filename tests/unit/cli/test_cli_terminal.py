@@ -238,12 +238,14 @@ def test_models_of_sounds_and_texts(tmp_path, note, core):
         return core.read_model(helper.make_model(graph, opset_imports=opset, ir_version=8))
 
     sounds = model(TensorProto.FLOAT, [1, "samples"], "Neg")
-    assert make_feeds(sounds, [str(note)], 0)[0]["x"].shape == (1, 88200)
+    assert make_feeds(sounds, [str(note)], 0).arrays["x"].shape == (1, 88200)
     fixed = model(TensorProto.FLOAT, [1, 1, 100], "Neg")
-    assert make_feeds(fixed, [f"x={note}"], 0)[0]["x"].shape == (1, 1, 100)
+    assert make_feeds(fixed, [f"x={note}"], 0).arrays["x"].shape == (1, 1, 100)
     with pytest.raises(InputError, match="which is no recording"):
         make_feeds(model(TensorProto.FLOAT, [3, 4], "Neg"), [str(note)], 0)
     texts = model(TensorProto.STRING, [1], "Identity")
     (tmp_path / "text.txt").write_text("from a file\n")
-    assert make_feeds(texts, ["a few words"], 0)[0]["x"].tolist() == ["a few words"]
-    assert make_feeds(texts, [str(tmp_path / "text.txt")], 0)[0]["x"].tolist() == ["from a file"]
+    assert make_feeds(texts, ["a few words"], 0).arrays["x"].tolist() == ["a few words"]
+    assert make_feeds(texts, [str(tmp_path / "text.txt")], 0).arrays["x"].tolist() == [
+        "from a file"
+    ]

@@ -20,7 +20,7 @@ from partita.cli.arguments import (
     add_shapes,
     positive_float,
 )
-from partita.cli.feeds import reshape
+from partita.cli.feeds import guess_notes, reshape
 from partita.cli.output import Output
 from partita.devices import device_string
 from partita.errors import PlanError
@@ -193,13 +193,9 @@ def _measured(
     lost = dict(compilation.inexact or {})
     sized = sized_models(compilation)[0]
     if sized.is_guess:
-        free = [port for port in model.inputs if not port.is_static and port.name in sized.shapes]
-        for port in free:
-            out.note(
-                f"input '{port.name}' is {port.describe()}; it is measured as "
-                f"{'x'.join(map(str, sized.shapes[port.name]))} (set its sizes with "
-                f"--shape {port.name}=...)"
-            )
+        free = [port.name for port in model.inputs if not port.is_static]
+        for note in guess_notes(model, {n: sized.shapes[n] for n in free if n in sized.shapes}):
+            out.note(note)
     return Setting(model, compilation.devices), Scheduler(compilation, sized, lost, [])
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from partita.model.expected_shapes import InputShapes
+from partita.shapes.sample_shapes import describe
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.options.sample_shapes import describe
 
 
 def with_variants(assemblies: Sequence[Assembly], inputs: Sequence[str]) -> Assembly:

@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.options.sample_shapes import Shape
+from partita.shapes.sample_shapes import Shape
 from partita_hetero.placement.by_priority import PreferredDevices
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 

@@ -17,13 +17,13 @@ from partita.contract.explanation import Decision
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, InferError, PlanError
 from partita.progress import Advance, progress
+from partita.shapes.sample_shapes import describe
 from partita_hetero.cost.cost_table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.database import Database
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import direct_cost, link_costs, works_on_host
 from partita_hetero.cost.signature import Signatures
-from partita_hetero.options.sample_shapes import describe
 from partita_hetero.placement.decision import ChosenPlacement, restore, store
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.search.solve import solve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Shape = tuple[int, ...]
@@ -35,7 +35,7 @@ def parse(text: str) -> list[dict[str, Shape]]:
     return found
 
 
-def describe(shapes: Mapping[str, Shape]) -> str:
+def describe(shapes: Mapping[str, Sequence[int]]) -> str:
     """The same for people, and for :func:`parse`.
 
     Example:
