@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from partita.cli.main import main
+from partita_command import main
 
 sys.exit(main())

@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- folders -->\n", "<!-- end of folders -->\n"
 PACKAGES = (
     "core/partita",
+    "core/partita_command",
     "plugins/cpu/partita_cpu",
     "plugins/opencl/partita_opencl",
     "plugins/hetero/partita_hetero",

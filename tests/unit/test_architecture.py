@@ -18,6 +18,7 @@ from partita import Core
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "partita": "core",
+    "partita_command": "core",
     "partita_cpu": "plugins/cpu",
     "partita_opencl": "plugins/opencl",
     "partita_hetero": "plugins/hetero",

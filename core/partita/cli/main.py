@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code. Wrong usage leaves through ``SystemExit(2)``, as argparse does.
     """
     is_process = argv is None
-    if is_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    handlers = signal.default_int_handler, signal.SIG_DFL  # Python's, and the console script's
+    if is_process and signal.getsignal(signal.SIGINT) in handlers:
         signal.signal(signal.SIGINT, _end)  # in the background of a shell it stays ignored
         sys.unraisablehook = _interrupted_later
     _make_writable()
