@@ -69,8 +69,7 @@ def read_model(
             GGUF, TFLite or circle file.
         tidy: Make it tidy; without it only the wiring is checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
-        weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
-            one beside the ``.xml``.
+        weights: An OpenVINO IR's ``.bin`` file: path, bytes or array; ``None``: the ``.xml``'s.
         isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it
             reads, runs in a process of its own, with limits of time and memory.
         decoder: How a GGUF file becomes a model; others take none.
@@ -122,13 +121,14 @@ def read_model(
         raise ModelFormatError(
             f"{origin} takes no 'weights': an ONNX model names its external files itself."
         )
-    return ready(_from_onnx(proto, apart, path, origin), origin, proto=proto)
+    ir_model, proto = _from_onnx(proto, apart, path, origin)
+    return ready(ir_model, origin, proto=proto)
 
 
 def _from_onnx(
     proto: onnx.ModelProto, apart: Mapping[str, memoryview], path: Path | None, origin: str
-) -> ir.Model:
-    """The graph of a protobuf, with its weights."""
+) -> tuple[ir.Model, onnx.ModelProto]:
+    """The graph of a protobuf, with its weights, and the protobuf or copy that it was made of."""
     import onnx_ir as ir
 
     folder = None
@@ -138,7 +138,8 @@ def _from_onnx(
         check_weights(proto, path, origin, apart)
         if path is not None:
             proto, folder = by_real_names(proto, path)
-        ir_model = ir.from_proto(densify(proto, origin))
+        proto = densify(proto, origin)
+        ir_model = ir.from_proto(proto)
         put_weights(ir_model.graph, apart)
         if folder is not None:
             set_folder(ir_model, folder)
@@ -151,7 +152,7 @@ def _from_onnx(
         raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
     if not ir_model.graph.name:
         ir_model.graph.name = "model" if path is None else path.stem
-    return ir_model
+    return ir_model, proto
 
 
 def _is_ir(data: bytes | memoryview) -> bool:

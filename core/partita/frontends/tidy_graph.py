@@ -7,7 +7,7 @@ order, shapes are inferred.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, PartitaError
@@ -16,6 +16,7 @@ from partita.frontends.onnx.malformed import described
 from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
+from partita.model.value_uses import bodies, operations
 from partita.printable import printable
 
 if TYPE_CHECKING:
@@ -44,36 +45,48 @@ def tidied(
         tidy: As for :func:`partita.frontends.reader.read_model`.
         isolate: As for the same.
         extensions: Operators of the application's own.
-        proto: The protobuf that it is of, by which errors say what is wrong.
+        proto: The protobuf that it was made of, by which errors say what is wrong.
 
     Raises:
         ModelFormatError: The graph is not a valid ONNX model.
     """
     try:
+        written = {} if proto is None else _written_as(ir_model, proto)
         check_attributes(ir_model)
         if tidy:
             _simplify(ir_model)
-        nodes, bodies = _operations(ir_model.graph)
-        kept = [op for own in ir_model.functions.values() for op in _operations(own)[0]]
+        nodes, inner = operations(ir_model.graph)
+        kept = [op for own in ir_model.functions.values() for op in operations(own)[0]]
         check_domains([*nodes, *kept])  # what lowering would inline, if nobody has
         check_inputs(nodes, ir_model.opset_imports)
-        _check_wiring(ir_model.graph, nodes, bodies, origin)
+        _check_wiring(ir_model.graph, nodes, inner, origin)
         if extensions is not None:
             extensions.attach(ir_model.graph)
         if not tidy:
             return Model(ir_model)
         if not _is_in_order(ir_model.graph, {None}):
             _sort(ir_model.graph, origin)
-            nodes, _ = _operations(ir_model.graph)
+            nodes, _ = operations(ir_model.graph)
         forget_meaningless_dims(ir_model.graph, nodes)
         _name_nodes(nodes)
-        infer_shapes(ir_model, isolate)
+        infer_shapes(ir_model, isolate, written)
     except PartitaError:
         raise
     except Exception as error:  # onnx-ir's passes trust their input
         what = described(proto, error)
         raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
     return Model(ir_model)
+
+
+def _written_as(ir_model: ir.Model, proto: onnx.ModelProto) -> dict[ir.Node, onnx.NodeProto]:
+    """The protobufs of operations that becoming tidy changes nothing of that inference reads."""
+    if ir_model.functions:  # values may get other names where they are inlined
+        return {}
+    return {
+        node: source
+        for node, source in zip(ir_model.graph, proto.graph.node, strict=True)
+        if source.domain == node.domain and not bodies(node)
+    }
 
 
 def _simplify(ir_model: ir.Model) -> None:
@@ -90,29 +103,33 @@ def _simplify(ir_model: ir.Model) -> None:
     if ir_model.functions:
         _check_inlined_size(ir_model)
         InlinePass()(ir_model)
-    nodes, bodies = _operations(ir_model.graph)
+    nodes, inner = operations(ir_model.graph)
     for domain in dict.fromkeys(node.domain for node in nodes):
         ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
     lift_constants(ir_model, nodes)
-    if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
+    if any(value.is_initializer() for g in (ir_model.graph, *inner) for value in g.inputs):
         RemoveInitializersFromInputsPass()(ir_model)
-    for graph in (ir_model.graph, *bodies):
-        for value in graph.initializers.values():
-            _type_as_held(value)
+    _type_as_held([value for g in (ir_model.graph, *inner) for value in g.initializers.values()])
 
 
-def _type_as_held(value: ir.Value) -> None:
-    """Gives an initializer the type and shape of its tensor; a file may say others beside it."""
+def _type_as_held(initializers: Iterable[ir.Value]) -> None:
+    """Gives initializers types and shapes of their tensors; a file may say others beside them."""
     import onnx_ir as ir
+    from onnx_ir import serde
 
-    tensor = value.const_value
-    if tensor is None:
-        return
-    if not isinstance(value.type, ir.TensorType) or value.dtype != tensor.dtype:
-        value.type = ir.TensorType(tensor.dtype)
-    held = ir.Shape(tensor.shape.numpy())
-    if value.shape != held:
-        value.shape = held
+    for value in initializers:
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        kind: int
+        if isinstance(tensor, serde.TensorProtoTensor):  # which makes objects for an answer
+            kind, sizes = tensor.raw.data_type, tuple(tensor.raw.dims)
+        else:
+            kind, sizes = tensor.dtype, tuple(tensor.shape.numpy())
+        if not isinstance(value.type, ir.TensorType) or value.dtype != kind:
+            value.type = ir.TensorType(tensor.dtype)
+        if value.shape != sizes:
+            value.shape = ir.Shape(sizes)
 
 
 def _check_inlined_size(ir_model: ir.Model) -> None:
@@ -157,28 +174,6 @@ def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
     return len(keys) - len(called), called
 
 
-def _operations(graph: ir.Graph | ir.Function) -> tuple[list[ir.Node], list[ir.Graph]]:
-    """All operations in order, those in bodies behind the one that holds the body; the bodies."""
-    nodes: list[ir.Node] = []
-    bodies: list[ir.Graph] = []
-    for node in graph:
-        nodes.append(node)
-        for body in _bodies(node):
-            inner = _operations(body)
-            nodes += inner[0]
-            bodies += [body, *inner[1]]
-    return nodes, bodies
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        kind = attribute.type.name
-        if kind == "GRAPH":
-            yield attribute.value
-        elif kind == "GRAPHS":
-            yield from attribute.value
-
-
 def _is_in_order(graph: ir.Graph, seen: set[ir.Node | None]) -> bool:
     """Whether every operation comes behind those whose results it or its bodies read.
 
@@ -190,7 +185,7 @@ def _is_in_order(graph: ir.Graph, seen: set[ir.Node | None]) -> bool:
     for node in graph:
         if any(value is not None and value.producer() not in seen for value in node.inputs):
             return False
-        if not all(_is_in_order(body, seen) for body in _bodies(node)):
+        if not all(_is_in_order(body, seen) for body in bodies(node)):
             return False
         seen.add(node)
     return all(value.producer() in seen for value in graph.outputs)
@@ -206,7 +201,7 @@ def _sort(graph: ir.Graph, origin: str) -> None:
 
 
 def _check_wiring(
-    graph: ir.Graph, nodes: Sequence[ir.Node], bodies: Sequence[ir.Graph], origin: str
+    graph: ir.Graph, nodes: Sequence[ir.Node], inner: Sequence[ir.Graph], origin: str
 ) -> None:
     """Every value that is read or returned must come from somewhere."""
     for node in nodes:
@@ -227,7 +222,7 @@ def _check_wiring(
     for value in graph.outputs:
         if value.producer() is None and not _is_source(value):
             raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
-    for body in bodies:
+    for body in inner:
         for value in body.outputs:
             if value.producer() is None and not _is_source(value):
                 raise ModelFormatError(

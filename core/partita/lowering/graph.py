@@ -60,6 +60,7 @@ class Node:
         version: The opset version of the domain that the model imports.
         inputs: Values read; ``None`` where an optional input is left out.
         outputs: Values written; ``None`` where an optional output is left out.
+        kind: Operator with domain: ``"Relu"``, ``"partita::Conv"``.
         attrs: Attributes: numbers, strings and lists of them as they are, tensors as arrays,
             graphs as :class:`Graph`.
         name: Name for messages and profiles.
@@ -72,6 +73,7 @@ class Node:
         "attrs",
         "domain",
         "inputs",
+        "kind",
         "name",
         "op_type",
         "origins",
@@ -93,6 +95,7 @@ class Node:
     ) -> None:
         self.op_type = op_type
         self.domain = domain
+        self.kind = f"{domain}::{op_type}" if domain else op_type
         self.version = version
         self.inputs = list(inputs)
         self.outputs = list(outputs)
@@ -149,11 +152,6 @@ class Node:
         """A float attribute, or its default as ONNX keeps it: in float32, as all of them."""
         value: float = self.attrs.get(name, np.float32(default))
         return float(value)
-
-    @property
-    def kind(self) -> str:
-        """Operator with domain: ``"Relu"``, ``"partita::Conv"``."""
-        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     @property
     def model_kind(self) -> str:
@@ -267,11 +265,11 @@ class Graph:
 
     def prune(self) -> None:
         """Drops outputs that nobody reads, and nodes without any output left; bodies included."""
-        used = set(self.outputs)
+        used: set[Value | None] = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
             node.outputs = [value if value in used else None for value in node.outputs]
-            if any(value is not None for value in node.outputs):
+            if not used.isdisjoint(node.outputs):
                 for graph in node.graphs():
                     graph.prune()
                 used.update(node.reads())

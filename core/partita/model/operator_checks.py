@@ -10,10 +10,11 @@ are inlined, inputs are there that must be.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partita.errors import ModelFormatError
+from partita.model.value_uses import attributes, operations
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -53,6 +54,8 @@ RANGES: dict[str, tuple[int, int]] = {
 
 _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """What ONNX defines besides its main operators; its inference trusts these as well."""
+
+_CHECKED = frozenset({"", "ai.onnx", *_DOMAINS})
 
 PRIVATE_DOMAIN = "partita"
 """Of operators that devices make of others when they compile, and the beginning of such domains.
@@ -96,8 +99,11 @@ onnx has no definitions of them. Of QLinearConcat all inputs must be there."""
 _UNDER_ONNX = frozenset({"SimplifiedLayerNormalization"})
 """Those of them that files have under ONNX's own domain, which does not define them."""
 
-_NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
-"""Types that exporters write for others, and that mean the same."""
+_UNDEFINED, _FLOAT, _INT, _STRING, _FLOATS, _INTS = 0, 1, 2, 3, 6, 7
+"""Types of attributes, by their numbers in protobufs."""
+
+_NUMBERS = {_FLOAT: _INT, _FLOATS: _INTS}
+"""Types to what exporters write for them, and that means the same."""
 
 
 @functools.lru_cache(maxsize=4096)  # models name few operators, and each many times
@@ -114,10 +120,12 @@ def check_attributes(ir_model: ir.Model) -> None:
     Raises:
         ModelFormatError: Names the operation, the attribute, what it is and what is allowed.
     """
-    graphs: list[Any] = [ir_model.graph, *ir_model.functions.values()]
+    graphs: list[ir.Graph | ir.Function] = [ir_model.graph, *ir_model.functions.values()]
     for graph in graphs:
-        for node in _nodes(graph):
-            _check(node, _version(node, graph.opset_imports))
+        versions = graph.opset_imports
+        for node in operations(graph)[0]:
+            if node.domain in _CHECKED:
+                _check(node, _version(node, versions))
 
 
 def check_domains(nodes: Iterable[ir.Node]) -> None:
@@ -175,12 +183,6 @@ def _check_inputs_of_microsoft(node: ir.Node) -> None:
             raise _refusal(node, f"lacks its input {place}")
 
 
-def _nodes(graph: Any) -> Iterator[ir.Node]:
-    import onnx_ir as ir
-
-    return iter(ir.traversal.RecursiveGraphIterator(graph))
-
-
 def _version(node: ir.Node, versions: Mapping[str, int]) -> int | None:
     """Of the domain of an operation, if it is one of ONNX's and imported."""
     if node.domain in ("", "ai.onnx"):
@@ -189,43 +191,46 @@ def _version(node: ir.Node, versions: Mapping[str, int]) -> int | None:
 
 
 def _check(node: ir.Node, version: int | None) -> None:
-    if node.domain not in ("", "ai.onnx", *_DOMAINS):
-        return
-    types = {} if version is None else _types(str(node.op_type), version, str(node.domain))
-    for name, (kind, required) in types.items():
-        if required and name not in node.attributes:
+    op_type = str(node.op_type)
+    due = _NOTHING if version is None else _due(op_type, version, str(node.domain))
+    for name in due.required:
+        if name not in node.attributes:
+            kind = _type_name(due.types[name])
             raise _refusal(node, f"lacks its attribute '{name}' of type {kind}")
-    for attribute in node.attributes.values():
+    for attribute in attributes(node):
         if attribute.ref_attr_name:
             continue  # of a function; known when it is called
-        expected = _due_type(str(node.op_type), types, attribute.name)
-        found = attribute.type.name
-        if found == "UNDEFINED":
-            raise _refusal(node, f"has an attribute '{attribute.name}' of no type")
-        if expected and found != expected and found not in _NUMBERS.get(expected, ()):
-            raise _refusal(
-                node, f"has an attribute '{attribute.name}' of type {found}; {expected} is due"
-            )
-        if found == "STRING" and not isinstance(attribute.value, str):
-            raise _refusal(node, f"has an attribute '{attribute.name}' that is no UTF-8 text")
-        if attribute.name in RANGES and found in ("INT", "INTS"):
-            low, high = RANGES[attribute.name]
+        name = attribute.name
+        expected = due.types.get(name)
+        if expected is None:
+            expected = _type_in_newest(op_type, name)
+        found: int = attribute.type
+        if found == _UNDEFINED:
+            raise _refusal(node, f"has an attribute '{name}' of no type")
+        if expected and found not in (expected, _NUMBERS.get(expected)):
+            kind, other = _type_name(expected), _type_name(found)
+            raise _refusal(node, f"has an attribute '{name}' of type {other}; {kind} is due")
+        if found == _STRING and not isinstance(attribute.value, str):
+            raise _refusal(node, f"has an attribute '{name}' that is no UTF-8 text")
+        if name in RANGES and found in (_INT, _INTS):
+            low, high = RANGES[name]
             value: Any = attribute.value
-            for number in _numbers(value):
+            for number in (value,) if found == _INT else value:
                 if not low <= number <= high:
                     raise _refusal(
-                        node,
-                        f"has an attribute '{attribute.name}' of {number}; allowed are {low} to "
-                        f"{high}",
+                        node, f"has an attribute '{name}' of {number}; allowed are {low} to {high}"
                     )
-    if node.op_type == "Split" and "num_outputs" in node.attributes:
+    if op_type == "Split" and "num_outputs" in node.attributes:
         count = node.attributes["num_outputs"].value
         if count != len(node.outputs):
             raise _refusal(node, f"has num_outputs {count} and {len(node.outputs)} outputs")
 
 
-def _numbers(value: Any) -> Iterable[int]:
-    return (value,) if isinstance(value, int) else value
+def _type_name(number: int) -> str:
+    """What ONNX calls a type of attributes."""
+    import onnx_ir as ir
+
+    return ir.AttributeType(number).name
 
 
 def _refusal(node: ir.Node, fault: str) -> ModelFormatError:
@@ -233,13 +238,11 @@ def _refusal(node: ir.Node, fault: str) -> ModelFormatError:
     return ModelFormatError(f"Operation '{name}' ({node.op_type}) {fault}.")
 
 
-def _due_type(op_type: str, types: Mapping[str, tuple[str, bool]], name: str) -> str:
-    """The type of an attribute; of newer versions if this one has it not: kernels read it."""
+def _type_in_newest(op_type: str, name: str) -> int:
+    """The type that newer versions give an attribute: kernels read it; 0: they have it not."""
     import onnx
 
-    if name in types:
-        return types[name][0]
-    return _types(op_type, onnx.defs.onnx_opset_version(), "").get(name, ("", False))[0]
+    return _due(op_type, onnx.defs.onnx_opset_version(), "").types.get(name, 0)
 
 
 @functools.cache
@@ -268,17 +271,34 @@ def _required(
     return (tuple(found), *(repeated[0] if repeated else (0, "")))
 
 
+class _DueAttributes(NamedTuple):
+    """The attributes of an operator.
+
+    Attributes:
+        types: Name to type, by its number.
+        required: The names of those that must be there.
+    """
+
+    types: Mapping[str, int]
+    required: tuple[str, ...]
+
+
+_NOTHING = _DueAttributes({}, ())
+
+
 @functools.cache
-def _types(op_type: str, version: int, domain: str) -> dict[str, tuple[str, bool]]:
-    """Attribute to its type, and whether it must be there, by ONNX's definition."""
+def _due(op_type: str, version: int, domain: str) -> _DueAttributes:
+    """The attributes that an operator has by ONNX's definition."""
     import onnx
+    import onnx_ir as ir
 
     try:
         schema = onnx.defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
-        return {}
-    types: dict[str, tuple[str, bool]] = {}
+        return _NOTHING
+    types: dict[str, int] = {}
     for name, attribute in schema.attributes.items():
         kind: Any = attribute.type  # onnx's stubs know of no name
-        types[name] = (kind.name, attribute.required)
-    return types
+        types[name] = ir.AttributeType[kind.name].value
+    needed = [name for name, attribute in schema.attributes.items() if attribute.required]
+    return _DueAttributes(types, tuple(needed))

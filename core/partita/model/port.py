@@ -367,10 +367,18 @@ def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
     return ports[int(key)]
 
 
-@functools.cache  # there are some thirty, and a model has thousands of values
 def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
     """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
-    if dtype is None or dtype.name == "UNDEFINED":
+    # By number: an enumeration's hash is computed in Python.
+    return None if dtype is None else _numpy_dtype(int(dtype))
+
+
+@functools.cache  # there are some thirty, and a model has thousands of values
+def _numpy_dtype(number: int) -> np.dtype[Any] | None:
+    import onnx_ir as ir
+
+    dtype = ir.DataType(number)
+    if dtype.name == "UNDEFINED":
         return None
     if dtype.name == "STRING":
         return np.dtype(object)

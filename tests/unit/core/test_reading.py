@@ -493,6 +493,15 @@ def test_local_functions_are_inlined():
     np.testing.assert_array_equal(evaluate(model, x=X)[0], expected)
 
 
+def test_shapes_beside_a_local_function_that_returns_its_input():
+    proto = with_function([node("Neg", ["a"], "b")])
+    proto.functions[0].output[0] = "a"  # inlining gives it the name of the call's result
+    second, output = proto.graph.node[1], proto.graph.output[0]
+    second.op_type, second.domain, second.input[0] = "Transpose", "", "x"
+    output.type.tensor_type.ClearField("shape")
+    assert read_model(proto).outputs[0].shape == (3, 2)
+
+
 def test_local_functions_that_call_themselves():
     proto = with_function([node("twice_and_neg", ["a"], "c", domain="local")])
     refused(proto, "Function 'twice_and_neg' of the model calls itself")

@@ -6,7 +6,7 @@ import errno
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,20 +50,21 @@ def check_weights(
     from onnx import TensorProto
 
     ours = len(proto.graph.initializer)
+    external: int = TensorProto.EXTERNAL
     for number, tensor in enumerate(tensors_of(proto)):
-        where = f"Tensor '{tensor.name}' of {origin}"
-        nbytes = _bytes_of(tensor, where)
-        if tensor.data_location == TensorProto.EXTERNAL:
-            _check_file(tensor, nbytes, path, where)
+        nbytes = _bytes_of(tensor, origin)
+        if tensor.data_location == external:
+            _check_file(tensor, nbytes, path, _named(tensor, origin))
             continue
         found = nbytes
         if tensor.HasField("raw_data"):
             found = len(tensor.raw_data)
-        elif number < ours and tensor.name in apart:
-            found = len(apart[tensor.name])
+        elif number < ours and (elements := apart.get(tensor.name)) is not None:
+            found = len(elements)
         if found != nbytes:
             raise ModelFormatError(
-                f"{where} has {found} bytes; its shape {list(tensor.dims)} and type take {nbytes}."
+                f"{_named(tensor, origin)} has {found} bytes; its shape {list(tensor.dims)} and "
+                f"type take {nbytes}."
             )
 
 
@@ -90,19 +91,14 @@ def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     They are initializers, tensors in attributes and in defaults of functions' attributes, and both
     parts of sparse ones. What is not listed here is not checked before it is read.
     """
-    graphs = list(_graphs(proto.graph))
-    attributes = [attribute for graph in graphs for attribute in _attributes(graph.node)]
+    graphs, holders = _contents(proto.graph)
     for function in proto.functions:
-        own = [*function.attribute_proto, *_attributes(function.node)]
-        bodies = list(_bodies(own))
-        graphs += bodies
-        attributes += own
-        attributes += [attribute for graph in bodies for attribute in _attributes(graph.node)]
+        inner = _within([*function.attribute_proto, *_of_nodes(function.node)])
+        graphs += inner[0]
+        holders += inner[1]
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
     sparse = [tensor for graph in graphs for tensor in graph.sparse_initializer]
-    for attribute in attributes:
-        if attribute.type in _NUMBERS_AND_TEXTS:
-            continue
+    for attribute in holders:
         tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
         sparse += attribute.sparse_tensors
         if attribute.HasField("sparse_tensor"):
@@ -148,54 +144,78 @@ def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
     Raises:
         ModelFormatError: An index lies outside of its tensor, or they would become too large.
     """
-    if next(_sparse_of(proto.graph), None) is None:
+    sparse = _sparse_of(proto.graph)
+    if not sparse:
         return proto
-    _check_dense_bytes(proto, origin)
+    _check_dense_bytes(sparse, origin)
     copy = type(proto)()
     copy.CopyFrom(proto)
-    for graph in _graphs(copy.graph):
+    graphs, holders = _contents(copy.graph)
+    for graph in graphs:
         for tensor in graph.sparse_initializer:
             graph.initializer.append(_dense(tensor, origin))
         del graph.sparse_initializer[:]
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.name == "sparse_value" and attribute.HasField("sparse_tensor"):
-                    dense = _dense(attribute.sparse_tensor, origin)
-                    attribute.Clear()
-                    attribute.name, attribute.type = "value", attribute.TENSOR
-                    attribute.t.CopyFrom(dense)
+    for attribute in holders:
+        if attribute.name == "sparse_value" and attribute.HasField("sparse_tensor"):
+            dense = _dense(attribute.sparse_tensor, origin)
+            attribute.Clear()
+            attribute.name, attribute.type = "value", attribute.TENSOR
+            attribute.t.CopyFrom(dense)
     return copy
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all bodies in it."""
-    yield graph
-    yield from _bodies(_attributes(graph.node))
+_Contents = tuple[list["onnx.GraphProto"], list["onnx.AttributeProto"]]
+"""Graphs, and the attributes that may hold tensors or further graphs."""
 
 
-def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
-    return (attribute for node in nodes for attribute in node.attribute)
+def _contents(graph: onnx.GraphProto) -> _Contents:
+    """A graph and all bodies in it, and their attributes."""
+    graphs, holders = _within(_of_nodes(graph.node))
+    return [graph, *graphs], holders
 
 
-def _bodies(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.GraphProto]:
-    """All graphs that attributes hold, at any depth."""
-    for attribute in attributes:
-        if attribute.type in _NUMBERS_AND_TEXTS:
-            continue
+def _within(holders: list[onnx.AttributeProto]) -> _Contents:
+    """All graphs that attributes hold, at any depth, and these and their attributes."""
+    graphs: list[onnx.GraphProto] = []
+    found = list(holders)
+    for attribute in holders:
         for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from _graphs(body)
+            inner = _contents(body)
+            graphs += inner[0]
+            found += inner[1]
+    return graphs, found
 
 
-def _bytes_of(tensor: onnx.TensorProto, where: str) -> int:
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.AttributeProto]:
+    """The attributes of nodes that are no numbers or texts."""
+    return [
+        attribute
+        for node in nodes
+        for attribute in node.attribute
+        if attribute.type not in _NUMBERS_AND_TEXTS
+    ]
+
+
+def _named(tensor: onnx.TensorProto, origin: str) -> str:
+    """What messages call a tensor."""
+    return f"Tensor '{tensor.name}' of {origin}"
+
+
+def _bytes_of(tensor: onnx.TensorProto, origin: str) -> int:
     """Size of the elements as raw data; types of less than a byte are packed."""
     dims = tuple(tensor.dims)
     if dims and min(dims) < 0:
-        raise ModelFormatError(f"{where} has shape {list(dims)}; sizes are 0 or more.")
-    width = _bits().get(tensor.data_type)
-    if width is None:
-        raise ModelFormatError(f"{where} has element type {tensor.data_type}, which is not known.")
-    if width == _UNDEFINED:
-        raise ModelFormatError(f"{where} has no element type.")
+        raise ModelFormatError(
+            f"{_named(tensor, origin)} has shape {list(dims)}; sizes are 0 or more."
+        )
+    width = _bits().get(tensor.data_type, _UNDEFINED)
+    if width < 0:
+        fault = (
+            "no element type"
+            if tensor.data_type in _bits()
+            else f"element type {tensor.data_type}, which is not known"
+        )
+        raise ModelFormatError(f"{_named(tensor, origin)} has {fault}.")
     bits: int = math.prod(dims) * width
     return -(-bits // 8)
 
@@ -307,12 +327,12 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, path: Path | None, where:
         )
 
 
-def _check_dense_bytes(proto: onnx.ModelProto, origin: str) -> None:
+def _check_dense_bytes(tensors: Sequence[onnx.SparseTensorProto], origin: str) -> None:
     """Refuses sparse tensors that would become too large."""
-    kept = sum(sparse.values.ByteSize() for sparse in _sparse_of(proto.graph))
+    kept = sum(sparse.values.ByteSize() for sparse in tensors)
     most = min(_DENSE_BYTES + _DENSE_PER_BYTE * kept, _MOST_DENSE_BYTES)
     total = 0
-    for sparse in _sparse_of(proto.graph):
+    for sparse in tensors:
         where = f"Sparse tensor '{sparse.values.name}' of {origin}"
         if sparse.dims and min(sparse.dims) < 0:
             raise ModelFormatError(f"{where} has shape {list(sparse.dims)}; sizes are 0 or more.")
@@ -324,14 +344,13 @@ def _check_dense_bytes(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def _sparse_of(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
+def _sparse_of(graph: onnx.GraphProto) -> list[onnx.SparseTensorProto]:
     """The sparse tensors of a graph and its bodies."""
-    for one in _graphs(graph):
-        yield from one.sparse_initializer
-        for node in one.node:
-            for attribute in node.attribute:
-                if attribute.type not in _NUMBERS_AND_TEXTS and attribute.HasField("sparse_tensor"):
-                    yield attribute.sparse_tensor
+    graphs, holders = _contents(graph)
+    return [
+        *(tensor for one in graphs for tensor in one.sparse_initializer),
+        *(one.sparse_tensor for one in holders if one.HasField("sparse_tensor")),
+    ]
 
 
 def _dense(sparse: onnx.SparseTensorProto, origin: str) -> onnx.TensorProto:

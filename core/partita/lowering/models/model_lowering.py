@@ -10,6 +10,7 @@ import numpy as np
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.models.two_bit_weights import widen_two_bits
 from partita.model.model import numpy_dtype, value_shape
+from partita.model.value_uses import attributes
 from partita.system.memory_map import give_back, spilled
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from partita.model.model import Model
+
+_TENSOR, _GRAPH, *_LISTS = 4, 5, 6, 7, 8
+"""Types of attributes, by their numbers in protobufs; lists are of floats, integers and strings."""
 
 _LARGE_BYTES = 1 << 13
 """Tensors from this size on are given back to the system between two looks at them."""
@@ -68,8 +72,10 @@ class _Lowering:
         inputs = [self._value(value) for value in graph.inputs]
         given = set(graph.inputs)
         for initializer in graph.initializers.values():
-            if initializer not in given and initializer.const_value is not None:
-                self._value(initializer).const = self._constant(initializer.const_value)
+            tensor = initializer.const_value
+            if tensor is not None and initializer not in given:
+                array = self._constant(tensor)
+                self._values[initializer] = Value.constant(array, initializer.name or "")
         nodes: list[Node] = []
         for number, node in enumerate(graph):
             lowered = self._node(node, number)
@@ -96,7 +102,7 @@ class _Lowering:
         version = node.version if node.version is not None else self._opsets.get(domain, 1)
         origin, outer = self._owner or name, self._owner
         self._owner = origin
-        attrs = {attr.name: self._attr(attr) for attr in node.attributes.values()}
+        attrs = {attr.name: self._attr(attr) for attr in attributes(node)}
         self._owner = outer
         return Node(
             node.op_type,
@@ -110,13 +116,13 @@ class _Lowering:
         )
 
     def _attr(self, attr: ir.Attr) -> Any:
-        kind = attr.type.name
-        if kind == "GRAPH":
-            return self.graph(attr.value)
-        if kind == "TENSOR":
-            return _array(attr.value)
-        if kind in ("INTS", "FLOATS", "STRINGS"):
+        kind = attr.type
+        if kind in _LISTS:
             return list(attr.value)
+        if kind == _GRAPH:
+            return self.graph(attr.value)
+        if kind == _TENSOR:
+            return _array(attr.value)
         return attr.value
 
     def _value(self, value: ir.Value) -> Value:
@@ -157,9 +163,9 @@ def _array(tensor: Any) -> np.ndarray[Any, Any]:
     """A tensor's elements; texts as values of the graph are, where onnx-ir holds their bytes."""
     proto: Any = getattr(tensor, "raw", None)
     kind = _PLAIN_TYPES.get(getattr(proto, "data_type", 0))
-    if kind is not None and proto.raw_data:
+    if kind is not None and (elements := proto.raw_data):
         # Files have hundreds of small ones, and onnx-ir takes three times as long.
-        return np.frombuffer(proto.raw_data, kind).reshape(tuple(proto.dims))
+        return np.frombuffer(elements, kind).reshape(tuple(proto.dims))
     array: np.ndarray[Any, Any] = np.asarray(tensor.numpy())
     if tensor.dtype.name != "STRING":  # of which none at all are an array of floats to numpy
         return array

@@ -8,10 +8,11 @@ another last dimension, a product with a matrix of that width, which need not ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.model.port import Dim, value_shape
+from partita.model.value_uses import attributes
 
 if TYPE_CHECKING:
     import onnx
@@ -54,12 +55,19 @@ class ModelWriter:
     Args:
         model: Its opsets are known. Inputs that operations in bodies may read as well are added to
             its graph, and functions to itself.
+        written: Protobufs of operations that have them.
         doubts_sizes: What bodies claim of sizes in numbers only was true of other inputs; ranks
             are believed.
     """
 
-    def __init__(self, model: onnx.ModelProto, *, doubts_sizes: bool) -> None:
-        self._model, self._main = model, model.graph
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        written: Mapping[ir.Node, onnx.NodeProto],
+        *,
+        doubts_sizes: bool,
+    ) -> None:
+        self._model, self._main, self._written = model, model.graph, written
         self._doubts_sizes = doubts_sizes
         versions = {opset.domain: opset.version for opset in model.opset_import}
         self._is_mute = versions.get("", _TELLS_RANKS) < _TELLS_RANKS
@@ -100,6 +108,10 @@ class ModelWriter:
         """Adds an operation, in half the time that onnx-ir takes, which writes notes as well."""
         from onnx_ir import serde
 
+        source = self._written.get(node)
+        if source is not None:
+            graph.node.add().CopyFrom(source)
+            return
         if node.overload:
             serde.serialize_node_into(graph.node.add(), node)
             return
@@ -110,7 +122,7 @@ class ModelWriter:
         while outputs and not outputs[-1]:
             outputs.pop()
         added.output.extend(outputs)
-        for attribute in node.attributes.values():
+        for attribute in attributes(node):
             place = added.attribute.add()
             kind = attribute.type.name
             if attribute.is_ref():

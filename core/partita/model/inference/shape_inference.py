@@ -18,7 +18,7 @@ from partita.model.inference.known_ranks import tell_ranks
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import LENIENT, is_of_onnx
-from partita.model.value_uses import bodies
+from partita.model.value_uses import operations
 
 if TYPE_CHECKING:
     import onnx
@@ -87,7 +87,11 @@ def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
+def infer_shapes(
+    ir_model: ir.Model,
+    isolate: bool = False,
+    written: Mapping[ir.Node, onnx.NodeProto] | None = None,
+) -> None:
     """Infers types and shapes in place; what cannot be inferred stays unknown.
 
     Where operations are of an application's own operators, these tell what ONNX cannot know, and
@@ -102,16 +106,18 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     Args:
         ir_model: The model, whose attributes :mod:`partita.model.operator_checks` has checked.
         isolate: Let onnx infer in a process of its own, which takes most of a second more.
+        written: Protobufs that operations were read from, and still are like; to copy one takes a
+            fifth of the time of writing it.
 
     Raises:
         ModelFormatError: That process does not survive.
     """
     told: set[str] = set()
-    _infer_between(ir_model, isolate, told)
+    _infer_between(ir_model, isolate, told, written or {})
     for nodes in _own_by_depth(ir_model.graph):
         for node in nodes:
             told |= _set_own_types(node)
-        _infer_between(ir_model, isolate, told)
+        _infer_between(ir_model, isolate, told, written or {})
 
 
 class ImpossibleOperation(NamedTuple):
@@ -136,7 +142,7 @@ def impossible_operation(ir_model: ir.Model) -> ImpossibleOperation | None:
     """
     from onnx import shape_inference
 
-    proto = _for_inference(ir_model)
+    proto = _for_inference(ir_model, {})
     _infer(proto, isolate=False)  # which rewrites what onnx gets wrong
     try:
         shape_inference.infer_shapes(proto, strict_mode=True)
@@ -183,14 +189,33 @@ def _set_own_types(node: ir.Node) -> set[str]:
     return {value.name for value, _ in told if value.name}
 
 
-def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> None:
+def _infer_between(
+    ir_model: ir.Model,
+    isolate: bool,
+    told: Container[str],
+    written: Mapping[ir.Node, onnx.NodeProto],
+) -> None:
     """Infers what follows from inputs, weights, and what was told of values by their names."""
-    proto = _for_inference(ir_model)
+    proto = _for_inference(ir_model, written)
     inferred = _infer(proto, isolate)
     if inferred is None:
         return
     claims = _claims_of_the_lost(ir_model, inferred)
-    for _ in range(_MOST_ROUNDS if claims else 0):
+    if claims:
+        inferred = _from_claims(proto, inferred, claims, told, ir_model, isolate)
+    _take_over(ir_model, inferred)
+
+
+def _from_claims(
+    proto: onnx.ModelProto,
+    inferred: onnx.ModelProto,
+    claims: Mapping[str, onnx.ValueInfoProto],
+    told: Container[str],
+    ir_model: ir.Model,
+    isolate: bool,
+) -> onnx.ModelProto:
+    """What follows from ranks that operators tell, and from claims where these do not."""
+    for _ in range(_MOST_ROUNDS):
         if not tell_ranks(proto.graph, inferred.graph):
             break
         inferred = _infer(proto, isolate) or inferred
@@ -200,10 +225,10 @@ def _infer_between(ir_model: ir.Model, isolate: bool, told: Container[str]) -> N
         for name, info in claims.items():
             if name not in told:
                 _doubt(info)
-    if claims:
-        _add_claims(proto.graph, claims)
-        inferred = _infer(proto, isolate) or inferred
-    _take_over(ir_model, inferred)
+    if not claims:
+        return inferred
+    _add_claims(proto.graph, claims)
+    return _infer(proto, isolate) or inferred
 
 
 def _has_fixed_inputs(ir_model: ir.Model) -> bool:
@@ -267,7 +292,9 @@ def _tells_rank(kind: onnx.TypeProto | None) -> bool:
     return kind.WhichOneof("value") not in (None, "tensor_type")
 
 
-def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
+def _for_inference(
+    ir_model: ir.Model, written: Mapping[ir.Node, onnx.NodeProto]
+) -> onnx.ModelProto:
     """What inference needs of a model: no claims, and large weights as inputs of their shape."""
     import onnx
     from onnx_ir import serde
@@ -282,13 +309,13 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
     for value in ir_model.graph.inputs:
         serde.serialize_value_into(graph.input.add(), value)
     kinds: dict[tuple[int, tuple[int, ...]], onnx.TypeProto] = {}
-    for name, value in ir_model.graph.initializers.items():
+    for name, value in ir_model.graph.initializers.data.items():
         weight = value.const_value
         if weight is None:
             continue
         held = weight.raw if isinstance(weight, serde.TensorProtoTensor) else None
         if held is None:
-            element_type, dims = weight.dtype.value, tuple(weight.shape.numpy())
+            element_type, dims = int(weight.dtype), tuple(weight.shape.numpy())
             nbytes = weight.nbytes
         else:  # which makes an object of each for an answer
             element_type, dims = held.data_type, tuple(held.dims)
@@ -306,7 +333,7 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
             else:
                 tensor.CopyFrom(held)
             tensor.name = name
-    writer = ModelWriter(proto, doubts_sizes=not _has_fixed_inputs(ir_model))
+    writer = ModelWriter(proto, written, doubts_sizes=not _has_fixed_inputs(ir_model))
     for node in ir_model.graph:
         writer.add(node)
     for value in ir_model.graph.outputs:
@@ -317,10 +344,16 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
 @functools.cache
 def _bits_of(element_type: int) -> int:
     """Bits of an element, by the number of its type in protobufs."""
+    bits: int = _data_type(element_type).bitwidth
+    return bits
+
+
+@functools.cache
+def _data_type(element_type: int) -> ir.DataType:
+    """A type by its number in protobufs."""
     import onnx_ir as ir
 
-    bits: int = ir.DataType(element_type).bitwidth
-    return bits
+    return ir.DataType(element_type)
 
 
 def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
@@ -377,24 +410,15 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
         if isinstance(dim, ir.SymbolicDim)
     }
     _take_over_graph(ir_model.graph, inferred.graph, symbols)
-    within = _bodies_within(ir_model.graph)
+    _, within = operations(ir_model.graph)
     if within:
         others = _proto_bodies_within(inferred.graph)
         for body, other in zip(within, others, strict=True):
             _take_over_graph(body, other, symbols)
 
 
-def _bodies_within(graph: ir.Graph) -> list[ir.Graph]:
-    """The bodies of a graph's operations, each before those within it."""
-    found: list[ir.Graph] = []
-    for node in graph:
-        for body in bodies(node):
-            found += [body, *_bodies_within(body)]
-    return found
-
-
 def _proto_bodies_within(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """The same of a protobuf, in the same order."""
+    """The bodies of a protobuf's operations, each before those within it."""
     found: list[onnx.GraphProto] = []
     for node in graph.node:
         for attribute in node.attribute:
@@ -418,11 +442,16 @@ def _take_over_graph(
             if kind is None:
                 continue
             tensor = kind.tensor_type
-            if tensor.elem_type:
+            element_type = tensor.elem_type
+            if element_type:
                 # Nearly all are tensors, and onnx-ir takes four times as long to read their types.
-                value.type = ir.TensorType(ir.DataType(tensor.elem_type))
-                dims = [_dim(dim, symbols) for dim in tensor.shape.dim]
-                value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
+                value.type = ir.TensorType(_data_type(element_type))
+                if not tensor.HasField("shape"):
+                    value.shape = None
+                    continue
+                dims = [dim.dim_value or _dim(dim, symbols) for dim in tensor.shape.dim]
+                if value.shape != dims:
+                    value.shape = ir.Shape(dims)
                 continue
             source = serde.deserialize_type_proto_for_type(kind)
             if source is None:
@@ -435,9 +464,9 @@ def _take_over_graph(
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> int | str | None:
-    size = dim.dim_value
-    if size or dim.HasField("dim_value"):
-        return size
+    """A size that is 0 or not known, as a number, a symbol, or ``None``."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value
     name = dim.dim_param
     return None if not name or (name.startswith(MADE_UP) and name not in own) else name
 
