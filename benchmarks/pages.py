@@ -27,8 +27,8 @@ from partita_hetero.reports.record import (
     Crossing,
     DeviceCost,
     Operation,
-    PartRecord,
     PlacementRecord,
+    SubmodelRecord,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
@@ -88,7 +88,7 @@ def placement(count: int) -> str:
             )
         )
     parts = [
-        PartRecord(number + 1, DEVICES[number % len(DEVICES)], PART, 200.0)
+        SubmodelRecord(number + 1, DEVICES[number % len(DEVICES)], PART, 200.0)
         for number in range((count + PART - 1) // PART)
     ]
     ends = [None, *(part.number for part in parts), None]

@@ -13,8 +13,8 @@ from partita_hetero.reports.record import (
     Crossing,
     DeviceCost,
     Operation,
-    PartRecord,
     PlacementRecord,
+    SubmodelRecord,
 )
 
 NASTY = '<img src=x onerror="document.title=1">&"\'</script><script>document.title=1</script>'
@@ -46,7 +46,7 @@ def record(device="HETERO:GPU,CPU", factor=1.0, second="CPU", model="net"):
     return PlacementRecord(
         *(model, device, "the median of 5 runs", ends[-1], {"compiled in": "3 ms"}, ["a note"]),
         operations,
-        [PartRecord(number, place, 4, 4.0 * number) for place, number in places],
+        [SubmodelRecord(number, place, 4, 4.0 * number) for place, number in places],
         [
             Crossing("in", None, 1, "upload", 64),
             Crossing("x", 1, 2, "download", 4096),
@@ -295,7 +295,7 @@ def test_reading_on_a_phone(readable, path, pair, tmp_path):
     readable(pair)
     names = [f"DEVICE.{number}" for number in range(8)]  # one for each colour
     spans = tuple(Span(name, "step", 0, 10) for name in names)
-    parts = [PartRecord(number, name, 1, 1.0) for number, name in enumerate(names, 1)]
+    parts = [SubmodelRecord(number, name, 1, 1.0) for number, name in enumerate(names, 1)]
     crossings = [Crossing("x", None, part.number, "shared", None) for part in parts]
     crowd = replace(record(), parts=parts, crossings=crossings, timelines=[Timeline(spans)])
     (tmp_path / "crowd.html").write_text(placement_page([crowd]), encoding="utf-8")

@@ -67,7 +67,7 @@ THREE = model_of(
 
 
 def model_of_three(monkeypatch, tmp_path, **options):
-    """A is slow at Sinh and B at all else; where a device has a part alone, options apply."""
+    """A is slow at Sinh and B at all else; where a device has a submodel alone, options apply."""
     install(monkeypatch)
     fast, slow = 0.0002, 0.01
     devices = (

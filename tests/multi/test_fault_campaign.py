@@ -69,7 +69,7 @@ def test_a_device_that_cannot_be_asked_takes_nothing():
 
 
 def test_many_requests_that_meet_one_fault_count_it_once():
-    """Eight requests have started when the device fails for good: one part, one strike."""
+    """Eight requests have started when the device fails for good: one submodel, one strike."""
     proto = model_of([node("Relu", ["x"], "a"), node("Exp", ["a"], "b")], ["b"])
     core = core_with(FakeDevice("A", refuses=["Exp"], fails_at_run=range(1, 99)), FakeDevice("B"))
     compiled = core.compile_model(proto, "HETERO:A,B")

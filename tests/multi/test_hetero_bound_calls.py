@@ -78,7 +78,7 @@ def test_a_device_that_changes_its_mind_is_read_where_it_writes(executor):
 
 
 class Binding(FakeDevice):
-    """Binds its runs; the calls fail when ``broken`` is set, and so does its second part."""
+    """Binds its runs; the calls fail when ``broken`` is set, and so does its second submodel."""
 
     broken = False
     bound = 0
@@ -97,7 +97,7 @@ class BindingRunner(FickleRunner):
     def run(self, inputs, outputs=None):
         self.plugin.runs = 0
         if self.plugin.broken and self.second:
-            raise InferError("the second part is broken")
+            raise InferError("the second submodel is broken")
         return super().run(inputs, outputs)
 
     def bind(self, inputs, outputs, scratch=None):
@@ -155,7 +155,7 @@ def test_an_output_that_the_caller_sets_later_is_written(executor):
         target[...] = np.nan
         request.infer({"x": X})
         np.testing.assert_allclose(target, want, rtol=1e-6)
-    assert device.bound == bound + 2  # the part before goes on as it was bound
+    assert device.bound == bound + 2  # the submodel before goes on as it was bound
 
 
 def test_an_error_that_no_device_can_help_changes_nothing():

@@ -1,4 +1,4 @@
-"""Devices that refuse, fail or answer wrongly lose only their part."""
+"""Devices that refuse, fail or answer wrongly lose only their submodel."""
 
 from __future__ import annotations
 

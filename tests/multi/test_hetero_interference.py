@@ -158,7 +158,7 @@ def test_plans_that_are_slow_are_run_once_each_way():
     model = core.compile_model(CHAIN, "HETERO:A,B", {"HETERO_PINS": "type:Sinh=B"}).device_model
     inputs = [HostTensor(np.ones((2, 3), np.float32))]
     assert interference.slowdowns(model.compilation, model.assembly, inputs) == []
-    assert [device.runs for device in pair] == [4, 2]  # A has the parts before and behind
+    assert [device.runs for device in pair] == [4, 2]  # A has the submodels before and behind
 
 
 def test_it_may_be_its_own_threads_that_a_device_is_slowed_by():

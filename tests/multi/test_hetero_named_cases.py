@@ -74,7 +74,7 @@ CASES = {
         {"a1": "A", "b1": "B", "c1": "C"},
         3,
     ),
-    "a cycle through three parts": (
+    "a cycle through three submodels": (
         [
             node("Relu", ["x"], "a1"),
             node("Exp", ["a1"], "b1"),
@@ -105,7 +105,7 @@ CASES = {
         {"k1": "A", "k2": "B", "a1": "A", "b1": "B"},
         (2, 3),  # PARALLEL leaves k2 and b1 apart
     ),
-    "one output to two parts of one device": (
+    "one output to two submodels of one device": (
         [
             node("Relu", ["x"], "a1"),
             node("Exp", ["a1"], "b1"),

@@ -50,7 +50,7 @@ def test_kernels_of_both_work_at_the_same_addresses():
     crossing = {memory for step in execution.steps for memory in step.writes}
     seen = [memory for part in execution.parts.values() for memory in part.shared]
     assert set(seen) <= crossing
-    assert len(seen) == 4  # two parts read and write one tensor each
+    assert len(seen) == 4  # two submodels read and write one tensor each
 
 
 def test_a_network_of_images(memory):

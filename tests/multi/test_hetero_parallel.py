@@ -104,7 +104,7 @@ def test_the_measured_run_keeps_the_order():
         check(request, X)
     timeline = placed.measured
     assert [span.name for span in timeline.spans] == [
-        f"subgraph{piece.number}" for piece in placed.assembly.submodels
+        f"subgraph{submodel.number}" for submodel in placed.assembly.submodels
     ]
     ends = {span.name: span.end_us for span in timeline.spans}
     starts = {span.name: span.start_us for span in timeline.spans}
@@ -193,16 +193,16 @@ def test_what_fails_in_the_middle_moves_and_is_blamed(op):
     for scale in (1, 2, 3):
         check(request, X * np.float32(scale))
     assert all(device.calls for device in devices)
-    piece = next(
-        piece
-        for piece in compiled.device_model.assembly.submodels
-        if "abcdefy".index(op) in piece.ops
+    submodel = next(
+        submodel
+        for submodel in compiled.device_model.assembly.submodels
+        if "abcdefy".index(op) in submodel.ops
     )
-    devices["LR".index(piece.device)].broken = op
+    devices["LR".index(submodel.device)].broken = op
     for scale in (4, 5, 6):
         check(request, X * np.float32(scale))
     moved = {one.name for one in compiled.explain().ops if one.device != PLACES[one.name]}
-    assert moved == {"abcdefy"[index] for index in piece.ops}
+    assert moved == {"abcdefy"[index] for index in submodel.ops}
     assert any("it is broken" in note for note in compiled.explain().notes)
 
 

@@ -1,4 +1,4 @@
-"""HETERO over sizes that vary: the cut stays, and each part keeps what it made for a size."""
+"""HETERO over sizes that vary: the cut stays, and each submodel keeps what it made for a size."""
 
 import numpy as np
 import onnxruntime

@@ -118,7 +118,7 @@ class HeteroModel(DeviceModel):
         """Memory of the device that updates an input in an assembly."""
         for pair in self._pairs(assembly):
             if pair.input == port.index:
-                return pair.part.allocate(pair.port, shape)
+                return pair.device_model.allocate(pair.port, shape)
         return super().allocate(port, shape)
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -136,7 +136,7 @@ class HeteroModel(DeviceModel):
     def _pairs(self, assembly: Assembly) -> list[InPlacePair]:
         return in_place_pairs(assembly, len(self.inputs))
 
-    def _parts(self) -> Iterator[tuple[Submodel, DeviceModel]]:
+    def _submodels(self) -> Iterator[tuple[Submodel, DeviceModel]]:
         """The submodels of all replicas."""
         for one in (self.assembly, *self.assembly.replicas):
             yield from zip(one.submodels, one.compiled, strict=True)
@@ -149,7 +149,7 @@ class HeteroModel(DeviceModel):
     def execution_devices(self) -> list[str]:
         """The devices that run something, in order of first use."""
         every = self.assembly.every()
-        return list(dict.fromkeys(piece.device for one in every for piece in one.submodels))
+        return list(dict.fromkeys(submodel.device for one in every for submodel in one.submodels))
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
@@ -168,10 +168,10 @@ class HeteroModel(DeviceModel):
         sets of devices there is one of each.
         """
         of_device: dict[str, dict[str, Any]] = {}
-        for piece, part in self._parts():
-            if piece.device not in of_device:
-                keys = part.get_property("SUPPORTED_PROPERTIES")
-                of_device[piece.device] = {key: part.get_property(key) for key in keys}
+        for submodel, device_model in self._submodels():
+            if submodel.device not in of_device:
+                keys = device_model.get_property("SUPPORTED_PROPERTIES")
+                of_device[submodel.device] = {key: device_model.get_property(key) for key in keys}
         return {
             "HETERO_NUMBER_OF_SUBMODELS": len(self.assembly.submodels),
             "HETERO_NUMBER_OF_REPLICAS": 1 + len(self.assembly.replicas),
@@ -239,7 +239,7 @@ class HeteroReplica(DeviceModel):
 def _requests_at_once(assembly: Assembly) -> int:
     """What the devices of an assembly take at the same time."""
     most: dict[str, int] = {}
-    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
-        count = part.optimal_number_of_infer_requests
-        most[piece.device] = max(count, most.get(piece.device, 1))
+    for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True):
+        count = device_model.optimal_number_of_infer_requests
+        most[submodel.device] = max(count, most.get(submodel.device, 1))
     return max(1, sum(most.values()))

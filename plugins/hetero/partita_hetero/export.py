@@ -42,11 +42,11 @@ def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str
     arrays: dict[str, Any] = {}
     made_by: dict[str, str] = {}
     for one in assembly.every():
-        for piece, part in zip(one.submodels, one.compiled, strict=True):
-            state = exported_state(part)
-            arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
-            if state and piece.device not in made_by:
-                made_by[piece.device] = _stamp(devices, piece.device)
+        for submodel, device_model in zip(one.submodels, one.compiled, strict=True):
+            state = exported_state(device_model)
+            arrays |= {f"{submodel.device}/{name}": array for name, array in state.items()}
+            if state and submodel.device not in made_by:
+                made_by[submodel.device] = _stamp(devices, submodel.device)
     header = {
         "properties": dict(properties),
         "placements": [_stored(one) for one in (assembly, *assembly.variants)],

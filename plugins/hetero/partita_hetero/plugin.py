@@ -81,9 +81,9 @@ class HeteroPlugin(DevicePlugin):
 
         devices = self._devices(properties)
         named = devices.properties
-        parts = [self._core.identity(name, devices.config(name)) for name in devices.names]
+        identities = [self._core.identity(name, devices.config(name)) for name in devices.names]
         files = files_content(named.HETERO_PLACEMENT_LOCK, named.HETERO_SAMPLE_INPUTS)
-        return json.dumps([super().identity(properties), devices.names, parts, files])
+        return json.dumps([super().identity(properties), devices.names, identities, files])
 
     def for_decoder(
         self, request: DecoderRequest, properties: DeviceProperties

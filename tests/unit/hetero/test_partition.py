@@ -1,4 +1,4 @@
-"""The partitioner: valid for any graph and any affinity, few parts, named difficult cases."""
+"""The partitioner: valid for any graph and any affinity, few subgraphs, named difficult cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from sampling import examples
 
-from partita_hetero.partition.partitioner import Part, changes_to_end, partition
+from partita_hetero.partition.partitioner import Subgraph, changes_to_end, partition
 
 
 def wire(count, edges):
@@ -19,15 +19,15 @@ def wire(count, edges):
     return preds, succs
 
 
-def check(preds, affinity, parts):
-    """Each operation once, on its device, and every part runs after all that it reads from."""
+def check(preds, affinity, subgraphs):
+    """Each operation once, on its device, and every subgraph runs after all that it reads from."""
     kept = [op for op, device in enumerate(affinity) if device is not None]
-    assert sorted(op for part in parts for op in part.ops) == kept
-    position = {op: index for index, part in enumerate(parts) for op in part.ops}
-    for index, part in enumerate(parts):
-        assert part.ops == tuple(sorted(part.ops))
-        for op in part.ops:
-            assert affinity[op] == part.device
+    assert sorted(op for subgraph in subgraphs for op in subgraph.ops) == kept
+    position = {op: index for index, subgraph in enumerate(subgraphs) for op in subgraph.ops}
+    for index, subgraph in enumerate(subgraphs):
+        assert subgraph.ops == tuple(sorted(subgraph.ops))
+        for op in subgraph.ops:
+            assert affinity[op] == subgraph.device
             for pred in preds[op]:
                 if affinity[pred] is not None:
                     assert position[pred] <= index
@@ -59,14 +59,14 @@ def test_any_affinity_gives_parts_that_can_run_in_order(graph, merge_islands):
 def test_never_fewer_parts_than_the_longest_alternation(graph):
     count, edges, affinity = graph
     preds, succs = wire(count, edges)
-    parts = partition(preds, succs, affinity)
-    assert len(parts) >= 1 + max(changes_to_end(succs, affinity))
+    subgraphs = partition(preds, succs, affinity)
+    assert len(subgraphs) >= 1 + max(changes_to_end(succs, affinity))
 
 
-def ways(preds, parts):
-    """For each part those that read from it."""
-    home = {op: index for index, part in enumerate(parts) for op in part.ops}
-    readers = [set() for _ in parts]
+def ways(preds, subgraphs):
+    """For each subgraph those that read from it."""
+    home = {op: index for index, subgraph in enumerate(subgraphs) for op in subgraph.ops}
+    readers = [set() for _ in subgraphs]
     for op, sources in enumerate(preds):
         for source in sources:
             if op in home and source in home and home[op] != home[source]:
@@ -75,15 +75,15 @@ def ways(preds, parts):
 
 
 def leads_through_others(readers, first, last):
-    """Whether a third part must run after the first and before the last."""
-    seen, stack = set(), [part for part in readers[first] if part != last]
+    """Whether a third subgraph must run after the first and before the last."""
+    seen, stack = set(), [subgraph for subgraph in readers[first] if subgraph != last]
     while stack:
-        part = stack.pop()
-        if last in readers[part]:
+        subgraph = stack.pop()
+        if last in readers[subgraph]:
             return True
-        if part not in seen:
-            seen.add(part)
-            stack += readers[part]
+        if subgraph not in seen:
+            seen.add(subgraph)
+            stack += readers[subgraph]
     return False
 
 
@@ -92,12 +92,15 @@ def leads_through_others(readers, first, last):
 def test_no_two_parts_are_left_that_could_be_one(graph):
     count, edges, affinity = graph
     preds, succs = wire(count, edges)
-    parts = partition(preds, succs, affinity)
-    readers = ways(preds, parts)
-    for last in range(len(parts)):
+    subgraphs = partition(preds, succs, affinity)
+    readers = ways(preds, subgraphs)
+    for last in range(len(subgraphs)):
         for first in range(last):
-            if parts[first].device == parts[last].device:
-                assert leads_through_others(readers, first, last), (parts[first], parts[last])
+            if subgraphs[first].device == subgraphs[last].device:
+                assert leads_through_others(readers, first, last), (
+                    subgraphs[first],
+                    subgraphs[last],
+                )
 
 
 def fewest_parts(preds, affinity):
@@ -147,7 +150,7 @@ def test_two_devices_get_the_fewest_parts_possible(graph):
 
 
 NAMED = {
-    # name: (edges, affinity, number of parts)
+    # name: (edges, affinity, number of subgraphs)
     "chain A-B-A-B": ([(0, 1), (1, 2), (2, 3)], "ABAB", 4),
     "nested re-entry with a skip": ([(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)], "ABABA", 5),
     "diamond of one device round another": ([(0, 1), (0, 2), (1, 3), (2, 3)], "ABAA", 3),
@@ -161,9 +164,9 @@ NAMED = {
         "ABCDABCD",
         8,
     ),
-    "one output to two parts of one device": ([(0, 1), (0, 2), (1, 3), (3, 2)], "ABBC", 4),
-    "one output to two parts that can be one": ([(0, 1), (0, 2), (1, 3), (2, 3)], "ABBA", 3),
-    "parts between which others run that do not matter": ([(0, 1), (2, 3)], "ABCA", 3),
+    "one output to two subgraphs of one device": ([(0, 1), (0, 2), (1, 3), (3, 2)], "ABBC", 4),
+    "one output to two subgraphs that can be one": ([(0, 1), (0, 2), (1, 3), (2, 3)], "ABBA", 3),
+    "subgraphs between which others run that do not matter": ([(0, 1), (2, 3)], "ABCA", 3),
     "a ladder of two devices": (
         [(0, 2), (1, 3), (2, 4), (3, 5), (0, 3), (1, 2), (2, 5), (3, 4)],
         "ABABAB",
@@ -176,43 +179,53 @@ NAMED = {
 def test_named_case(name):
     edges, affinity, expected = NAMED[name]
     preds, succs = wire(len(affinity), edges)
-    parts = partition(preds, succs, list(affinity))
-    check(preds, list(affinity), parts)
-    assert len(parts) == expected
+    subgraphs = partition(preds, succs, list(affinity))
+    check(preds, list(affinity), subgraphs)
+    assert len(subgraphs) == expected
 
 
 def test_parts_that_run_at_the_same_time_hand_over_early():
     preds, succs = wire(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
-    parts = partition(preds, succs, list("AABA"), merge_islands=False)
-    check(preds, list("AABA"), parts)
+    subgraphs = partition(preds, succs, list("AABA"), merge_islands=False)
+    check(preds, list("AABA"), subgraphs)
     # 2 waits for 0 only, so 0 and 1 are apart although they are neighbours on one device.
-    assert parts == [Part("A", (0,)), Part("A", (1,)), Part("B", (2,)), Part("A", (3,))]
+    assert subgraphs == [
+        Subgraph("A", (0,)),
+        Subgraph("A", (1,)),
+        Subgraph("B", (2,)),
+        Subgraph("A", (3,)),
+    ]
 
 
 def test_parts_that_run_at_the_same_time_are_connected():
     preds, succs = wire(4, [(0, 1), (2, 3)])
     separate = partition(preds, succs, list("AAAA"), merge_islands=False)
-    assert separate == [Part("A", (0, 1)), Part("A", (2, 3))]
+    assert separate == [Subgraph("A", (0, 1)), Subgraph("A", (2, 3))]
 
 
 def test_branches_of_one_device_between_the_same_parts_are_one_part():
-    """0 forks into four branches, which 5 joins: one part for each device's branches."""
+    """0 forks into four branches, which 5 joins: one subgraph for each device's branches."""
     edges = [(0, branch) for branch in range(1, 5)] + [(branch, 5) for branch in range(1, 5)]
     preds, succs = wire(6, edges)
-    parts = partition(preds, succs, list("AABABA"), merge_islands=False)
-    check(preds, list("AABABA"), parts)
-    assert parts == [Part("A", (0,)), Part("A", (1, 3)), Part("B", (2, 4)), Part("A", (5,))]
+    subgraphs = partition(preds, succs, list("AABABA"), merge_islands=False)
+    check(preds, list("AABABA"), subgraphs)
+    assert subgraphs == [
+        Subgraph("A", (0,)),
+        Subgraph("A", (1, 3)),
+        Subgraph("B", (2, 4)),
+        Subgraph("A", (5,)),
+    ]
     # A branch that something else waits for stays by itself.
     preds, succs = wire(7, [*edges, (3, 6)])
-    parts = partition(preds, succs, list("AABABAB"), merge_islands=False)
-    check(preds, list("AABABAB"), parts)
-    assert Part("A", (1,)) in parts
-    assert Part("A", (3,)) in parts
+    subgraphs = partition(preds, succs, list("AABABAB"), merge_islands=False)
+    check(preds, list("AABABAB"), subgraphs)
+    assert Subgraph("A", (1,)) in subgraphs
+    assert Subgraph("A", (3,)) in subgraphs
 
 
 def test_operations_without_a_device_are_left_out():
     preds, succs = wire(3, [(0, 1), (1, 2)])
-    assert partition(preds, succs, [None, "A", "A"]) == [Part("A", (1, 2))]
+    assert partition(preds, succs, [None, "A", "A"]) == [Subgraph("A", (1, 2))]
 
 
 def test_the_same_operation_read_twice():

@@ -79,8 +79,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--objective",
         choices=OBJECTIVES,
-        help="one request step by step, with independent parts at the same time, or many requests "
-        "at a time (default: as PERFORMANCE_HINT and HETERO_EXECUTOR say, otherwise LATENCY)",
+        help="one request step by step, with independent submodels at the same time, or many "
+        "requests at a time (default: as PERFORMANCE_HINT and HETERO_EXECUTOR say, "
+        "otherwise LATENCY)",
     )
     add_decoder_options(parser)
     parser.add_argument(

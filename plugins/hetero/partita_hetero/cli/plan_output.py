@@ -91,7 +91,7 @@ def write_plan(args: argparse.Namespace, setting: Setting, planned: Planned, out
 
 
 def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
-    """Prints a plan: its parts, its devices, other placements, and facts about the search.
+    """Prints a plan: its submodels, its devices, other placements, and facts about the search.
 
     Args:
         summary: The plan.
@@ -108,10 +108,10 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
         )
         out.text("")
     out.table(
-        ["part", "device", "ops", "us", "from", "to"],
+        ["submodel", "device", "ops", "us", "from", "to"],
         [
-            [part.number, part.device, part.ops, _number(part.us), part.first, part.last]
-            for part in summary.parts
+            [one.number, one.device, one.ops, _number(one.us), one.first, one.last]
+            for one in summary.parts
         ],
     )
     out.text("")
@@ -142,7 +142,7 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
     if summary.raced:
         out.text("")
         out.table(
-            ["placement that was run", "subgraphs", "us", "+-", "foreseen", ""],
+            ["placement that was run", "submodels", "us", "+-", "foreseen", ""],
             [
                 [
                     one.name,

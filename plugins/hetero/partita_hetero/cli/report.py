@@ -207,8 +207,8 @@ def _print(report: Report, out: Output) -> None:
     out.explanation(report.explanation)
     out.text("", format_counters(report.run.counters), "")
     out.table(
-        ["part", "step", "executed by"],
-        [["" if part is None else part, *rest] for part, *rest in record.steps],
+        ["submodel", "step", "executed by"],
+        [["" if number is None else number, *rest] for number, *rest in record.steps],
     )
     out.text("")
     costs = [(op.name, op.elsewhere) for op in record.operations if op.elsewhere]
@@ -324,13 +324,13 @@ def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[s
 
 def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
     """What is to be told of devices that slow each other down."""
-    from partita_hetero.runtime.part_failure import PartFailedError
+    from partita_hetero.runtime.submodel_failure import SubmodelFailedError
     from partita_hetero.tuning.interference import slowdowns
 
     compilation = placed.compilation
     inputs = [to_tensor(port, feeds[port.name], False) for port in placed.inputs]
     try:
         found = slowdowns(compilation, placed.assembly, inputs)
-    except PartFailedError as failure:
+    except SubmodelFailedError as failure:
         return [f"How devices run beside each other is not known: {failure.error}"]
     return [one.describe(compilation.devices.core) for one in found]

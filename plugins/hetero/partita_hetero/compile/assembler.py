@@ -28,7 +28,7 @@ class Placed:
 
     Attributes:
         placement: A device for every operation.
-        pieces: Its submodels.
+        submodels: Its submodels.
         choice: What the placement comes from, if measurements decided it.
         answers: What devices have said they take.
         order: The devices, preferred ones first.
@@ -36,7 +36,7 @@ class Placed:
     """
 
     placement: Placement
-    pieces: Sequence[Submodel]
+    submodels: Sequence[Submodel]
     choice: ChosenPlacement | None
     answers: Mapping[str, QueryResult]
     order: Sequence[str]
@@ -61,10 +61,10 @@ def assemble(
         compiler: What compiled them; knows which memories devices share.
         executor: How requests will run.
     """
-    pieces, compiled = placed.pieces, settlement.compiled
+    submodels, compiled = placed.submodels, settlement.compiled
     outputs = [port.name for port in model.outputs]
     plan = transfer_plan.plan(
-        pieces,
+        submodels,
         [port.name for port in model.inputs],
         outputs,
         compiler.memory_of,
@@ -82,41 +82,41 @@ def assemble(
     explanation = Explanation(
         model.name,
         explanation_rows.rows(
-            *(wiring, placed.placement, pieces, placed.choice, placed.order, placed.answers)
+            *(wiring, placed.placement, submodels, placed.choice, placed.order, placed.answers)
         ),
-        [piece.device for piece in pieces],
+        [submodel.device for submodel in submodels],
         plan.boundaries,
-        [*placed.notes, *_notes_of_devices(pieces, compiled)],
+        [*placed.notes, *_notes_of_devices(submodels, compiled)],
         placed.choice.decision if placed.choice else None,
     )
     arena_bytes, places = plan_arena(
-        plan, pieces, compiled, settlement.layouts, reuse=executor.keeps_order
+        plan, submodels, compiled, settlement.layouts, reuse=executor.keeps_order
     )
     return Assembly(
-        *(pieces, compiled, plan, _schedule(plan, pieces, compiled)),
+        *(submodels, compiled, plan, _schedule(plan, submodels, compiled)),
         *(constants, explanation, arena_bytes, places),
     )
 
 
-def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]) -> list[str]:
+def _notes_of_devices(submodels: Sequence[Submodel], compiled: Sequence[DeviceModel]) -> list[str]:
     """What devices tell of their submodels, once each."""
     found = (
-        f"{piece.device}: {note}"
-        for piece, part in zip(pieces, compiled, strict=True)
-        for note in part.explain().notes
+        f"{submodel.device}: {note}"
+        for submodel, device_model in zip(submodels, compiled, strict=True)
+        for note in device_model.explain().notes
     )
     return list(dict.fromkeys(found))
 
 
 def _schedule(
-    plan: transfer_plan.Plan, pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]
+    plan: transfer_plan.Plan, submodels: Sequence[Submodel], compiled: Sequence[DeviceModel]
 ) -> Schedule:
     """What waits for what, and for room on its device."""
-    device_of = {piece.number: piece.device for piece in pieces}
+    device_of = {submodel.number: submodel.device for submodel in submodels}
     capacity: dict[str, int] = {}
-    for piece, part in zip(pieces, compiled, strict=True):
-        room = max(1, part.optimal_number_of_infer_requests)
-        capacity[piece.device] = min(room, capacity.get(piece.device, room))
+    for submodel, device_model in zip(submodels, compiled, strict=True):
+        room = max(1, device_model.optimal_number_of_infer_requests)
+        capacity[submodel.device] = min(room, capacity.get(submodel.device, room))
     devices = {
         index: device_of[step.submodel]
         for index, step in enumerate(plan.steps)

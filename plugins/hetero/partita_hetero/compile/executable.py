@@ -76,7 +76,7 @@ class Assembly:
         variants: What requests run whose inputs are nearer to shapes that these were chosen at.
         replicas: The same model on other devices, for some of the requests.
         seats: By seat that a request can have, the replica that runs it; 0 is this assembly.
-        shares: By seat, the part of the requests that should have it.
+        shares: By seat, the share of the requests that should have it.
     """
 
     submodels: Sequence[Submodel]
@@ -120,8 +120,8 @@ class Assembly:
                 that has room for one.
         """
         needed = {
-            piece.number: part.scratch_bytes
-            for piece, part in zip(self.submodels, self.compiled, strict=True)
+            submodel.number: device_model.scratch_bytes
+            for submodel, device_model in zip(self.submodels, self.compiled, strict=True)
         }
         steps: dict[str, list[int]] = {}
         most: dict[str, int] = {}
@@ -165,8 +165,8 @@ def plan_arena(
     """
     ports = {
         (submodel.number, i): port
-        for submodel, part in zip(submodels, compiled, strict=True)
-        for i, port in enumerate(part.outputs)
+        for submodel, device_model in zip(submodels, compiled, strict=True)
+        for i, port in enumerate(device_model.outputs)
     }
     host = set(plan.host_slots)
     uploads, downloads = own_copies(plan)

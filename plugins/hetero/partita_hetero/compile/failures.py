@@ -14,13 +14,13 @@ Exclusions = Mapping[tuple[int, str], Reason]
 
 
 def exclude(
-    wiring: OpGraph, piece: Submodel, code: ReasonCode, error: BaseException
+    wiring: OpGraph, submodel: Submodel, code: ReasonCode, error: BaseException
 ) -> dict[tuple[int, str], Reason]:
     """The exclusions that keep a submodel's operations off its device.
 
     Args:
         wiring: The model's operations.
-        piece: The submodel.
+        submodel: The submodel.
         code: When it failed.
         error: What its device raised.
 
@@ -30,12 +30,12 @@ def exclude(
     """
     refused = error.reasons if isinstance(error, UnsupportedOpError) else {}
     named = {
-        (op, piece.device): reason
-        for op in piece.ops
+        (op, submodel.device): reason
+        for op in submodel.ops
         if (reason := refused.get(wiring.nodes[op].name or ""))
     }
     return named or dict.fromkeys(
-        ((op, piece.device) for op in piece.ops), Reason(code, in_words(error))
+        ((op, submodel.device) for op in submodel.ops), Reason(code, in_words(error))
     )
 
 
@@ -44,26 +44,26 @@ def exclude_device(wiring: OpGraph, device: str, reason: Reason) -> dict[tuple[i
     return {(op, device): reason for op in range(len(wiring.nodes))}
 
 
-def not_compiled(piece: Submodel, error: BaseException) -> CompileError:
+def not_compiled(submodel: Submodel, error: BaseException) -> CompileError:
     """What STRICT raises where a device cannot compile what it claimed."""
     kind = OperandError if isinstance(error, OperandError) else CompileError
     return kind(
-        f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed to compile "
+        f"Device '{submodel.device}' claimed {len(submodel.ops)} operations and failed to compile "
         f"them: {in_words(error)}"
     )
 
 
-def remark(wiring: OpGraph, piece: Submodel, what: str, error: BaseException) -> str:
+def remark(wiring: OpGraph, submodel: Submodel, what: str, error: BaseException) -> str:
     """A sentence for the explanation's notes about a submodel that failed.
 
     Args:
         wiring: The model's operations.
-        piece: The submodel.
+        submodel: The submodel.
         what: What happened, such as ``"failed to compile"``.
         error: What its device raised.
     """
-    first = wiring.nodes[piece.ops[0]].name
+    first = wiring.nodes[submodel.ops[0]].name
     return (
-        f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
+        f"{submodel.device} claimed {len(submodel.ops)} operations (from '{first}') and {what} "
         f"them: {in_words(error)}"
     )

@@ -21,7 +21,7 @@ class InPlacePair:
         written: The slot that the submodel writes.
         final: The slot that is the output.
         device: Where the submodel runs.
-        part: The compiled submodel.
+        device_model: The compiled submodel.
         port: Its input.
     """
 
@@ -30,7 +30,7 @@ class InPlacePair:
     written: int
     final: int
     device: str
-    part: DeviceModel
+    device_model: DeviceModel
     port: Port
 
 
@@ -49,24 +49,24 @@ def in_place_pairs(assembly: Assembly, inputs: int) -> list[InPlacePair]:
         plan.slot_values[slot]: i for i, slot in enumerate(plan.outputs) if slot is not None
     }
     given = {name: index for index, name in enumerate(plan.slot_values[:inputs])}
-    readers = Counter(name for piece in assembly.submodels for name in piece.inputs)
+    readers = Counter(name for submodel in assembly.submodels for name in submodel.inputs)
     outputs = Counter(plan.slot_values[slot] for slot in plan.outputs if slot is not None)
     writes = {step.submodel: step.writes for step in plan.steps if isinstance(step, RunStep)}
     pairs = []
-    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
-        for made, source in part.in_place_outputs().items():
-            name, read = piece.outputs[made], piece.inputs[source]
+    for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True):
+        for made, source in device_model.in_place_outputs().items():
+            name, read = submodel.outputs[made], submodel.inputs[source]
             if read not in given or readers[read] > 1 or outputs[read] or outputs[name] != 1:
                 continue
             pairs.append(
                 InPlacePair(
                     of_value[name],
                     given[read],
-                    writes[piece.number][made],
+                    writes[submodel.number][made],
                     finals[name],
-                    piece.device,
-                    part,
-                    part.inputs[source],
+                    submodel.device,
+                    device_model,
+                    device_model.inputs[source],
                 )
             )
     return pairs

@@ -16,34 +16,34 @@ Offers = tuple[Mapping[str, Sequence[MemoryLayout]], Mapping[str, Sequence[Memor
 """By value, best first: the layouts that a submodel takes, and those that it gives."""
 
 
-def offers_of(part: DeviceModel) -> Offers:
+def offers_of(device_model: DeviceModel) -> Offers:
     """What a compiled submodel names."""
     takes: dict[str, Sequence[MemoryLayout]] = {}
     gives: dict[str, Sequence[MemoryLayout]] = {}
-    for port, layouts in part.layouts().items():
+    for port, layouts in device_model.layouts().items():
         (takes if port.is_input else gives)[port.name] = layouts
     return takes, gives
 
 
 def agree(
-    pieces: Sequence[Submodel], offers: Sequence[Offers], plain: Collection[str]
+    submodels: Sequence[Submodel], offers: Sequence[Offers], plain: Collection[str]
 ) -> dict[str, MemoryLayout]:
     """The layout of every value that crosses in one; all others stay plain.
 
     A value has the first layout of its writer's that each of its readers takes.
 
     Args:
-        pieces: The submodels.
+        submodels: The submodels.
         offers: What each of them names.
         plain: Values that applications see.
     """
     readers: dict[str, list[Mapping[str, Sequence[MemoryLayout]]]] = {}
-    for piece, (takes, _) in zip(pieces, offers, strict=True):
-        for name in piece.inputs:
+    for submodel, (takes, _) in zip(submodels, offers, strict=True):
+        for name in submodel.inputs:
             readers.setdefault(name, []).append(takes)
     agreed: dict[str, MemoryLayout] = {}
-    for piece, (_, gives) in zip(pieces, offers, strict=True):
-        for name in piece.outputs:
+    for submodel, (_, gives) in zip(submodels, offers, strict=True):
+        for name in submodel.outputs:
             if name in plain or name not in readers:
                 continue
             for layout in gives.get(name, ()):
@@ -53,13 +53,17 @@ def agree(
     return agreed
 
 
-def ports_of(part: DeviceModel, agreed: Mapping[str, MemoryLayout]) -> dict[Port, MemoryLayout]:
+def ports_of(
+    device_model: DeviceModel, agreed: Mapping[str, MemoryLayout]
+) -> dict[Port, MemoryLayout]:
     """The ports of a submodel that have an agreed layout.
 
     An input that is passed through is computed nowhere; then no layout was agreed for it.
     """
     return {
-        port: agreed[port.name] for port in (*part.inputs, *part.outputs) if port.name in agreed
+        port: agreed[port.name]
+        for port in (*device_model.inputs, *device_model.outputs)
+        if port.name in agreed
     }
 
 
@@ -96,73 +100,73 @@ class Negotiation:
 
     def settle(
         self,
-        pieces: Sequence[Submodel],
+        submodels: Sequence[Submodel],
         compiled: Sequence[DeviceModel],
         plain: Collection[str],
     ) -> Settlement:
         """Agrees on layouts; with one submodel there is nothing to agree on.
 
         Args:
-            pieces: The submodels.
+            submodels: The submodels.
             compiled: The compiled model of each, with plain ports.
             plain: Values that applications see.
         """
-        if len(pieces) < 2:
+        if len(submodels) < 2:
             return Settlement({}, list(compiled), [])
         failures: list[tuple[Submodel, PartitaError]] = []
         offers = []
-        for piece, part in zip(pieces, compiled, strict=True):
+        for submodel, device_model in zip(submodels, compiled, strict=True):
             try:
-                offers.append(self._offers_of(part))
+                offers.append(self._offers_of(device_model))
             except PLUGIN_FAILURES as error:  # whatever a broken device raises
-                failures.append((piece, _as_compile_error(piece, error)))
+                failures.append((submodel, _as_compile_error(submodel, error)))
         if failures:
             return Settlement({}, list(compiled), failures)
-        agreed = agree(pieces, offers, plain)
+        agreed = agree(submodels, offers, plain)
         result = []
-        for piece, part in zip(pieces, compiled, strict=True):
+        for submodel, device_model in zip(submodels, compiled, strict=True):
             try:
-                result.append(self._with(part, ports_of(part, agreed)))
+                result.append(self._with(device_model, ports_of(device_model, agreed)))
             except PLUGIN_FAILURES as error:  # whatever a broken device raises
-                failures.append((piece, _as_compile_error(piece, error)))
-        casts = _casts(pieces, compiled, offers, agreed)
+                failures.append((submodel, _as_compile_error(submodel, error)))
+        casts = _casts(submodels, compiled, offers, agreed)
         return Settlement(agreed, result, failures, casts)
 
-    def _offers_of(self, part: DeviceModel) -> Offers:
-        if part not in self._offers:
-            self._offers[part] = offers_of(part)
-        return self._offers[part]
+    def _offers_of(self, device_model: DeviceModel) -> Offers:
+        if device_model not in self._offers:
+            self._offers[device_model] = offers_of(device_model)
+        return self._offers[device_model]
 
-    def _with(self, part: DeviceModel, layouts: Mapping[Port, MemoryLayout]) -> DeviceModel:
+    def _with(self, device_model: DeviceModel, layouts: Mapping[Port, MemoryLayout]) -> DeviceModel:
         if not layouts:
-            return part
-        made = self._laid_out.setdefault(part, {})
+            return device_model
+        made = self._laid_out.setdefault(device_model, {})
         key = frozenset(layouts.items())
         if key not in made:
-            made[key] = part.with_layouts(layouts)
+            made[key] = device_model.with_layouts(layouts)
         return made[key]
 
 
 def _casts(
-    pieces: Sequence[Submodel],
+    submodels: Sequence[Submodel],
     compiled: Sequence[DeviceModel],
     offers: Sequence[Offers],
     agreed: Mapping[str, MemoryLayout],
 ) -> dict[tuple[int, str], str]:
     """A device names its own element type first."""
     found = {}
-    for piece, part, (takes, gives) in zip(pieces, compiled, offers, strict=True):
-        for port in (*part.inputs, *part.outputs):
+    for submodel, device_model, (takes, gives) in zip(submodels, compiled, offers, strict=True):
+        for port in (*device_model.inputs, *device_model.outputs):
             layouts = (takes if port.is_input else gives).get(port.name)
             if not layouts or port.name in agreed or layouts[0].dtype == port.dtype:
                 continue
             types = [str(port.dtype), str(layouts[0].dtype)]
             way = " to ".join(types if port.is_input else reversed(types))
-            found[piece.number, port.name] = f"{way} on {piece.device}"
+            found[submodel.number, port.name] = f"{way} on {submodel.device}"
     return found
 
 
-def _as_compile_error(piece: Submodel, error: BaseException) -> PartitaError:
+def _as_compile_error(submodel: Submodel, error: BaseException) -> PartitaError:
     if isinstance(error, PartitaError):
         return error
-    return CompileError(f"Device '{piece.device}' failed to lay out ports: {in_words(error)}")
+    return CompileError(f"Device '{submodel.device}' failed to lay out ports: {in_words(error)}")

@@ -1,4 +1,4 @@
-"""Compiling one model: place, cut, compile the parts side by side, and again where one fails."""
+"""Compiling a model: place, cut, compile submodels side by side, and again where one fails."""
 
 from __future__ import annotations
 
@@ -148,25 +148,25 @@ class Compilation:
         Raises:
             CompileError: ``STRICT`` is set and a device failed.
         """
-        pieces = self.placer.pieces(placement)
-        failures = self.compiler.compile(pieces, counted)
+        submodels = self.placer.submodels(placement)
+        failures = self.compiler.compile(submodels, counted)
         if not failures:
-            compiled = self.compiler.compiled(pieces, counted)
+            compiled = self.compiler.compiled(submodels, counted)
             plain = {port.name for port in self.model.outputs}
-            settlement = self._negotiation.settle(pieces, compiled, plain)
+            settlement = self._negotiation.settle(submodels, compiled, plain)
             failures = settlement.failures
         if not failures:
             placed = Placed(
-                *(placement, pieces, choice, self.placer.answers, self.devices.names, remarks)
+                *(placement, submodels, choice, self.placer.answers, self.devices.names, remarks)
             )
             executor = self.devices.properties.executor
             return assemble(self.model, self.wiring, placed, settlement, self.compiler, executor)
-        for piece, error in failures:
+        for submodel, error in failures:
             if self.devices.properties.STRICT:
-                raise not_compiled(piece, error) from error
-            remarks.append(remark(self.wiring, piece, "failed to compile", error))
+                raise not_compiled(submodel, error) from error
+            remarks.append(remark(self.wiring, submodel, "failed to compile", error))
             _log.warning("%s. They go to the next device.", remarks[-1].rstrip("."))
-            excluded |= exclude(self.wiring, piece, ReasonCode.COMPILE_FAILED, error)
+            excluded |= exclude(self.wiring, submodel, ReasonCode.COMPILE_FAILED, error)
             if isinstance(error, OperandError):
                 self._model_fault = in_words(error)
         return None
@@ -244,7 +244,9 @@ class Compilation:
     def _final_assembly(self, assemblies: Sequence[Assembly]) -> Assembly:
         """The assembly that will run; writes it to the log, and to files if these are asked for."""
         assembly = with_variants(assemblies, [port.name for port in self.model.inputs])
-        self.compiler.forget_old([piece for one in assembly.every() for piece in one.submodels])
+        self.compiler.forget_old(
+            [submodel for one in assembly.every() for submodel in one.submodels]
+        )
         _log.info("%s", assembly.explanation.summary())
         if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.is_requested(os.environ):
             why = assembly.explanation

@@ -12,9 +12,9 @@ from partita.errors import DeviceError, InfeasiblePlanError, PluginError
 from partita.model.model import Model
 from partita.tensors.tensor import HOST
 from partita_hetero.compile.failures import Exclusions
-from partita_hetero.partition import op_graph, partitioner, submodels
+from partita_hetero.partition import op_graph, partitioner
 from partita_hetero.partition.decoder_layers import cache_inputs
-from partita_hetero.partition.submodels import Submodel
+from partita_hetero.partition.submodels import Submodel, submodels_of
 from partita_hetero.placement import by_priority, constraints, memory_limits
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.device_list import DeviceList
@@ -175,19 +175,19 @@ class Placer:
         answer.reasons = reasons
         return answer
 
-    def pieces(self, placement: Placement) -> list[Submodel]:
+    def submodels(self, placement: Placement) -> list[Submodel]:
         """The submodels of a placement."""
-        parts = partitioner.partition(
+        subgraphs = partitioner.partition(
             self.wiring.preds,
             self.wiring.succs,
             placement.device,
             merge_islands=self.devices.properties.executor.one_at_a_time,
         )
-        pieces = submodels.describe(self.wiring, parts)
-        if len(pieces) > 1:
-            return pieces
+        submodels = submodels_of(self.wiring, subgraphs)
+        if len(submodels) > 1:
+            return submodels
         order = [port.name for port in self.model.inputs]
-        return [replace(p, inputs=tuple(sorted(p.inputs, key=order.index))) for p in pieces]
+        return [replace(p, inputs=tuple(sorted(p.inputs, key=order.index))) for p in submodels]
 
     def _is_planned_decoder(self) -> bool:
         """Whether layers are placed by memory as a context fills it, whatever shapes are open."""

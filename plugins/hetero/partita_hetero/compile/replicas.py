@@ -43,7 +43,7 @@ class ReplicaSet:
     Attributes:
         placements: One, or some on different devices.
         seats: By seat that a request can have, the placement that runs it.
-        shares: By seat, the part of the requests that should have it; they add up to 1.
+        shares: By seat, the share of the requests that should have it; they add up to 1.
     """
 
     placements: Sequence[Placement]
@@ -66,7 +66,7 @@ class ReplicaSet:
 
         Args:
             placed: What became of wishes, by seat.
-            shares: By seat, the part of the requests.
+            shares: By seat, the share of the requests.
         """
         intact = [
             seat for seat, (one, preferred) in enumerate(placed) if one.follows(preferred)
@@ -116,7 +116,7 @@ def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> As
         ops.append(replace(own, also=also, alternative="", extra_us=None) if also else own)
     told: dict[str, float] = {}
     for seat, share in zip(replica_set.seats, replica_set.shares, strict=True):
-        devices = dict.fromkeys(piece.device for piece in assemblies[seat].submodels)
+        devices = dict.fromkeys(submodel.device for submodel in assemblies[seat].submodels)
         name = " with ".join(devices)
         told[name] = told.get(name, 0.0) + share
     notes = dict.fromkeys(note for one in assemblies for note in one.explanation.notes)
@@ -160,7 +160,7 @@ class ReplicaBindings:
         """The seat that a new request should have.
 
         Args:
-            shares: By seat, the part of the requests that should have it.
+            shares: By seat, the share of the requests that should have it.
         """
         with self._lock:
             taken = self._taken

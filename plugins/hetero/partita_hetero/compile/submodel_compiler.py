@@ -11,9 +11,8 @@ from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import Model
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
-from partita_hetero.partition import submodels
 from partita_hetero.partition.op_graph import OpGraph
-from partita_hetero.partition.submodels import Submodel
+from partita_hetero.partition.submodels import Submodel, cut_out
 from partita_hetero.placement.device_list import DeviceList
 
 _log = logging.getLogger("partita.hetero")
@@ -23,7 +22,7 @@ SPARE_SUBMODELS = 64
 
 
 class SubmodelCompiler:
-    """Compiles parts of one model.
+    """Compiles submodels of one model.
 
     Attributes:
         states: Device to what its compiled submodels had exported, while a model is restored.
@@ -36,16 +35,20 @@ class SubmodelCompiler:
         self.states: Mapping[str, Mapping[str, Any]] = {}
 
     def compile(
-        self, pieces: Sequence[Submodel], counted: bool
+        self, submodels: Sequence[Submodel], counted: bool
     ) -> list[tuple[Submodel, PartitaError]]:
         """Compiles what is not done yet, side by side; returns what failed.
 
         Args:
-            pieces: The submodels.
+            submodels: The submodels.
             counted: Let devices measure every operation.
         """
-        waiting = [piece for piece in pieces if (piece.key, counted) not in self.compiled_before]
-        models = [submodels.cut(self._model, self._wiring, piece) for piece in waiting]
+        waiting = [
+            submodel
+            for submodel in submodels
+            if (submodel.key, counted) not in self.compiled_before
+        ]
+        models = [cut_out(self._model, self._wiring, submodel) for submodel in waiting]
 
         def compile_one(index: int) -> PartitaError | None:
             try:
@@ -64,9 +67,9 @@ class SubmodelCompiler:
                 errors = list(pool.map(compile_one, range(len(waiting))))
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
 
-    def compiled(self, pieces: Sequence[Submodel], counted: bool) -> list[DeviceModel]:
+    def compiled(self, submodels: Sequence[Submodel], counted: bool) -> list[DeviceModel]:
         """The compiled model of each, after :meth:`compile`."""
-        return [self.compiled_before[piece.key, counted] for piece in pieces]
+        return [self.compiled_before[submodel.key, counted] for submodel in submodels]
 
     def memory_of(self, device: str) -> str:
         """The memory that a device's outputs lie in, once something was compiled for it."""
@@ -85,15 +88,17 @@ class SubmodelCompiler:
         kept = {key: done for key, done in self.compiled_before.items() if key[0][0] != device}
         self.compiled_before = kept
 
-    def forget_old(self, pieces: Sequence[Submodel]) -> None:
+    def forget_old(self, submodels: Sequence[Submodel]) -> None:
         """Bounds what failures leave behind; submodels in use are held by their assembly."""
-        for piece in pieces:
-            self.compiled_before[piece.key, False] = self.compiled_before.pop((piece.key, False))
-        for key in list(self.compiled_before)[: -2 * len(pieces) - SPARE_SUBMODELS]:
+        for submodel in submodels:
+            self.compiled_before[submodel.key, False] = self.compiled_before.pop(
+                (submodel.key, False)
+            )
+        for key in list(self.compiled_before)[: -2 * len(submodels) - SPARE_SUBMODELS]:
             del self.compiled_before[key]
 
-    def _compile(self, piece: Submodel, model: Model, counted: bool) -> DeviceModel:
-        core, device = self._devices.core, piece.device
+    def _compile(self, submodel: Submodel, model: Model, counted: bool) -> DeviceModel:
+        core, device = self._devices.core, submodel.device
         if device not in self._memories:  # asking takes some devices a millisecond
             self._memories[device] = core.device_info(device).memory
         config = self._devices.config(device)

@@ -99,7 +99,7 @@ class CostTable:
         """The groups of some operations, in order."""
         return sorted({self.home[op] for op in ops if op in self.home})
 
-    def parts(self, device: DeviceCosts, ops: Iterable[int]) -> dict[int, float]:
+    def shares(self, device: DeviceCosts, ops: Iterable[int]) -> dict[int, float]:
         """How the time of operations that one kernel computes is shared among their groups.
 
         By the work of each group's operations, as a device of that kind would do it; the shares

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one piece of work takes on one device.
+    """What some work takes on one device.
 
     Attributes:
         device: Key of the device, see :func:`device_key`.

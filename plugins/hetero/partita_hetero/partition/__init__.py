@@ -1,1 +1,1 @@
-"""Partitioning: the graph, its parts, and the submodels made of them."""
+"""Partitioning: the graph, its subgraphs, and the submodels made of them."""

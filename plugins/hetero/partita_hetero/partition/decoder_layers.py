@@ -73,7 +73,7 @@ def model_context(model: Model) -> int:
 
 
 def decoder_layers(model: Model, wiring: OpGraph) -> list[LayerOps]:
-    """The parts of a decoder in the order in which they run; empty if the model is none.
+    """Embedding, layers and head of a decoder as they run; empty if the model is none.
 
     Constant operations, and those that no output depends on, are in none.
     """

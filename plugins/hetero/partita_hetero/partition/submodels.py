@@ -1,4 +1,4 @@
-"""From parts to models: what each part reads and writes, and the model cut out for it."""
+"""From subgraphs to models: what each of them reads and writes, and the model cut out for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from partita.model.model import Model
 from partita_hetero.partition.op_graph import OpGraph
-from partita_hetero.partition.partitioner import Part
+from partita_hetero.partition.partitioner import Subgraph
 
 
 @dataclass(frozen=True)
 class Submodel:
-    """One part with its edges.
+    """One subgraph with its edges.
 
     Attributes:
         number: From 1, in the order in which the submodels can run.
@@ -34,13 +34,13 @@ class Submodel:
         return self.device, self.ops, self.inputs, self.outputs
 
 
-def describe(graph: OpGraph, parts: Sequence[Part[str]]) -> list[Submodel]:
-    """Finds the edges of every part, in linear time."""
-    home = {op: index for index, part in enumerate(parts) for op in part.ops}
-    wanted: list[dict[str, None]] = [{} for _ in parts]
-    inputs: list[dict[str, None]] = [{} for _ in parts]
-    for index, part in enumerate(parts):
-        for op in part.ops:
+def submodels_of(graph: OpGraph, subgraphs: Sequence[Subgraph[str]]) -> list[Submodel]:
+    """Finds the edges of every subgraph, in linear time."""
+    home = {op: index for index, subgraph in enumerate(subgraphs) for op in subgraph.ops}
+    wanted: list[dict[str, None]] = [{} for _ in subgraphs]
+    inputs: list[dict[str, None]] = [{} for _ in subgraphs]
+    for index, subgraph in enumerate(subgraphs):
+        for op in subgraph.ops:
             for name in graph.reads[op]:
                 source = graph.producer.get(name)
                 if source is None:
@@ -53,12 +53,12 @@ def describe(graph: OpGraph, parts: Sequence[Part[str]]) -> list[Submodel]:
         if source is not None:
             wanted[home[source]][name] = None
     return [
-        Submodel(i + 1, part.device, part.ops, tuple(inputs[i]), tuple(wanted[i]))
-        for i, part in enumerate(parts)
+        Submodel(i + 1, subgraph.device, subgraph.ops, tuple(inputs[i]), tuple(wanted[i]))
+        for i, subgraph in enumerate(subgraphs)
     ]
 
 
-def alone(graph: OpGraph, device: str, ops: Sequence[int]) -> Submodel:
+def submodel_of(graph: OpGraph, device: str, ops: Sequence[int]) -> Submodel:
     """Some operations as a submodel of their own, whatever becomes of the others."""
     inside = set(ops)
     inputs = {
@@ -78,7 +78,7 @@ def alone(graph: OpGraph, device: str, ops: Sequence[int]) -> Submodel:
     return Submodel(1, device, tuple(ops), tuple(inputs), tuple(outputs))
 
 
-def cut(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
+def cut_out(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
     """Cuts the submodel out of the model; constants that it reads are copied along.
 
     Weights are shared with the model, not copied. Where it is all of the model, that is returned.

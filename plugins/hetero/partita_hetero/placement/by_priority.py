@@ -208,10 +208,10 @@ def _report_pins(graph: OpGraph, result: Placement, pins: Mapping[int, Pin], str
 
 
 def _let_constants_follow(graph: OpGraph, result: Placement, verdict: Verdict) -> None:
-    """Operations on constants are computed in every part that reads them, if its device can.
+    """Operations on constants are computed in every submodel that reads them, if its device can.
 
     Where a reader's device cannot, the operation keeps a place of its own and its result crosses;
-    so do then those that depend on it, since nothing that runs in parts may feed a copied constant.
+    so do then those that depend on it, since no submodel may feed a copied constant.
     """
     outputs = {graph.producer[name] for name in graph.outputs if name in graph.producer}
     follows = [

@@ -36,7 +36,7 @@ class Replica:
 
     Attributes:
         preferred: Operation to device and reason, for the same operations as those of the choice.
-        share: The part of the requests that it should get.
+        share: The share of the requests that it should get.
     """
 
     preferred: PreferredDevices
@@ -72,7 +72,7 @@ class ChosenPlacement:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of the requests that each placement should get, the first one's first."""
+        """The share of the requests that each placement should get, the first one's first."""
         others = [one.share for one in self.replicas]
         return (1.0 - sum(others), *others)
 

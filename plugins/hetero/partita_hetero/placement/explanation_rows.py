@@ -15,7 +15,7 @@ from partita_hetero.placement.decision import ChosenPlacement
 def rows(
     wiring: OpGraph,
     placement: Placement,
-    pieces: Sequence[Submodel],
+    submodels: Sequence[Submodel],
     choice: ChosenPlacement | None,
     devices: Sequence[str],
     answers: Mapping[str, QueryResult],
@@ -25,12 +25,12 @@ def rows(
     Args:
         wiring: The model's operations.
         placement: Where they are, and why.
-        pieces: The submodels.
+        submodels: The submodels.
         choice: What measurements chose, if they did.
         devices: The device list.
         answers: What devices said so far; none is asked.
     """
-    home = {op: piece.number for piece in pieces for op in piece.ops}
+    home = {op: submodel.number for submodel in submodels for op in submodel.ops}
     found = []
     for op, node in enumerate(wiring.nodes):
         device, reason, refused = placement.device[op], placement.reason[op], placement.refused[op]

@@ -37,7 +37,7 @@ EITHER = " or "
 """Between devices of which each runs an operation, for requests of its own."""
 
 SHARES = "shares"
-"""In the table of the plan: the part of the requests of each replica, as text."""
+"""In the table of the plan: the share of the requests of each replica, as text."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Lock:
 
     @property
     def share_text(self) -> str:
-        """What the plan says of the parts of the requests; equal ones where it says nothing."""
+        """What the plan says of the shares of the requests; equal ones where it says nothing."""
         return str(self.plan.get(SHARES, "1 " * self.replicas))
 
     @property
     def shares(self) -> list[float]:
-        """The part of the requests of each replica; of one without replicas all."""
-        parts = [float(one) for one in self.share_text.split()]
-        return [part / sum(parts) for part in parts]
+        """The share of the requests of each replica; of one without replicas all."""
+        shares = [float(one) for one in self.share_text.split()]
+        return [share / sum(shares) for share in shares]
 
     def text(self) -> str:
         """The file: an operation a line, in the model's order."""

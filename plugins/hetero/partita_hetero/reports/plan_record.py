@@ -9,12 +9,12 @@ from partita_hetero.planner.problem.records import HOST
 from partita_hetero.planner.report.reasons import TaskReason
 from partita_hetero.planner.report.summary import PlanSummary
 from partita_hetero.planner.simulation.plan import Plan
-from partita_hetero.planner.simulation.simulate import submodels
+from partita_hetero.planner.simulation.simulate import subgraphs_of
 from partita_hetero.reports.record import (
     Crossing,
     Operation,
-    PartRecord,
     PlacementRecord,
+    SubmodelRecord,
 )
 from partita_hetero.reports.run_record import costs_elsewhere
 
@@ -30,8 +30,8 @@ def plan_record(
         reasons: Why each task is where it is.
         summary: The plan for people.
     """
-    parts = submodels(problem, plan.assignment, plan.objective)
-    home = {task: number for number, part in enumerate(parts, 1) for task in part.ops}
+    subgraphs = subgraphs_of(problem, plan.assignment, plan.objective)
+    home = {task: number for number, subgraph in enumerate(subgraphs, 1) for task in subgraph.ops}
     used = dict.fromkeys(
         problem.devices[place].name for assignment in plan.assignments for place in assignment
     )
@@ -43,7 +43,7 @@ def plan_record(
         _facts(summary),
         summary.notes,
         _operations(problem, plan, reasons, home, [one.device for one in summary.tasks]),
-        [PartRecord(part.number, part.device, part.ops, part.us) for part in summary.parts],
+        [SubmodelRecord(one.number, one.device, one.ops, one.us) for one in summary.parts],
         _crossings(problem, plan, home),
         [plan.timeline],
     )
@@ -109,8 +109,8 @@ def _crossings(problem: Problem, plan: Plan, home: dict[int, int]) -> list[Cross
         ends = {home[task]: plan.assignment[task] for task in value.consumers if home[task] != own}
         targets: list[tuple[int | None, int]] = [*ends.items()]
         targets += [(None, HOST)] if value.is_output else []
-        for part, target in targets:
+        for reader, target in targets:
             link = problem.link(source, target)
             how = "through the host" if link is None else "shared" if link.shared else "moved"
-            found.append(Crossing(value.name, own, part, how, value.nbytes))
+            found.append(Crossing(value.name, own, reader, how, value.nbytes))
     return found

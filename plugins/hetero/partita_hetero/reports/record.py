@@ -61,7 +61,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class PartRecord:
+class SubmodelRecord:
     """One submodel.
 
     Attributes:
@@ -108,7 +108,7 @@ class PlacementRecord:
         facts: What else there is to say of the whole, by name.
         notes: What a person should know, in order.
         operations: In the model's order.
-        parts: In order of their numbers.
+        parts: The submodels, in order of their numbers.
         crossings: Tensors between them.
         timelines: The run, and what was foreseen of it; none where one device does everything.
         steps: Submodel, step, and what executed it.
@@ -121,7 +121,7 @@ class PlacementRecord:
     facts: Mapping[str, str]
     notes: Sequence[str]
     operations: Sequence[Operation]
-    parts: Sequence[PartRecord]
+    parts: Sequence[SubmodelRecord]
     crossings: Sequence[Crossing]
     timelines: Sequence[Timeline]
     steps: Sequence[tuple[int | None, str, str]] = ()

@@ -16,8 +16,8 @@ from partita_hetero.reports.record import (
     Crossing,
     DeviceCost,
     Operation,
-    PartRecord,
     PlacementRecord,
+    SubmodelRecord,
 )
 
 _BEFORE_NAME = re.compile(r"subgraph\d+: \d+\. ")
@@ -110,7 +110,7 @@ def run_record(
         facts,
         [explanation.summary(), *spread, *explanation.notes, *shapes, *decision],
         operations,
-        _parts(run, explanation, operations),
+        _submodels(run, explanation, operations),
         [
             Crossing(
                 one.value,
@@ -165,7 +165,9 @@ def _operations(
     ]
 
 
-def _parts(run: Run, explanation: Explanation, operations: Sequence[Operation]) -> list[PartRecord]:
+def _submodels(
+    run: Run, explanation: Explanation, operations: Sequence[Operation]
+) -> list[SubmodelRecord]:
     """The submodels; a request of one device is timed as a whole."""
     spans = () if run.timeline is None else run.timeline.spans
     took = {span.name: span.duration_us for span in spans}
@@ -174,6 +176,6 @@ def _parts(run: Run, explanation: Explanation, operations: Sequence[Operation]) 
         counts[op.part] = counts.get(op.part, 0) + 1
     alone = run.us if len(explanation.subgraph_devices) == 1 else None
     return [
-        PartRecord(number, device, counts.get(number, 0), took.get(f"subgraph{number}", alone))
+        SubmodelRecord(number, device, counts.get(number, 0), took.get(f"subgraph{number}", alone))
         for number, device in enumerate(explanation.subgraph_devices, 1)
     ]

@@ -41,7 +41,7 @@ class BoundRequest:
         times: When steps ran, if requests note that.
 
     Raises:
-        PartFailedError: A device makes no runner.
+        SubmodelFailedError: A device makes no runner.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BoundRequest:
             cancelled: Whether the request is to stop.
 
         Raises:
-            PartFailedError: A device failed.
+            SubmodelFailedError: A device failed.
             InferCancelledError: The request was cancelled.
         """
         self._steps.take_failures()
@@ -222,19 +222,19 @@ class BoundRequest:
             if isinstance(step, RunStep):
                 reads = [self._tensors.read(slot) for slot in step.reads]
                 writes = [self._tensors.read(slot) for slot in step.writes]
-                self._tell_of_nan(self._steps.pieces[step.submodel], reads, writes)
+                self._tell_of_nan(self._steps.submodels[step.submodel], reads, writes)
 
         DEFAULT.run(self.assembly.schedule, look, cancelled)
 
     def _tell_of_nan(
-        self, piece: Submodel, reads: Sequence[Tensor], writes: Sequence[Tensor]
+        self, submodel: Submodel, reads: Sequence[Tensor], writes: Sequence[Tensor]
     ) -> None:
         if not self._failover.nan_reported:
             output = nan_from_finite(reads, writes)
             if output is not None:
-                self._failover.report_nan(piece, output)
+                self._failover.report_nan(submodel, output)
 
-    def slow_parts(self, slowest: int) -> list[Submodel]:
+    def slow_submodels(self, slowest: int) -> list[Submodel]:
         """The submodels to blame for a slow step, all of its device; a race has the last word.
 
         Args:
@@ -244,7 +244,7 @@ class BoundRequest:
             return [self._whole]
         devices = self.assembly.schedule.devices
         return [
-            self._steps.pieces[step.submodel]
+            self._steps.submodels[step.submodel]
             for index in dict.fromkeys([slowest, *self.paces.slow_steps()])
             if isinstance(step := self.assembly.plan.steps[index], RunStep)
             and devices[index] == devices[slowest]

@@ -1,14 +1,14 @@
-"""Devices that drift: a part that takes many times as long as it did, for a while.
+"""Devices that drift: a submodel that takes many times as long as it did, for a while.
 
-What a part usually takes is the median of its first runs. A run that takes more than
+What a submodel usually takes is the median of its first runs. A run that takes more than
 HETERO_DRIFT_FACTOR times that, and a millisecond more, counts one up, any other run one down; at
-:data:`ENOUGH` the part has drifted: most of its last runs were slow. To look at a run costs two
+:data:`ENOUGH` the submodel has drifted: most of its last runs were slow. To look at a run costs two
 readings of the clock and one comparison. Requests that run side by side wait for one another where
 their device does one after another: a run's time is taken as its share of those that did.
 
-Whether it pays to move the part is not guessed: the assembly without it and the present one run
-the same inputs by turns, under the same load, and the faster one stays. A part is raced once, so
-nothing moves back and forth.
+Whether it pays to move the submodel is not guessed: the assembly without it and the present one run
+the same inputs by turns, under the same load, and the faster one stays. A submodel is raced once,
+so nothing moves back and forth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP = 2
 """Runs that do not count: memory is touched and calls are bound in them."""
 
 FIRST = 8
-"""Runs whose median is what a part usually takes."""
+"""Runs whose median is what a submodel usually takes."""
 
 ENOUGH = 8
 """So many slow runs more than others are no accident."""
@@ -43,7 +43,7 @@ _SHAPES = 16
 
 
 class Pace:
-    """How long one part takes.
+    """How long one submodel takes.
 
     Args:
         factor: How many times as long is slow.
@@ -59,7 +59,7 @@ class Pace:
         self.usual = self.now = 0.0
 
     def note(self, seconds: float) -> bool:
-        """Takes a run; whether the part has drifted."""
+        """Takes a run; whether the submodel has drifted."""
         if seconds < self._limit:
             if self._slow:
                 self._slow -= 1
@@ -106,7 +106,7 @@ class Running:
 
 
 class Paces:
-    """The paces of one request's parts, for each set of input shapes.
+    """The paces of one request's submodels, for each set of input shapes.
 
     Args:
         factor: How many times as long is slow; 0: nothing is looked at.

@@ -128,30 +128,30 @@ class Failover:
             notes = list(self._notes)
             strikes = self._failures.copy()
         blamed = []
-        for piece, error in failures:
-            lost = exclude(self.compilation.wiring, piece, ReasonCode.RUN_FAILED, error)
+        for submodel, error in failures:
+            lost = exclude(self.compilation.wiring, submodel, ReasonCode.RUN_FAILED, error)
             if all(key in excluded for key in lost):
                 continue
             excluded |= lost
-            blamed.append(piece.device)
-            notes.append(remark(self.compilation.wiring, piece, "failed to run", error))
-            strikes[piece.device] += 1
-            if strikes[piece.device] == STRIKES:
+            blamed.append(submodel.device)
+            notes.append(remark(self.compilation.wiring, submodel, "failed to run", error))
+            strikes[submodel.device] += 1
+            if strikes[submodel.device] == STRIKES:
                 reason = Reason(ReasonCode.RUN_FAILED, f"failed {STRIKES} times")
-                everything = exclude_device(self.compilation.wiring, piece.device, reason)
+                everything = exclude_device(self.compilation.wiring, submodel.device, reason)
                 excluded = {**everything, **excluded}
                 notes.append(
-                    f"{piece.device} failed {STRIKES} times and gets nothing more to do; "
-                    f"compiled.device_model.enable_device({piece.device!r}) lets it try again."
+                    f"{submodel.device} failed {STRIKES} times and gets nothing more to do; "
+                    f"compiled.device_model.enable_device({submodel.device!r}) lets it try again."
                 )
         assembly = self.compilation.assemble(excluded, notes) if blamed else start
         return Remedy(start, assembly, excluded, blamed)
 
-    def without_drifted(self, pieces: Sequence[Submodel], why: str) -> Remedy:
+    def without_drifted(self, submodels: Sequence[Submodel], why: str) -> Remedy:
         """An assembly in which a device has lost what it has become slow at; does not adopt it.
 
         Args:
-            pieces: The submodels.
+            submodels: The submodels.
             why: What was found.
 
         Raises:
@@ -160,7 +160,7 @@ class Failover:
         with self._lock:
             start, notes = self.assembly, [*self._notes, why]
             reason = Reason(ReasonCode.DRIFTED, why)
-            lost = {(op, piece.device): reason for piece in pieces for op in piece.ops}
+            lost = {(op, submodel.device): reason for submodel in submodels for op in submodel.ops}
             excluded = {**self._excluded, **lost}
         return Remedy(start, self.compilation.assemble(excluded, notes), excluded, [], drifted=True)
 
@@ -221,11 +221,11 @@ class Failover:
             del self._failures[name]
         return True
 
-    def reports_drift_first(self, piece: Submodel) -> bool:
+    def reports_drift_first(self, submodel: Submodel) -> bool:
         """Whether nobody has told of the drift of a submodel yet; each is told of once."""
         with self._lock:
-            known = piece.key in self._drifted
-            self._drifted.add(piece.key)
+            known = submodel.key in self._drifted
+            self._drifted.add(submodel.key)
             return not known
 
     def report(self, note: str) -> None:
@@ -234,21 +234,22 @@ class Failover:
             self._reports.append(note)
         _log.warning("%s", note)
 
-    def report_nan(self, piece: Submodel, output: int) -> None:
+    def report_nan(self, submodel: Submodel, output: int) -> None:
         """Tells of NaN in an output of a submodel whose inputs were finite; once for the model."""
         with self._lock:
             if self._told_of_nan:
                 return
             self._told_of_nan = True
         self.report(
-            f"{piece.device} returned NaN in '{piece.outputs[output]}' for finite inputs (submodel "
-            f"{piece.number}, {len(piece.ops)} operations from '{self.first_op(piece)}'). If the "
-            "model does not mean that, REJECT_NAN=YES has another device compute them."
+            f"{submodel.device} returned NaN in '{submodel.outputs[output]}' for finite inputs "
+            f"(submodel {submodel.number}, {len(submodel.ops)} operations from "
+            f"'{self.first_op(submodel)}'). If the model does not mean that, REJECT_NAN=YES has "
+            "another device compute them."
         )
 
-    def first_op(self, piece: Submodel) -> str:
+    def first_op(self, submodel: Submodel) -> str:
         """The name of a submodel's first operation."""
-        return self.compilation.wiring.names()[piece.ops[0]]
+        return self.compilation.wiring.names()[submodel.ops[0]]
 
 
 def _about_others(notes: Sequence[str], device: str) -> list[str]:

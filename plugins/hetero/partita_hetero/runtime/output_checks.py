@@ -27,8 +27,8 @@ class OutputChecks:
         self, assembly: Assembly, expected_shapes: ExpectedShapes, reject_nan: bool
     ) -> None:
         self._ports = {
-            piece.number: part.outputs
-            for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
+            submodel.number: device_model.outputs
+            for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self._checks = {
             number: ResultCheck(ports, expected_shapes) for number, ports in self._ports.items()

@@ -30,7 +30,7 @@ from partita_hetero.runtime.bound_request import BoundRequest
 from partita_hetero.runtime.bound_steps import BoundSteps, StopFlag
 from partita_hetero.runtime.drift import PAYS, race
 from partita_hetero.runtime.failover import Failover, request_assembly
-from partita_hetero.runtime.part_failure import PartFailedError
+from partita_hetero.runtime.submodel_failure import SubmodelFailedError
 from partita_hetero.runtime.whole_model import WatchedBoundCall
 
 _log = logging.getLogger("partita.hetero")
@@ -39,7 +39,7 @@ _log = logging.getLogger("partita.hetero")
 class HeteroRunner(Runner):
     """Runs the compiled model's assembly; finds another one when a device fails.
 
-    A failing part is moved to the next device and the request repeated from its inputs. Only if
+    A failing submodel is moved to the next device and the request repeated from its inputs. Only if
     that succeeds is the new assembly kept: what fails everywhere (bad input data) changes nothing.
     Where the model has replicas, the request is bound to one of them.
 
@@ -55,17 +55,19 @@ class HeteroRunner(Runner):
         self._bound: BoundRequest | None = None
         self._parked: list[BoundRequest] = []  # of other variants of the same assembly
         self._left: BoundRequest | None = None  # its results may be read until the next run
-        self._unready: PartFailedError | None = None
+        self._unready: SubmodelFailedError | None = None
         assembly = failover.assembly
         self._seat = failover.seats.choose(assembly.shares) if seat is None else seat
         failover.seats.take(self._seat)
         self._leave_seat = weakref.finalize(self, failover.seats.leave, self._seat)
         try:
             self._bound = BoundRequest(failover, assembly_of_seat(assembly, self._seat))
-        except PartFailedError as failure:
+        except SubmodelFailedError as failure:
             if self._strict:
                 failure.raise_infer_error()
-            self._unready = failure  # the first run moves the part, and knows whether that works
+            self._unready = (
+                failure  # the first run moves the submodel, and knows whether that works
+            )
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
@@ -89,7 +91,7 @@ class HeteroRunner(Runner):
             if bound.paces.drifted is not None:
                 self._look_elsewhere(bound, inputs)
             return results
-        except PartFailedError as failure:
+        except SubmodelFailedError as failure:
             if bound is not None and bound.abandoned:
                 self._bound = None  # a runner that hung stays busy
             failures = _all_failures(failure, bound)
@@ -133,7 +135,7 @@ class HeteroRunner(Runner):
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor | None] | None,
-        failure: PartFailedError,
+        failure: SubmodelFailedError,
         failures: Sequence[tuple[Submodel, BaseException]],
     ) -> Sequence[Tensor]:
         """Repeats the request on other devices until one assembly runs it.
@@ -160,7 +162,7 @@ class HeteroRunner(Runner):
                 assembly = request_assembly(remedy.assembly, inputs, self._seat)
                 bound = BoundRequest(failover, assembly)
                 results = bound.run(inputs, outputs, self._stop)
-            except PartFailedError as again:
+            except SubmodelFailedError as again:
                 self._leave(bound)
                 if isinstance(again.error, INPUT_FAULTS):
                     again.raise_infer_error()
@@ -174,18 +176,18 @@ class HeteroRunner(Runner):
             return results
 
     def _look_elsewhere(self, bound: BoundRequest, inputs: Sequence[Tensor]) -> None:
-        """Moves a part whose device has become slow, if the model is faster without it there."""
+        """Moves a submodel whose device has become slow, if the model is faster elsewhere."""
         failover, found = self._failover, bound.paces.take()
         if found is None:
             return
         step, pace = found
-        pieces = bound.slow_parts(step)
-        piece, ops = pieces[0], sum(len(one.ops) for one in pieces)
-        if not failover.reports_drift_first(piece):
+        submodels = bound.slow_submodels(step)
+        submodel, ops = submodels[0], sum(len(one.ops) for one in submodels)
+        if not failover.reports_drift_first(submodel):
             return
-        first = failover.first_op(piece)
+        first = failover.first_op(submodel)
         why = (
-            f"{piece.device} has drifted: what runs its {ops} operations from '{first}' "
+            f"{submodel.device} has drifted: what runs its {ops} operations from '{first}' "
             f"took {pace.now * 1e3:.1f} ms, and usually takes {pace.usual * 1e3:.1f} ms"
         )
         if self._strict:
@@ -197,11 +199,11 @@ class HeteroRunner(Runner):
             bound.run(inputs, None, self._stop)
 
         try:
-            remedy = failover.without_drifted(pieces, f"{why}; elsewhere the model is faster.")
+            remedy = failover.without_drifted(submodels, f"{why}; elsewhere the model is faster.")
             assembly = request_assembly(remedy.assembly, inputs, self._seat)
             other = BoundRequest(failover, assembly)
             present_s, other_s = race(partial(run, bound), partial(run, other))
-        except (PartitaError, PartFailedError) as error:
+        except (PartitaError, SubmodelFailedError) as error:
             self._leave(other)
             if isinstance(error, InferCancelledError):
                 raise
@@ -243,10 +245,10 @@ class HeteroRunner(Runner):
         """The devices' own counters of the last run, by submodel."""
         return {} if self._bound is None else self._bound.counters()
 
-    def part_seconds(self) -> dict[int, float]:
+    def submodel_seconds(self) -> dict[int, float]:
         """What each submodel of the last run took, if HETERO counts."""
         times = None if self._bound is None else self._bound.times
-        return {} if times is None else times.part_seconds()
+        return {} if times is None else times.submodel_seconds()
 
     def timeline(self) -> Timeline:
         """When each submodel and Permute of the last run began and ended, if HETERO counts."""
@@ -270,10 +272,10 @@ class HeteroRunner(Runner):
 
 
 def _all_failures(
-    failure: PartFailedError, bound: BoundRequest | None
+    failure: SubmodelFailedError, bound: BoundRequest | None
 ) -> Sequence[tuple[Submodel, BaseException]]:
     """A failure with those that happened at the same time."""
     failures = [] if bound is None else bound.take_failures()
     if any(error is failure.error for _, error in failures):
         return failures
-    return [(failure.piece, failure.error)]
+    return [(failure.submodel, failure.error)]

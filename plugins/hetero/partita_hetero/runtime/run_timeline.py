@@ -20,7 +20,7 @@ class RunTimeline:
 
     def __init__(self, assembly: Assembly) -> None:
         self._steps = assembly.plan.steps
-        self._device_of = {piece.number: piece.device for piece in assembly.submodels}
+        self._device_of = {submodel.number: submodel.device for submodel in assembly.submodels}
         self._times = [(0.0, 0.0)] * len(self._steps)
         self._nbytes = [0] * len(self._steps)
 
@@ -29,7 +29,7 @@ class RunTimeline:
         self._times[index] = start_s * 1e6, end_s * 1e6
         self._nbytes[index] = nbytes
 
-    def part_seconds(self) -> dict[int, float]:
+    def submodel_seconds(self) -> dict[int, float]:
         """How long each submodel took."""
         return {
             step.submodel: (end - start) * 1e-6

@@ -21,8 +21,8 @@ from partita_hetero.partition.submodels import Submodel
 from partita_hetero.runtime.bound_steps import SubmodelRun
 from partita_hetero.runtime.call_timeout import TimeoutExceededError, Watchdog
 from partita_hetero.runtime.output_checks import OutputChecks
-from partita_hetero.runtime.part_failure import PartFailedError
 from partita_hetero.runtime.request_tensors import RequestTensors
+from partita_hetero.runtime.submodel_failure import SubmodelFailedError
 
 _log = logging.getLogger("partita.hetero")
 
@@ -43,7 +43,7 @@ class StepRunner:
 
     Attributes:
         runners: What runs each submodel, by its number.
-        pieces: The submodels, by number.
+        submodels: The submodels, by number.
         binds: Whether steps are bound once they have run; until a run has ended well.
         scratch: By step, memory that bound calls may use while they run.
         abandoned: Whether a runner was given up while it ran, so that none must be closed.
@@ -62,7 +62,7 @@ class StepRunner:
         self._steps = assembly.plan.steps
         self._tensors, self._checks = tensors, checks
         self._watchdog, self._note_pace = watchdog, note_pace
-        self.pieces = {piece.number: piece for piece in assembly.submodels}
+        self.submodels = {submodel.number: submodel for submodel in assembly.submodels}
         self.runners = runners
         self.binds = False
         self.scratch: Mapping[int, np.ndarray[Any, Any]] = {}
@@ -74,7 +74,7 @@ class StepRunner:
         """Runs a step of the plan.
 
         Raises:
-            PartFailedError: A device failed.
+            SubmodelFailedError: A device failed.
             InferCancelledError: The request was cancelled.
         """
         step = self._steps[index]
@@ -109,7 +109,7 @@ class StepRunner:
         try:
             call = runner.bind(reads, writes, self.scratch.get(index))
         except PLUGIN_FAILURES as error:
-            raise self.failed(self.pieces[step.submodel], error) from error
+            raise self.failed(self.submodels[step.submodel], error) from error
         if call is not None:
             self._calls[index] = call
 
@@ -141,13 +141,13 @@ class StepRunner:
         return True
 
     def _run_submodel(self, step: RunStep) -> None:
-        slots, piece = self._tensors.slots, self.pieces[step.submodel]
+        slots, submodel = self._tensors.slots, self.submodels[step.submodel]
         inputs = [slots[slot] for slot in step.reads]
         outputs = [self._tensors.target(slot) for slot in step.writes]
         run = self.runners[step.submodel].run
         try:
             if self._watchdog is not None:
-                results = self._watchdog.run(piece.device, run, inputs, outputs)
+                results = self._watchdog.run(submodel.device, run, inputs, outputs)
             else:
                 results = run(inputs, outputs)  # type: ignore[arg-type]  # all were written
             self._checks.check(step.submodel, results, outputs)
@@ -155,7 +155,7 @@ class StepRunner:
             raise
         except PLUGIN_FAILURES as error:
             self.abandoned |= isinstance(error, TimeoutExceededError)
-            raise self.failed(piece, error) from error
+            raise self.failed(submodel, error) from error
         for slot, tensor in zip(step.writes, results, strict=True):
             slots[slot] = tensor
 
@@ -169,16 +169,16 @@ class StepRunner:
         """The submodel, on the Permute's device, that the tensor comes from or goes to."""
         touched = {*permute.reads, *permute.writes}
         ends = [
-            self.pieces[step.submodel]
+            self.submodels[step.submodel]
             for step in self._steps
             if isinstance(step, RunStep) and not touched.isdisjoint((*step.reads, *step.writes))
         ]
-        return next((piece for piece in ends if piece.device == permute.device), ends[0])
+        return next((submodel for submodel in ends if submodel.device == permute.device), ends[0])
 
-    def failed(self, piece: Submodel, error: BaseException) -> PartFailedError:
+    def failed(self, submodel: Submodel, error: BaseException) -> SubmodelFailedError:
         """Notes a failure; of those that happen at the same time, only one is raised."""
-        self._failures.append((piece, error))
-        return PartFailedError(piece, error)
+        self._failures.append((submodel, error))
+        return SubmodelFailedError(submodel, error)
 
     def take_failures(self) -> list[tuple[Submodel, BaseException]]:
         """What failed in the last run, where submodels run at the same time; not kept any longer.
@@ -235,16 +235,16 @@ def new_runners(assembly: Assembly) -> dict[int, Runner]:
     """What runs each submodel, by its number.
 
     Raises:
-        PartFailedError: A device makes none.
+        SubmodelFailedError: A device makes none.
     """
     return {
-        piece.number: _new_runner(piece, part)
-        for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
+        submodel.number: _new_runner(submodel, device_model)
+        for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True)
     }
 
 
-def _new_runner(piece: Submodel, part: DeviceModel) -> Runner:
+def _new_runner(submodel: Submodel, device_model: DeviceModel) -> Runner:
     try:
-        return new_runner(part)
+        return new_runner(device_model)
     except PLUGIN_FAILURES as error:
-        raise PartFailedError(piece, error) from error
+        raise SubmodelFailedError(submodel, error) from error

@@ -38,8 +38,8 @@ def whole_model(model: Model, assembly: Assembly) -> Submodel | None:
     inputs = tuple(port.name for port in model.inputs)
     outputs = tuple(port.name for port in model.outputs)
     match assembly.submodels:
-        case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
-            return piece
+        case [submodel] if (submodel.inputs, submodel.outputs) == (inputs, outputs):
+            return submodel
     return None
 
 

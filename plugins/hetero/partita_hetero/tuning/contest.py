@@ -55,7 +55,7 @@ class Outcome:
         problem: The costs, as all runs corrected them.
         assignment: Device index of each task, in the placement that was fastest.
         replicas: The same of each further replica, if it has some.
-        shares: The part of the requests of each, the first one's first.
+        shares: The share of the requests of each, the first one's first.
         kept: That placement, as it raced.
         decision: What raced.
     """
@@ -260,7 +260,7 @@ class Contest:
             entry.foreseen_us = self._assignments.value_us(self.problem(), replica_set)
         try:
             trial = Trial(self._compilation, assembly, self._inputs)
-            if entry.is_replicated:  # what each part takes is known of it alone
+            if entry.is_replicated:  # what each submodel takes is known of it alone
                 entry.predicted_us = entry.foreseen_us
             else:
                 entry.run = trial.measure()
@@ -273,7 +273,7 @@ class Contest:
 
     def _look_at_neighbours(self, assembly: Assembly) -> None:
         """Notes devices that slow each other down; of the same devices once."""
-        devices = frozenset(piece.device for piece in assembly.submodels)
+        devices = frozenset(submodel.device for submodel in assembly.submodels)
         if len(devices) < 2 or devices in self._seen_together:
             return
         self._seen_together.add(devices)
@@ -302,14 +302,14 @@ class Contest:
         """Scales costs so that the entry's submodels take what they took."""
         if entry.trial is None or entry.run is None:
             return
-        pieces = entry.trial.assembly.submodels
-        entry.scales = self._for_twins(self._profile.scales(pieces, entry.run))
+        submodels = entry.trial.assembly.submodels
+        entry.scales = self._for_twins(self._profile.scales(submodels, entry.run))
         without_overhead = self._table.problem(entry.scales, 0.0)
         expected = self._assignments.value_us(without_overhead, entry.replica_set)
-        if self._objective != "THROUGHPUT" and pieces:
-            entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
+        if self._objective != "THROUGHPUT" and submodels:
+            entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(submodels)
         self.scales |= entry.scales
-        if len(pieces) > 1:  # of one submodel it is the request's own, and noise
+        if len(submodels) > 1:  # of one submodel it is the request's own, and noise
             self._overhead = entry.overhead
         entry.predicted_us = self._assignments.value_us(
             self._table.problem(entry.scales, entry.overhead), entry.replica_set

@@ -1,9 +1,9 @@
-"""Devices that slow each other down: their parts in the plan, and after a pause by themselves.
+"""Devices that slow each other down: their submodels in the plan, and after a pause by themselves.
 
 An engine whose idle threads keep looking for work takes processors from the device that runs next;
 and where these are scarce its own threads have used up their share when its next turn comes. So a
 plan is run as requests run it, and with pauses wherever another device has its turn, each of them
-as long as threads of this process are still at work. What a part takes after a pause is what it
+as long as threads of this process are still at work. What a submodel takes after a pause is what it
 takes alone, with caches as in the plan; what threads did in the pause tells whose they are.
 """
 
@@ -38,7 +38,7 @@ MOST_S = 0.5
 """After so many seconds no further run begins: what is slow loses little to threads that spin."""
 
 SLOWED = 1.3
-"""Of parts that take so many times as long beside others it is told."""
+"""Of submodels that take so many times as long beside others it is told."""
 
 LEAST_S = 1e-4
 """What they lose must be more than this."""
@@ -56,19 +56,19 @@ SPUN_S = 1e-3
 """Threads that took so much of the processors in a pause did spin."""
 
 EXPLAINED = 0.5
-"""What spins must have taken this share of what parts lost, or that is not why."""
+"""What spins must have taken this share of what submodels lost, or that is not why."""
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """A device whose parts take longer beside another one's.
+    """A device whose submodels take longer beside another one's.
 
     Attributes:
         device: The device.
         neighbours: The other one, or several.
-        beside_s: Seconds of its parts in the plan.
-        alone_s: Seconds of the same parts after pauses.
-        parts: How many these are.
+        beside_s: Seconds of its submodels in the plan.
+        alone_s: Seconds of the same submodels after pauses.
+        submodels: How many these are.
         spinner: Whose idle threads took most of the processors, the device's or the neighbour's.
         spun_s: Processor seconds that they took in a pause, in the mean.
     """
@@ -77,19 +77,19 @@ class Slowdown:
     neighbours: tuple[str, ...]
     beside_s: float
     alone_s: float
-    parts: int
+    submodels: int
     spinner: str
     spun_s: float
 
     @property
     def lost_s(self) -> float:
-        """Seconds that its parts lose."""
+        """Seconds that its submodels lose."""
         return self.beside_s - self.alone_s
 
     @property
     def spins(self) -> bool:
         """Whether it is idle threads that these are lost to."""
-        return self.spun_s >= max(SPUN_S, EXPLAINED * self.lost_s / self.parts)
+        return self.spun_s >= max(SPUN_S, EXPLAINED * self.lost_s / self.submodels)
 
     def describe(self, core: CoreAPI) -> str:
         """A sentence for people: the slowdown, and which property to set against it."""
@@ -118,7 +118,7 @@ class Slowdown:
 def slowdowns(
     compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
 ) -> list[Slowdown]:
-    """Runs a plan of several devices both ways; whose parts take longer beside others.
+    """Runs a plan of several devices both ways; whose submodels take longer beside others.
 
     Takes some pauses and fourteen requests, of slow ones two.
 
@@ -128,16 +128,16 @@ def slowdowns(
         inputs: What it is run on.
 
     Raises:
-        PartFailedError: A device failed.
+        SubmodelFailedError: A device failed.
     """
-    if len({piece.device for piece in assembly.submodels}) < 2:
+    if len({submodel.device for submodel in assembly.submodels}) < 2:
         return []
     properties = compilation.devices.properties
     counting = properties.model_copy(update={"STRICT": True, "PERF_COUNT": True})
     failover = Failover(compilation, assembly, counting)
     paused = _Paused()
-    beside = _part_seconds(failover, assembly, inputs, properties.executor)
-    alone = _part_seconds(failover, assembly, inputs, paused)
+    beside = _submodel_seconds(failover, assembly, inputs, properties.executor)
+    alone = _submodel_seconds(failover, assembly, inputs, paused)
     if paused.gave_up:
         return []
     found: dict[tuple[str, tuple[str, ...]], list[tuple[float, float]]] = {}
@@ -148,37 +148,37 @@ def slowdowns(
         Slowdown(
             device,
             others,
-            sum(both for both, _ in parts),
-            sum(apart for _, apart in parts),
-            len(parts),
+            sum(both for both, _ in pairs),
+            sum(apart for _, apart in pairs),
+            len(pairs),
             *paused.spinner((*others, device)),
         )
-        for (device, others), parts in found.items()
+        for (device, others), pairs in found.items()
     ]
     return [one for one in told if _counts(one, in_order)]
 
 
 def _counts(found: Slowdown, in_order: bool) -> bool:
-    """Whether it is told; parts that run one after another disturb each other by spinning alone."""
+    """Whether it is told; those that run one after another disturb each other by spinning alone."""
     slowed = found.alone_s > 0 and found.beside_s >= SLOWED * found.alone_s
     return slowed and found.lost_s >= LEAST_S and (found.spins or not in_order)
 
 
 def _turns(assembly: Assembly, in_order: bool) -> list[tuple[str, tuple[str, ...], int]]:
     """For each submodel its device, that of the one before (or all others), and its number."""
-    used = list(dict.fromkeys(piece.device for piece in assembly.submodels))
+    used = list(dict.fromkeys(submodel.device for submodel in assembly.submodels))
     turns: list[tuple[str, tuple[str, ...], int]] = []
     last = ""
-    for piece in assembly.submodels:
-        device = piece.device
+    for submodel in assembly.submodels:
+        device = submodel.device
         others = tuple(name for name in used if name != device and (name == last or not in_order))
         if others:
-            turns.append((device, others, piece.number))
+            turns.append((device, others, submodel.number))
         last = device
     return turns
 
 
-def _part_seconds(
+def _submodel_seconds(
     failover: Failover, assembly: Assembly, inputs: Sequence[Tensor], executor: Executor
 ) -> dict[int, float]:
     """Median seconds of each submodel."""
@@ -190,7 +190,7 @@ def _part_seconds(
             request.run(inputs, None, lambda: False)
             is_late = clock.seconds() - start > MOST_S
             if request.times is not None and (is_late or number >= WARM):
-                taken.append(request.times.part_seconds())
+                taken.append(request.times.submodel_seconds())
             if is_late:
                 break
     finally:
@@ -204,7 +204,7 @@ class _Paused(Executor):
 
     Attributes:
         gave_up: Whether the process did not become quiet in a pause.
-        spun: Device to the processor seconds taken in each of the pauses behind its parts.
+        spun: Device to the processor seconds taken in each of the pauses behind its submodels.
         last: The device that ran last, in this run or the one before.
     """
 
@@ -224,7 +224,7 @@ class _Paused(Executor):
             run(index)
 
     def spinner(self, devices: Sequence[str]) -> tuple[str, float]:
-        """Behind whose parts threads took most of the processors, and how much, in the mean."""
+        """Behind whose submodels threads took most of the processors, and how much, in the mean."""
         spun = {device: statistics.fmean(self.spun.get(device, [0.0])) for device in devices}
         most = max(spun, key=spun.__getitem__)
         return most, spun[most]

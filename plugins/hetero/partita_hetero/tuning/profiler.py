@@ -15,8 +15,7 @@ from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.timing import Effort, median_of
-from partita_hetero.partition import submodels
-from partita_hetero.partition.submodels import Submodel
+from partita_hetero.partition.submodels import Submodel, cut_out, submodel_of
 from partita_hetero.tuning.sized_model import SizedModel
 from partita_hetero.tuning.trial_run import Counters, Run
 
@@ -76,7 +75,7 @@ class Profile:
     def learn(
         self,
         device: DeviceCosts,
-        pieces: Sequence[Submodel],
+        submodels: Sequence[Submodel],
         run: Run,
         counters: Mapping[int, Counters],
     ) -> None:
@@ -88,16 +87,16 @@ class Profile:
 
         Args:
             device: Whose costs.
-            pieces: The submodels of the run.
+            submodels: The submodels of the run.
             run: Their times.
             counters: What devices counted, by submodel and operation.
         """
         fresh: list[Cost] = []
-        for piece in pieces:
-            if piece.device != device.name:
+        for submodel in submodels:
+            if submodel.device != device.name:
                 continue
-            inside = self._table.inside(piece.ops)
-            counted = counters.get(piece.number)
+            inside = self._table.inside(submodel.ops)
+            counted = counters.get(submodel.number)
             if counted:
                 how, shares = "profiled", self._counted(device, inside, counted)
             else:
@@ -105,7 +104,7 @@ class Profile:
             total = sum(shares.values())
             if total <= 0:
                 continue
-            factor = computing(run.parts[piece.number], device.launch) / total
+            factor = computing(run.submodel_seconds[submodel.number], device.launch) / total
             for index, seconds in shares.items():
                 device.groups[index] = seconds * factor
                 fresh.append(
@@ -120,16 +119,16 @@ class Profile:
                 )
         self._database.add_costs(fresh)
 
-    def scales(self, pieces: Sequence[Submodel], run: Run) -> dict[tuple[int, str], float]:
+    def scales(self, submodels: Sequence[Submodel], run: Run) -> dict[tuple[int, str], float]:
         """Factors that make each submodel's groups add up to what the submodel took in a run."""
         factors: dict[tuple[int, str], float] = {}
-        for piece in pieces:
-            device = next(d for d in self._table.devices if d.name == piece.device)
+        for submodel in submodels:
+            device = next(d for d in self._table.devices if d.name == submodel.device)
             guesses = self._table.estimated(device)
-            inside = self._table.inside(piece.ops)
+            inside = self._table.inside(submodel.ops)
             expected = sum(device.groups.get(i, guesses.get(i, 0.0)) for i in inside)
             if expected > 0:
-                factor = computing(run.parts[piece.number], device.launch) / expected
+                factor = computing(run.submodel_seconds[submodel.number], device.launch) / expected
                 factors |= dict.fromkeys(((index, device.name) for index in inside), factor)
         return factors
 
@@ -146,10 +145,10 @@ class Profile:
         """
         shares = dict.fromkeys(inside, 0.0)
         for names, seconds in counters.items():
-            parts = self._table.parts(device, [self._op_of[n] for n in names if n in self._op_of])
-            for index, part in parts.items():
+            split = self._table.shares(device, [self._op_of[n] for n in names if n in self._op_of])
+            for index, share in split.items():
                 if index in shares:
-                    shares[index] += seconds * part
+                    shares[index] += seconds * share
         if sum(shares.values()) > 0:
             return shares
         guesses = self._table.estimated(device)
@@ -184,8 +183,8 @@ class Profile:
         devices = self._compilation.devices
         core = devices.core
         ops = self._table.groups[index].ops
-        piece = submodels.alone(self._sized.wiring, device.name, ops)
-        model = submodels.cut(self._sized.model, self._sized.wiring, piece)
+        submodel = submodel_of(self._sized.wiring, device.name, ops)
+        model = cut_out(self._sized.model, self._sized.wiring, submodel)
         for port in model.inputs:
             if not is_static(port.shape):
                 raise PartitaError(f"the shape of '{port.name}' is not known before the model runs")

@@ -55,7 +55,7 @@ class Replicas:
 
     Attributes:
         assignments: By replica, the device index of each task.
-        shares: By replica, the part of the requests.
+        shares: By replica, the share of the requests.
         value_us: Time between results, see :func:`interval_us`.
     """
 
@@ -125,13 +125,13 @@ def plan_of_one(
     Returns:
         The device index of each task, of these devices the first one's; None if there is no plan.
     """
-    part = problem_of_one(problem, group)
+    own = problem_of_one(problem, group)
     try:
-        plan = solve(part)
+        plan = solve(own)
     except PlanError as error:
         _log.info("no plan with %s alone of %s: %s", group[0], group, error)
         return None
-    return [problem.device_index(part.devices[number].name) for number in plan.assignment]
+    return [problem.device_index(own.devices[number].name) for number in plan.assignment]
 
 
 def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
@@ -140,7 +140,7 @@ def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
     These work for all replicas, so that for each a task costs there as many times as much.
     """
     left = [device.name for device in problem.devices if device.name not in group[1:]]
-    part = with_devices(problem, left)
+    rest = with_devices(problem, left)
     times = [1 if name == group[0] else len(group) for name in left]
 
     def costs(task: Task) -> tuple[Cost, ...]:
@@ -150,11 +150,11 @@ def problem_of_one(problem: Problem, group: Sequence[str]) -> Problem:
             for cost, factor in pairs
         )
 
-    devices = zip(part.devices, times, strict=True)
+    devices = zip(rest.devices, times, strict=True)
     return replace(
-        part,
+        rest,
         devices=tuple(replace(one, launch_us=one.launch_us * n) for one, n in devices),
-        tasks=tuple(replace(task, costs=costs(task)) for task in part.tasks),
+        tasks=tuple(replace(task, costs=costs(task)) for task in rest.tasks),
     )
 
 
@@ -167,7 +167,7 @@ def is_possible(problem: Problem, assignment: Sequence[int]) -> bool:
 
 
 def shares_of(problem: Problem, assignments: Sequence[Sequence[int]]) -> list[float]:
-    """The part of the requests that each replica should get: as many as it does in a time.
+    """The share of the requests that each replica should get: as many as it does in a time.
 
     Equal parts where that is nearly so, since measurements are not exact.
     """
@@ -188,7 +188,7 @@ def interval_us(
     Args:
         problem: What everything costs.
         assignments: By replica, the device index of each task.
-        shares: By replica, the part of the requests that it gets.
+        shares: By replica, the share of the requests that it gets.
     """
     loads = dict.fromkeys((device.name for device in problem.devices), 0.0)
     penalty = 0.0

@@ -36,13 +36,13 @@ class Run:
 
     Attributes:
         seconds: Median of the whole.
-        parts: Median seconds of each submodel, by number.
+        submodel_seconds: Median seconds of each submodel, by number.
         timeline: The last run.
         samples: How many runs.
     """
 
     seconds: float
-    parts: Mapping[int, float]
+    submodel_seconds: Mapping[int, float]
     timeline: Timeline
     samples: int
 
@@ -100,12 +100,14 @@ class Trial:
         """Runs several times as an application would, then noting each submodel's time."""
         times = repeat(self.run, effort)
         whole = statistics.median(times)
-        parts: dict[int, list[float]] = {piece.number: [] for piece in self.assembly.submodels}
+        by_submodel: dict[int, list[float]] = {
+            submodel.number: [] for submodel in self.assembly.submodels
+        }
 
         def watch() -> float:
             seconds = self._run_timed()
-            for number, taken in self._timed.part_seconds().items():
-                parts[number].append(taken)
+            for number, taken in self._timed.submodel_seconds().items():
+                by_submodel[number].append(taken)
             return seconds
 
         watched = repeat(watch, WATCHED)
@@ -114,7 +116,7 @@ class Trial:
             whole,
             {
                 number: statistics.median(taken[-len(watched) :]) / slowed
-                for number, taken in parts.items()
+                for number, taken in by_submodel.items()
             },
             self._timed.timeline(),
             len(times),

@@ -48,14 +48,14 @@ def contest_of(keys, refusals=None):
 
 def learn(contest, places, parts, whole):
     """As if a placement had run, of so many seconds by submodel and as a whole."""
-    pieces, number = [], 0
+    submodels, number = [], 0
     for op, place in enumerate(places):
         if op and places[op - 1] == place:
-            pieces[-1].ops += (op,)
+            submodels[-1].ops += (op,)
         else:
             number += 1
-            pieces.append(SimpleNamespace(number=number, device=place, ops=(op,)))
-    trial = SimpleNamespace(assembly=SimpleNamespace(submodels=pieces))
+            submodels.append(SimpleNamespace(number=number, device=place, ops=(op,)))
+    trial = SimpleNamespace(assembly=SimpleNamespace(submodels=submodels))
     entry = Entry("tried", ReplicaSet.single(SimpleNamespace(device=list(places))), trial)
     entry.run = Run(whole, dict(enumerate(parts, 1)), Timeline(()), 3)
     contest.correct_entry(entry)

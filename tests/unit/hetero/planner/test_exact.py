@@ -16,7 +16,7 @@ from partita_hetero.planner.bounds.intervals import best_stretches
 from partita_hetero.planner.bounds.minimum_cut import minimum_cut, two_devices
 from partita_hetero.planner.search.ideals import best_contiguous
 from partita_hetero.planner.search.milp import solve_milp
-from partita_hetero.planner.simulation.simulate import objective_value, one_submodel_each, simulate
+from partita_hetero.planner.simulation.simulate import objective_value, one_subgraph_each, simulate
 
 
 def value_of(problem, arrays, place, objective):
@@ -45,7 +45,7 @@ def test_ideals_give_the_best_contiguous_split(problem):
     assert complete
     assert value == pytest.approx(best_of_all(problem, "THROUGHPUT", contiguous=True))
     assert value == pytest.approx(value_of(problem, arrays, place, "THROUGHPUT"))
-    assert one_submodel_each(problem, arrays.tasks(place)) is not None
+    assert one_subgraph_each(problem, arrays.tasks(place)) is not None
 
 
 @examples(60)
@@ -64,7 +64,7 @@ def test_stretches_are_contiguous_and_keep_the_limits(problem, busiest):
     blocks, alike = contract(arrays), kinds(arrays)
     for order in blocks.orders():
         place = best_stretches(arrays, blocks, order, alike, busiest)
-        assert one_submodel_each(problem, arrays.tasks(place)) is not None
+        assert one_subgraph_each(problem, arrays.tasks(place)) is not None
         used = np.bincount(place, arrays.unit_weight, len(arrays.limit))
         assert (used <= arrays.limit).all()
 

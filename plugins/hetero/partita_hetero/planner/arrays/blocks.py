@@ -1,4 +1,4 @@
-"""Blocks: what must stay together if each device gets one piece that runs without a break.
+"""Blocks: what must stay together if each device gets one subgraph that runs without a break.
 
 Units that wait for each other in a circle form a block; between blocks there is no circle.
 """

@@ -15,7 +15,7 @@ class Kind:
 
     Attributes:
         devices: Their indices.
-        reusable: Whether pieces on them may be any in number, since they run tasks by themselves.
+        reusable: Whether they take any number of subgraphs, since they run tasks by themselves.
     """
 
     devices: tuple[int, ...]

@@ -59,17 +59,17 @@ def _latency(arrays: Arrays, device: Array, owner: Array) -> float:
     waiting = [(0.0, 0, 0)]
     waiting.pop()
     todo = 0
-    for part in range(count):
-        if start[part] < start[part + 1]:
+    for subgraph in range(count):
+        if start[subgraph] < start[subgraph + 1]:
             todo += 1
-            if missing[part] == 0:
-                waiting.append((0.0, ops[start[part]], part))
+            if missing[subgraph] == 0:
+                waiting.append((0.0, ops[start[subgraph]], subgraph))
     heapq.heapify(waiting)
     latest = 0.0
     while len(waiting) > 0:
-        now, _, part = heapq.heappop(waiting)
+        now, _, subgraph = heapq.heappop(waiting)
         todo -= 1
-        place = device[ops[start[part]]]
+        place = device[ops[start[subgraph]]]
         slot = 0
         if arrays.slots[place] > 0:
             for i in range(arrays.slots[place]):
@@ -77,16 +77,16 @@ def _latency(arrays: Arrays, device: Array, owner: Array) -> float:
                     slot = i
             now = max(now, free[place, slot])
         now += arrays.launch[place]
-        for i in range(start[part], start[part + 1]):
+        for i in range(start[subgraph], start[subgraph + 1]):
             now += arrays.task_cost[ops[i], place] + _moves(
                 arrays, device, owner, held, ops[i], place
             )
         free[place, slot] = now
         latest = max(latest, now)
-        for i in range(start[part], start[part + 1]):
+        for i in range(start[subgraph], start[subgraph + 1]):
             for j in range(arrays.succ_start[ops[i]], arrays.succ_start[ops[i] + 1]):
                 follower = owner[arrays.succ[j]]
-                if follower != part:
+                if follower != subgraph:
                     missing[follower] -= 1
                     ready[follower] = max(ready[follower], now)
                     if missing[follower] == 0:
@@ -176,29 +176,29 @@ def _first_equals(arrays: Arrays, device: Array, owner: Array) -> Array:
     before = np.zeros(count, np.int64)
     after = np.zeros(count, np.int64)
     seen = np.zeros(count, np.int64)
-    for part in range(count):
-        for i in range(start[part], start[part + 1]):
+    for subgraph in range(count):
+        for i in range(start[subgraph], start[subgraph + 1]):
             for j in range(arrays.pred_start[ops[i]], arrays.pred_start[ops[i] + 1]):
                 source = owner[arrays.pred[j]]
-                if source != part and seen[source] != part + 1:
-                    seen[source] = part + 1
-                    before[part] += _mixed(source)
-                    after[source] += _mixed(part)
+                if source != subgraph and seen[source] != subgraph + 1:
+                    seen[source] = subgraph + 1
+                    before[subgraph] += _mixed(source)
+                    after[source] += _mixed(subgraph)
     key = np.empty(count, np.int64)
     first_equal = np.empty(count, np.int64)
     room = 2
     while room < 2 * count:
         room *= 2
     first = np.zeros(room, np.int64)  # one more than the first of a key, at its place or behind
-    for part in range(count):
-        key[part] = before[part] * 3 + after[part] + _mixed(-2 - device[part])
-        place = key[part] & (room - 1)
-        while first[place] > 0 and key[first[place] - 1] != key[part]:
+    for subgraph in range(count):
+        key[subgraph] = before[subgraph] * 3 + after[subgraph] + _mixed(-2 - device[subgraph])
+        place = key[subgraph] & (room - 1)
+        while first[place] > 0 and key[first[place] - 1] != key[subgraph]:
             place = (place + 1) % room
         if first[place] == 0:
-            first[place] = part + 1
-        alone = before[part] == 0 and after[part] == 0
-        first_equal[part] = part if alone else first[place] - 1
+            first[place] = subgraph + 1
+        alone = before[subgraph] == 0 and after[subgraph] == 0
+        first_equal[subgraph] = subgraph if alone else first[place] - 1
     return first_equal
 
 
@@ -224,8 +224,8 @@ def _members(owner: Array, count: int) -> tuple[Array, Array]:
     start = np.zeros(count + 1, np.int64)
     for op in range(len(owner)):
         start[owner[op] + 1] += 1
-    for part in range(count):
-        start[part + 1] += start[part]
+    for subgraph in range(count):
+        start[subgraph + 1] += start[subgraph]
     following = start[:-1].copy()
     ops = np.empty(len(owner), np.int64)
     for op in range(len(owner)):

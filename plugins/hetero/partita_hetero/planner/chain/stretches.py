@@ -23,7 +23,7 @@ MOST_ORDERS = 720
 def stretches(chain: Chain, objective: ChainObjective) -> Iterator[list[int]]:
     """The best such placement for each order of devices that has one.
 
-    Best but for two things, which the search of all placements heeds: a task with parts on other
+    Best but for two things, which the search of all placements heeds: a task with work on other
     devices takes what needs them least, and what a device spends on handing over counts for the
     device that it hands over to.
 

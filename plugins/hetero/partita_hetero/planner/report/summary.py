@@ -11,7 +11,7 @@ from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason
 from partita_hetero.planner.simulation.feasible import broken_rules
 from partita_hetero.planner.simulation.plan import Plan
-from partita_hetero.planner.simulation.simulate import objective_value, simulate, submodels
+from partita_hetero.planner.simulation.simulate import objective_value, simulate, subgraphs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PlannedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedPart:
+class PlannedSubmodel:
     """One submodel.
 
     Attributes:
@@ -138,7 +138,7 @@ class PlanSummary:
     bytes_moved: int
     transfers: int
     devices: Sequence[DeviceUse]
-    parts: Sequence[PlannedPart]
+    parts: Sequence[PlannedSubmodel]
     rivals: Sequence[Rival]
     tasks: Sequence[PlannedTask]
     measured_us: float | None = None
@@ -199,7 +199,7 @@ def summarize(
         timeline.bytes_moved(),
         sum(span.kind == "transfer" for span in timeline.spans),
         uses,
-        _parts(problem, plan),
+        _submodels(problem, plan),
         rivals(problem, plan),
         [
             _task(problem, task.name, places, why)
@@ -271,17 +271,17 @@ def rivals(problem: Problem, plan: Plan) -> list[Rival]:
     return found
 
 
-def _parts(problem: Problem, plan: Plan) -> list[PlannedPart]:
-    every = (submodels(problem, assignment, plan.objective) for assignment in plan.assignments)
-    parts = [part for one in every for part in one]
+def _submodels(problem: Problem, plan: Plan) -> list[PlannedSubmodel]:
+    every = (subgraphs_of(problem, assignment, plan.objective) for assignment in plan.assignments)
+    subgraphs = [subgraph for one in every for subgraph in one]
     return [
-        PlannedPart(
+        PlannedSubmodel(
             number,
-            problem.devices[part.device].name,
-            sum(len(problem.tasks[task].ops) or 1 for task in part.ops),
-            problem.tasks[part.ops[0]].name,
-            problem.tasks[part.ops[-1]].name,
-            sum(problem.tasks[task].costs[part.device].us or 0.0 for task in part.ops),
+            problem.devices[subgraph.device].name,
+            sum(len(problem.tasks[task].ops) or 1 for task in subgraph.ops),
+            problem.tasks[subgraph.ops[0]].name,
+            problem.tasks[subgraph.ops[-1]].name,
+            sum(problem.tasks[task].costs[subgraph.device].us or 0.0 for task in subgraph.ops),
         )
-        for number, part in enumerate(parts, 1)
+        for number, subgraph in enumerate(subgraphs, 1)
     ]

@@ -87,7 +87,7 @@ def anneal_parallel(
         arrays: The problem.
         place: Device of each unit.
         early: How submodels are cut, see :func:`parallel_us`.
-        contiguous: Whether each device gets one piece, as it does in ``place``.
+        contiguous: Whether each device gets one contiguous subgraph, as it does in ``place``.
         seconds: How long to search, apart from compiling; may be infinite.
         seed: Of the random moves.
     """

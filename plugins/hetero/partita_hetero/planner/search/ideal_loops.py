@@ -1,4 +1,4 @@
-"""The inner loops of the dynamic programme over ideals: all pieces that fit a device.
+"""The inner loops of the dynamic programme over ideals: all contiguous subgraphs that fit a device.
 
 Blocks, values and positions are arrays of records, and what is done for each of them is compiled
 into the loop. Compiled functions count the users of every array that they hand over or take out of
@@ -41,8 +41,8 @@ _POSITION = np.dtype(
 )
 """A position in the order in which blocks are decided: the block that is decided there; `TAKE`,
 `LEAVE` or `BOTH_TRIED`; how many blocks could be decided when it was reached. Then totals of the
-piece so far: its load if all that is undecided stays outside; what of that is sure whatever becomes
-of them; bytes that it keeps; what the blocks outside need."""
+subgraph so far: its load if all that is undecided stays outside; what of that is sure whatever
+becomes of them; bytes that it keeps; what the blocks outside need."""
 
 TAKE, LEAVE, BOTH_TRIED = range(3)
 
@@ -147,7 +147,7 @@ def expand(
         copy_row(key, source.words[row])
         positions[0].load = positions[0].sure = extension.launch
         _begin(tables, positions, key)
-        if not _add_pieces(tables, extension, positions, key, source.value[row], row, target):
+        if not _add_subgraphs(tables, extension, positions, key, source.value[row], row, target):
             return row
     return last
 
@@ -179,7 +179,7 @@ def _begin(tables: BlockTables, positions: Array, key: Array) -> None:
 
 
 @loop_part
-def _add_pieces(
+def _add_subgraphs(
     tables: BlockTables,
     extension: Extension,
     positions: Array,
@@ -188,7 +188,7 @@ def _add_pieces(
     row: int,
     target: Layer,
 ) -> bool:
-    """Tries all pieces behind one ideal, depth first; false if the layer has no room left."""
+    """Tries all subgraphs behind one ideal, depth first; false if the layer has no room left."""
     blocks, values, links = tables
     words, best, back, count, table = target
     slots, limit, _, layer, kind, below, room = extension

@@ -139,7 +139,7 @@ def _places(
     while states[state] != states[0]:
         state, row, which = (int(item) for item in layers[states[state]].back[row])
         before = _bits(layers[states[state]].words[row], blocks.count)
-        before &= states[state] != states[0]  # what goes first of all goes with the first piece
+        before &= states[state] != states[0]  # what goes first of all goes with the first subgraph
         place[inside & ~before] = alike[which].devices[used[which]]
         used[which] += 1
         inside = before

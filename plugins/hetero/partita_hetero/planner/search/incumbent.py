@@ -55,7 +55,7 @@ class Search:
 
     Attributes:
         objective: What is minimized.
-        contiguous: Whether each device gets one piece.
+        contiguous: Whether each device gets one contiguous subgraph.
         best: The best plan so far.
         bound: The best lower bound so far.
         proof: What gave it.

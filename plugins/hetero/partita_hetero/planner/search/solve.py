@@ -46,8 +46,8 @@ def solve(
         time_limit_s: How long methods may search in all; a plan comes in any case, and says
             whether it was cut. Infinite: until each method is through, so that the plan depends
             on the problem alone, not on how fast or busy the machine is.
-        contiguous: Each device gets one piece that can run without a break; devices that run tasks
-            by themselves are free of that.
+        contiguous: Each device gets one subgraph that can run without a break; devices that run
+            tasks by themselves are free of that.
 
     Raises:
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.

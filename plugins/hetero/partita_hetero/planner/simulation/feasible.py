@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.planner.problem.problem import Problem
-from partita_hetero.planner.simulation.simulate import one_submodel_each
+from partita_hetero.planner.simulation.simulate import one_subgraph_each
 from partita_hetero.planner.simulation.timeline import Timeline
 
 
@@ -101,4 +101,4 @@ def _contradiction(
 
 def is_contiguous(problem: Problem, assignment: Sequence[int]) -> bool:
     """Whether each device's tasks can run without a break, those that run them singly excepted."""
-    return one_submodel_each(problem, assignment) is not None
+    return one_subgraph_each(problem, assignment) is not None

@@ -29,7 +29,7 @@ class Plan:
         proof: What gave the bound.
         tried: Method to the value that it reached.
         replicas: The assignment of each further replica, if requests are spread over some.
-        shares: The part of the requests of each replica, the first one's first.
+        shares: The share of the requests of each replica, the first one's first.
         cut: Whether a method was left out or ended before it was through, for want of time or room,
             so that there may be a better plan; never if this one is proven to be optimal.
     """

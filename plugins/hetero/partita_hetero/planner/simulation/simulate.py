@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from partita.errors import PlanError
-from partita_hetero.partition.partitioner import Part, partition
+from partita_hetero.partition.partitioner import Subgraph, partition
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Value
 from partita_hetero.planner.simulation.plan import Objective
@@ -74,28 +74,30 @@ def penalty_us(problem: Problem, assignment: Assignment) -> float:
     )
 
 
-def submodels(problem: Problem, assignment: Assignment, objective: Objective) -> list[Part[int]]:
-    """The submodels that HETERO would cut, in an order in which they can run."""
+def subgraphs_of(
+    problem: Problem, assignment: Assignment, objective: Objective
+) -> list[Subgraph[int]]:
+    """The subgraphs that HETERO would make submodels of, in an order in which they can run."""
     if objective == "PARALLEL" and not problem.early_handover:
-        whole = one_submodel_each(problem, assignment)
+        whole = one_subgraph_each(problem, assignment)
         if whole is not None:
             return whole
-    parts: list[Part[int]] = partition(
+    subgraphs: list[Subgraph[int]] = partition(
         problem.preds, problem.succs, list(assignment), merge_islands=objective != "PARALLEL"
     )
     return [
-        piece
-        for part in parts
-        for piece in (
-            [Part(part.device, (op,)) for op in part.ops]
-            if problem.devices[part.device].per_task
-            else [part]
+        own
+        for subgraph in subgraphs
+        for own in (
+            [Subgraph(subgraph.device, (op,)) for op in subgraph.ops]
+            if problem.devices[subgraph.device].per_task
+            else [subgraph]
         )
     ]
 
 
-def one_submodel_each(problem: Problem, assignment: Assignment) -> list[Part[int]] | None:
-    """One submodel for each device, or for each task on devices that run tasks by themselves.
+def one_subgraph_each(problem: Problem, assignment: Assignment) -> list[Subgraph[int]] | None:
+    """One subgraph for each device, or for each task on devices that run tasks by themselves.
 
     Returns:
         Them in an order in which they can run; None if there is no such order.
@@ -117,7 +119,7 @@ def one_submodel_each(problem: Problem, assignment: Assignment) -> list[Part[int
         order = list(sorter.static_order())
     except CycleError:
         return None
-    return [Part(assignment[members[index][0]], tuple(members[index])) for index in order]
+    return [Subgraph(assignment[members[index][0]], tuple(members[index])) for index in order]
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ class _Run:
     def __init__(self, problem: Problem, assignment: Assignment, objective: Objective) -> None:
         self.problem = problem
         self.assignment = assignment
-        self.parts = submodels(problem, assignment, objective)
+        self.subgraphs = subgraphs_of(problem, assignment, objective)
         self.spans: list[Span] = []
         self.held: dict[tuple[str, int], _Held] = {}
         self.reads: list[list[Value]] = [[] for _ in problem.tasks]
@@ -150,8 +152,8 @@ class _Run:
             self._run_parallel()
         else:
             now = 0.0
-            for part in self.parts:
-                now = self._run_part(part, now)
+            for subgraph in self.subgraphs:
+                now = self._run_subgraph(subgraph, now)
 
     def timeline(self, name: str) -> Timeline:
         devices = tuple(device.name for device in self.problem.devices)
@@ -159,62 +161,64 @@ class _Run:
 
     def _run_parallel(self) -> None:
         """Each submodel once what it reads is there; a device takes the one that waits longest."""
-        owner = {op: index for index, part in enumerate(self.parts) for op in part.ops}
+        owner = {op: index for index, subgraph in enumerate(self.subgraphs) for op in subgraph.ops}
         waits = [
-            {owner[pred] for op in part.ops for pred in self.problem.preds[op]} - {index}
-            for index, part in enumerate(self.parts)
+            {owner[pred] for op in subgraph.ops for pred in self.problem.preds[op]} - {index}
+            for index, subgraph in enumerate(self.subgraphs)
         ]
-        followers: list[list[int]] = [[] for _ in self.parts]
+        followers: list[list[int]] = [[] for _ in self.subgraphs]
         for index, others in enumerate(waits):
             for other in others:
                 followers[other].append(index)
         missing = [len(others) for others in waits]
-        ready = [0.0] * len(self.parts)
+        ready = [0.0] * len(self.subgraphs)
         free = [[0.0] * (device.slots or 0) for device in self.problem.devices]
         waiting = [
-            (0.0, part.ops[0], index) for index, part in enumerate(self.parts) if not missing[index]
+            (0.0, subgraph.ops[0], index)
+            for index, subgraph in enumerate(self.subgraphs)
+            if not missing[index]
         ]
         heapq.heapify(waiting)
         while waiting:
             now, _, index = heapq.heappop(waiting)
-            slots = free[self.parts[index].device]
-            end = self._run_part(self.parts[index], max(now, slots[0]) if slots else now)
+            slots = free[self.subgraphs[index].device]
+            end = self._run_subgraph(self.subgraphs[index], max(now, slots[0]) if slots else now)
             if slots:
                 heapq.heapreplace(slots, end)
             for follower in followers[index]:
                 missing[follower] -= 1
                 ready[follower] = max(ready[follower], end)
                 if not missing[follower]:
-                    entry = (ready[follower], self.parts[follower].ops[0], follower)
+                    entry = (ready[follower], self.subgraphs[follower].ops[0], follower)
                     heapq.heappush(waiting, entry)
 
-    def _run_part(self, part: Part[int], now: float) -> float:
+    def _run_subgraph(self, subgraph: Subgraph[int], now: float) -> float:
         """Notes one submodel that starts now; returns when it ends."""
-        device = self.problem.devices[part.device]
-        inside = set(part.ops)
-        for op in part.ops:
+        device = self.problem.devices[subgraph.device]
+        inside = set(subgraph.ops)
+        for op in subgraph.ops:
             for value in self.reads[op]:
                 if value.producer not in inside:
-                    now = self._move_in(value, part.device, now)
+                    now = self._move_in(value, subgraph.device, now)
         if device.launch_us:
-            first = self.problem.tasks[part.ops[0]].name
-            now = self._span(part.device, f"launch '{first}'", now, device.launch_us, "launch")
-        for op in part.ops:
+            first = self.problem.tasks[subgraph.ops[0]].name
+            now = self._span(subgraph.device, f"launch '{first}'", now, device.launch_us, "launch")
+        for op in subgraph.ops:
             task = self.problem.tasks[op]
-            cost = task.costs[part.device].us
+            cost = task.costs[subgraph.device].us
             if cost is None:
                 raise PlanError(f"Device '{device.name}' refuses task '{task.name}'.")
             start = now
-            now = self._span(part.device, task.name, now, cost, "compute")
+            now = self._span(subgraph.device, task.name, now, cost, "compute")
             for value in self.reads[op]:
-                self._use(value, part.device, start, now)
+                self._use(value, subgraph.device, start, now)
             for value in self.writes[op]:
-                self._use(value, part.device, start, now)
-        for op in part.ops:
+                self._use(value, subgraph.device, start, now)
+        for op in subgraph.ops:
             for value in self.writes[op]:
-                if self._leaves_by_host(value, part.device):
-                    link = self.problem.need_link(part.device, HOST)
-                    now = self._transfer(value, part.device, now, link.time_us(value))
+                if self._leaves_by_host(value, subgraph.device):
+                    link = self.problem.need_link(subgraph.device, HOST)
+                    now = self._transfer(value, subgraph.device, now, link.time_us(value))
         return now
 
     def _move_in(self, value: Value, device: int, now: float) -> float:

@@ -110,7 +110,7 @@ class OperationErrors:
         )
 
     def bench(self, device: str) -> Bench:
-        """What runs pieces of the model on a device, with what the reference made of samples."""
+        """What runs operations on a device, with what the reference made of samples."""
         if device not in self._benches:
             bench = Bench(
                 _Compiler(self._devices.core),

@@ -90,8 +90,8 @@ class DecoderDevice:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Operations of a layer that have one device.
+class LayerUnit:
+    """Operations of a layer that go to a device together.
 
     Attributes:
         ops: Their indices.
@@ -116,12 +116,12 @@ class DecoderLayer:
 
     Attributes:
         layer: Its operations.
-        parts: Those that stay together; the first is where the layer's input goes.
-        places: By option: device of each part.
+        units: Those that stay together; the first is where the layer's input goes.
+        places: By option: device of each unit.
     """
 
     layer: LayerOps
-    parts: tuple[Part, ...]
+    units: tuple[LayerUnit, ...]
     places: tuple[tuple[int, ...], ...]
 
 
@@ -246,11 +246,11 @@ class ChainBuilder:
             device = pins[op].device if op in pins else ""
             groups.setdefault((op in layer.experts, device), []).append(op)
         ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
-        parts = tuple(self._part(layer, ops, device) for (_, device), ops in ordered)
-        places = tuple(itertools.product(*(part.devices for part in parts)))
-        return DecoderLayer(layer, parts, places)
+        units = tuple(self._unit(layer, ops, device) for (_, device), ops in ordered)
+        places = tuple(itertools.product(*(unit.devices for unit in units)))
+        return DecoderLayer(layer, units, places)
 
-    def _part(self, layer: LayerOps, ops: Sequence[int], device: str) -> Part:
+    def _unit(self, layer: LayerOps, ops: Sequence[int], device: str) -> LayerUnit:
         refused = {one.name: self._refusal(ops, one.name) for one in self._devices}
         taking = [index for index, one in enumerate(self._devices) if refused[one.name] is None]
         pinned = ""
@@ -272,7 +272,7 @@ class ChainBuilder:
             name for name in layer.caches if any(name in self._wiring.reads[op] for op in mine_of)
         ]
         weights = self._work.stored_bytes(ops)
-        return Part(
+        return LayerUnit(
             tuple(ops),
             tuple(others or taking),
             pinned,
@@ -303,8 +303,8 @@ class ChainBuilder:
         for boundary in range(boundaries):
             sizes = self._crossing(layers, boundary, phase)
             for source, target in itertools.permutations(range(count), 2):
-                parts = self._move(source, target, sizes)
-                leaving[boundary, source, target], arriving[boundary, source, target] = parts
+                halves = self._move(source, target, sizes)
+                leaving[boundary, source, target], arriving[boundary, source, target] = halves
         return Chain(
             tuple(device.name for device in devices),
             tuple(device.limit for device in devices),
@@ -321,14 +321,14 @@ class ChainBuilder:
         shape = (len(layer.places), len(self._devices))
         us, nbytes = np.zeros(shape), np.zeros(shape, np.int64)
         tokens, past = self._request.tokens(phase)
-        works = [self._work.work(part.ops, tokens, past) for part in layer.parts]
-        trips = [self._around(part.ops, layer.layer.ops, tokens) for part in layer.parts]
+        works = [self._work.work(unit.ops, tokens, past) for unit in layer.units]
+        trips = [self._around(unit.ops, layer.layer.ops, tokens) for unit in layer.units]
         for row, places in enumerate(layer.places):
-            for part, work, (read, written), device in zip(
-                layer.parts, works, trips, places, strict=True
+            for unit, work, (read, written), device in zip(
+                layer.units, works, trips, places, strict=True
             ):
                 us[row, device] += 1e6 * self._devices[device].speed.seconds(work)
-                nbytes[row, device] += max(1, part.nbytes)
+                nbytes[row, device] += max(1, unit.nbytes)
                 if device != places[0]:
                     for source, target, sizes in (
                         (places[0], device, read),
@@ -344,10 +344,10 @@ class ChainBuilder:
         tokens = self._request.chunk
         return self._work.shared_bytes + max(
             (
-                self._work.workspace_bytes(part.ops, tokens)
+                self._work.workspace_bytes(unit.ops, tokens)
                 for layer in layers
-                for part in layer.parts
-                if device in part.devices
+                for unit in layer.units
+                if device in unit.devices
             ),
             default=0,
         )
@@ -393,7 +393,7 @@ class ChainBuilder:
     def _around(
         self, ops: Sequence[int], whole: Sequence[int], tokens: int
     ) -> tuple[list[int], list[int]]:
-        """Bytes of what a part of a layer reads from the rest, and of what it makes for it."""
+        """Bytes of what a unit of a layer reads from the rest, and of what it makes for it."""
         mine, rest = set(ops), set(whole) - set(ops)
         everyone = set(range(len(self._wiring.nodes)))
         read = self._read_outside(rest, everyone - mine, tokens)

@@ -78,7 +78,7 @@ class DecoderReport:
         )
 
     def _homes_of(self, choice: Sequence[int]) -> list[tuple[int, ...]]:
-        """By layer, where its parts are."""
+        """By layer, where its units are."""
         return [layer.places[row] for layer, row in zip(self._decoder.layers, choice, strict=True)]
 
     def _name(self, places: Sequence[int]) -> str:
@@ -110,8 +110,8 @@ class DecoderReport:
         elsewhere = {
             op: DeviceAlternative(told.decode_us, told.alternative, told.extra_us, told.change)
             for layer, told in zip(self._decoder.layers, layers, strict=True)
-            for part in layer.parts
-            for op in part.ops
+            for unit in layer.units
+            for op in unit.ops
         }
         first, *others = (self._device_of(choice, layers) for choice in self._choices)
         replicas = [Replica(*pair) for pair in zip(others, self._shares[1:], strict=True)]
@@ -124,9 +124,9 @@ class DecoderReport:
         device_of: dict[int, tuple[str, Reason]] = {}
         homes = self._homes_of(choice)
         for layer, places, told in zip(self._decoder.layers, homes, layers, strict=True):
-            for part, place in zip(layer.parts, places, strict=True):
-                pinned = Reason(ReasonCode.PINNED, part.pinned) if part.pinned else told.reason
-                for op in part.ops:
+            for unit, place in zip(layer.units, places, strict=True):
+                pinned = Reason(ReasonCode.PINNED, unit.pinned) if unit.pinned else told.reason
+                for op in unit.ops:
                     device_of[op] = (self._decoder.devices[place].name, pinned)
         return dict(sorted(device_of.items()))
 
@@ -151,14 +151,14 @@ class DecoderReport:
         row = self._found.choice[index]
         names = [self._decoder.devices[place].name for place in places]
         experts = names[-1] if layer.layer.experts and places[-1] != places[0] else ""
-        weights = sum(part.weight_bytes for part in layer.parts)
+        weights = sum(unit.weight_bytes for unit in layer.units)
         reason, other, extra, change = self._why(index)
         return LayerPlace(
             layer.layer.name,
             EITHER.join(self._twins) or names[0],
             experts,
             weights,
-            sum(part.nbytes for part in layer.parts) - weights,
+            sum(unit.nbytes for unit in layer.units) - weights,
             float(self._decoder.chains["decode"].tasks[index].us[row].sum()),
             float(self._decoder.chains["prefill"].tasks[index].us[row].sum()),
             reason,
@@ -172,7 +172,7 @@ class DecoderReport:
         if self._twins:
             return replicated(self._twins), "", None, FREE
         layer, row = self._decoder.layers[index], self._found.choice[index]
-        pins = [part.pinned for part in layer.parts if part.pinned]
+        pins = [unit.pinned for unit in layer.units if unit.pinned]
         home = self._homes[index][0]
         others = [
             other
@@ -182,7 +182,7 @@ class DecoderReport:
         if not others:
             if pins:
                 return Reason(ReasonCode.PINNED, pins[0]), "", None, "dropping its pin"
-            refused = layer.parts[0].refused
+            refused = layer.units[0].refused
             told = "; ".join(f"not {name}: {why}" for name, why in refused.items())
             text = told or "there is no other device"
             return Reason(ReasonCode.FALLBACK, text), "", None, "another device taking it"
@@ -200,7 +200,7 @@ class DecoderReport:
         return reason, there, move.extra_us, f"other speeds of {there}"
 
     def _changed(self, index: int, option: int) -> str:
-        """The device that a part of a layer would go to by another option."""
+        """The device that a unit of a layer would go to by another option."""
         places = self._decoder.layers[index].places[option]
         pairs = zip(places, self._homes[index], strict=True)
         return next(self._decoder.devices[place].name for place, now in pairs if place != now)
@@ -223,10 +223,10 @@ class DecoderReport:
         )
         homes = self._homes_of(choice)
         for layer, places in zip(self._decoder.layers, homes, strict=True):
-            for part, place in zip(layer.parts, places, strict=True):
+            for unit, place in zip(layer.units, places, strict=True):
                 if place == device:
-                    weights += part.weight_bytes
-                    total += part.nbytes
+                    weights += unit.weight_bytes
+                    total += unit.nbytes
         busy: dict[Phase, float] = {}
         for phase in PHASES:
             load = use_of(self._decoder.chains[phase], choice).load_us
@@ -255,10 +255,10 @@ class DecoderReport:
         choice = whole_on(self._decoder, device)
         if choice is None:
             layer = next(
-                one for one in self._decoder.layers if (device,) * len(one.parts) not in one.places
+                one for one in self._decoder.layers if (device,) * len(one.units) not in one.places
             )
-            pins = [part.pinned for part in layer.parts if part.pinned]
-            refused = [part.refused.get(name.removeprefix("only ")) for part in layer.parts]
+            pins = [unit.pinned for unit in layer.units if unit.pinned]
+            refused = [unit.refused.get(name.removeprefix("only ")) for unit in layer.units]
             why = next((str(one) for one in refused if one), pins[0] if pins else "refused")
             return OtherPlacement(name, None, None, f"{layer.layer.name}: {why}")
         lacking = excess(self._whole, use_of(self._whole, choice))

@@ -15,7 +15,7 @@ class DecoderReplicas:
 
     Attributes:
         choices: By replica, the option of each layer.
-        shares: By replica, the part of the requests.
+        shares: By replica, the share of the requests.
         value_us: Time between results of requests, all replicas working.
     """
 
@@ -33,7 +33,7 @@ def whole_on(decoder: DecoderChain, device: int) -> tuple[int, ...] | None:
     """
     choice = []
     for layer in decoder.layers:
-        places = (device,) * len(layer.parts)
+        places = (device,) * len(layer.units)
         if places not in layer.places:
             return None
         choice.append(layer.places.index(places))

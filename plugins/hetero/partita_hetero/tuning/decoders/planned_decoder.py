@@ -61,7 +61,7 @@ class DeviceShare:
         cache_bytes: Caches at the whole context.
         workspace_bytes: What running its layers needs beside.
         limit_bytes: What it may hold, or ``None``.
-        decode_share: Part of a token's time that it is busy.
+        decode_share: Share of a token's time that it is busy.
         prefill_share: The same for a prompt.
         bandwidth: Bytes that it reads a second, by the probe of the fastest format.
     """
@@ -221,9 +221,11 @@ class PlannedDecoder:
         every = [self.device_of, *(one.preferred for one in self.replicas)]
         homes = [[device for device, _ in one.values()] for one in every]
         counts = {name: ops.count(name) for ops in homes for name in dict.fromkeys(ops)}
-        pieces = sum(1 + sum(one != two for one, two in itertools.pairwise(ops)) for ops in homes)
+        submodels = sum(
+            1 + sum(one != two for one, two in itertools.pairwise(ops)) for ops in homes
+        )
         name = f"replicas on {', '.join(plan.replicas)}" if plan.replicas else "plan"
-        candidates = [Candidate(name, counts, pieces, plan.request_us, None, None)]
+        candidates = [Candidate(name, counts, submodels, plan.request_us, None, None)]
         rates = DecoderRates(plan.prefill, plan.decode, plan.decode_at_start, plan.request.context)
         return self._choice(
             Decision(plan.objective, name, candidates, plan.gap, False, [plan.line()], rates)

@@ -8,12 +8,12 @@ from partita.errors import InferError, PartitaError, in_words
 from partita_hetero.partition.submodels import Submodel
 
 
-class PartFailedError(Exception):
+class SubmodelFailedError(Exception):
     """A submodel's device failed; carries which one and the device's own error."""
 
-    def __init__(self, piece: Submodel, error: BaseException) -> None:
+    def __init__(self, submodel: Submodel, error: BaseException) -> None:
         super().__init__(in_words(error))
-        self.piece = piece
+        self.submodel = submodel
         self.error = error
 
     def raise_infer_error(self) -> NoReturn:
@@ -25,5 +25,5 @@ class PartFailedError(Exception):
         """
         if isinstance(self.error, PartitaError):
             raise self.error from self.error.__cause__
-        failed = f"Device '{self.piece.device}' failed: {in_words(self.error)}"
+        failed = f"Device '{self.submodel.device}' failed: {in_words(self.error)}"
         raise InferError(failed) from self.error
