@@ -124,7 +124,20 @@ class PartitaBackend(Backend):
     def run_model(
         cls, model: onnx.ModelProto, inputs: Any, device: str | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Compiles and runs a model once."""
+        """Compiles and runs a model once.
+
+        Args:
+            model: The model; it is not changed.
+            inputs: A dict by name, or one array per input.
+            device: A Partita device string; by default the device of those who name none.
+            kwargs: Properties to compile with.
+
+        Returns:
+            The outputs in the model's order.
+
+        Raises:
+            PartitaError: As :meth:`partita.Core.compile_model`, and as a request.
+        """
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod

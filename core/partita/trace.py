@@ -44,14 +44,29 @@ def document(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def label(what: str, process: int, thread: int, name: str) -> Event:
-    """Names a process or a thread: ``what`` is ``"process_name"`` or ``"thread_name"``."""
+    """Names a process or a thread.
+
+    Args:
+        what: ``"process_name"`` or ``"thread_name"``.
+        process: Number of the process.
+        thread: Number of the thread; 0 where a process is named.
+        name: What viewers show.
+    """
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def complete(
     process: int, thread: int, name: str, category: str, times_us: tuple[float, float]
 ) -> Event:
-    """Something that began and ended."""
+    """Something that began and ended.
+
+    Args:
+        process: Number of the process that it belongs to.
+        thread: Number of the thread, which becomes its row.
+        name: What viewers show.
+        category: By which viewers filter and colour.
+        times_us: Beginning and end, in microseconds from one origin of all events.
+    """
     start, end = times_us
     return {
         "ph": "X",

@@ -24,6 +24,12 @@ def write(
 ) -> Path:
     """Writes the model, and beside it ``<stem>/test_data_set_0`` with one file per value.
 
+    Args:
+        path: The file of the model.
+        model: What is written.
+        inputs: By input name, what the model is run on.
+        expected: By output name, the reference's results.
+
     Returns:
         The folder with the data; what it held before is deleted.
 
@@ -71,7 +77,16 @@ def read_data(folder: Path, model: Model, kind: str = "input") -> dict[str, Arra
 
 
 def shows(core: Core, path: Path, device: str, config: Config, rtol: float, atol: float) -> bool:
-    """Whether the files, read again, are out of tolerance on a device."""
+    """Whether the files, read again, are out of tolerance on a device.
+
+    Args:
+        core: Compiles the model anew, as a reader of the files would.
+        path: The file of the model, with its data as :func:`write` has them.
+        device: A device string.
+        config: Properties to compile with.
+        rtol: Relative tolerance, as :func:`~partita.model.compare.difference` takes it.
+        atol: Absolute tolerance.
+    """
     from partita.bisection.device_pair import ROUNDING
 
     model = core.read_model(path)

@@ -113,7 +113,18 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def compile_for(
     core: Core, model: Model, device: str, properties: Mapping[str, Any], out: Output
 ) -> tuple[CompiledModel, float]:
-    """Compiles, showing that it goes on; returns the time in milliseconds too."""
+    """Compiles a model, and shows meanwhile that it goes on.
+
+    Args:
+        core: Compiles it.
+        model: The model.
+        device: A device string.
+        properties: Properties to compile with.
+        out: Shows that it goes on.
+
+    Returns:
+        The compiled model, and the time that it took in milliseconds.
+    """
     start = time.perf_counter()
     with out.progress(f"compiling for {device}", None):
         compiled = core.compile_model(model, device, properties)

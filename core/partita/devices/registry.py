@@ -212,6 +212,12 @@ class Registry:
     ) -> None:
         """Registers a plugin object, or a renamed copy of it.
 
+        Args:
+            plugin: The object; a renamed one is copied, and shares all but its name with it.
+            origin: Where it comes from, an entry point or a module, for messages.
+            device_name: Its new name; ``None`` for its own.
+            release: Name and version of the package that it comes from; empty where there is none.
+
         Raises:
             PluginError: It breaks the contract, or its device name is taken.
         """

@@ -33,7 +33,17 @@ class OperationSite(ABC):
         attributes: Mapping[str, Any],
         outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation of so many outputs, named after the operator."""
+        """Writes an operation, named after the operator of the file.
+
+        Args:
+            op_type: An ONNX operator.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            attributes: Its attributes, as Python values; none of them is ``None``.
+            outputs: How many values it makes.
+
+        Returns:
+            The values that it makes.
+        """
 
     @abstractmethod
     def error(self, what: str) -> ModelFormatError:
@@ -57,7 +67,14 @@ class OperationSite(ABC):
     def emit_many(
         self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
     ) -> list[ir.Value]:
-        """Writes an operation of several outputs; see `emit`."""
+        """Writes an operation of several outputs.
+
+        Args:
+            op_type: An ONNX operator.
+            outputs: How many values it makes.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            attributes: Its attributes; those that are ``None`` are left out.
+        """
         given = {key: value for key, value in attributes.items() if value is not None}
         return self.write(op_type, inputs, given, outputs)
 

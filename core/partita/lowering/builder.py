@@ -144,6 +144,13 @@ class Builder:
         node: The node being emitted.
         options: The back-end's :attr:`Target.options`.
         allowance: The limits for nodes of constants, which are computed at once.
+
+    Args:
+        operand_of: Gives the operand of a value of the graph, as long as the node is emitted.
+        prepacked: Where transformed weights come from and go to.
+        body: Makes the specializer of a body, whose captured values are the second argument.
+        options: The back-end's :attr:`Target.options`.
+        allowance: The limits for nodes of constants; ``None`` for those of one program alone.
     """
 
     def __init__(
@@ -273,10 +280,16 @@ class Builder:
     def table(
         self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
     ) -> Operand:
-        """A table that a kernel reads besides its inputs; arguments as for :meth:`computed`.
+        """A table that a kernel reads besides its inputs: ``fn(*args)``.
 
         If it is large, each run computes it, so that sizes that a model claims cost no memory when
         it is compiled. For engines that run steps on numpy arrays.
+
+        Args:
+            shape: Shape of the table.
+            dtype: Element type of the table.
+            fn: As for :meth:`computed`.
+            args: Its arguments, as for :meth:`computed`.
         """
         dims, kind = tuple(shape), np.dtype(dtype)
         small = holds_sizes((dims, args)) or math.prod(dims) * kind.itemsize <= MOST_TABLE_BYTES
@@ -365,10 +378,14 @@ class Builder:
     ) -> tuple[Operand, ...]:
         """Records ``fn(*inputs) -> arrays`` with shapes only known at run time (NonZero, Unique).
 
-        ``dtypes`` are the results' element types; ``None`` for one only known at run time.
-
         It must be the last call of an emitter, which returns the operands as they are. Nodes that
         depend on them are compiled once they have been computed.
+
+        Args:
+            fn: Takes the arrays of the inputs, and returns those of the results.
+            inputs: Operands, and what else it takes.
+            dtypes: The results' element types; ``None`` for one only known at run time.
+            exec_type: What profiles say computes it.
         """
         if self._folding:
             arrays = fn(*(self._now(arg) for arg in inputs))

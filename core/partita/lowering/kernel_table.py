@@ -211,8 +211,23 @@ class KernelTable:
     ) -> Callable[[F], F]:
         """Registers an emitter ``emit(builder, node, *operands)`` for operators of one domain.
 
-        The emitter's signature tells how many inputs it takes. See :class:`Entry` for the
-        arguments; with several operators the emitter tells them apart by ``node.op_type``.
+        The emitter's signature tells how many inputs it takes.
+
+        Args:
+            op_types: The operators; the emitter tells several apart by ``node.op_type``.
+            domain: Their domain; ``"partita"`` for what fusion makes.
+            dtypes: Element types that it takes: one set for all inputs, or a set per input position
+                (inputs that are not named take anything).
+            check: Says why it refuses a node's attributes or shapes, if it does.
+            since: First opset version it is right for.
+            until: Last opset version it is right for; ``None`` for all later ones.
+            folds: Whether it may run at compile time on constants.
+            values: Positions of inputs whose elements must be known when the shapes are.
+            outputs: How many outputs it computes at most; ``None`` for any number.
+            in_place: By position of an output that of the input in whose memory it may be made.
+
+        Returns:
+            A decorator that registers the emitter and gives it back.
         """
 
         def add(emit: F) -> F:

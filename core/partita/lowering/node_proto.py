@@ -40,7 +40,14 @@ def model_proto(
     opsets: Sequence[tuple[str, int]],
     functions: Sequence[Any] = (),
 ) -> onnx.ModelProto:
-    """A model of one node; its inputs and outputs have the types that the node's values have."""
+    """A model of one node; its inputs and outputs have the types that the node's values have.
+
+    Args:
+        node: What the types of inputs come from.
+        proto: The same node in ONNX's form, which becomes the graph.
+        opsets: Domain and version of each operator set that it imports.
+        functions: Functions of the model that the node may call, in ONNX's form.
+    """
     from onnx import helper
 
     graph = helper.make_graph(

@@ -168,7 +168,15 @@ class Specializer:
         derive_value_inputs: bool = False,
         repeated: bool = False,
     ) -> Specializer:
-        """A specializer for a body of this graph, or for the rest of it."""
+        """A specializer for a body of this graph, or for the rest of it; see :class:`Specializer`.
+
+        Args:
+            graph: The body.
+            known: Constants beyond those in the graph, for values that it reads.
+            value_inputs: Indices of inputs whose elements belong to the key from the start.
+            derive_value_inputs: Whether more inputs may become value inputs.
+            repeated: Whether it runs again and again with other elements, as a loop's body.
+        """
         return Specializer(
             graph,
             self.target,

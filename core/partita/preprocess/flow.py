@@ -69,7 +69,14 @@ class Flow:
     def emit_many(
         self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
     ) -> list[ir.Value]:
-        """Writes an operation of several outputs."""
+        """Writes an operation of several outputs.
+
+        Args:
+            op_type: An ONNX operator.
+            outputs: How many values it makes.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            attributes: Its attributes, as Python values.
+        """
         import onnx_ir as ir
 
         name = self._fresh(op_type)

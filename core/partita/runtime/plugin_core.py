@@ -95,6 +95,15 @@ class PluginCore:
         """Compiles a model by the state that ``DeviceModel.export_state`` gave earlier.
 
         The state must come from the same model and the same version of the device's plugin.
+
+        Args:
+            model: The model, read anew: the device gets it itself, not a copy.
+            device_name: The device.
+            config: Properties to compile with; ``None`` for the device's own.
+            state: By name, the arrays that were exported.
+
+        Raises:
+            CompileError: The device failed.
         """
         plugin, properties = self.target(device_name, config)
         if self.extensions is not None:

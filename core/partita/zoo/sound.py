@@ -20,7 +20,14 @@ J. Acoust. Soc. Am. 24 (1952), averages for men."""
 
 
 def tone(frequency: float, rate: int, samples: int, level: float = 0.5) -> Array:
-    """A sine as float32."""
+    """A sine as float32.
+
+    Args:
+        frequency: In hertz.
+        rate: Samples a second.
+        samples: How many there are.
+        level: Amplitude; 1 is the loudest that players take.
+    """
     phase = 2 * math.pi * frequency / rate * np.arange(samples)
     wave: Array = (level * np.sin(phase)).astype(np.float32)
     return wave
@@ -32,7 +39,14 @@ def noise(samples: int, level: float = 0.05, seed: int = 0) -> Array:
 
 
 def vowels(rate: int, samples: int, pitch: float = 140.0, level: float = 0.6) -> Array:
-    """Short vowels one after another, as float32: glottal pulses through three resonances each."""
+    """Short vowels one after another, as float32: glottal pulses through three resonances each.
+
+    Args:
+        rate: Samples a second.
+        samples: How many there are; silence fills what no syllable fits into.
+        pitch: Of the voice, in hertz; it sways by a twentieth.
+        level: Amplitude; 1 is the loudest that players take.
+    """
     syllable, gap = int(0.14 * rate), int(0.03 * rate)
     decay = np.arange(int(0.03 * rate)) / rate
     sound = np.zeros(samples)

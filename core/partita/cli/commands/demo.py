@@ -147,7 +147,15 @@ def _print(result: Mapping[str, Any], verdict: str, out: Output) -> None:
 
 
 def try_device(core: Core, model: Model, sample: Sample, device: str, out: Output) -> Trial:
-    """Compiles, asks, and times a model on a device."""
+    """Compiles, asks, and times a model on a device.
+
+    Args:
+        core: Compiles the model.
+        model: The model.
+        sample: A natural input, and what makes an answer of the model's outputs.
+        device: A device string.
+        out: Shows how far it is.
+    """
     compiled, compile_ms = workload.compile_for(core, model, device, {}, out)
     request = compiled.create_infer_request()
     first = measure_sync(request, sample.feeds, 1, None, lambda done: None)

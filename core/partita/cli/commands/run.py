@@ -153,6 +153,16 @@ def compare(
     """How far outputs are from those of another device, output by output.
 
     :class:`~partita.model.compare.Difference` says what is compared how.
+
+    Args:
+        outputs: By name, what the device under test computed.
+        expected: By name, what they should be; it may have more.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+
+    Returns:
+        One row for each output, as tables and JSON show it: ``error`` is in tolerances, ``ok``
+        whether it is at most 1, ``max_abs`` the largest absolute difference.
     """
     rows = []
     for name, array in outputs.items():

@@ -142,7 +142,15 @@ class GraphWriter:
         domain: str = "",
         **attributes: Any,
     ) -> None:
-        """Writes an operation that is called after its first output; ``None`` leaves one out."""
+        """Writes an operation that is called after its first output; ``None`` leaves one out.
+
+        Args:
+            op_type: The operator.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            outputs: What it makes, the first of a name; ``None`` where one is left out.
+            domain: The operator's domain; empty for ONNX's own.
+            attributes: Its attributes, as Python values.
+        """
         import onnx_ir as ir
 
         kept = [ir.Value(name="") if value is None else value for value in outputs]
@@ -160,7 +168,16 @@ class GraphWriter:
         domain: str = "",
         **attributes: Any,
     ) -> ir.Value:
-        """Writes an operation of one float32 output; returns that."""
+        """Writes an operation of one float32 output; returns that.
+
+        Args:
+            op_type: The operator.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            name: Of the result, and of the operation.
+            shape: Of the result.
+            domain: The operator's domain; empty for ONNX's own.
+            attributes: Its attributes, as Python values.
+        """
         result = self.value(name, shape)
         self.write(op_type, inputs, [result], domain, **attributes)
         return result
@@ -192,7 +209,15 @@ class GraphWriter:
     def choose(
         self, condition: ir.Value, first: list[Any], second: list[Any], name: str, shape: Dims
     ) -> ir.Value:
-        """The result of the first of two branches if a condition holds, else of the second."""
+        """The result of the first of two branches if a condition holds, else of the second.
+
+        Args:
+            condition: A bool of no dimensions.
+            first: What :meth:`branch` has yielded for the case that it holds.
+            second: The same for the other case.
+            name: Of the result, and of the If.
+            shape: Of the result, float32.
+        """
         (then_branch,), (else_branch,) = first, second
         branches = {"then_branch": then_branch, "else_branch": else_branch}
         return self.apply("If", [condition], name, shape, **branches)

@@ -37,7 +37,18 @@ def multiply(
     name: str,
     added: ir.Value | None = None,
 ) -> ir.Value:
-    """The product of ``x`` with a tensor [rows, columns], and what is added to each row."""
+    """The product of ``x`` with a weight, and what is added to each row.
+
+    Args:
+        writer: Writes the operations; a quantised weight is read by one operator, without floats.
+        x: What is multiplied [..., columns].
+        tensor: The weight [rows, columns].
+        name: Of the result.
+        added: A bias [rows], if there is one.
+
+    Returns:
+        The product [..., rows].
+    """
     rows, columns = tensor.shape
     shape = (*writer.dims(x)[:-1], rows)
     weight = weights.quantised(tensor)
@@ -56,7 +67,18 @@ def multiply(
 
 
 def embedding(writer: GraphWriter, ids: ir.Value, name: str, rows: int, columns: int) -> ir.Value:
-    """The rows of a weight that ids name; the arguments are those of :func:`linear`."""
+    """The rows of a weight that ids name.
+
+    Args:
+        writer: Writes the operations.
+        ids: Numbers of rows, whole numbers of any shape.
+        name: Of the weight, without ``.weight``; the result is called so, too.
+        rows: How many rows the weight has.
+        columns: How many numbers a row has.
+
+    Returns:
+        The rows as float32 [*shape of ids, columns].
+    """
     tensor = writer.tensor(f"{name}.weight", [rows, columns])
     weight = weights.quantised(tensor)
     shape = (*writer.dims(ids), columns)

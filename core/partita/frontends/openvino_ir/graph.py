@@ -243,7 +243,7 @@ class GraphScope:
         outputs: int,
         name: str,
     ) -> list[ir.Value]:
-        """Writes an operation; the walk names its values."""
+        """Writes an operation, as :meth:`translator.Scope.write` says."""
         import onnx_ir as ir
 
         node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{name}/{op_type}")

@@ -60,7 +60,18 @@ class Scope(Protocol):
         outputs: int,
         name: str,
     ) -> list[ir.Value]:
-        """Writes an operation; the walk names its values."""
+        """Writes an operation; the walk names its values.
+
+        Args:
+            op_type: An ONNX operator.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            attributes: Its attributes, as Python values.
+            outputs: How many values it makes.
+            name: Of the layer that it is written for; the operation's name begins so.
+
+        Returns:
+            The values that it makes.
+        """
 
     def constant(self, array: Array, name: str) -> ir.Value:
         """Writes a constant."""
@@ -245,7 +256,7 @@ class Site(OperationSite):
         attributes: Mapping[str, Any],
         outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation, named after the layer."""
+        """Writes an operation, named after the layer, as :meth:`OperationSite.write` says."""
         return self.scope.write(op_type, inputs, attributes, outputs, self.layer.name)
 
     def scan(

@@ -327,7 +327,7 @@ class GraphScope:
         attributes: Mapping[str, Any],
         outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation; the walk names its values."""
+        """Writes an operation, as :meth:`translator.Scope.write` says."""
         import onnx_ir as ir
 
         self._count(1)

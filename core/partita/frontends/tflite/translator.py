@@ -81,7 +81,17 @@ class Scope(Protocol):
         attributes: Mapping[str, Any],
         outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation; the walk names its values."""
+        """Writes an operation; the walk names its values.
+
+        Args:
+            op_type: An ONNX operator.
+            inputs: What it reads; ``None`` where an optional input is left out.
+            attributes: Its attributes, as Python values.
+            outputs: How many values it makes.
+
+        Returns:
+            The values that it makes, named after the operator that is being translated.
+        """
 
     def initializer(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
         """Writes a constant."""
@@ -340,7 +350,14 @@ class Site(OperationSite):
     def bounded(
         self, value: ir.Value, low: float | None, high: float | None, index: int = 0
     ) -> ir.Value:
-        """A value between bounds, unless the levels of the output keep it there."""
+        """A value between bounds, unless the levels of the output keep it there.
+
+        Args:
+            value: What is bounded, in floats if the output is quantized.
+            low: The least value; ``None`` for no bound.
+            high: The largest value; ``None`` for no bound.
+            index: Of the operator's output whose levels may keep it there.
+        """
         found = self.levels(self.target(index))
         if found is not None and found.scale.size == 1:
             limits = np.iinfo(self.dtype(self.target(index)))
@@ -366,7 +383,7 @@ class Site(OperationSite):
         attributes: Mapping[str, Any],
         outputs: int,
     ) -> list[ir.Value]:
-        """Writes an operation; the walk names its values."""
+        """Writes an operation, as :meth:`OperationSite.write` says."""
         return self.scope.write(op_type, inputs, attributes, outputs)
 
     def const(self, array: Any, dtype: Any = None) -> ir.Value:

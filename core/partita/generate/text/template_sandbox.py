@@ -167,6 +167,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Computes ``left operator right``, paid by the size of the result.
 
+        Args:
+            context: Jinja's, of the template.
+            operator: As templates write it.
+            left: The left operand.
+            right: The right operand.
+
         Raises:
             LimitError: The result would be too large.
             SecurityError: The operator is for numbers, and an operand is none.
@@ -191,7 +197,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return result
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls what a template calls, paid by what it is given and may make of it."""
+        """Calls what a template calls, paid by what it is given and may make of it.
+
+        Args:
+            context: Jinja's, of the template.
+            function: What is called.
+            args: What it is given.
+            kwargs: What it is given by name.
+
+        Raises:
+            LimitError: The template has used up what it may compute or write.
+        """
         budget = self._budget.get()
         budget.step()
         budget.weigh(args, kwargs)

@@ -31,7 +31,17 @@ def place_buffers(
     owned: Sequence[Operand | None],
     crossing: Sequence[Operand],
 ) -> tuple[dict[Operand, int], int]:
-    """Arena offsets of the intermediate buffers, by liveness."""
+    """Arena offsets of the intermediate buffers, by liveness.
+
+    Args:
+        steps: In the order in which they run.
+        inputs: The program's inputs, which the caller owns.
+        owned: The buffers that outputs own, which get no place either.
+        crossing: What is read after the last step; it keeps its place to the end.
+
+    Returns:
+        The offset in bytes of each buffer, and the size of the arena.
+    """
     external = {*inputs, *(operand for operand in owned if operand is not None)}
     kept = {operand.root for operand in crossing}
     lives: dict[Operand, list[int]] = {}

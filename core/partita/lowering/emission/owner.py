@@ -42,7 +42,15 @@ class Owner(Protocol):
         derive_value_inputs: bool = False,
         repeated: bool = False,
     ) -> ProgramMaker:
-        """What makes the programs of a body of this graph, or of the rest of it."""
+        """What makes the programs of a body of this graph, or of the rest of it.
+
+        Args:
+            graph: The body.
+            known: Constants beyond those in the graph, for values that it reads.
+            value_inputs: Indices of inputs whose elements tell programs apart from the start.
+            derive_value_inputs: Whether more inputs may become value inputs.
+            repeated: Whether it runs again and again with other elements, as a loop's body.
+        """
 
 
 class OperandScope:

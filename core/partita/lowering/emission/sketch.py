@@ -62,6 +62,12 @@ class PartialSketch(Sketch):
     """A sketch for present elements of inputs, whichever are asked for.
 
     Raises :class:`MoreValueInputs` until it is given all of them.
+
+    Args:
+        owner: Whose program it sketches.
+        graph: What is walked.
+        specs: Shape and element type of each input.
+        values: By index of an input, the elements that are known so far.
     """
 
     def __init__(

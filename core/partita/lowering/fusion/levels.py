@@ -12,7 +12,14 @@ _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 class Levels:
-    """Quantized numbers: the levels, and the constants that make floats of them."""
+    """Quantized numbers: the levels, and the constants that make floats of them.
+
+    Attributes:
+        node: The node that makes floats of them, or them of floats.
+        levels: The whole numbers, int8 or uint8.
+        scale: What a step between two levels is worth: one number, or one for each channel.
+        zero: The levels that stand for 0, as many as scales.
+    """
 
     def __init__(self, node: Node, levels: Value, scale: Array, zero: Array) -> None:
         self.node, self.levels, self.scale, self.zero = node, levels, scale, zero

@@ -9,6 +9,12 @@ def taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
     Bounds below 0 count from the end, and what is beyond is clamped. Unlike Python's, a start
     before the first element is the first one if the step is negative, and an end there takes it.
 
+    Args:
+        size: Elements of the dimension.
+        start: The first element; below 0 it counts from the end.
+        end: Behind the last element in the direction of the step; below 0 it counts from the end.
+        step: From one element to the next; below 0 it goes backwards.
+
     Raises:
         ZeroDivisionError: The step is 0.
     """

@@ -140,9 +140,22 @@ def _last_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int,
 def count_places(
     include_pad: bool, size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int
 ) -> Array:
-    """How many places of one dimension each window averages over; see :meth:`Window.along`.
+    """How many places of one dimension each window averages over.
 
     What the last window of ceil_mode has beyond the padding never counts.
+
+    Args:
+        include_pad: Whether padding counts.
+        size: Elements of the input.
+        taps: Elements of the window.
+        stride: Elements from one window to the next.
+        gap: Elements from one tap to the next (dilation).
+        begin: Elements of padding in front.
+        end: Elements of padding behind.
+        out: How many windows there are.
+
+    Returns:
+        int64 [out].
     """
     starts = np.arange(out) * stride - begin
     stop = size + end if include_pad else size

@@ -175,7 +175,17 @@ class ModelWriter:
 
 
 def add_source(main: onnx.GraphProto, name: str, element_type: int, dims: Sequence[Dim]) -> str:
-    """Adds an input that operations in bodies may read as well; see `ModelWriter.source`."""
+    """Adds an input that operations in bodies may read as well.
+
+    Args:
+        main: The model's own graph, which all bodies see.
+        name: What the input's name begins with.
+        element_type: ONNX's number of the type.
+        dims: Sizes or symbols.
+
+    Returns:
+        The input's name, which nothing else has.
+    """
     own = f"{name}/{len(main.input)}"
     main.input.add(name=own, type=_tensor_type(element_type, tuple(dims)))
     return own

@@ -153,7 +153,16 @@ class Site:
         version: str = "opset1",
         **data: Any,
     ) -> list[Output]:
-        """Writes a layer of several outputs."""
+        """Writes a layer of several outputs.
+
+        Args:
+            kind: Its type.
+            made: Element type and dimensions of each output.
+            inputs: What it reads.
+            version: The operation set.
+            data: Attributes; underscores at the end of a name are left out, ``None`` is no
+                attribute.
+        """
         name = self.node.name or self.node.op_type
         if self._count:
             name = f"{name}/{kind}_{self._count}"

@@ -24,6 +24,19 @@ def window_pads(
     """The attributes of ONNX for ``Padding``: numbers where sizes are known, else by rule.
 
     SAME keeps ``ceil(size / stride)`` positions, with the odd element behind.
+
+    Args:
+        at: The convolution or pool.
+        sizes: Of the image, rows first; -1 where one is not known before it runs.
+        kernel: Sizes of the window.
+        strides: Steps of the window.
+        dilations: Steps between elements of the window.
+
+    Returns:
+        ``pads``, ``auto_pad``, or nothing where there is no padding.
+
+    Raises:
+        ModelFormatError: The file names a padding that the format does not have.
     """
     padding = at.integer("Padding")
     if padding not in (0, 1):

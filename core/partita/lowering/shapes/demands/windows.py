@@ -37,7 +37,14 @@ def window_faults(node: Node, rank: int, *, kernel: bool = False) -> Iterable[st
 
 
 def weight_faults(node: Node, x: Shape, w: Shape, transposed: bool) -> Iterable[str]:
-    """Faults of weights that do not fit the channels of an input, or the number of groups."""
+    """Faults of weights that do not fit the channels of an input, or the number of groups.
+
+    Args:
+        node: Its number of groups is read.
+        x: Shape of the input: batch, channels, then the image.
+        w: Shape of the weights.
+        transposed: Whether weights have the input's channels first, as those of ConvTranspose do.
+    """
     groups = node.attrs.get("group", 1)
     outputs, inputs = (w[1] * groups, w[0]) if transposed else (w[0], w[1] * groups)
     if len(x) != len(w) or groups < 1 or x[1] != inputs or (inputs or outputs) % groups:
