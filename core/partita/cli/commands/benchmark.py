@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,27 @@ from partita.cli.output import Output
 from partita.progress import Advance
 
 _DEFAULT_SECONDS = 5.0
+
+
+class RunLength(NamedTuple):
+    """How long is measured.
+
+    Attributes:
+        inferences: After so many it ends; ``None`` if it ends after a time.
+        seconds: After so many it ends otherwise.
+    """
+
+    inferences: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The inferences or seconds at which it ends."""
+        return self.seconds if self.inferences is None else self.inferences
+
+    def done(self, inferences: int, seconds: float) -> float:
+        """How much of the total is done after so many inferences, which took so many seconds."""
+        return seconds if self.inferences is None else inferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +153,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     request.infer(dict(work.feeds))
     first_ms = workload.milliseconds(start)
     request.infer(dict(work.feeds))  # what is made lazily in the second run is no steady state
-    seconds = None if args.niter else args.time or _DEFAULT_SECONDS
-    with out.progress("measuring", args.niter or seconds) as advance:
+    length = RunLength(args.niter, args.time or _DEFAULT_SECONDS)
+    with out.progress("measuring", length.total) as advance:
         if api == "sync":
-            timing = measure_sync(request, work.feeds, args.niter, seconds, advance)
+            timing = measure_sync(request, work.feeds, length, advance)
         else:
-            timing = measure_async(
-                compiled, work.feeds, args.niter, seconds, args.nireq or 0, advance
-            )
+            timing = measure_async(compiled, work.feeds, length, args.nireq or 0, advance)
     summary = timing.summary()
     explanation = compiled.explain()
     if args.json:
@@ -182,23 +201,26 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def measure_sync(
-    request: InferRequest,
-    feeds: Mapping[str, Any],
-    count: int | None,
-    seconds: float | None,
-    advance: Advance,
+    request: InferRequest, feeds: Mapping[str, Any], length: RunLength, advance: Advance
 ) -> Timing:
-    """One inference after the other, for a number of them or for a time."""
+    """One inference after the other.
+
+    Args:
+        request: What is measured; the first run of a new one makes its buffers.
+        feeds: By input name, the arrays of each inference.
+        length: When it ends.
+        advance: Is called some times a second with what is done of the length's total.
+    """
     inputs = dict(feeds)
     latencies: list[float] = []
     start = now = shown = time.perf_counter()
-    while len(latencies) < count if count is not None else now - start < (seconds or 0):
+    while length.done(len(latencies), now - start) < length.total:
         request.infer(inputs, share_outputs=True)
         end = time.perf_counter()
         latencies.append((end - now) * 1e3)
         if end - shown > 0.25:
             shown = end
-            advance(len(latencies) if count is not None else end - start)
+            advance(length.done(len(latencies), end - start))
         now = time.perf_counter()
     return Timing(latencies, now - start, 1, list(request.get_profiling_info()))
 
@@ -206,12 +228,19 @@ def measure_sync(
 def measure_async(
     compiled: CompiledModel,
     feeds: Mapping[str, Any],
-    count: int | None,
-    seconds: float | None,
+    length: RunLength,
     jobs: int,
     advance: Advance,
 ) -> Timing:
-    """Several requests kept busy, for a number of inferences or for a time."""
+    """Several requests kept busy.
+
+    Args:
+        compiled: What is measured.
+        feeds: By input name, the arrays of each inference.
+        length: When no further inference is started.
+        jobs: How many requests there are; 0 for as many as the device recommends.
+        advance: Is called some times a second with what is done of the length's total.
+    """
     inputs = dict(feeds)
     latencies: list[float] = []
     queue = AsyncInferQueue(compiled, jobs)
@@ -221,13 +250,13 @@ def measure_async(
     queue.set_callback(lambda request, _: latencies.append(request.latency))
     started = 0
     start = now = shown = time.perf_counter()
-    while started < count if count is not None else now - start < (seconds or 0):
+    while length.done(started, now - start) < length.total:
         queue.start_async(inputs, share_inputs=True)
         started += 1
         now = time.perf_counter()
         if now - shown > 0.25:
             shown = now
-            advance(started if count is not None else now - start)
+            advance(length.done(started, now - start))
     queue.wait_all()
     wall = time.perf_counter() - start
     return Timing(latencies, wall, len(queue), list(queue[0].get_profiling_info()))

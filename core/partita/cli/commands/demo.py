@@ -12,7 +12,7 @@ from typing import Any
 from partita import Core, Explanation, Model, ReasonCode
 from partita.cli import workload
 from partita.cli.arguments import Commands, add_command
-from partita.cli.commands.benchmark import measure_sync
+from partita.cli.commands.benchmark import RunLength, measure_sync
 from partita.cli.output import Output
 from partita.devices.device_string import parse
 from partita.errors import PartitaError, ZooError
@@ -158,10 +158,10 @@ def try_device(core: Core, model: Model, sample: Sample, device: str, out: Outpu
     """
     compiled, compile_ms = workload.compile_for(core, model, device, {}, out)
     request = compiled.create_infer_request()
-    first = measure_sync(request, sample.feeds, 1, None, lambda done: None)
+    first = measure_sync(request, sample.feeds, RunLength(1), lambda done: None)
     answer = sample.answer(lambda feeds: workload.infer(request, feeds))
     with out.progress(f"measuring {device}", _RUNS_S) as advance:
-        timing = measure_sync(request, sample.feeds, None, _RUNS_S, advance)
+        timing = measure_sync(request, sample.feeds, RunLength(seconds=_RUNS_S), advance)
     return Trial(
         device,
         answer,
