@@ -63,7 +63,14 @@ class ShapedRng(np.random.Generator):
 
 
 def random_shape(rng: Rng, low: int = 1, high: int = 4, most: int = 7) -> list[int]:
-    """A random shape of ``low`` to ``high`` dimensions below ``most``; wide ones end in more."""
+    """A random shape; that of a wide draw ends in more.
+
+    Args:
+        rng: Draws it.
+        low: Fewest dimensions.
+        high: Most dimensions.
+        most: No size is as large, but for wide draws.
+    """
     if isinstance(rng, ShapedRng) and rng.known:
         return rng.known.pop()
     shape = [int(n) for n in rng.integers(1, most, rng.integers(low, high + 1))]
@@ -87,7 +94,14 @@ def floats(rng: Rng, shape: Sequence[int]) -> Array:
 
 
 def ints(rng: Rng, low: int, high: int, shape: Sequence[int] | int) -> Array:
-    """Whole numbers of ``[low, high)``."""
+    """Random whole numbers as int64.
+
+    Args:
+        rng: Draws them.
+        low: The least that is drawn.
+        high: One more than the largest.
+        shape: How many.
+    """
     return np.asarray(rng.integers(low, high, shape), np.int64)
 
 
@@ -112,5 +126,13 @@ def scalar(value: float, dtype: Any = np.int64) -> Array:
 
 
 def integers(rng: Rng, low: int, high: int, *shape: int, dtype: Any = np.int64) -> Array:
-    """Whole numbers of ``[low, high)`` in any type."""
+    """Random whole numbers of any type.
+
+    Args:
+        rng: Draws them.
+        low: The least that is drawn.
+        high: One more than the largest.
+        shape: How many.
+        dtype: Their type, which has room for them.
+    """
     return np.asarray(rng.integers(low, high, shape), dtype)

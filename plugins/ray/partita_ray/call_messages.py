@@ -112,7 +112,14 @@ class CallMessages:
         outputs: Sequence[Array],
         counters: Sequence[ProfilingInfo],
     ) -> tuple[bytes, list[Array]]:
-        """The message of a :class:`RunAnswer`, and the outputs that cross beside it."""
+        """The message of a :class:`RunAnswer`, and the outputs that cross beside it.
+
+        Args:
+            start_s: When the run began, in seconds by the node's clock.
+            end_s: When it ended.
+            outputs: Its results, in the model's order.
+            counters: What each operation took; none if they were not asked for.
+        """
         small: dict[str, Any] = {}
         large = []
         for (name, kind), y in zip(self._outputs.items(), outputs, strict=True):

@@ -17,6 +17,12 @@ _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 def array_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     """An array of the ``data`` of an input, in row-major order.
 
+    Args:
+        name: Of the input, for errors.
+        datatype: As the protocol calls it, such as ``"FP32"``.
+        shape: Its sizes.
+        data: What JSON has: a list, nested or flat.
+
     Raises:
         InvalidRequest: It is no list, ragged, of elements that the type does not have, or there
             are more or fewer of them than the shape has.

@@ -87,7 +87,15 @@ class Writer:
     def node(
         self, op: str, inputs: Sequence[Value | str], result: Any, domain: str = "", **given: Any
     ) -> Value:
-        """Writes an operation of one output, whose value is known."""
+        """Writes an operation of one output, whose value is known.
+
+        Args:
+            op: The operator.
+            inputs: Values, or their names; an empty one is left out.
+            result: What the output is.
+            domain: The operator's domain; empty for ONNX's own.
+            given: Its attributes.
+        """
         value = Value(self.name(), np.asarray(result))
         names = [one if isinstance(one, str) else one.name for one in inputs]
         node = helper.make_node(op, names, [value.name], domain=domain or None, **given)

@@ -145,6 +145,12 @@ def compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence
 def compare_results(op: str, one: Draw, have: Sequence[Any], expected: Sequence[Any]) -> None:
     """Compares what a device gives for a draw with what is right.
 
+    Args:
+        op: The operator, by which the tolerance goes.
+        one: The draw, for the error.
+        have: The device's outputs, in order.
+        expected: What they should be.
+
     Raises:
         ConformanceError: It is something else.
     """

@@ -121,6 +121,12 @@ def multiply_batches(
 def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
     """Records ``y = x @ w`` for float32 matrices with equal leading dimensions, or none.
 
+    Args:
+        b: Records it.
+        x: [..., rows, terms].
+        w: [..., terms, columns].
+        y: [..., rows, columns], which is written.
+
     Returns:
         Whether it was done; otherwise nothing was recorded.
     """

@@ -314,7 +314,19 @@ def _emit_packed(
 def packed_lhs(
     b: Builder, x: Operand, rows: int, depth: int, arithmetic: Arithmetic, kernels: Operand
 ) -> Operand:
-    """A matrix laid out as tiles; operators that multiply the same one share it."""
+    """A matrix laid out as tiles; operators that multiply the same one share it.
+
+    Args:
+        b: Records it.
+        x: A matrix of float32 [rows, depth].
+        rows: Its rows.
+        depth: Its columns.
+        arithmetic: Says in how many bfloat16 each element is kept.
+        kernels: Addresses of the kernels that lay it out.
+
+    Returns:
+        The tiles, as uint16.
+    """
     planes = arithmetic.planes
 
     def lay() -> Operand:

@@ -278,6 +278,16 @@ def load_half(f: Function, lanes: int, pointer: str, mask: str | None, kind: str
     """A vector of 16-bit numbers as floats; lanes outside of the mask are not read, and 0.
 
     Without a mask all are read.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        pointer: Name of the address.
+        mask: Name of ``lanes`` bits, or ``None``.
+        kind: `BFLOAT` or `FLOAT16`.
+
+    Returns:
+        The name of the vector of floats.
     """
     short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
     if mask is None:
@@ -299,6 +309,17 @@ def store_half(
     """Rounds a vector of floats to 16 bits and writes the lanes of the mask; returns the bits.
 
     Without a mask it writes all.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        x: Name of the vector of floats.
+        pointer: Name of the address.
+        mask: Name of ``lanes`` bits, or ``None``.
+        kind: `BFLOAT` or `FLOAT16`.
+
+    Returns:
+        The name of a vector of i16.
     """
     short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
     rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x {kind}>")
@@ -328,7 +349,17 @@ def store_parts(
     planes: int,
     apart: str | int = "%low_plane",
 ) -> None:
-    """Writes a vector of floats as so many bfloat16 that add up to them, so many bytes apart."""
+    """Writes a vector of floats as so many bfloat16 that add up to them, so many bytes apart.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        x: Name of the vector of floats.
+        pointer: Name of the address of the first bfloat16, the largest ones.
+        mask: Name of ``lanes`` bits; ``None`` writes all.
+        planes: How many bfloat16 add up to a float: 3 keep all of its bits.
+        apart: Bytes from one to the next, or the name of an i64.
+    """
     floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     for plane in range(planes):
         pointer = f.at(pointer, apart) if plane else pointer
@@ -348,6 +379,13 @@ def store_pair_parts(
     that rounds to bfloat16 takes each vector apart and needs two more to widen it again. Halves are
     rounded away from zero. The third part needs no rounding: 8 bits are left of a float32's 24.
     Every NaN is written as one whose bits can be rounded like those of numbers.
+
+    Args:
+        f: The function that is written.
+        pair: Names of the two vectors of floats.
+        pointer: Name of the address of the first bfloat16, the largest ones.
+        planes: How many bfloat16 add up to a float.
+        apart: Bytes from one to the next, or the name of an i64.
     """
     floats, ints, shorts = "<16 x float>", "<16 x i32>", "<32 x i16>"
     upper = "<" + ", ".join(f"i32 {2 * i + 1}" for i in range(32)) + ">"
@@ -376,6 +414,15 @@ def larger_magnitude(f: Function, lanes: int, largest: str, x: str) -> str:
 
     Magnitudes are the bits of absolute values, as integers: infinity is above all numbers, and NaN
     above infinity.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        largest: Name of a vector of i32: for each lane, what was found so far.
+        x: Name of the vector of floats.
+
+    Returns:
+        The name of what takes the place of ``largest``.
     """
     floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     bits = f.let(f"bitcast {floats} {x} to {ints}")

@@ -51,7 +51,17 @@ class Function:
         return self.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
     def fma(self, lanes: int, a: str, b: str, c: str) -> str:
-        """Vectors of float32 ``a * b + c``, rounded once."""
+        """Vectors of float32 ``a * b + c``, rounded once.
+
+        Args:
+            lanes: Elements of each vector.
+            a: Name of a vector: one factor.
+            b: Name of a vector: the other factor.
+            c: Name of a vector: what is added.
+
+        Returns:
+            The result's name.
+        """
         v = f"<{lanes} x float>"
         return self.let(f"call {v} @llvm.fma.v{lanes}f32({v} {a}, {v} {b}, {v} {c})")
 

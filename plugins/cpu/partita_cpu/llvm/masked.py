@@ -13,7 +13,17 @@ stored without one.
 
 
 def column_masks(f: Function, columns: str, lanes: int, vectors: int) -> list[str]:
-    """For each vector of a row, which lanes are columns that exist."""
+    """For each vector of a row, which lanes are columns that exist.
+
+    Args:
+        f: The function that is written.
+        columns: Name of an i64: how many columns exist.
+        lanes: Elements of a vector.
+        vectors: Vectors of the row.
+
+    Returns:
+        Names of masks, one of ``lanes`` bits for each vector.
+    """
     kind = f"<{lanes} x i32>"
     count = f.splat(lanes, "i32", f.let(f"trunc i64 {columns} to i32"))
     masks = []
@@ -24,7 +34,19 @@ def column_masks(f: Function, columns: str, lanes: int, vectors: int) -> list[st
 
 
 def bounded(f: Function, kind: str, x: str, low: str, high: str, lanes: int) -> str:
-    """Brings x within bounds; comparisons with NaN are false, so NaN stays."""
+    """Brings x within bounds; comparisons with NaN are false, so NaN stays.
+
+    Args:
+        f: The function that is written.
+        kind: LLVM's name of the vector's type.
+        x: Name of the vector.
+        low: Name of a vector of least values.
+        high: Name of a vector of largest values.
+        lanes: Elements of each.
+
+    Returns:
+        The result's name.
+    """
     mask = f"<{lanes} x i1>"
     below = f.let(f"fcmp olt {kind} {x}, {low}")
     x = f.let(f"select {mask} {below}, {kind} {low}, {kind} {x}")
@@ -33,7 +55,17 @@ def bounded(f: Function, kind: str, x: str, low: str, high: str, lanes: int) -> 
 
 
 def masked_load(f: Function, lanes: int, pointer: str, mask: str | None) -> str:
-    """A vector of floats; lanes outside of the mask are not read, and 0. Without one all are."""
+    """A vector of floats; lanes outside of the mask are not read, and 0. Without one all are.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        pointer: Name of the address; it need not be aligned beyond that of a float.
+        mask: Name of ``lanes`` bits; ``None`` if all lanes are there.
+
+    Returns:
+        The vector's name.
+    """
     v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
     if mask is None:
         return f.load(v, pointer)
@@ -42,7 +74,15 @@ def masked_load(f: Function, lanes: int, pointer: str, mask: str | None) -> str:
 
 
 def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> None:
-    """Writes the lanes of the mask, and touches no other memory; without one it writes all."""
+    """Writes the lanes of the mask, and touches no other memory; without one it writes all.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        x: Name of the vector of floats.
+        pointer: Name of the address; it need not be aligned beyond that of a float.
+        mask: Name of ``lanes`` bits; ``None`` if all lanes are there.
+    """
     v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
 
     def some() -> None:

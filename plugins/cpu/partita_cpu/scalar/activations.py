@@ -169,7 +169,14 @@ def shrink_unsigned(x: Any, bias: Any, limit: Any) -> Any:
 
 @loop
 def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
-    """Applies an `ActivationCode` in place to a contiguous piece of a fused kernel's result."""
+    """Applies an `ActivationCode` in place to a contiguous piece of a fused kernel's result.
+
+    Args:
+        x: What it is applied to, of one dimension.
+        code: Which activation.
+        alpha: Its first parameter, where it has one.
+        beta: Its second parameter, where it has one.
+    """
     wide_vectors()
     n = x.size
     if code == RELU:
@@ -202,7 +209,15 @@ def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
 
 @loop(apart=("int", "int", "int", "single", "single"))
 def activate_floats(place: int, count: int, code: int, alpha: Any, beta: Any) -> None:
-    """Applies an `ActivationCode` to float32 numbers from an address on."""
+    """Applies an `ActivationCode` to float32 numbers from an address on.
+
+    Args:
+        place: The address.
+        count: How many numbers.
+        code: Which activation.
+        alpha: Its first parameter, where it has one.
+        beta: Its second parameter, where it has one.
+    """
     activate(floats_at(place, count), code, alpha, beta)
 
 

@@ -75,7 +75,20 @@ def asked_context(args: argparse.Namespace) -> int:
 
 
 def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output) -> int:
-    """Plans a decoder, prints and writes; compiles nothing of it."""
+    """Plans a decoder, prints and writes; compiles nothing of it.
+
+    Args:
+        args: The command's arguments.
+        core: Names the devices, and answers which operations they take.
+        model: The decoder.
+        out: Where the plan is printed.
+
+    Returns:
+        The command's exit code.
+
+    Raises:
+        PlanError: An option is for models that are run, or there is no plan.
+    """
     from partita_hetero.cli.decoder_report import print_decoder_plan
     from partita_hetero.placement.constraints import driver_of
     from partita_hetero.placement.device_list import DeviceList

@@ -178,7 +178,20 @@ class Compilation:
         remarks: list[str],
         choice: ChosenPlacement | None = None,
     ) -> Assembly | None:
-        """Compiles placements that requests are spread over; else as :meth:`build`."""
+        """Compiles placements that requests are spread over.
+
+        Args:
+            replica_set: The placements, and how many of the requests each gets.
+            excluded: Exclusions; those of submodels that cannot be compiled are added.
+            remarks: Notes for the explanation; what failed is added.
+            choice: What the placements come from, if measurements decided them.
+
+        Returns:
+            The assembly of all of them, or ``None`` if a device failed.
+
+        Raises:
+            CompileError: ``STRICT`` is set and a device failed.
+        """
         assemblies = []
         for placement in replica_set.placements:
             assembly = self.build(placement, excluded, remarks, choice)

@@ -41,7 +41,18 @@ def is_requested(environment: Mapping[str, str]) -> bool:
 def write(
     folder: Path, model: str, graph: OpGraph, submodels: Sequence[Submodel], why: Explanation
 ) -> tuple[Path, Path]:
-    """Writes ``hetero_affinity_<model>.dot`` and ``hetero_subgraphs_<model>.dot``."""
+    """Writes ``hetero_affinity_<model>.dot`` and ``hetero_subgraphs_<model>.dot``.
+
+    Args:
+        folder: Where to; it exists.
+        model: Its name, of which letters that not all file systems take are replaced.
+        graph: All operations.
+        submodels: How they were cut.
+        why: Devices and reasons, for the boxes.
+
+    Returns:
+        The two files.
+    """
     stem = re.sub(r"[^A-Za-z0-9_.-]", "_", model)
     affinity = folder / f"hetero_affinity_{stem}.dot"
     subgraphs = folder / f"hetero_subgraphs_{stem}.dot"

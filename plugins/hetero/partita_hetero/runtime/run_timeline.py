@@ -25,7 +25,14 @@ class RunTimeline:
         self._nbytes = [0] * len(self._steps)
 
     def note(self, index: int, start_s: float, end_s: float, nbytes: int) -> None:
-        """Takes when a step began and ended, and how much it copied if it is a Permute."""
+        """Takes when a step began and ended, and how much it copied if it is a Permute.
+
+        Args:
+            index: Number of the step.
+            start_s: When it began, by the clock of the process.
+            end_s: When it ended.
+            nbytes: What it copied; 0 if it runs a submodel.
+        """
         self._times[index] = start_s * 1e6, end_s * 1e6
         self._nbytes[index] = nbytes
 

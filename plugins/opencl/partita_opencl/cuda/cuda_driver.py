@@ -239,7 +239,15 @@ class Stream:
         self._last: Batch | None = None
 
     def add(self, name: str, a: int, b: int = 0, c: int = 0, d: int = 0) -> None:
-        """Calls a function of the driver with up to four words, when it is its turn."""
+        """Calls a function of the driver with up to four words, when it is its turn.
+
+        Args:
+            name: The function's name.
+            a: Its first argument.
+            b: Its second argument, if it has one.
+            c: Its third.
+            d: Its fourth.
+        """
         self._calls.append((name, a, b, c, d, 0))
 
     def write(self, address: int, array: Array) -> None:

@@ -43,6 +43,12 @@ class Forked:
         stdin: Where it reads from.
         stdout: Where it writes to.
         returncode: How it ended, if it was seen to: its exit code, or a signal below zero.
+
+    Args:
+        pid: Its number.
+        stdin: Where it reads from.
+        stdout: Where it writes to.
+        end: Tells how it ended, when it has.
     """
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes], end: IO[bytes]) -> None:

@@ -54,7 +54,15 @@ def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
 def apply(
     k: Kit, template: str, dtype: Any, *inputs: Operand, parameters: Sequence[float] = ()
 ) -> Operand:
-    """One expression over operands that broadcast; ``{a}``, ``{b}`` are float parameters."""
+    """One expression over operands that broadcast.
+
+    Args:
+        k: Records it.
+        template: The expression in OpenCL C; ``{a}``, ``{b}`` are float parameters.
+        dtype: Element type of the result.
+        inputs: The operands.
+        parameters: What ``{a}`` and ``{b}`` stand for.
+    """
     out = k.empty(broadcast(k, *inputs), dtype)
     _record(k, out, template, inputs, parameters)
     return out

@@ -174,7 +174,14 @@ def expand(k: Kit, x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def pad_zeros(k: Kit, x: Operand, before: Sequence[int], after: Sequence[int]) -> Operand:
-    """The tensor with a border of zeros."""
+    """The tensor with a border of zeros.
+
+    Args:
+        k: Records it.
+        x: The tensor.
+        before: Zeros in front, for each dimension.
+        after: Zeros behind.
+    """
     return _pad(k, x, before, after, "CONSTANT", k.constant(np.zeros(1, x.dtype)))
 
 
@@ -237,12 +244,28 @@ def _unpadded_merged(
 
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
-    """A node's axis, counted from the front."""
+    """A node's axis, counted from the front.
+
+    Args:
+        node: Whose attribute it is.
+        rank: Dimensions of the input.
+        default: The axis where the attribute is left out.
+        name: Of the attribute.
+
+    Raises:
+        OperandError: There is no such axis.
+    """
     return one_axis(node, node.attrs.get(name, default), rank, name)
 
 
 def one_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
     """An axis that an attribute or a tensor names, counted from the front.
+
+    Args:
+        node: Named by the error.
+        axis: From ``-rank`` to ``rank - 1``.
+        rank: Dimensions of the input.
+        name: What the error calls it.
 
     Raises:
         OperandError: There is no such axis.

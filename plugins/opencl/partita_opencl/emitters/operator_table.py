@@ -83,10 +83,22 @@ def operator(
     outputs: int | None = 1,
     in_place: Mapping[int, int] | None = None,
 ) -> Callable[[F], F]:
-    """Registers an emitter ``emit(kit, node, *operands)``; see the toolkit's ``Entry``.
+    """Registers an emitter ``emit(kit, node, *operands)``.
 
     What the host would compute element by element, in Python, does not fold: a window over a
     padding of millions is soon done on the device, and a matter of minutes there.
+
+    Args:
+        op_types: The operators; the emitter tells several apart by ``node.op_type``.
+        domain: Their domain; ``"partita"`` for what fusion makes.
+        types: Element types that it takes, for all inputs or by position.
+        values: Positions of inputs whose elements must be known when the shapes are.
+        check: Says why it refuses a node's attributes or shapes, if it does.
+        since: First opset version it is right for.
+        until: Last opset version it is right for; ``None`` for all later ones.
+        folds: Whether it may run at compile time on constants.
+        outputs: How many outputs it computes at most; ``None`` for any number.
+        in_place: By position of an output that of the input in whose memory it may be made.
     """
     return TABLE.register(
         *op_types,

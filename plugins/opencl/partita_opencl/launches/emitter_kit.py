@@ -88,7 +88,15 @@ class Kit:
         *args: Argument,
         **options: Any,
     ) -> None:
-        """Records a kernel call, unless it has no items; see :meth:`launch_generated`."""
+        """Records a kernel call, unless it has no items.
+
+        Args:
+            file: The ``.cl`` file.
+            kernel: The kernel's name.
+            sizes: Global and local size.
+            args: Its arguments.
+            options: As for :meth:`launch_generated`.
+        """
         self.launch_generated("", file, kernel, sizes, *args, **options)
 
     def launch_copy(
@@ -102,6 +110,13 @@ class Kit:
         """Records a copy from the first argument to the second, to where the elements lie there.
 
         It is left out where a run has one buffer for both.
+
+        Args:
+            file: The ``.cl`` file.
+            kernel: The kernel's name.
+            sizes: Global and local size.
+            args: Its arguments; the first is read, the second is written.
+            options: Macros of the kernel.
         """
         if has_items(sizes):
             launch = Launch(self._program("", file, args, options), kernel, sizes, None, (0, 1))

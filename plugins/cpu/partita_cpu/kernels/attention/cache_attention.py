@@ -239,7 +239,14 @@ def bias_scores(line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any
 
 @loop(inline=True)
 def seen_keys(spans: Any, batch: Any, s: Any, table: Any) -> Any:
-    """The first key that a query sees, and the one behind the last; none if it is padding."""
+    """The first key that a query sees, and the one behind the last; none if it is padding.
+
+    Args:
+        spans: For each row of the batch, keys before this run and behind it; see `cache_spans`.
+        batch: Number of the row.
+        s: Number of the query in this run.
+        table: The step's numbers, of which `CAUSAL` and `WINDOW` are read.
+    """
     before, after = spans[2 * batch], spans[2 * batch + 1]
     place = before + s + 1
     high = after if place <= after else 0

@@ -213,6 +213,13 @@ def emit_broadcast(
 ) -> None:
     """Records a broadcast kernel over any number of operands and the result ``y``.
 
+    Args:
+        b: Records it.
+        kernel: Takes the operands, the result, the plan of loops, and ``args``.
+        operands: What it reads.
+        y: What it writes, of the shape that operands broadcast to.
+        args: Numbers that it takes besides.
+
     Raises:
         OperandError: An operand does not broadcast to the shape of the result.
     """
@@ -244,7 +251,15 @@ def _expanded(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
 
 
 def emit_map(b: Builder, kernel: Kernel, x: Operand, dtype: Any = None, *args: Any) -> Operand:
-    """Records a mapped kernel and returns its result, of ``dtype`` or as ``x``."""
+    """Records a mapped kernel and returns its result, of ``dtype`` or as ``x``.
+
+    Args:
+        b: Records it.
+        kernel: Takes the operand, the result, and ``args``.
+        x: What it reads.
+        dtype: Element type of the result; ``None`` for that of ``x``.
+        args: Numbers that it takes besides.
+    """
     y = b.empty(x.shape, x.dtype if dtype is None else dtype)
     if x.size:
         b.call(kernel, b.flat(x), b.flat(y), *args)

@@ -90,6 +90,13 @@ def emit_cast(b: Builder, x: Operand, dtype: Any, saturate: bool = True) -> Oper
 
     Floats become integers towards zero; out of range the result is arbitrary, as in C.
     ``saturate`` clamps to the range of an 8-bit float instead of overflowing.
+
+    Args:
+        b: Records it.
+        x: What is converted.
+        dtype: Element type of the result.
+        saturate: Whether what is too large for an 8-bit float becomes its largest number; it
+            overflows otherwise.
     """
     kind = np.dtype(dtype)
     if x.dtype == kind:

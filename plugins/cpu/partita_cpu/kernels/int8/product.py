@@ -183,7 +183,21 @@ def emit_rows(
     w_zero: Operand | None,
     result: Result | None,
 ) -> Operand:
-    """The product of rows of `terms` bytes with ``arrange(w)``, (rows, columns)."""
+    """The product of rows of bytes with packed weights.
+
+    Args:
+        b: Records it.
+        x: Bytes [..., terms].
+        w: Weights, bytes of any shape.
+        arrange: Makes [terms, columns] of them.
+        terms: Terms of each sum.
+        x_zero: Zero point of ``x``, if it has one.
+        w_zero: Zero points of ``w``, if it has some.
+        result: What becomes of the sums; ``None`` leaves them int32.
+
+    Returns:
+        The result [rows, columns].
+    """
     rows = x.size // terms if terms else math.prod(x.shape[:-1])
     totals = row_totals_of(b, rows, w, w_zero)
     if _is_packed(b, x, rows, terms) and not needs_row_totals(w, w_zero):

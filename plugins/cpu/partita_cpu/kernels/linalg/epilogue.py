@@ -79,6 +79,15 @@ def finish(
 ) -> None:
     """Record the pass over `y` where there is anything to do; `residual` has y's shape.
 
+    Args:
+        b: Records it.
+        y: The sums [..., inner], which become the results.
+        inner: Columns.
+        bias: What is added, if anything is.
+        bias_mode: `BIAS_PER_ROW` or `BIAS_PER_COLUMN`.
+        residual: What is added besides, if anything is.
+        activation: What is applied at last, if anything is.
+
     Raises:
         OperandError: There is not one bias for each of `inner` columns, where that is wanted.
     """

@@ -47,7 +47,14 @@ def matmul_into(a: Array, b: Array, y: Array, flip_a: bool, flip_b: bool) -> Non
 def product(
     b: Builder, x: Operand, w: Operand, flip_x: bool = False, flip_w: bool = False
 ) -> Operand:
-    """The matrix product by numpy's rules for any ranks; `flip_` swaps the last two dimensions.
+    """The matrix product by numpy's rules for any ranks.
+
+    Args:
+        b: Records it.
+        x: Left matrices [..., rows, terms], or a row of terms.
+        w: Right matrices [..., terms, columns], or a column of terms.
+        flip_x: Whether the last two dimensions of ``x`` are the other way round.
+        flip_w: Whether those of ``w`` are.
 
     Raises:
         OperandError: The shapes do not fit.

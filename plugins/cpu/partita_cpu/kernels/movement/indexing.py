@@ -185,6 +185,14 @@ def taken(
 ) -> Operand:
     """Slices of `x` along `axis` at as many indices, which a function computes of sizes.
 
+    Args:
+        b: Records it.
+        x: What slices are taken of.
+        axis: Along which.
+        count: How many slices.
+        index_of: Gives int64 [count]; a function that is known by itself.
+        args: Its arguments: sizes and other constants.
+
     Raises:
         OperandError: One is out of bounds.
     """
@@ -192,7 +200,15 @@ def taken(
 
 
 def taken_pixels(b: Builder, x: Operand, axis: int, down: Operand, across: Operand) -> Operand:
-    """As `taken` along an axis and the next one, at indices that `table_of_indices` made."""
+    """As `taken` along an axis and the next one, at indices that `table_of_indices` made.
+
+    Args:
+        b: Records it.
+        x: What is taken of.
+        axis: The first of the two axes.
+        down: Indices along it.
+        across: Indices along the next one.
+    """
     counts = down.shape[0], across.shape[0]
     y = b.empty([*x.shape[:axis], *counts, *x.shape[axis + 2 :]], x.dtype)
     if y.size:

@@ -181,6 +181,16 @@ def copy_box(
 ) -> None:
     """Record a strided copy from `src` into `dst`; nothing where the box is empty.
 
+    Args:
+        b: Records it.
+        src: What is read.
+        dst: What is written, of the same size of elements.
+        dims: Elements of the box along each dimension.
+        src_strides: From one element to the next along each dimension, in elements of `src`.
+        dst_strides: The same in `dst`.
+        src_offset: Number of the first element in `src`.
+        dst_offset: Number of the first element in `dst`.
+
     Raises:
         CompileError: The box reaches beyond one of them.
     """

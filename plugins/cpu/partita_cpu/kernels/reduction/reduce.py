@@ -155,7 +155,15 @@ def reduction(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
 def reduce_axes(
     b: Builder, op_type: str, x: Operand, axes: frozenset[int], keepdims: bool = True
 ) -> Operand:
-    """Records the reduction ``op_type`` over ``axes`` (counted from the front)."""
+    """Records a reduction over some axes.
+
+    Args:
+        b: Records it.
+        op_type: As ONNX calls it.
+        x: What is reduced.
+        axes: Which axes go, counted from the front.
+        keepdims: Whether they stay, of size 1.
+    """
     how = _REDUCTIONS[op_type]
     computed = np.uint8 if x.dtype.kind == "b" else x.dtype
     if how.real and x.dtype.kind in "iu":

@@ -26,7 +26,17 @@ LANES = 64
 
 @loop(inline=True)
 def share_of_lanes(outer: int, inner: int, tid: int, nt: int) -> Any:
-    """First task, last task and tasks per outer index, where a task is LANES results."""
+    """A thread's share of tasks, each of which makes LANES neighbouring results.
+
+    Args:
+        outer: Rows of results.
+        inner: Results of a row.
+        tid: Number of the thread.
+        nt: How many threads there are.
+
+    Returns:
+        Its first task, the one behind its last, and how many tasks a row has.
+    """
     pieces = (inner + LANES - 1) // LANES
     tasks = outer * pieces
     return tasks * tid // nt, tasks * (tid + 1) // nt, pieces

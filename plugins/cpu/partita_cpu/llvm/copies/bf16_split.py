@@ -86,9 +86,18 @@ def narrow_rows(name: str, planes: int) -> Function:
 
 
 def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
-    """``min(max(x * factor + shift, low), high)`` of a run; returns what `narrow` returns.
+    """``min(max(x * factor + shift, low), high)`` of a run of elements, see `SCALED`.
 
     See `SCALED`. The result is kept in so many parts of bfloat16; 0 for a float32.
+
+    Args:
+        name: Of the function.
+        lanes: Elements of a vector.
+        half_in: Whether it reads bfloat16; it reads float32 otherwise.
+        planes: In how many bfloat16 a result is kept; 0 for a float32.
+
+    Returns:
+        The function, which returns what one of `narrow` does.
     """
     f = Function(name, SCALED, "i64")
     return _Converter(f, lanes, half_in, planes, scaled=True).function()

@@ -7,7 +7,17 @@ from partita_cpu.llvm.levels import AARCH64, Level
 
 
 def pair_sums(f: Function, level: Level, x: str, w: str) -> str:
-    """Sums of two neighbouring products of 16 bits each, one for each lane."""
+    """Sums of two neighbouring products of 16 bits each, one for each lane.
+
+    Args:
+        f: The function that is written.
+        level: Of the processor, which says how many lanes there are and how it is computed.
+        x: Name of a vector of i16, two for each lane.
+        w: Name of the other one.
+
+    Returns:
+        The name of a vector of i32.
+    """
     lanes = level.lanes
     of, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
     if level.architecture != AARCH64:

@@ -22,7 +22,17 @@ from partita_hetero.planner.bounds.intervals import least_sum, values_at
 
 
 def chain_bound(arrays: Arrays, blocks: Blocks, alike: list[Kind], seconds: float) -> float:
-    """The best bound over some paths, until the time is over; values must pass by the host."""
+    """The best bound over some paths, until the time is over; values must pass by the host.
+
+    Args:
+        arrays: The problem.
+        blocks: What must stay together, if each device gets one subgraph.
+        alike: The devices, those that compute alike together.
+        seconds: After which no further path is tried.
+
+    Returns:
+        Microseconds; 0 if the time did not suffice for a path.
+    """
     end = time.perf_counter() + seconds
     quick = np.where(np.isfinite(arrays.task_cost), arrays.task_cost, np.inf).min(axis=1)
     heavy = arrays.unit_weight[arrays.unit_of] / np.diff(arrays.unit_start)[arrays.unit_of]
@@ -100,7 +110,20 @@ def stretch_bounds(
     at_task: Array,
     device: int,
 ) -> Array:
-    """A lower bound on the time of a device for each stretch of a path, start to end."""
+    """A lower bound on the time of a device for each stretch of a path, start to end.
+
+    Args:
+        arrays: The problem.
+        order: Blocks of the path, from its start.
+        cost: Microseconds [blocks, devices].
+        weight: Bytes of each block.
+        block_of: Block of each task.
+        at_task: Place of each task's block on the path; -1 for those beside it.
+        device: Number of the device.
+
+    Returns:
+        Microseconds [places, places + 1], by a stretch's first place and the one behind its last.
+    """
     count = len(order)
     limit = arrays.limit[device]
     sides = (

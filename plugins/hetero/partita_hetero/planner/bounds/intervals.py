@@ -85,6 +85,17 @@ def stretch_costs(
     """Load of a device for each stretch of an order, from start to end (exclusive).
 
     Values come and go through the host. Infinite where the stretch does not fit the memory.
+
+    Args:
+        arrays: The problem.
+        order: All blocks, in an order in which they can run.
+        cost: Microseconds [blocks, devices].
+        weight: Bytes of each block.
+        at_task: Place of each task's block in the order.
+        device: Number of the device.
+
+    Returns:
+        Microseconds [places, places + 1], by a stretch's first place and the one behind its last.
     """
     count = len(order)
     values = len(arrays.producer)

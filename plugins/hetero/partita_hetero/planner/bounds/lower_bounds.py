@@ -55,6 +55,12 @@ def cut_bound(
     as prices for bytes (Lagrange multipliers), raised where a cut takes too many, by steps that
     would reach the target (Polyak).
 
+    Args:
+        arrays: The problem.
+        alike: The devices, those that compute alike together.
+        seconds: After which prices are raised no further.
+        target: Microseconds of the best placement that is known, towards which prices are raised.
+
     Returns:
         The bound, and the placements of the last prices, which nearly keep the limits.
     """

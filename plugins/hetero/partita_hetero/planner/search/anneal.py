@@ -108,6 +108,13 @@ def anneal_loads(
     """Improves the largest load or the sum of loads, launches apart; see :func:`anneal_parallel`.
 
     A move costs time only for the values of the units moved, so large models are no problem.
+
+    Args:
+        arrays: The problem.
+        place: Device of each unit; it keeps the memory limits.
+        busiest: Whether the largest load counts; otherwise their sum does.
+        seconds: How long to search, apart from compiling; may be infinite.
+        seed: Of the random moves.
     """
     now, best = place.copy(), place.copy()
     load, used, readers = device_loads(arrays, now)

@@ -56,7 +56,16 @@ class Move:
 
 
 class DecoderReport:
-    """What a found placement means."""
+    """What a found placement means.
+
+    Args:
+        placer: Knows the model, and where pins and devices would have operations.
+        decoder: What every layer costs.
+        request: What a request is: a prompt, and tokens that follow it.
+        objective: What was minimized.
+        found: The plan: an option for each layer.
+        replicas: Its like on further devices, if requests are spread over them.
+    """
 
     def __init__(
         self,

@@ -153,7 +153,17 @@ def packed_filters(k: Kit, stream: Stream, *parts: Array, gated: bool = False) -
 
 
 def packed_bias(k: Kit, stream: Stream, w: Operand, bias: Operand | None) -> Operand:
-    """The bias in float32, filled up; where there is none, zeros that go by the weights."""
+    """The bias in float32, filled up; where there is none, zeros that go by the weights.
+
+    Args:
+        k: Records it.
+        stream: Says how many filters there are, and to how many columns they are filled up.
+        w: The weights, with which zeros live and go.
+        bias: One number, or one for each filter of each group; ``None`` if there is none.
+
+    Returns:
+        float32 [groups * columns].
+    """
     key = ("stream bias", stream.groups, stream.filters)
 
     def pack(array: Array | None) -> Array:
@@ -247,6 +257,17 @@ def stream_product(
     ``out`` is of halves, or of float32 if it is ragged; the residual of halves, or of float32 if
     ``out`` is, too. Rows are normalized first only where :func:`normalizes` says so, and for a
     dense product; these may be of float32, and so may the normalized ones be.
+
+    Args:
+        k: Records it.
+        stream: How rows of the image are read.
+        x: The image, in halves.
+        w: The packed filters.
+        bias: As :func:`packed_bias` makes it.
+        residual: What is added, if anything is.
+        out: What is written.
+        activation: What is applied at last.
+        norm: How rows are normalized first, if they are.
     """
     operands = _Operands(x, w, bias, residual, out)
     how = _chosen(k, stream, operands, norm)

@@ -98,7 +98,16 @@ class Product:
 def multiply(
     k: Kit, product: Product, a: Operand, b: Operand, out: Operand, epilogue: Epilogue
 ) -> None:
-    """Records ``out = epilogue(a @ b)`` for matrices in row-major order."""
+    """Records ``out = epilogue(a @ b)`` for matrices in row-major order.
+
+    Args:
+        k: Records it.
+        product: Rows, columns, depth, and how many matrices.
+        a: Left matrices [rows, depth].
+        b: Right matrices [depth, columns]; they may be packed.
+        out: What is written [rows, columns].
+        epilogue: What becomes of each sum.
+    """
     if not out.size:
         return
     if product.depth == 0:
