@@ -14,7 +14,6 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
-from partita_cpu.gemm.packing.weights import flushed
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import (
     address,
@@ -28,6 +27,7 @@ from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, depthwise_part
 from partita_cpu.llvm.levels import Level
+from partita_cpu.scalar.subnormal import flushed_array
 
 (
     _HEIGHT,
@@ -107,7 +107,7 @@ def pack_taps(w: Array, lanes: int, least: int = 0) -> Array:
     channels = w.shape[0]
     blocks = -(-max(channels, least) // lanes)
     padded = np.zeros((blocks * lanes, w[0].size), np.float32)
-    padded[:channels] = flushed(w).reshape(channels, -1)
+    padded[:channels] = flushed_array(w).reshape(channels, -1)
     packed = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
     return np.ascontiguousarray(packed).reshape(-1)
 
@@ -116,7 +116,7 @@ def pack_row(bias: Array | None, lanes: int, channels: int) -> Array:
     """One number per channel, with zeros up to a multiple of a vector."""
     row = np.zeros(-(-channels // lanes) * lanes, np.float32)
     if bias is not None:
-        row[: bias.size] = flushed(bias).reshape(-1)
+        row[: bias.size] = flushed_array(bias).reshape(-1)
     return row
 
 

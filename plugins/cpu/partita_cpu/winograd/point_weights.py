@@ -12,11 +12,11 @@ from partita_cpu.gemm.packing.weights import aligned, run_shared, shared_by
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
+from partita_cpu.scalar.subnormal import flushed
 
 _TAPS = 9
 
 LARGEST = np.float32(np.finfo(np.float32).max)
-_SMALLEST = np.float32(np.finfo(np.float32).smallest_normal)
 
 
 def evaluation(side: int) -> Array:
@@ -141,7 +141,7 @@ def _transform(
             to = ((block * n * n + point) * channels + channel) * columns
             for c in range(columns):
                 value = np.float32(points[np.uint64(point * columns + c)])
-                out[np.uint64(to + c)] = np.float32(0) if abs(value) < _SMALLEST else value
+                out[np.uint64(to + c)] = flushed(value)
             for c in range(columns):
                 if not abs(out[np.uint64(to + c)]) <= LARGEST:
                     found[tid] = 1

@@ -41,6 +41,7 @@ from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.subnormal import flushed
 
 PLACES = WHOLE_STEP
 """Rows of a piece: as many as AMX takes at a time."""
@@ -50,10 +51,6 @@ PIECE = SIDE * WHOLE_STEP
 
 PARTS = 3
 """Parts of an element, at most."""
-
-
-_EXPONENT = 0x7F800000
-"""The bits of a float32's exponent; a subnormal number has none of them."""
 
 
 class PackingRoom(NamedTuple):
@@ -298,10 +295,7 @@ def _copy(
     there: int,
     exist: int,
 ) -> None:
-    """Writes a piece as floats, zeros where there are none, or only subnormal ones.
-
-    See `flushed` in `gemm.packing.weights`.
-    """
+    """Writes a piece as floats, zeros where there are none, or only subnormal ones."""
     columns = p[COLUMNS]
     side, done = min(SIDE, columns), 0
     if down == 4 and exist == side:
@@ -321,7 +315,7 @@ def _copy(
         out[place + k * columns + known : place + k * columns + side] = np.float32(0)
     for k in range(there):
         for i in range(place + k * columns, place + k * columns + exist):
-            out[i] = out[i] if bits(out[i]) & _EXPONENT else np.float32(0)
+            out[i] = flushed(out[i])
 
 
 @loop

@@ -24,6 +24,7 @@ from partita_cpu.gemm.packing.table import Table, kernel_addresses
 from partita_cpu.gemm.tile_fields import PAIR
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.scalar.subnormal import flushed_array
 from partita_cpu.threads.step_team import team_of
 
 LARGEST = 0x7F7F8000
@@ -81,25 +82,11 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
     """A bias per output with zeros for the columns that tiles have too many."""
     groups, width = plan.images.groups, plan.blocks * plan.columns
     if bias is not None and bias.size == groups * width and bias.dtype == np.float32:
-        return flushed(bias.reshape(-1))
+        return flushed_array(bias.reshape(-1))
     padded = np.zeros((groups, width), np.float32)
     if bias is not None:
-        padded[:, : plan.images.outputs // groups] = flushed(bias).reshape(groups, -1)
+        padded[:, : plan.images.outputs // groups] = flushed_array(bias).reshape(groups, -1)
     return padded.reshape(-1)
-
-
-def flushed(w: Array) -> Array:
-    """Weights with 0 in place of subnormal numbers; the array itself, if it has none.
-
-    Training that decays weights leaves such numbers in channels that nothing uses any more.
-    Processors take a hundred cycles and more for each operation on one of them, for what changes
-    no result that is not about as small (below 1.2e-38).
-    """
-    sizes, smallest = np.abs(w), np.finfo(w.dtype).smallest_normal
-    if sizes.min(initial=smallest) >= smallest:
-        return w
-    subnormal = (sizes < smallest) & (sizes > 0)
-    return np.where(subnormal, w.dtype.type(0), w) if subnormal.any() else w
 
 
 def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
