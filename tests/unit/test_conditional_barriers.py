@@ -13,11 +13,18 @@ import pytest
 
 import partita_opencl
 
-SOURCES = sorted((Path(partita_opencl.__file__).parent / "cl").glob("*.cl"))
+CL = Path(partita_opencl.__file__).parent / "cl"
+SOURCES = sorted(CL.glob("*.cl"))
 ITEM = r"\b(tid|lid|lane|warp|LOCAL_INDEX|get_local_id)\b"
 DEPENDS = re.compile(rf"(if|for|while) \(.*{ITEM}|\w+\(.*{ITEM}.*\);")
 CONDITION = re.compile(r"(} )?(else )?if \(|(} )?else\b")
 RETURN = re.compile(r"(if \(.*\) )?return;")
+
+
+def with_includes(name):
+    """The text of a file, with that of the files that it names: some are parts of a kernel."""
+    text = (CL / name).read_text(encoding="utf-8")
+    return re.sub(r'^#include "(.+)"$', lambda m: with_includes(m[1]), text, flags=re.MULTILINE)
 
 
 def lines_of(text):
@@ -111,7 +118,7 @@ def test_what_is_looked_for_is_found(code):
 
 
 def test_conditions_with_barriers_end_with_one():
-    texts = {path.name: path.read_text(encoding="utf-8") for path in SOURCES}
+    texts = {path.name: with_includes(path.name) for path in SOURCES}
     names = with_barriers(texts.values())
     assert "encode" in names
     found = [f"{name}: {fault}" for name, text in texts.items() for fault in faults(text, names)]

@@ -374,15 +374,7 @@ void product_stream(
   for (int i = 0; i < FRAGMENTS; i++)
     slots[((size_t)split * FRAGMENTS + i) * ITEMS] =
         (float4)(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
-  DEVICE_FENCE();
-  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  if (tid == 0) {
-    is_last = atomic_inc(counters + tile) == splits - 1;
-    if (is_last) atomic_xchg(counters + tile, 0);  // for the next launch
-  }
-  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  if (!is_last) return;
-  DEVICE_FENCE();
+#include "hand_over.cl"
 #endif
 #if defined(RESIDUAL) && !defined(EARLY) && !defined(LOOSE)
   barrier(CLK_LOCAL_MEM_FENCE);  // tiles are read no more

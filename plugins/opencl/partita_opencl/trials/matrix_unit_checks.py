@@ -34,7 +34,8 @@ FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
     *("tensor_map.cl", "attention.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
     *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "tile_sums.cl"),
-    *("tiled_weights.cl", "copy_engine.cl"),
+    *("tiled_weights.cl", "copy_engine.cl", "product_loads.cl", "product_place.cl"),
+    *("product_arguments.cl", "hand_over.cl"),
 )
 """The sources that a verdict depends on."""
 

@@ -243,14 +243,13 @@ def _results_of(tile: Tile) -> int:
 
 def _tile_macros(tile: Tile, matrix: bool, a_step: int, columns: int, depth: int) -> Options:
     """What the kernels for tiles are told of the tile, and of what divides the sizes."""
-    flags = {"WHOLE": depth % tile.deep == 0}
-    if matrix:
-        flags["A_EIGHTS"] = a_step % 8 == 0
-        flags["B_EIGHTS"] = columns % 8 == 0
-        flags["PAIRS"] = columns % 2 == 0
-    else:
-        flags["A_QUADS"] = a_step % 4 == 0
-        flags["B_QUADS"] = columns % 4 == 0
+    vector = 8 if matrix else 4
+    flags = {
+        "WHOLE": depth % tile.deep == 0,
+        "A_VECTORS": a_step % vector == 0,
+        "B_VECTORS": columns % vector == 0,
+        "PAIRS": matrix and columns % 2 == 0,
+    }
     return (*tile.options().items(), *((name, None) for name, on in flags.items() if on))
 
 

@@ -1,0 +1,11 @@
+  // What an item has written to global memory is there for the group that is the last to come to a
+  // tile, which goes on alone.
+  DEVICE_FENCE();
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  if (tid == 0) {
+    is_last = atomic_inc(counters + tile) == splits - 1;
+    if (is_last) atomic_xchg(counters + tile, 0);  // for the next launch
+  }
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  if (!is_last) return;
+  DEVICE_FENCE();
