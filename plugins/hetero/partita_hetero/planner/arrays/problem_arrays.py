@@ -103,34 +103,16 @@ def flatten(problem: Problem) -> Arrays:
     Raises:
         InfeasiblePlanError: A unit has no device, see :func:`allowed_devices`.
     """
-    groups, tasks, values = problem.groups, problem.tasks, problem.values
-    count, devices = len(tasks), len(problem.devices)
-    unit_of = np.zeros(count, np.int64)
+    groups, tasks, values, devices = problem.groups, problem.tasks, problem.values, problem.devices
+    unit_of = np.zeros(len(tasks), np.int64)
     for unit, members in enumerate(groups):
         unit_of[members] = unit
-    task_cost = np.array(
-        [[np.inf if cost.us is None else cost.us for cost in task.costs] for task in tasks], float
-    ).reshape(count, devices)
-    allowed = np.zeros((len(groups), devices), bool)
-    for unit, choices in enumerate(allowed_devices(problem)):
-        allowed[unit, choices] = True
-    task_cost[~allowed[unit_of]] = np.inf
-    unit_cost = np.zeros((len(groups), devices))
+    task_cost = _task_costs(problem, unit_of)
+    unit_cost = np.zeros((len(groups), len(devices)))
     np.add.at(unit_cost, unit_of, task_cost)
-    penalty = np.zeros((len(groups), devices))
-    for pin in problem.pins:
-        if not pin.hard:
-            penalty[unit_of[pin.task], :] += pin.penalty_us
-            penalty[unit_of[pin.task], pin.device] -= pin.penalty_us
     weight = np.zeros(len(groups))
     np.add.at(weight, unit_of, np.array([task.weight_bytes for task in tasks], float))
-    reads: list[list[int]] = [[] for _ in tasks]
-    writes: list[list[int]] = [[] for _ in tasks]
-    for index, value in enumerate(values):
-        for consumer in value.consumers:
-            reads[consumer].append(index)
-        if value.producer is not None:
-            writes[value.producer].append(index)
+    reads, writes = _values_of_tasks(problem)
     up, down, direct, is_direct = _moves(problem)
     unit_tasks, unit_start = pack(groups)
     unit_values, value_start = pack(
@@ -141,39 +123,74 @@ def flatten(problem: Problem) -> Arrays:
     read, read_start = pack(reads)
     write, write_start = pack(writes)
     reader, reader_start = pack([value.consumers for value in values])
-    limits = [device.memory_bytes for device in problem.devices]
+    limits = [device.memory_bytes for device in devices]
     return Arrays(
-        unit_of,
-        unit_tasks,
-        unit_start,
-        unit_values,
-        value_start,
-        unit_cost,
-        penalty,
-        weight,
-        task_cost,
-        pred,
-        pred_start,
-        succ,
-        succ_start,
-        read,
-        read_start,
-        write,
-        write_start,
-        np.array([-1 if v.producer is None else v.producer for v in values], np.int64),
-        reader,
-        reader_start,
-        np.array([value.is_output for value in values], bool),
-        up,
-        down,
-        direct,
-        is_direct,
-        np.array([device.host_memory for device in problem.devices]),
-        np.array([np.inf if limit is None else limit for limit in limits], float),
-        np.array([device.launch_us for device in problem.devices], float),
-        np.array([device.slots or 0 for device in problem.devices], np.int64),
-        np.array([device.per_task for device in problem.devices]),
+        unit_of=unit_of,
+        unit_tasks=unit_tasks,
+        unit_start=unit_start,
+        unit_values=unit_values,
+        value_start=value_start,
+        unit_cost=unit_cost,
+        penalty=_penalties(problem, unit_of),
+        unit_weight=weight,
+        task_cost=task_cost,
+        pred=pred,
+        pred_start=pred_start,
+        succ=succ,
+        succ_start=succ_start,
+        reads=read,
+        read_start=read_start,
+        writes=write,
+        write_start=write_start,
+        producer=np.array([-1 if v.producer is None else v.producer for v in values], np.int64),
+        reader=reader,
+        reader_start=reader_start,
+        output=np.array([value.is_output for value in values], bool),
+        up=up,
+        down=down,
+        direct=direct,
+        is_direct=is_direct,
+        on_host=np.array([device.host_memory for device in devices]),
+        limit=np.array([np.inf if limit is None else limit for limit in limits], float),
+        launch=np.array([device.launch_us for device in devices], float),
+        slots=np.array([device.slots or 0 for device in devices], np.int64),
+        per_task=np.array([device.per_task for device in devices]),
     )
+
+
+def _task_costs(problem: Problem, unit_of: Array) -> Array:
+    """Microseconds [tasks, devices]; infinite where a task's unit must not go."""
+    costs = np.array(
+        [[np.inf if cost.us is None else cost.us for cost in task.costs] for task in problem.tasks],
+        float,
+    ).reshape(len(problem.tasks), len(problem.devices))
+    allowed = np.zeros((len(problem.groups), len(problem.devices)), bool)
+    for unit, choices in enumerate(allowed_devices(problem)):
+        allowed[unit, choices] = True
+    costs[~allowed[unit_of]] = np.inf
+    return costs
+
+
+def _penalties(problem: Problem, unit_of: Array) -> Array:
+    """What soft pins add, in microseconds [units, devices]."""
+    penalty = np.zeros((len(problem.groups), len(problem.devices)))
+    for pin in problem.pins:
+        if not pin.hard:
+            penalty[unit_of[pin.task], :] += pin.penalty_us
+            penalty[unit_of[pin.task], pin.device] -= pin.penalty_us
+    return penalty
+
+
+def _values_of_tasks(problem: Problem) -> tuple[list[list[int]], list[list[int]]]:
+    """Values that each task reads, and those that it writes."""
+    reads: list[list[int]] = [[] for _ in problem.tasks]
+    writes: list[list[int]] = [[] for _ in problem.tasks]
+    for index, value in enumerate(problem.values):
+        for consumer in value.consumers:
+            reads[consumer].append(index)
+        if value.producer is not None:
+            writes[value.producer].append(index)
+    return reads, writes
 
 
 def _moves(problem: Problem) -> tuple[Array, Array, Array, Array]:
