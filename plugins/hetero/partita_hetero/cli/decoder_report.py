@@ -19,6 +19,14 @@ def print_decoder_plan(plan: DecoderPlan, explain: bool, out: Output) -> None:
     """
     _print_layers(plan, explain, out)
     out.text("")
+    _print_devices(plan, out)
+    out.text("")
+    _print_others(plan, out)
+    out.text("")
+    _print_facts(plan, out)
+
+
+def _print_devices(plan: DecoderPlan, out: Output) -> None:
     out.table(
         [
             "device",
@@ -46,7 +54,10 @@ def print_decoder_plan(plan: DecoderPlan, explain: bool, out: Output) -> None:
             for one in plan.devices
         ],
     )
-    out.text("")
+
+
+def _print_others(plan: DecoderPlan, out: Output) -> None:
+    """Other placements of the layers, by the same costs."""
     out.table(
         ["placement", "decode, tokens/s", "prefill, tokens/s", ""],
         [
@@ -62,7 +73,9 @@ def print_decoder_plan(plan: DecoderPlan, explain: bool, out: Output) -> None:
             ),
         ],
     )
-    out.text("")
+
+
+def _print_facts(plan: DecoderPlan, out: Output) -> None:
     request = plan.request
     out.facts(
         {

@@ -99,14 +99,33 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
         out: Where to print.
     """
     if explain:
-        out.table(
-            ["task", "device", "us", "why", "what would change it"],
-            [
-                [one.task, one.device, _number(one.us), str(one.reason), one.change]
-                for one in summary.tasks
-            ],
-        )
+        _print_tasks(summary, out)
         out.text("")
+    _print_submodels(summary, out)
+    out.text("")
+    _print_devices(summary, out)
+    out.text("")
+    _print_rivals(summary, out)
+    if summary.raced:
+        out.text("")
+        _print_race(summary, out)
+    out.text("")
+    out.facts(_facts(summary))
+    for note in summary.notes:
+        out.text(note)
+
+
+def _print_tasks(summary: PlanSummary, out: Output) -> None:
+    out.table(
+        ["task", "device", "us", "why", "what would change it"],
+        [
+            [one.task, one.device, _number(one.us), str(one.reason), one.change]
+            for one in summary.tasks
+        ],
+    )
+
+
+def _print_submodels(summary: PlanSummary, out: Output) -> None:
     out.table(
         ["submodel", "device", "ops", "us", "from", "to"],
         [
@@ -114,7 +133,9 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
             for one in summary.parts
         ],
     )
-    out.text("")
+
+
+def _print_devices(summary: PlanSummary, out: Output) -> None:
     out.table(
         ["device", "ops", "busy", "us", "weights", "peak memory", "limit"],
         [
@@ -130,7 +151,10 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
             for use in summary.devices
         ],
     )
-    out.text("")
+
+
+def _print_rivals(summary: PlanSummary, out: Output) -> None:
+    """Other placements, by the same costs."""
     rows = [["this plan", _number(summary.value_us), ""]]
     rows += [
         [rival.name, "", rival.obstacle]
@@ -139,26 +163,24 @@ def print_plan(summary: PlanSummary, explain: bool, out: Output) -> None:
         for rival in summary.rivals
     ]
     out.table(["placement by the table of costs", "us", ""], rows)
-    if summary.raced:
-        out.text("")
-        out.table(
-            ["placement that was run", "submodels", "us", "+-", "foreseen", ""],
+
+
+def _print_race(summary: PlanSummary, out: Output) -> None:
+    """Placements that were run, and how long they took."""
+    out.table(
+        ["placement that was run", "submodels", "us", "+-", "foreseen", ""],
+        [
             [
-                [
-                    one.name,
-                    one.submodels,
-                    "" if one.measured_us is None else _number(one.measured_us),
-                    "" if one.spread_us is None else _number(one.spread_us),
-                    "" if one.foreseen_us is None else _number(one.foreseen_us),
-                    one.failure or ("kept" if _is_kept(one, summary) else ""),
-                ]
-                for one in summary.raced
-            ],
-        )
-    out.text("")
-    out.facts(_facts(summary))
-    for note in summary.notes:
-        out.text(note)
+                one.name,
+                one.submodels,
+                "" if one.measured_us is None else _number(one.measured_us),
+                "" if one.spread_us is None else _number(one.spread_us),
+                "" if one.foreseen_us is None else _number(one.foreseen_us),
+                one.failure or ("kept" if _is_kept(one, summary) else ""),
+            ]
+            for one in summary.raced
+        ],
+    )
 
 
 def _facts(summary: PlanSummary) -> dict[str, str]:
