@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class _Link:
     end: int
     part: int
     purpose: str
+
+
+class _Carried(NamedTuple):
+    """A value that one iteration hands to the next: in the body, before it, and its Result."""
+
+    inside: ir.Value
+    first: ir.Value
+    end: str
 
 
 def _links(at: Site, path: str) -> list[_Link]:
@@ -92,54 +100,23 @@ def if_(at: Site) -> Sequence[ir.Value]:
 @translates("Loop", "TensorIterator")
 def loop(at: Site) -> Sequence[ir.Value]:
     """A body run again and again, over slices of inputs and values that it hands on."""
+    import onnx_ir as ir
+
     scope = at.scope.body("body", at.layer)
     net = scope.net
     inputs, outputs = _links(at, "port_map/input"), _links(at, "port_map/output")
-    edges = {
-        edge.get("to-layer", ""): edge.get("from-layer", "")
-        for edge in at.layer.element.iterfind("back_edges/edge")
-    }
-    import onnx_ir as ir
-
-    count = ir.Value(
-        name=scope.fresh(f"{at.layer.name}/iteration"),
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape([]),
-    )
-    running = ir.Value(
-        name=scope.fresh(f"{at.layer.name}/running"),
-        type=ir.TensorType(ir.DataType.BOOL),
-        shape=ir.Shape([]),
-    )
-    body = Site(at.layer, [], scope)
-    given: dict[str, ir.Value] = {}
-    carried: list[tuple[ir.Value, ir.Value, str]] = []  # inside, first, the result handed on
-    for link in inputs:
-        layer = _inner(at, net, link.inner, "Parameter")
-        if link.purpose == "current_iteration":
-            whole = layer.outputs[0].precision
-            inside = count if whole == "I64" else body.emit("Cast", count, to=6)
-            shape = body.const(np.ones(len(layer.outputs[0].dims)), np.int64)
-            given[layer.id] = body.emit("Reshape", inside, shape)
-            continue
-        _, value = _outer(at, link)
-        if layer.id in edges:
-            inside = scope.input_value(layer, scope.fresh(f"{at.layer.name}/{layer.name}"))
-            given[layer.id] = inside
-            carried.append((inside, value, edges[layer.id]))
-        elif link.axis is not None:
-            given[layer.id] = _part(body, value, link, link.axis, count)
-        else:
-            given[layer.id] = value
+    count = _scalar(at, scope, "iteration", ir.DataType.INT64)
+    running = _scalar(at, scope, "running", ir.DataType.BOOL)
+    given, carried = _enter(at, scope, inputs, count)
     scope.follow(given)
 
-    handed = [scope.own(scope.result(_inner(at, net, end, "Result"))) for *_, end in carried]
-    finals = {end: place for place, (*_, end) in enumerate(carried)}
+    handed = [scope.own(scope.result(_inner(at, net, one.end, "Result"))) for one in carried]
+    finals = {one.end: place for place, one in enumerate(carried)}
     stacked = [link for link in outputs if link.port != "-1" and not _is_final(link, finals)]
     scans = [scope.own(scope.result(_inner(at, net, link.inner, "Result"))) for link in stacked]
     again = _condition(at, net, scope, outputs, running)
     graph = scope.graph(
-        [count, running, *(inside for inside, *_ in carried)],
+        [count, running, *(one.inside for one in carried)],
         [again, *handed, *scans],
         f"{at.layer.name}/body",
     )
@@ -149,7 +126,7 @@ def loop(at: Site) -> Sequence[ir.Value]:
         len(handed) + len(scans),
         trips,
         first,
-        *(value for _, value, _ in carried),
+        *(one.first for one in carried),
         body=graph,
     )
     by_port: dict[str, ir.Value] = {}
@@ -163,6 +140,52 @@ def loop(at: Site) -> Sequence[ir.Value]:
     if missing:
         raise at.error(f"the port map has nothing for output port {missing[0]}")
     return [by_port[port.id] for port in at.layer.outputs]
+
+
+def _scalar(at: Site, scope: Scope, name: str, dtype: ir.DataType) -> ir.Value:
+    """An input of the body that has no dimensions."""
+    import onnx_ir as ir
+
+    name = scope.fresh(f"{at.layer.name}/{name}")
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+
+
+def _enter(
+    at: Site, scope: Scope, inputs: list[_Link], count: ir.Value
+) -> tuple[dict[str, ir.Value], list[_Carried]]:
+    """What each Parameter of the body is in an iteration, and what goes from one to the next.
+
+    Args:
+        at: The loop.
+        scope: Its body.
+        inputs: The port map.
+        count: The number of the iteration.
+    """
+    edges = {
+        edge.get("to-layer", ""): edge.get("from-layer", "")
+        for edge in at.layer.element.iterfind("back_edges/edge")
+    }
+    body = Site(at.layer, [], scope)
+    given: dict[str, ir.Value] = {}
+    carried: list[_Carried] = []
+    for link in inputs:
+        layer = _inner(at, scope.net, link.inner, "Parameter")
+        if link.purpose == "current_iteration":
+            whole = layer.outputs[0].precision
+            inside = count if whole == "I64" else body.emit("Cast", count, to=6)
+            shape = body.const(np.ones(len(layer.outputs[0].dims)), np.int64)
+            given[layer.id] = body.emit("Reshape", inside, shape)
+            continue
+        _, value = _outer(at, link)
+        if layer.id in edges:
+            inside = scope.input_value(layer, scope.fresh(f"{at.layer.name}/{layer.name}"))
+            given[layer.id] = inside
+            carried.append(_Carried(inside, value, edges[layer.id]))
+        elif link.axis is not None:
+            given[layer.id] = _part(body, value, link, link.axis, count)
+        else:
+            given[layer.id] = value
+    return given, carried
 
 
 def _is_final(link: _Link, finals: dict[str, int]) -> bool:
