@@ -159,45 +159,45 @@ def run(args: argparse.Namespace, out: Output) -> int:
             timing = measure_sync(request, work.feeds, length, advance)
         else:
             timing = measure_async(compiled, work.feeds, length, args.nireq or 0, advance)
-    summary = timing.summary()
-    explanation = compiled.explain()
+    told = {
+        "model": args.model,
+        "device": device,
+        "execution_devices": compiled.execution_devices,
+        "placement": compiled.explain().summary(),
+        "api": api,
+        "requests": timing.requests,
+        "inferences": len(timing.latencies_ms),
+        "wall_s": timing.wall_s,
+        "read_ms": work.read_ms,
+        "compile_ms": compile_ms,
+        "first_ms": first_ms,
+        **timing.summary(),
+        "counters": timing.counters,
+    }
     if args.json:
-        out.json(
-            {
-                "model": args.model,
-                "device": device,
-                "execution_devices": compiled.execution_devices,
-                "placement": explanation.summary(),
-                "api": api,
-                "requests": timing.requests,
-                "inferences": len(timing.latencies_ms),
-                "wall_s": timing.wall_s,
-                "read_ms": work.read_ms,
-                "compile_ms": compile_ms,
-                "first_ms": first_ms,
-                **summary,
-                "counters": timing.counters,
-            }
-        )
+        out.json(told)
         return 0
     if args.counters:
         out.text(format_counters(timing.counters), "")
-    plural = "" if timing.requests == 1 else "s"
-    out.facts(
-        {
-            "device": f"{device} ({', '.join(compiled.execution_devices)})",
-            "placement": explanation.summary(),
-            "read": f"{work.read_ms:.0f} ms",
-            "compile": f"{compile_ms:.0f} ms",
-            "first": f"{first_ms:.2f} ms",
-            "runs": f"{len(timing.latencies_ms)} in {timing.wall_s:.2f} s, {api}, "
-            f"{timing.requests} request{plural}",
-            "latency": "median {median_ms:.3f}, min {min_ms:.3f}, mean {mean_ms:.3f}, "
-            "p90 {p90_ms:.3f}, p99 {p99_ms:.3f} ms".format(**summary),
-            "throughput": f"{summary['throughput']:.2f} inferences/s",
-        }
-    )
+    out.facts(_facts(told))
     return 0
+
+
+def _facts(told: Mapping[str, Any]) -> dict[str, str]:
+    """For people, what JSON tells programs."""
+    plural = "" if told["requests"] == 1 else "s"
+    return {
+        "device": f"{told['device']} ({', '.join(told['execution_devices'])})",
+        "placement": told["placement"],
+        "read": f"{told['read_ms']:.0f} ms",
+        "compile": f"{told['compile_ms']:.0f} ms",
+        "first": f"{told['first_ms']:.2f} ms",
+        "runs": f"{told['inferences']} in {told['wall_s']:.2f} s, {told['api']}, "
+        f"{told['requests']} request{plural}",
+        "latency": "median {median_ms:.3f}, min {min_ms:.3f}, mean {mean_ms:.3f}, "
+        "p90 {p90_ms:.3f}, p99 {p99_ms:.3f} ms".format(**told),
+        "throughput": f"{told['throughput']:.2f} inferences/s",
+    }
 
 
 def measure_sync(
