@@ -40,16 +40,16 @@ BAND_SHARE = 5 / 16
 Fewer rows would mean that more of them are computed twice.
 """
 
-TWICE = 1.2
+TWICE = 1.5
 """How many times as many rows may be computed as there are."""
 
 FIELDS = (
-    *("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH", "STRIDE", "TOP", "REACH", "CHANNELS"),
+    *("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH", "STRIDE", "TOP", "REACH", "PIXEL_BYTES"),
     *("LINES", "ROWS"),
 )
 """What `bands` holds: of the depthwise convolution sizes, distance from one output row to the next,
-rows of zeros above, input rows that one output row takes, channels; then output rows of a band, and
-input rows of one at most.
+rows of zeros above, input rows that one output row takes, bytes of an input pixel; then output rows
+of a band, and input rows of one at most.
 """
 
 (
@@ -60,42 +60,42 @@ input rows of one at most.
     STRIDE,
     TOP,
     REACH,
-    CHANNELS,
+    PIXEL_BYTES,
     LINES,
     ROWS,
 ) = range(len(FIELDS))
 
 
-def bands(window: Window, channels: int, machine: MachineModel, threads: int) -> Array | None:
+def bands(
+    window: Window, pixel_bytes: int, least: int, machine: MachineModel, threads: int
+) -> Array | None:
     """How an image is cut for `inverted_bottleneck`; ``None`` if that does not pay.
-
-    It does where a thread's share of the wide image does not stay in its cache anyway.
 
     Args:
         window: Of the depthwise convolution, of depth 1.
-        channels: Of the wide image.
+        pixel_bytes: Of a pixel of the wide image.
+        least: Pixels that every band has to have.
         machine: What it is cut for.
         threads: Threads that share its rows.
     """
     (height, width), (oh, ow) = window.size[1:], window.out[1:]
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
-    row_bytes = 4 * width * channels
-    band = machine.l2_bytes(BAND_SHARE)
-    rows = band // row_bytes
-    share = -(-oh // threads)
-    lines = min((rows - reach) // stride + 1, share)
-    if rows < reach or height * row_bytes <= band * threads:
+    room = machine.l2_bytes(BAND_SHARE) // (width * pixel_bytes)
+    shares = {oh * (tid + 1) // threads - oh * tid // threads for tid in range(threads)} - {0}
+    lines = min((room - reach) // stride + 1, max(shares, default=0))
+    if lines < 1:
         return None
     rows = (lines - 1) * stride + reach
-    if rows > TWICE * lines * stride:
+    shortest = min((share - 1) % lines for share in shares) * stride + reach
+    shortest = min(shortest - max(top, window.end[1]), height)
+    if rows > TWICE * lines * stride or shortest * width < least:
         return None
-    numbers = (height, width, oh, ow, stride, top, reach, channels, lines, rows)
-    return integers(numbers)
+    return integers((height, width, oh, ow, stride, top, reach, pixel_bytes, lines, rows))
 
 
 class Expansion(NamedTuple):
-    """The first 1x1 convolution, in float32, and how the image that it makes is cut.
+    """The first 1x1 convolution, and how the image that it makes is cut.
 
     Attributes:
         w: Packed weights.
@@ -136,7 +136,7 @@ def inverted_bottleneck(
     """`separable_convolution` of an image that is a product itself; of one image, channels last.
 
     Args:
-        x: Input pixels of the first product, flat; float32.
+        x: Input pixels of the first product, flat; bfloat16 as uint16.
         wide: The first product.
         depthwise: From here on as in `separable_convolution`.
         arrays: Of the last product.
@@ -145,33 +145,36 @@ def inverted_bottleneck(
         tid: This thread.
         nt: All threads; they share the rows.
     """
-    cut, kernels, first_p = wide.cut, context.kernels, wide.p
-    width, room = cut[WIDTH], cut[ROWS] * cut[WIDTH] * cut[CHANNELS]
-    threads = min(nt, wide.rows.size // room)
+    cut, kernels, first, first_p = wide.cut, context.kernels, wide.kernels, wide.p
+    width, room = cut[WIDTH], cut[ROWS] * cut[WIDTH] * cut[PIXEL_BYTES]
+    threads = min(nt, wide.rows.size * wide.rows.itemsize // room)
     if tid >= threads:
         return
     memory = own_memory(context.scratch, context.p[THREAD_BYTES], tid)
-    band = address(wide.rows) + 4 * tid * room
+    band = address(wide.rows) + tid * room
     line, end = cut[OUT_HEIGHT] * tid // threads, cut[OUT_HEIGHT] * (tid + 1) // threads
-    if kernels[CONFIGURE]:
-        call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     source = address(x) + first_p[X_BYTES] * first_p[X_FIRST]
-    own_wide = PanelContext(memory, address(wide.offsets), wide.kernels, first_p)
+    own_wide = PanelContext(memory, address(wide.offsets), first, first_p)
     wide_at = ProductAddresses(address(wide.w), address(wide.bias), band, band)
     bounds = Epilogue(0, wide.low, wide.high, wide.gate, 0, 0.0, 0.0)
     own = PanelContext(memory, address(context.offsets), kernels, context.p)
     window, at = depthwise_addresses(depthwise), addresses_of(arrays)
     while line < end:
         stop = min(line + cut[LINES], end)
-        first = max(line * cut[STRIDE] - cut[TOP], 0)
-        last = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
-        count, taps = (last - first) * width, first_p[TAPS]
+        top = max(line * cut[STRIDE] - cut[TOP], 0)
+        bottom = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
+        count, taps = (bottom - top) * width, first_p[TAPS]
         tiles = TileRange(0, 0, first_p[BLOCKS], 0, count, 0, ALL_TILES, 0, 0, taps)
-        rows = source + first * width * first_p[ROW]
+        rows = source + top * width * first_p[ROW]
+        if first[CONFIGURE]:
+            call_plain(first[CONFIGURE], (first[CONFIG],))
         multiply_panel(rows, 0, wide_at, own_wide, bounds, tiles)
-        pixels = band - 4 * first * width * cut[CHANNELS]
+        if kernels[CONFIGURE]:
+            call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+        pixels = band - top * width * cut[PIXEL_BYTES]
         begin, behind = line * cut[OUT_WIDTH], stop * cut[OUT_WIDTH]
         multiply_depthwise(pixels, window, at, own, epilogue, begin, behind)
         line = stop
-    if kernels[CONFIGURE]:
-        call_plain(kernels[RELEASE], (0,))
+    for table in (first, kernels):
+        if table[CONFIGURE]:
+            call_plain(table[RELEASE], (0,))

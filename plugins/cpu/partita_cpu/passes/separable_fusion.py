@@ -69,7 +69,7 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _is_wide(node: Node) -> bool:
-    simple = _is_pointwise(node) and not any(node.inputs[3:]) and not node.attrs.get("half")
+    simple = _is_pointwise(node) and not any(node.inputs[3:])
     return simple and not needs_pass(node.attrs.get("activation"))
 
 

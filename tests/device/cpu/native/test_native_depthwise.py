@@ -309,7 +309,7 @@ def count(net, *outputs, **config):
 
 def test_pairs_become_one_step(level):
     net = Net(1, 8, 28, 28)
-    y = block(net, net.conv("x", 8, 16), 16, 48, 16)
+    y = net.conv(net.conv(net.conv("x", 8, 48), 48, 48, 3, 48), 48, 16, 1)
     assert count(net, y) == 1
     assert count(net, y, INFERENCE_NUM_THREADS=1) == 1
 

@@ -14,8 +14,8 @@ from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
-from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS, TILE_ROWS
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.nhwc.depthwise import depthwise_of
 from partita_cpu.kernels.nhwc.operators import conv
@@ -70,21 +70,25 @@ def bottleneck_conv(
     images = Images(
         *(n, height, width, place.channels, wide.shape[0]), out_height=height, out_width=width
     )
+    stored = np.dtype(HALF if first.attrs.get("half") else np.float32)
     arithmetic = policy.preferred_arithmetic(images)
-    storage = Storage(x_pitch=x.shape[3], x_first=place.first)
+    storage = Storage(x.dtype == HALF, stored == HALF, x_pitch=x.shape[3], x_first=place.first)
     cut = plan(images, policy.machine, arithmetic, policy.threads, storage)
-    window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
-    rows = bands(window, wide.shape[0], policy.machine, policy.threads)
-    simple = n == 1 and x.dtype == np.float32 and arithmetic is Arithmetic.F32
+    simple = n == 1 and arithmetic in (Arithmetic.F32, Arithmetic.BF16)
     simple &= cut.source is Source.DIRECT and cut.table[CHUNK] >= cut.table[TAPS]
-    joint = None
+    window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
+    # AMX reads its tiles as a whole.
+    least = int(cut.table[TILE_ROWS]) if on_tiles(policy.level, arithmetic) else 1
+    rows = bands(window, wide.shape[0] * stored.itemsize, least, policy.machine, policy.threads)
+    joint, fitted = None, cut
     if simple and rows is not None:
-        band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), x.dtype)
+        band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), stored)
         joint = _joint(b, rest, band, its, (height, width))
-    if joint is None or rows is None:
+    if joint is not None:
+        fitted, weights = fitting(b, policy, cut, wide)
+    if joint is None or fitted is not cut:
         between = conv(b, first, x, wide, shift)
         return separable_conv(b, rest, between, *inputs)
-    _, weights = fitting(b, policy, cut, wide)
     activation = first.attrs.get("activation")
     before = product_of(b, policy, cut, LinearOp(weights, shift, None, activation), band)
     arrays, context, bounds = before.arrays, before.context, before.epilogue
