@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("level")
 def small_bands(monkeypatch):
     """Bands of few rows (of 12 KB), also where most of them are computed twice."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/38K")
-    monkeypatch.setattr(inverted_bottleneck, "TWICE", 10.0)
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 10.0, True: 10.0})
 
 
 def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
@@ -134,7 +134,7 @@ def window(size, out, kernel=3, stride=1):
 
 
 def test_bands_fill_their_memory(monkeypatch):
-    monkeypatch.setattr(inverted_bottleneck, "TWICE", 1.2)
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 1.2, True: 1.5})
     machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
     rows = 4 * 112 * 96
     cut = bands(window(112, 56, stride=2), 4 * 96, 1, machine, 2)
@@ -143,6 +143,9 @@ def test_bands_fill_their_memory(monkeypatch):
     assert bands(window(112, 112), 4 * 960, 1, machine, 2) is None  # one row has no room
     # Most rows would be computed twice.
     assert bands(window(56, 56, kernel=7), 4 * 512, 1, machine, 2) is None
+    # With four of five in float32, more of them in bfloat16.
+    assert bands(window(14, 14), 384, 1, machine, 2) is None
+    assert bands(window(14, 14), 384, 1, machine, 2, in_bfloat16=True) is not None
 
 
 def test_no_band_is_smaller_than_it_may_be():

@@ -79,7 +79,8 @@ def bottleneck_conv(
     window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
     # AMX reads its tiles as a whole.
     least = int(cut.table[TILE_ROWS]) if on_tiles(policy.level, arithmetic) else 1
-    rows = bands(window, wide.shape[0] * stored.itemsize, least, policy.machine, policy.threads)
+    nbytes, narrow = wide.shape[0] * stored.itemsize, arithmetic.in_bfloat16
+    rows = bands(window, nbytes, least, policy.machine, policy.threads, narrow)
     joint, fitted = None, cut
     if simple and rows is not None:
         band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), stored)
