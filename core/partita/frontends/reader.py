@@ -22,6 +22,7 @@ from partita.frontends.onnx.external_data import (
 )
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
+from partita.frontends.onnx.protobuf_fields import MOST_NESTED, is_nested_too_deep
 from partita.frontends.onnx.weight_splitter import without_weights
 from partita.frontends.onnx.zip_maps import without_zip_maps
 from partita.frontends.tflite import is_tflite
@@ -231,6 +232,12 @@ def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str,
     try:
         proto.ParseFromString(rest)
     except DecodeError as error:
+        if is_nested_too_deep(data, proto.DESCRIPTOR):
+            raise ModelFormatError(
+                f"{origin} has messages nested more than {MOST_NESTED} deep, which protobuf does "
+                "not parse: If, Loop or Scan in bodies of each other take three a level, types of "
+                "sequences two. Write fewer of them inside of each other."
+            ) from error
         raise ModelFormatError(
             f"{origin} is not an ONNX model or is damaged ({len(data)} bytes, starting with "
             f"{bytes(data[:8])!r}), and no OpenVINO IR, GGUF, TFLite or circle file either; "

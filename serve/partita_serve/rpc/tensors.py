@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.frontends.onnx.weight_splitter import field_head
+from partita.frontends.onnx.protobuf_fields import field_head
 from partita_serve.protocol.datatypes import (
     BYTES,
     array_from_bytes,

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from partita import Core
 from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
+from partita.frontends.onnx.protobuf_fields import field_head
 from partita.frontends.reader import external_files, read_model
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -134,6 +135,16 @@ def test_files_that_are_taken_for_models_say_what_they_are(tmp_path, data, said)
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     refused(path, said)
+
+
+def test_bodies_nested_deeper_than_protobuf_parses_are_not_called_damaged():
+    inner = field_head(1, 0)  # a graph with an empty operation
+    for _ in range(33):
+        attribute = field_head(6, len(inner)) + inner  # its graph
+        operation = field_head(5, len(attribute)) + attribute
+        inner = field_head(1, len(operation)) + operation
+    for graph, said in ((inner, "nested more than 100 deep"), (inner[:-30], "damaged")):
+        refused(field_head(7, len(graph)) + graph, said)
 
 
 def test_an_empty_path_is_no_folder():

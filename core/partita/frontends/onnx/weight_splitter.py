@@ -8,6 +8,15 @@ become initializers on the way, as exporters that write them so have hundreds.
 
 from __future__ import annotations
 
+from partita.frontends.onnx.protobuf_fields import (
+    BYTES,
+    VARINT,
+    Field,
+    field_head,
+    fields_of,
+    number_at,
+)
+
 _GRAPH = 7
 _NODE, _INITIALIZER, _OUTPUT = 1, 5, 12
 _INFO_NAME = 1
@@ -23,17 +32,11 @@ so too."""
 
 _ELEMENTS = frozenset({_RAW_DATA, *_OWN_FIELDS.values()})
 
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
-
 LARGE_BYTES = 4096
 """Weights from this size on are taken out."""
 
 _WORTH_IT = 1 << 18
 """Models below this size are parsed as they are."""
-
-
-_Field = tuple[int, int, int, int, int]
-"""Number, kind, start, start of the content, and end: a plain tuple, as files have thousands."""
 
 
 def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, memoryview]]:
@@ -45,8 +48,8 @@ def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, mem
     if len(data) < _WORTH_IT:
         return data, {}
     try:
-        graphs = [field for field in _fields(data) if field[0] == _GRAPH]
-        if len(graphs) != 1 or graphs[0][1] != _BYTES:
+        graphs = [field for field in fields_of(data) if field[0] == _GRAPH]
+        if len(graphs) != 1 or graphs[0][1] != BYTES:
             return data, {}
         _, _, start, begin, end = graphs[0]
         graph, weights = _graph(data[begin:end])
@@ -64,17 +67,17 @@ def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
     """
     pieces: list[bytes | memoryview] = []
     weights: dict[str, memoryview] = {}
-    fields = _fields(graph)
+    fields = fields_of(graph)
     outputs = {_text(graph, field, _INFO_NAME) for field in fields if field[0] == _OUTPUT}
     kept = 0
     for number, kind, start, begin, end in fields:
         tensor: memoryview | None = None
         name = ""
-        if number == _INITIALIZER and kind == _BYTES:
+        if number == _INITIALIZER and kind == BYTES:
             if end - begin < LARGE_BYTES:
                 continue
             tensor = graph[begin:end]
-        elif number == _NODE and kind == _BYTES:
+        elif number == _NODE and kind == BYTES:
             name, tensor = _constant(graph[begin:end])
             if name in outputs:
                 continue
@@ -107,7 +110,7 @@ def _constant(node: memoryview) -> tuple[str, memoryview | None]:
     attributes: list[memoryview] = []
     kinds: list[bytes] = []
     domain = b""
-    for number, _, _, begin, end in _fields(node):
+    for number, _, _, begin, end in fields_of(node):
         content = node[begin:end]
         if number == _NODE_OUTPUT:
             names.append(content)
@@ -123,8 +126,8 @@ def _constant(node: memoryview) -> tuple[str, memoryview | None]:
         return "", None
     tensor: memoryview | None = None
     attribute = attributes[0]
-    for number, kind, _, begin, end in _fields(attribute):
-        if number == _ATTRIBUTE_TENSOR and kind == _BYTES and tensor is None:
+    for number, kind, _, begin, end in fields_of(attribute):
+        if number == _ATTRIBUTE_TENSOR and kind == BYTES and tensor is None:
             tensor = attribute[begin:end]
         elif number == _ATTRIBUTE_NAME:
             if bytes(attribute[begin:end]) != b"value":
@@ -150,16 +153,16 @@ def _without_elements(
     held: list[tuple[int, memoryview]] = []
     names = [name] if name else []
     fields: tuple[int, ...] = ()  # in which elements may lie
-    for number, kind, start, begin, end in _fields(tensor):
-        if number == _NAME and kind == _BYTES:
+    for number, kind, start, begin, end in fields_of(tensor):
+        if number == _NAME and kind == BYTES:
             if name:
                 continue
             names.append(bytes(tensor[begin:end]).decode())
-        elif number in _ELEMENTS and kind == _BYTES:
+        elif number in _ELEMENTS and kind == BYTES:
             held.append((number, tensor[begin:end]))
             continue
-        elif number == _DATA_TYPE and kind == _VARINT:
-            element_type = _number(tensor, begin)[0]
+        elif number == _DATA_TYPE and kind == VARINT:
+            element_type = number_at(tensor, begin)[0]
             own = _OWN_FIELDS.get(element_type, _RAW_DATA)
             fields = (_RAW_DATA, own) if element_type in _PLAIN else ()
         elif number == _LOCATION or number in _ELEMENTS:  # elsewhere, or one by one
@@ -182,87 +185,8 @@ def _named(name: str) -> bytes:
     return field_head(_NAME, len(encoded)) + encoded
 
 
-def _text(data: memoryview, field: _Field, number: int) -> str:
+def _text(data: memoryview, field: Field, number: int) -> str:
     """The text that is a certain field of a field."""
     inner = data[field[3] : field[4]]
-    found = [inner[one[3] : one[4]] for one in _fields(inner) if one[0] == number]
+    found = [inner[one[3] : one[4]] for one in fields_of(inner) if one[0] == number]
     return bytes(found[-1]).decode() if found else ""
-
-
-def _fields(data: memoryview) -> list[_Field]:
-    """The fields of a message, in order.
-
-    Raises:
-        IndexError: It ends in the middle of a field.
-        ValueError: A kind that protobuf does not have any more.
-    """
-    fields: list[_Field] = []
-    at, end = 0, len(data)
-    while at < end:
-        start = at
-        tag: int = data[at]
-        at += 1
-        if tag > 127:
-            tag, at = _number(data, start)
-        kind, begin = tag & 7, at
-        if kind == _BYTES:
-            size: int = data[at]
-            at += 1
-            if size > 127:
-                size, at = _number(data, begin)
-            begin = at
-            at += size
-        elif kind == _VARINT:
-            _, at = _number(data, at)
-        elif kind == _EIGHT:
-            at += 8
-        elif kind == _FOUR:
-            at += 4
-        else:
-            raise ValueError(f"kind {kind}")
-        if at > end:
-            raise IndexError
-        fields.append((tag >> 3, kind, start, begin, at))
-    return fields
-
-
-def _number(data: memoryview, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where it ends."""
-    byte: int = data[at]
-    at += 1
-    if byte < 128:
-        return byte, at
-    value, shift = byte & 127, 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of too many bytes")
-
-
-def field_head(number: int, size: int) -> bytes:
-    """What stands before the content of a field of so many bytes: its tag and its length.
-
-    Example:
-        >>> field_head(1, 300).hex()
-        '0aac02'
-    """
-    return _varint(number << 3 | _BYTES) + _varint(size)
-
-
-def _varint(value: int) -> bytes:
-    if value < 128:
-        return _SMALL[value]
-    groups = bytearray()
-    while value > 127:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
-
-
-_SMALL = [bytes([value]) for value in range(128)]
