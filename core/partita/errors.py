@@ -39,7 +39,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
-from partita.system.threads.thread_limit import MORE_THREADS, is_thread_refused
+from partita.system.memory_limits import more_memory
+from partita.system.threads.thread_limit import is_thread_refused, more_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -254,9 +255,13 @@ def in_words(error: BaseException) -> str:
         return f"{type(error).__name__}, whose message cannot be told"
     if isinstance(error, PartitaError):
         return told
+    advice = ""
     if is_thread_refused(error):
-        told += f"; {MORE_THREADS}"
-    return f"{type(error).__name__}: {told}".removesuffix(": ")
+        advice = more_threads()
+    elif isinstance(error, MemoryError):
+        advice = more_memory()
+    words = f"{type(error).__name__}: {told}".removesuffix(": ")
+    return f"{words}; {advice}" if advice else words
 
 
 def wrong_answer(

@@ -18,9 +18,9 @@ class Scripted:
 
     made = 0
     answering: tuple = ()
-    fault, is_transient, hangs = "", False, False
+    fault, advice, is_transient, hangs = "", "", False, False
 
-    def __init__(self, _module, _request, _seconds) -> None:
+    def __init__(self, *_, **__) -> None:
         type(self).made += 1
 
     def __enter__(self):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyopencl as cl
@@ -241,7 +242,7 @@ def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
 
 
 def test_where_no_process_can_be_started_it_is_said_what_to_do(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(driver_trial, "TrialProcess", refuse)
@@ -249,6 +250,24 @@ def test_where_no_process_can_be_started_it_is_said_what_to_do(tmp_path, monkeyp
     assert "; let the process have more, by RLIMIT_NPROC" in tried.explanation
     assert "remove it" not in tried.explanation  # nothing is known of the driver
     assert tried.verdict.file is None
+
+
+def test_a_driver_that_gets_no_threads_is_not_to_blame(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    def list_none():
+        raise cl.LogicError("clGetDeviceIDs failed: DEVICE_NOT_AVAILABLE")
+
+    request = {"driver": vars(find_device("").driver), "vectors": True}
+    monkeypatch.setattr(cl, "get_platforms", list_none)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    answers = []
+    driver_trial.main(request, answers.append)
+    (answer,) = answers
+    assert answer["fault"].startswith("the system starts no threads (no platform of it can be")
+    assert answer["advice"].startswith("let the process have more, by RLIMIT_NPROC")
+    assert answer["facts"]["untried"]
 
 
 @pytest.mark.parametrize("module", ["pyopencl", "partita_opencl.drivers.driver_trial"])

@@ -26,8 +26,11 @@ from partita_opencl.device import device as devices
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import CURE, all_devices, find_device
 from partita_opencl.device.device_tensor import OpenClTensor
-from partita_opencl.drivers import program_cache
+from partita_opencl.drivers import driver_trial, program_cache
+from partita_opencl.drivers.driver_trial import Tried
+from partita_opencl.drivers.installed_drivers import Driver
 from partita_opencl.drivers.program_cache import ProgramCache, ProgramKey
+from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.plugin import OpenClPlugin
 from partita_opencl.properties import OpenClProperties
@@ -287,6 +290,20 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
     found, failures = devices.search_devices.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "has passed no trial" in failures["OpenCL platform Stranger"]
+
+
+def test_a_driver_that_is_gone_since_its_trial_is_told_of(monkeypatch, caplog):
+    """Its file was truncated, say, while another driver was loaded: a loader says nothing."""
+    gone = Tried(
+        Driver("gone.icd", "/opt/gone.so", "/etc/gone.icd"),
+        Verdict(facts={"versions": ["OpenCL 3.0 gone"]}),
+    )
+    tried = driver_trial.tried()
+    monkeypatch.setattr(driver_trial, "tried", lambda: (*tried, gone))
+    found, failures = devices.search_devices.__wrapped__()
+    assert [device.id for device in found] == OpenClPlugin().device_ids()
+    assert "lists no platform in this process" in failures["OpenCL driver gone.icd"]
+    assert "OpenCL driver 'gone.icd' is missing" in caplog.text
 
 
 @pytest.mark.parametrize(

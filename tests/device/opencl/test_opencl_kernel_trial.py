@@ -183,15 +183,16 @@ class Scripted:
 
     hangs = False
     is_transient = False
+    advice = ""
 
-    def __init__(self, module, request, seconds, *, lasting):
+    def __init__(self, module, request, seconds, *, lasting, doing):
         assert module == standing_processes.WORKER
         assert lasting
         self.family = self.part = None
         self.failed = False
         self.fault = ""
 
-    def ask(self, request):
+    def ask(self, request, doing=""):
         if request:
             self.family, _, self.part = request["task"]
             self.runs.append((self, self.family))

@@ -138,15 +138,15 @@ def test_another_form_of_such_a_kernel_is_used(run_with):
 class Scripted:
     """A process that tells what a test says of each kernel, or dies at it."""
 
-    def __init__(self, module, request, seconds, *, lasting):
+    def __init__(self, module, request, seconds, *, lasting, doing):
         assert module == standing_processes.WORKER
         assert lasting
-        self.fault, self.is_transient = "", False
+        self.fault, self.advice, self.is_transient = "", "", False
         self.request = None
         self.own = []
         self.asked.append(self.own)
 
-    def ask(self, request):
+    def ask(self, request, doing=""):
         self.request = request or None
         if request:
             self.own.append([launch["kernel"] for launch in request["launches"]])

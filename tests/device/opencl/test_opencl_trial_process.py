@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from partita.system import memory_limits
 from partita.system.threads import joint_work
 from partita_opencl.drivers import fork_server, trial_process
 from partita_opencl.drivers.silence import LONGEST, SilenceTimer
@@ -64,6 +65,23 @@ def main(request, answer):
     if request["error"] == "exits":
         os._exit(3)
     raise {"ImportError": ImportError, "OSError": OSError}[request["error"]]("no plugin")
+"""
+
+REFUSED = """
+import os, sys, threading
+from partita_opencl.drivers.program_cache import built_program
+
+class Program:
+    def _build(self, options, devices):
+        raise MemoryError("std::bad_alloc")
+
+def main(request, answer):
+    if request["lacks"] == "memory":
+        threading.Thread(target=built_program, args=(Program(), "", None)).start()
+    else:
+        print("Resource temporarily unavailable", file=sys.stderr, flush=True)
+        os.abort()
+    threading.Event().wait()  # as one that builds something while PoCL's compiler is locked
 """
 
 
@@ -214,6 +232,44 @@ def test_an_error_of_python_is_no_fault_of_a_driver(module, error, lasting):
         assert list(process.answers()) == [{"there": True}]
     assert process.is_transient
     assert process.fault == f"it could not be tried ({error}: no plugin)"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "fault", "advice"),
+    [
+        ("memory", "it could not be tried (MemoryError: std::bad_alloc)", ""),
+        (
+            "threads",
+            "the process that tried it ended by SIGABRT (Resource temporarily unavailable)",
+            "let the process have more, by RLIMIT_NPROC",
+        ),
+    ],
+)
+def test_what_the_system_refuses_is_no_fault_of_a_driver(module, lacks, fault, advice):
+    module("refused", REFUSED)
+    with TrialProcess("refused", {"lacks": lacks}, 600.0) as process:
+        assert not list(process.answers())
+    assert process.is_transient
+    assert process.fault == fault
+    assert process.advice.startswith(advice)
+
+
+def test_where_memory_is_limited_what_stands_still_is_told_of_and_ended_soon(
+    module, monkeypatch, caplog
+):
+    module("standing", "import time\n\ndef main(request, answer):\n    time.sleep(3600)\n")
+    for where in (memory_limits, trial_process):
+        monkeypatch.setattr(where, "memory_limits", lambda: {"address space": 800 << 20})
+    monkeypatch.setattr(trial_process, "_TELLS_SECONDS", 0.2)
+    with TrialProcess("standing", {}, 4.0, doing="the trial of 'x.icd'") as process:
+        assert not list(process.answers())
+    assert process.hangs
+    assert process.fault == "it said nothing for 1 s"
+    assert process.advice.startswith("this process may have 800 MiB of address space: let it")
+    assert (
+        "Waiting for the trial of 'x.icd', which does nothing; it is given up after 1 s. This "
+        "process may have 800 MiB of address space" in caplog.text
+    )
 
 
 @started_or_forked

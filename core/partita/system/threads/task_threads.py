@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from partita.system.threads.thread_limit import MORE_THREADS
+from partita.system.threads.thread_limit import more_threads
 
 Task = tuple[Callable[..., object], tuple[Any, ...]]
 
@@ -59,7 +59,7 @@ class TaskThreads:
                     thread.start()
                 except RuntimeError as error:
                     raise RuntimeError(
-                        f"The system starts no thread ({error}); {MORE_THREADS}."
+                        f"The system starts no thread ({error}); {more_threads()}."
                     ) from error
                 self._threads.append(thread)
             self._open += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
+from partita.system.memory_limits import more_memory
 from partita.tensors.tensor import HOST
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import CudaSide, opened
@@ -27,6 +29,8 @@ from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
 from partita_opencl.drivers.installed_drivers import Driver
 from partita_opencl.drivers.processor_name import POCL
 from partita_opencl.drivers.program_cache import ProgramCache
+
+_log = logging.getLogger(__name__)
 
 CURE = "pip install 'partita[opencl]'"
 """The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
@@ -270,7 +274,10 @@ def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     try:
         platforms = installed_drivers.platforms([one.driver for one in good])
     except (cl.Error, OSError) as error:
-        return (), {**failures, "OpenCL": f"the OpenCL loader finds no platform ({error})"}
+        limit = f"; {more_memory()}" if more_memory() else ""
+        why = f"the OpenCL loader finds no platform ({error}){limit}"
+        return (), {**failures, "OpenCL": why}
+    failures |= _missing(good, platforms)
     devices: list[Device] = []
     found: list[tuple[bool, int, Driver, Sequence[Any]]] = []
     for platform in platforms:
@@ -303,9 +310,30 @@ def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     return tuple(devices), failures
 
 
+def _missing(good: Sequence[Tried], platforms: Sequence[Any]) -> dict[str, str]:
+    """Drivers that passed their trial and of which no platform was loaded all the same."""
+    there = {_version(platform) for platform in platforms}
+    found = {}
+    for one in good:
+        versions = one.verdict.facts.get("versions", ())
+        if one.driver.binary and versions and there.isdisjoint(versions):
+            why = (
+                f"the driver of '{one.driver.origin}' passed its trial, but lists no platform in "
+                "this process: its file was changed since, or other code of this process has "
+                "loaded OpenCL without it. Start the process again"
+            )
+            _log.warning("OpenCL driver '%s' is missing: %s.", one.driver.name, why)
+            found[f"OpenCL driver {one.driver.name}"] = why
+    return found
+
+
+def _version(platform: Any) -> str:
+    return " ".join(platform.version.split())
+
+
 def _owner(platform: Any, good: Sequence[Tried]) -> Tried | None:
     """The driver whose platform this is."""
-    version = " ".join(platform.version.split())
+    version = _version(platform)
     for one in good:
         if not one.driver.binary or version in one.verdict.facts.get("versions", ()):
             return one

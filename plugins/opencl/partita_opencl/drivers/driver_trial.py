@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from partita.system.memory_limits import more_memory
+from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
-from partita.system.threads.thread_limit import MORE_THREADS
+from partita.system.threads.thread_limit import lacks_threads, more_threads
 from partita_opencl.drivers import (
     cuda_trial,
     driver_view,
@@ -159,10 +161,11 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     stages = list(_DOING)
     facts: Json = {}
     request = {"driver": vars(driver), "vectors": vectors}
+    doing = f"the trial of OpenCL driver '{driver.name}'"
     try:
         with (
             trial_seconds.logged(f"The trial of OpenCL driver {driver.name}") as seconds,
-            TrialProcess(__name__, request, SECONDS) as process,
+            TrialProcess(__name__, request, SECONDS, doing=doing) as process,
         ):
             for answer in process.answers():
                 seconds.end(str(answer["stage"]))
@@ -172,16 +175,25 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
                 if any(_OF_CUDA in version for version in facts.get("versions", ())):
                     cuda_trial.begin(driver)  # beside this one
                 if answer.get("fault"):
-                    return Verdict(str(answer["fault"]), facts), True
+                    lasts = not facts.get("untried")
+                    facts |= {"untried": not lasts or bool(more_memory())}
+                    advice = str(answer.get("advice") or more_memory())
+                    return Verdict(_advised(str(answer["fault"]), advice), facts), lasts
     except OSError as error:
         # EAGAIN is what a system says that starts no more.
-        advice = f"; {MORE_THREADS}" if isinstance(error, BlockingIOError) else ""
-        reason = f"no process can be started to try it ({error}){advice}"
+        advice = more_threads() if isinstance(error, BlockingIOError) else ""
+        reason = _advised(f"no process can be started to try it ({error})", advice)
         return Verdict(reason, {"untried": True}), False
     if not stages:
         return Verdict(facts=facts), True  # however it ended: what it computed is right
     fault = f"{process.fault or 'it ended early'}, {_DOING[stages[0]]}"
-    return Verdict(fault, {**facts, "hangs": process.hangs}), not process.is_transient
+    untried = process.is_transient or bool(process.advice)
+    facts |= {"hangs": process.hangs, "untried": untried}
+    return Verdict(_advised(fault, process.advice), facts), not process.is_transient
+
+
+def _advised(fault: str, advice: str) -> str:
+    return f"{fault}; {advice}" if advice else fault
 
 
 def main(request: Json, answer: Answer) -> None:
@@ -191,6 +203,13 @@ def main(request: Json, answer: Answer) -> None:
     """
     import pyopencl as cl
 
+    def fail(stage: str, fault: str) -> None:
+        if lacks_threads(usable_processors() + 1):  # as many as drivers of processors start
+            untried = {"facts": {"untried": True}, "advice": more_threads()}
+            answer({"stage": stage, "fault": f"the system starts no threads ({fault})", **untried})
+        else:
+            answer({"stage": stage, "fault": fault})
+
     driver = Driver(**request["driver"])
     try:
         found = platforms([driver])
@@ -199,10 +218,10 @@ def main(request: Json, answer: Answer) -> None:
         # Of devices of one name, one stands for all.
         devices = {(p.name, d.name): d for p in found for d in p.get_devices()}
     except cl.Error as error:
-        answer({"stage": "list", "fault": f"no platform of it can be listed ({error})"})
+        fail("list", f"no platform of it can be listed ({error})")
         return
     if not devices:
-        answer({"stage": "list", "fault": "it lists no device"})
+        fail("list", "it lists no device")
         return
     answer({"stage": "list", "facts": {"versions": versions}})
     key = _WITH_VECTORS if request["vectors"] else _PROGRAM
@@ -210,8 +229,7 @@ def main(request: Json, answer: Answer) -> None:
         try:
             off = _error(handle, key, vectors=request["vectors"])
         except cl.Error as failure:
-            fault = f"device '{handle.name}' fails at a small kernel ({failure})"
-            answer({"stage": "compute", "fault": fault})
+            fail("compute", f"device '{handle.name}' fails at a small kernel ({failure})")
             return
         if not off < _TOLERANCE:
             fault = f"device '{handle.name}' computes wrongly: a small kernel is {off:.2g} off"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.storage.cache_folder import cache_folder, keep_private, read_private
+from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
 
@@ -61,7 +62,10 @@ class Driver:
     cache: str = ""
 
     def marks(self) -> list[str]:
-        """What tells this driver, as it is installed now, on this machine from others."""
+        """What tells this driver, as it is installed now, on this machine from others.
+
+        Limits on memory do: a driver that fails by them is none that fails.
+        """
         files = [self.origin, _find_library(self.binary)]
         return [
             self.name,
@@ -69,7 +73,7 @@ class Driver:
             self.form,
             *map(_stamp, files),
             *machine_marks(),
-            *memory_limits(),
+            *(f"{name} {most}" for name, most in memory_limits().items()),
         ]
 
 
@@ -78,17 +82,6 @@ def machine_marks() -> tuple[str, ...]:
     """What tells this processor, system and binding from others."""
     processor = processor_identity() or processor_name()
     return processor, platform.system(), platform.release(), _version("pyopencl")
-
-
-def memory_limits() -> tuple[str, ...]:
-    """The limits on this process's memory: a driver that fails by them is none that fails."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return ()
-    kinds = {"address space": resource.RLIMIT_AS, "data": resource.RLIMIT_DATA}
-    found = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
-    return tuple(f"{name} {most}" for name, most in found.items() if most != resource.RLIM_INFINITY)
 
 
 def installed() -> list[Driver]:

@@ -24,6 +24,7 @@ from partita.storage.cache_folder import cache_folder, keep_sealed, prune, read_
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
+from partita_opencl.drivers.trial_process import end_without_memory
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +204,11 @@ def built_program(program: Any, options: str, handle: Any) -> Any:
     """
     import pyopencl as cl
 
-    program._build(options.encode(), [handle])
+    try:
+        program._build(options.encode(), [handle])
+    except MemoryError:
+        end_without_memory()
+        raise
     return cl.Program(program)
 
 

@@ -11,7 +11,9 @@ which ``main`` answers with.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,15 +22,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
+from partita.system.memory_limits import memory_limits, more_memory
 from partita.system.processor_time import group_seconds
 from partita.system.threads import joint_work
+from partita.system.threads.thread_limit import is_thread_refused, more_threads
 from partita_opencl.drivers import fork_server
 from partita_opencl.drivers.fork_server import Forked
 from partita_opencl.drivers.silence import SilenceTimer
+
+_log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 Answer = Callable[[Json], None]
@@ -53,11 +59,25 @@ _STARTED: Json = {"started": True}
 _BY_CHANCE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals that other processes send, as the system does when there is no memory."""
 
+_PATIENCE_WITHOUT_MEMORY = 0.25
+"""The part of its time that a process may stand still where memory is limited: drivers fail at that
+by never coming back, as PoCL, whose compiler stays locked."""
+
+_TELLS_SECONDS = 10.0
+"""How long nothing is said of a process that is silent."""
+
+_NO_MEMORY = "MemoryError", "bad_alloc", os.strerror(errno.ENOMEM)
+_NO_THREAD = "can't start new thread", os.strerror(errno.EAGAIN)
+"""What is in the last words of a process that the system refused something."""
+
 _LOOKS = 20
 """How often a process that says nothing is looked at until it may be taken to hang."""
 
 _MESSAGE = 300
 """Letters of what a process wrote last that are told."""
+
+_serves = False
+"""Whether this process is one of trials."""
 
 
 class TrialProcess:
@@ -70,6 +90,7 @@ class TrialProcess:
         lasting: Whether there will be more requests, by :meth:`ask`. Such are many, side by side:
             they are forked from one that has imported the module and called its ``get_ready``,
             where the system can do so.
+        doing: What the request is, for whoever waits long.
 
     Raises:
         OSError: It cannot be started.
@@ -79,9 +100,17 @@ class TrialProcess:
     """
 
     def __init__(
-        self, module: str, request: Json, seconds: float, *, lasting: bool = False
+        self,
+        module: str,
+        request: Json,
+        seconds: float,
+        *,
+        lasting: bool = False,
+        doing: str = "a trial of an OpenCL driver",
     ) -> None:
         self._seconds = seconds
+        self._standing = seconds * (_PATIENCE_WITHOUT_MEMORY if memory_limits() else 1.0)
+        self._doing = ""
         self._started = False
         self.hangs = False
         self._last_words = ""
@@ -99,15 +128,17 @@ class TrialProcess:
         except BaseException:
             self._errors.close()
             raise
-        self.ask(request, last=not lasting)
+        self.ask(request, doing, last=not lasting)
 
-    def ask(self, request: Json, *, last: bool = False) -> None:
+    def ask(self, request: Json, doing: str = "", *, last: bool = False) -> None:
         """Sends a request; no other may be under way.
 
         Args:
             request: What its ``main`` gets.
+            doing: What that is, for whoever waits long.
             last: Whether it ends once it has answered.
         """
+        self._doing = doing or self._doing
         stream = self.process.stdin
         if stream is None:
             raise ValueError("the process has no standard input")
@@ -123,6 +154,7 @@ class TrialProcess:
 
         Raises:
             KeyboardInterrupt: What it was asked for was given up; it is ended.
+            OSError: The system starts no thread to wait for it.
         """
         stream = self.process.stdout
         if stream is None:
@@ -161,7 +193,7 @@ class TrialProcess:
         """How it failed, in words, once it is closed; empty if it ended as it should."""
         code = self.process.returncode
         if self.hangs:
-            return f"it said nothing for {self._seconds:.0f} s"
+            return f"it said nothing for {self._standing:.0f} s"
         if code == 0:
             return ""
         if code == _OWN_ERROR:
@@ -171,10 +203,22 @@ class TrialProcess:
         return f"the process that tried it ended by {how}{last}"
 
     @property
+    def advice(self) -> str:
+        """What to do about limits of this system that it may have failed by; empty for others."""
+        if not self.fault:
+            return ""
+        return more_memory() or (more_threads() if self._is_refused(_NO_THREAD) else "")
+
+    def _is_refused(self, words: Sequence[str]) -> bool:
+        return any(word in self._last_words for word in words)
+
+    @property
     def is_transient(self) -> bool:
         """Whether the same trial may go well another time."""
         if self.hangs or not self._started:
             return not self._started  # no driver was touched
+        if self._is_refused((*_NO_MEMORY, *_NO_THREAD)):
+            return True
         code = self.process.returncode
         return code == _OWN_ERROR or _signal_name(code) in _BY_CHANCE
 
@@ -189,18 +233,31 @@ class TrialProcess:
         """Ends the process if it hangs while the block runs."""
         answered = threading.Event()
         watch = threading.Thread(target=self._end_if_it_hangs, args=(answered,), daemon=True)
-        watch.start()
+        try:
+            watch.start()
+        except RuntimeError as error:
+            if not is_thread_refused(error):
+                raise
+            raise BlockingIOError(errno.EAGAIN, str(error)) from error
         try:
             yield
         finally:
             answered.set()
 
     def _end_if_it_hangs(self, answered: threading.Event) -> None:
-        began, silence = time.monotonic(), None
-        while not answered.wait(self._seconds / _LOOKS):
+        began, silence, told = time.monotonic(), None, False
+        while not answered.wait(self._standing / _LOOKS):
             computed = group_seconds(self.process.pid)
             if silence is None:
-                silence = SilenceTimer(self._seconds, began, computed)
+                silence = SilenceTimer(self._seconds, began, computed, self._standing)
+            if not told and silence.stood_still(time.monotonic()) > _TELLS_SECONDS:
+                told = True
+                _log.warning(
+                    "Waiting for %s, which does nothing; it is given up after %.0f s%s",
+                    self._doing,
+                    self._standing,
+                    f". {limit[0].upper()}{limit[1:]}" if (limit := more_memory()) else "",
+                )
             if silence.is_too_long(time.monotonic(), computed) and not answered.is_set():
                 self.hangs = True
                 self._kill()
@@ -232,6 +289,8 @@ def serve(main: Callable[[Json, Answer], None]) -> None:
 
     It ends with the process that started it, also while a driver computes without end.
     """
+    global _serves
+    _serves = True
     if os.name == "posix":
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with _own_output() as stream:
@@ -246,9 +305,23 @@ def serve(main: Callable[[Json, Answer], None]) -> None:
             try:
                 main(json.loads(line), answer)
             except Exception:  # noqa: BLE001  # whatever it is, no driver did it
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(_OWN_ERROR)  # at once: drivers may abort at an ordinary exit
+                _end_by_error()
+
+
+def _end_by_error() -> NoReturn:
+    """Tells what was raised, and ends this process at once: drivers may abort at another exit."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(_OWN_ERROR)
+
+
+def end_without_memory() -> None:
+    """To be called where a driver raises MemoryError: ends this process, if it is one of trials.
+
+    PoCL's compiler stays locked, and other threads that build something wait for it for ever.
+    """
+    if _serves:
+        _end_by_error()
 
 
 def _end_with(parent: int) -> None:

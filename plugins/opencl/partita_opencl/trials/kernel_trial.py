@@ -258,15 +258,16 @@ def _tried(device: Device, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
     with standing_processes.seat(device):
         try:
             process = standing_processes.lend(device)
+            return _asked(device, process, mode, task)
         except NoProcessError as error:
             return Verdict(str(error)), False
-        return _asked(device, process, mode, task)
 
 
 def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
     """What a process says that was lent, which is given back or closed."""
     told = [task.family, task.form, task.part]
-    process.ask({"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
+    request = {"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision}
+    process.ask(request, f"the trial of {_title(task.family)} on device 'OPENCL.{device.id}'")
     answer = standing_processes.next_answer(process)
     if answer is not None:
         fault = str(answer["fault"])
@@ -277,6 +278,7 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
         return Verdict(fault), True
     process.close()
     fault = process.fault or "the process that tried it ended early"
+    fault += f"; {process.advice}" if process.advice else ""
     return Verdict(fault, {"hangs": process.hangs}), not process.is_transient
 
 

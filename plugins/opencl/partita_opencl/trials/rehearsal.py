@@ -212,14 +212,10 @@ def _made(
     while left:
         try:
             process = standing_processes.lend(device)
+            answers = _ask(process, left, side_by_side)
         except NoProcessError as error:
             yield from [(Verdict(str(error)), False)] * len(left)
             return
-        try:
-            answers = _ask(process, left, side_by_side)
-        except BaseException:
-            process.close()
-            raise
         del left[: len(answers)]
         if not left and not answers[-1]["fault"]:
             standing_processes.take_back(device, process)
@@ -234,9 +230,10 @@ def _ask(process: TrialProcess, launches: list[Json], side_by_side: bool) -> lis
 
     There is no answer on one that runs for long: it is cut down among the launches.
     """
-    process.ask({"launches": launches, "side_by_side": side_by_side})
+    doing = "kernels to be built and run for the first time"
+    process.ask({"launches": launches, "side_by_side": side_by_side}, doing)
     found: list[Json] = []
-    for answer in process.answers():
+    for answer in standing_processes.answers(process):
         if "fault" in answer:
             found.append(answer)
         if "unfinished" in answer:
@@ -247,6 +244,7 @@ def _ask(process: TrialProcess, launches: list[Json], side_by_side: bool) -> lis
     process.close()
     if not side_by_side:  # it died of this launch
         fault = process.fault or "the process that tried it ended early"
+        fault += f"; {process.advice}" if process.advice else ""
         found.append({"fault": fault, "lasts": not process.is_transient})
     return found
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita.system.threads.joint_work import JointWork
+from partita.system.threads.thread_limit import more_threads
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, fork_server
 from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess
@@ -135,9 +136,26 @@ def next_answer(process: TrialProcess) -> Json | None:
 
     Raises:
         KeyboardInterrupt: What it was asked for was given up; it is closed, as at any error.
+        NoProcessError: The system lets nobody wait for it.
+    """
+    return next(answers(process), None)
+
+
+def answers(process: TrialProcess) -> Iterator[Json]:
+    """What a process tells; ends when it has ended, or has been silent too long.
+
+    Raises:
+        KeyboardInterrupt: What it was asked for was given up; it is closed, as at any error.
+        NoProcessError: The system lets nobody wait for it.
     """
     try:
-        return next(process.answers(), None)
+        yield from process.answers()
+    except OSError as error:
+        process.close()
+        reason = f"nothing can wait for the process that tries it ({error}); {more_threads()}"
+        raise NoProcessError(reason) from error
+    except GeneratorExit:  # nobody asks for more now
+        raise
     except BaseException:
         process.close()
         raise
@@ -183,15 +201,17 @@ def open_process(device: Device) -> TrialProcess:
         NoProcessError: It cannot be started.
     """
     request = {"drivers": driver_trial.loaded_drivers(), "device": device.id}
+    doing = f"a process that opens device 'OPENCL.{device.id}'"
     try:
-        process = TrialProcess(WORKER, request, SECONDS, lasting=True)
+        process = TrialProcess(WORKER, request, SECONDS, lasting=True, doing=doing)
     except OSError as error:
         raise NoProcessError(f"no process can be started to try it ({error})") from error
     if next_answer(process) is not None:
         return process
     process.close()
     fault = process.fault or "it ended early"
-    raise NoProcessError(f"no process can be started to try it ({fault})")
+    advice = f"; {process.advice}" if process.advice else ""
+    raise NoProcessError(f"no process can be started to try it ({fault}){advice}")
 
 
 def take_back(device: Device, process: TrialProcess) -> None:
