@@ -44,7 +44,7 @@ clock = time.process_time if processor else time.perf_counter
 core = partita.Core()
 request = core.compile_model(core.read_model(model), device, config).create_infer_request()
 for name, array in np.load(feeds).items():
-    request.set_tensor(name, partita.Tensor(np.ascontiguousarray(array)))
+    request.set_tensor(name, partita.Tensor(np.asarray(array, order="C")))
 for _ in range(5):
     request.infer()
 print("[]", flush=True)

@@ -260,7 +260,7 @@ def test_where_memory_is_limited_what_stands_still_is_told_of_and_ended_soon(
     module("standing", "import time\n\ndef main(request, answer):\n    time.sleep(3600)\n")
     for where in (memory_limits, trial_process):
         monkeypatch.setattr(where, "memory_limits", lambda: {"address space": 800 << 20})
-    monkeypatch.setattr(trial_process, "_TELLS_SECONDS", 0.2)
+    monkeypatch.setattr(trial_process, "TELLS_SECONDS", 0.2)
     with TrialProcess("standing", {}, 4.0, doing="the trial of 'x.icd'") as process:
         assert not list(process.answers())
     assert process.hangs

@@ -63,7 +63,7 @@ _PATIENCE_WITHOUT_MEMORY = 0.25
 """The part of its time that a process may stand still where memory is limited: drivers fail at that
 by never coming back, as PoCL, whose compiler stays locked."""
 
-_TELLS_SECONDS = 10.0
+TELLS_SECONDS = 10.0
 """How long nothing is said of a process that is silent."""
 
 _NO_MEMORY = "MemoryError", "bad_alloc", os.strerror(errno.ENOMEM)
@@ -250,7 +250,7 @@ class TrialProcess:
             computed = group_seconds(self.process.pid)
             if silence is None:
                 silence = SilenceTimer(self._seconds, began, computed, self._standing)
-            if not told and silence.stood_still(time.monotonic()) > _TELLS_SECONDS:
+            if not told and silence.stood_still(time.monotonic()) > TELLS_SECONDS:
                 told = True
                 _log.warning(
                     "Waiting for %s, which does nothing; it is given up after %.0f s%s",
