@@ -50,7 +50,7 @@ def shapes(proto):
         info.name: [
             dim.dim_value
             if dim.HasField("dim_value")
-            else dim.dim_param
+            else dim.dim_param or None
             if not dim.dim_param.startswith("unk__")
             else None
             for dim in info.type.tensor_type.shape.dim
@@ -94,7 +94,8 @@ def test_a_row_that_a_file_claims_is_not_followed(op_type, longest):
     reads |= dict.fromkeys(("Cast", "MeanVarianceNormalization", "Size"), "x")
     more = {"to": TensorProto.FLOAT} if op_type == "Cast" else {}
     nodes = [
-        node("Reshape", "s,m", "open"),  # so that values are asked for
+        node("Reshape", "s,m", "open"),  # so that values are asked for,
+        node("Shape", "s", "sizes"),  # and there are some
         node(op_type, reads.get(op_type, "x,x"), "y", **more),
     ]
     made = model(nodes, {"x": [CLAIMED], "s": ["N"]}, {"i": [0], "m": [1, -1]})
@@ -103,10 +104,20 @@ def test_a_row_that_a_file_claims_is_not_followed(op_type, longest):
 
 
 def test_reading_follows_no_row_that_a_file_claims(longest):
-    nodes = [node("Reshape", "s,m", "open"), node("Cast", "x", "y", to=TensorProto.INT64)]
+    nodes = [node("Reshape", "s,m", "open"), node("Shape", "s", "sizes")]
+    nodes.append(node("Cast", "x", "y", to=TensorProto.INT64))
     made = model(nodes, {"x": [CLAIMED], "s": ["N"]}, {"m": [1, -1]})
     assert partita.Core().read_model(made).outputs[0].shape == (CLAIMED,)
     assert longest and max(longest) <= MOST_ELEMENTS
+
+
+def test_no_values_are_asked_for_where_none_follow(longest):
+    nodes = [node("Reshape", "x,m", "open"), node("Add", "open,bias", "y")]
+    made = model(nodes, {"x": ["N", 4]}, {"m": [1, -1, 2, 2], "bias": [1, 2]})
+    found = infer_following(made)
+    assert shapes(found)["y"] == [1, None, 2, 2]
+    assert not longest
+    assert [list(one.input) for one in found.graph.node] == [["x", "m"], ["open", "bias"]]
 
 
 def test_a_row_whose_length_is_computed_is_not_followed(longest):

@@ -44,9 +44,12 @@ def _fuse(rewriter: Rewriter, conv: Node) -> None:
     bias = conv.input(2)
     if bias is not None and bias.const is None:
         return
-    scaled = Value.constant((weight.const * found.factor).astype(weight.const.dtype), weight.name)
+    scaled = Value.constant(weight.const * weight.const.dtype.type(found.factor), weight.name)
     rest = conv.inputs[3:]
-    if not _pads(conv) or found.summand == 0:
+    if found.summand == 0:
+        _replace(rewriter, (*found.nodes, conv), conv, [found.source, scaled, bias, *rest])
+        return
+    if not _pads(conv):
         sums = weight.const.astype(np.float64).sum(axis=tuple(range(1, weight.const.ndim)))
         row = sums * found.summand + (0 if bias is None else _float64(bias))
         shifted: Value | None = Value.constant(row.astype(weight.const.dtype))

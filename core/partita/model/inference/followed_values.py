@@ -9,6 +9,7 @@ what they read instead is of the same type, and nothing is known of its elements
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 import secrets
@@ -25,6 +26,9 @@ MADE_UP = "unk__"
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators into whose bodies inference goes."""
+
+_COUNTS = frozenset({"Shape", "Size"})
+"""Operators that make values of shapes, whatever they read."""
 
 _MOST_ROUNDS = 8
 """How often what was found may show rows of which more can be found."""
@@ -47,6 +51,9 @@ def infer_following(model: onnx.ModelProto) -> onnx.ModelProto:
     for _ in range(_MOST_ROUNDS):
         _forget_made_up(found)
         rows = _HiddenRows(found)
+        if not rows.is_any_followed:
+            rows.show(found)
+            break
         found = infer_shapes(found, data_prop=True)
         rows.show(found)
         lengths = rows.found(found)
@@ -65,6 +72,8 @@ class _HiddenRows:
 
     Attributes:
         is_any_rank_open: Whether it is not known of some of them that they are rows.
+        is_any_followed: Whether inference would make values of some that are not hidden, or might
+            of some that are; shapes of images, say, follow from no values.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -75,7 +84,7 @@ class _HiddenRows:
         self._prefix = secrets.token_hex(8)  # no file has such names
         self._rows: list[str] = []
         self._open: set[str] = set()  # those whose length is not known
-        self.is_any_rank_open = False
+        self.is_any_rank_open = self.is_any_followed = False
         self._instead: list[onnx.ValueInfoProto] = []
         self._hide(model.graph, _Rows(model.graph, None))
         model.graph.input.extend(self._instead)
@@ -112,8 +121,12 @@ class _HiddenRows:
             if op_type in WITH_BODIES:
                 for body in _bodies(node):
                     self._hide(body, _Rows(body, rows))
-            if not self._follows(op_type, node.domain):
+            if op_type in _COUNTS:
+                self.is_any_followed = True
+            follows = self._follows(op_type, node.domain)
+            if follows is _Follows.NOTHING:
                 continue
+            self.is_any_followed |= follows is _Follows.BY_ITS_BODY
             found = [rows.length(name) for name in node.input]
             known = [length for length in found if length is not None]
             is_joined = op_type == "Concat"
@@ -121,10 +134,12 @@ class _HiddenRows:
             if None not in found and most <= MOST_ELEMENTS:
                 if _NO_ROW not in found and node.output:
                     rows.lengths[node.output[0]] = most
+                    self.is_any_followed = True
                 continue
             for index, length in enumerate(found):
                 if length is None or is_joined or length > MOST_ELEMENTS:
                     if length is None:
+                        self.is_any_followed = True
                         kind = rows.type(node.input[index])
                         self._open.add(node.input[index])
                         self.is_any_rank_open |= kind is None or not kind.tensor_type.HasField(
@@ -210,23 +225,32 @@ def _length(kind: onnx.TypeProto | None) -> int | None:
     return dims[0].dim_value if dims[0].HasField("dim_value") else None
 
 
-@functools.cache
-def _follows(op_type: str, domain: str, version: int) -> bool:
+class _Follows(enum.Enum):
     """Whether inference makes values of an operator's results of those that it reads.
 
     It does so in the functions that some operators are, too, where they have no inference of
     their own.
     """
+
+    NOTHING = enum.auto()
+    VALUES = enum.auto()
+    BY_ITS_BODY = enum.auto()
+
+
+@functools.cache
+def _follows(op_type: str, domain: str, version: int) -> _Follows:
+    """What inference does with values that an operator reads."""
     from onnx import defs
 
     try:
         schema = defs.get_schema(op_type, version, domain)
     except defs.SchemaError:
-        return False
+        return _Follows.NOTHING
     if op_type == "Shape":  # which reads none
-        return False
-    is_a_function = not schema.has_type_and_shape_inference_function
-    return is_a_function or schema.has_data_propagation_function
+        return _Follows.NOTHING
+    if not schema.has_type_and_shape_inference_function:
+        return _Follows.BY_ITS_BODY
+    return _Follows.VALUES if schema.has_data_propagation_function else _Follows.NOTHING
 
 
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
