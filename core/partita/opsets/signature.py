@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from partita.opsets.table import ONE_INPUT, OPERATIONS, REDUCTIONS, TWO_INPUTS
+from partita.opsets.operation_table import ONE_INPUT, OPERATIONS, REDUCTIONS, TWO_INPUTS
 
 NEWEST = 17
 """The newest operation set."""

@@ -19,7 +19,7 @@ import pytest
 from partita.system import memory_limits
 from partita.system.threads import joint_work
 from partita_opencl.drivers import fork_server, trial_process
-from partita_opencl.drivers.silence import LONGEST, SilenceTimer
+from partita_opencl.drivers.silence_timer import LONGEST, SilenceTimer
 from partita_opencl.drivers.trial_process import TrialProcess
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="parents and limits are POSIX's")

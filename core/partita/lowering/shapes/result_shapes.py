@@ -22,7 +22,7 @@ from partita.lowering.shapes.results.images import IMAGE_RESULTS
 from partita.lowering.shapes.results.movement import MOVEMENT_RESULTS
 from partita.lowering.shapes.results.products import PRODUCT_RESULTS
 from partita.lowering.shapes.results.recurrent import RECURRENT_RESULTS
-from partita.lowering.shapes.results.reductions import REDUCTION_RESULTS
+from partita.lowering.shapes.results.reduction import REDUCTION_RESULTS
 from partita.lowering.shapes.results.rule import Operands, Rule, RuleOfSeveral
 from partita.lowering.shapes.results.windows import WINDOW_RESULTS
 
