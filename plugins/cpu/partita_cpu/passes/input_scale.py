@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita_cpu.gemm.product_steps import bounds_of
+from partita_cpu.gemm.fused_activation import bounds_of
 
 _SCALE, _CONV = f"{DOMAIN}::ScaleShift", f"{DOMAIN}::Conv"
 

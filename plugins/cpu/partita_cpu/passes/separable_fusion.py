@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita_cpu.gemm.product_steps import needs_pass
+from partita_cpu.gemm.fused_activation import needs_pass
 
 _CONV = f"{DOMAIN}::Conv"
 _SEPARABLE = f"{DOMAIN}::SeparableConv"

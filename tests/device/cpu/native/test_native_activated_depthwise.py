@@ -7,7 +7,7 @@ import pytest
 
 from partita.lowering import Activation
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.product_steps import activation_kernel
+from partita_cpu.gemm.fused_activation import activation_kernel
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,

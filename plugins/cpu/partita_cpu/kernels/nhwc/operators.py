@@ -22,8 +22,9 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.fused_activation import bounds_of, needs_pass
 from partita_cpu.gemm.product_records import InputScaling
-from partita_cpu.gemm.product_steps import LinearOp, bounds_of, emit_product, needs_pass
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
