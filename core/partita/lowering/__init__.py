@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from partita.lowering.builder import Builder, Emitter, NeedsValue, OtherSizes, Subgraph
+from partita.lowering.builder import Builder
 from partita.lowering.constant_folding import fold_constants, reference_fold
+from partita.lowering.emitter import Emitter, NeedsValue, OtherSizes, Subgraph
 from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value

@@ -6,12 +6,12 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from partita.errors import CompileError, OperandError
+from partita.lowering.emitter import NeedsValue, Subgraph
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import (
     Array,
@@ -51,8 +51,6 @@ _ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
 )
 """Rows of zeros that constants are, by how many and their type."""
 
-Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
-
 
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
     """The result of a function, in the form that kernels need."""
@@ -76,61 +74,6 @@ def _constant(array: Any) -> Operand:
 
 def _larger(moved: int, work: int) -> int:
     return max(moved, work)
-
-
-class Emitter(Protocol):
-    """How a back-end computes one operator.
-
-    Attributes:
-        emit: Called as ``emit(builder, node, *operands)``; absent optional inputs are ``None``.
-            Returns the output operand, or a tuple of them.
-        folds: Whether it may run at compile time if all inputs are constants (false for random
-            numbers and for operators with bodies).
-    """
-
-    @property
-    def emit(self) -> Callable[..., Emitted]:
-        """The emitter."""
-
-    @property
-    def folds(self) -> bool:
-        """Whether constants fold."""
-
-
-class NeedsValue(Exception):  # noqa: N818 - a signal to the specializer, not an error
-    """An emitter needs the elements of an operand that is only known at run time."""
-
-    def __init__(self, operand: Operand) -> None:
-        super().__init__("the value is only known at run time")
-        self.operand = operand
-
-
-class OtherSizes(Exception):  # noqa: N818 - a signal to the engine, not an error
-    """A step found that a result has another size than its program was made for.
-
-    Programs of bodies may expect the sizes of the first iteration (:attr:`Target.expect`); the run
-    is then repeated with a program of :attr:`ProgramMaker.plain`.
-    """
-
-
-@dataclass(frozen=True)
-class Subgraph:
-    """A body (of Loop or Scan) that a step runs repeatedly.
-
-    For each request the engine replaces this argument of a step by a callable that takes arrays
-    (the body's inputs, then ``captures``) and returns arrays. A device's engine may give it more
-    methods for its kernels.
-
-    Attributes:
-        specializer: Makes the body's programs.
-        inputs: Number of the body's own inputs.
-        captures: Operands of the surrounding program that the body reads; passed after the body's
-            own inputs.
-    """
-
-    specializer: ProgramMaker
-    inputs: int
-    captures: tuple[Operand, ...]
 
 
 new_array = np.empty

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError, OperandError
-from partita.lowering.builder import Builder, Emitter
+from partita.lowering.builder import Builder
 from partita.lowering.emission.errors import blamed_on
+from partita.lowering.emitter import Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.loop_states import release_states
 from partita.lowering.node_proto import model_proto, node_proto

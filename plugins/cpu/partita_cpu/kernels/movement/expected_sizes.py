@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
-from partita.lowering.builder import Emitted
+from partita.lowering.emitter import Emitted
 from partita.lowering.geometry.ranges import length_of_range
 from partita.lowering.geometry.slices import taken
 from partita_cpu.jit.kernel import jit
