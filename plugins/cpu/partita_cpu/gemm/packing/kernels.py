@@ -173,6 +173,7 @@ def pack_units(
                 group = unit // blocks
                 first = (unit - group * blocks) * p[COLUMNS]
                 origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
+                kept = 0  # columns of floats
                 for half in range(p[COLUMNS] // side):
                     exist = max(0, min(side, p[OUTPUTS] - first - half * side))
                     if exist == 0 and p[LEAVES]:
@@ -193,6 +194,8 @@ def pack_units(
                     else:
                         place = (unit * rows + row) * p[COLUMNS] + half * side
                         _copy(source, across, down, whole, p, place, count, there, exist)
+                        kept += side
+                _flush(whole, (unit * rows + row) * p[COLUMNS], p[COLUMNS], kept, count)
             row += count
     return most
 
@@ -295,7 +298,7 @@ def _copy(
     there: int,
     exist: int,
 ) -> None:
-    """Writes a piece as floats, zeros where there are none, or only subnormal ones."""
+    """Writes a piece as floats, zeros where there are none."""
     columns = p[COLUMNS]
     side, done = min(SIDE, columns), 0
     if down == 4 and exist == side:
@@ -313,9 +316,16 @@ def _copy(
         for j in range(known):
             out[place + k * columns + j] = float_at(source + j * across + k * down)
         out[place + k * columns + known : place + k * columns + side] = np.float32(0)
-    for k in range(there):
-        for i in range(place + k * columns, place + k * columns + exist):
-            out[i] = flushed(out[i])
+
+
+@loop
+def _flush(out: Array, begin: int, columns: int, kept: int, count: int) -> None:
+    """Puts 0 in the place of subnormal floats, in so many rows of which so many columns count."""
+    width, lines = (kept * count, 1) if kept == columns else (kept, count)
+    for line in range(lines):
+        at = np.uint64(begin + line * columns)
+        for i in range(width):
+            out[at + np.uint64(i)] = flushed(out[at + np.uint64(i)])
 
 
 @loop
