@@ -1,12 +1,15 @@
 """Element-wise operators of device OPENCL, alone and fused, against onnxruntime."""
 
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
+from partita_opencl.drivers.program_cache import ProgramCache
 
 from .comparison import build, check, check_single, compiled, floats, integers, single
 
@@ -186,6 +189,34 @@ def test_whole_numbers_wrap_around_inside_a_chain(dtype, monkeypatch):
     found = compiled(build(nodes, {"x": x}, outputs, weights))({"x": x}).to_tuple()
     for result, c, (row, _, wanted) in zip(found, numbers, WRAPPED, strict=True):
         np.testing.assert_array_equal(np.array(result), wanted(x, c), str(row))  # numpy wraps
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "zero"),
+    [(np.int8, "uint", "0"), (np.int16, "uint", "v"), (np.int32, "uint", "0")],
+)
+def test_negations_are_written_so_that_no_compiler_simplifies_them(dtype, kind, zero, monkeypatch):
+    """PoCL's makes the right of narrow ones however they are written, NVIDIA's does not.
+
+    They are differences of unsigned numbers; of 16 bits, from a zero that is a parameter.
+    """
+    sources = []
+    get = ProgramCache.get
+
+    def recorded(cache, keys):
+        asked = [*keys]
+        sources.extend(key.generated for key in asked)
+        return get(cache, asked)
+
+    monkeypatch.setattr(ProgramCache, "get", recorded)
+    x, y = np.array([np.iinfo(dtype).min, 7], dtype), np.array([-1, -1], dtype)
+    operators = {"Neg": ["x"], "Abs": ["x"], "Div": ["x", "y"]}
+    nodes = [helper.make_node(op_type, inputs, [op_type]) for op_type, inputs in operators.items()]
+    found = compiled(build(nodes, {"x": x, "y": y}, [*operators]))({"x": x, "y": y}).to_tuple()
+    for result, wanted in zip(found, (-x, abs(x), -x), strict=True):
+        np.testing.assert_array_equal(np.array(result), wanted)  # numpy wraps
+    written = re.findall(r"\((\w+)\)(\w)\w* - \((\w+)\)v", "".join(sources))
+    assert written == [(kind, zero, kind)] * len(operators)
 
 
 @pytest.mark.parametrize("fmod", [0, 1])
