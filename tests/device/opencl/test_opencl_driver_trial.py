@@ -270,6 +270,24 @@ def test_a_driver_that_gets_no_threads_is_not_to_blame(monkeypatch):
     assert answer["facts"]["untried"]
 
 
+@needs_pocl_of_pypi
+@pytest.mark.parametrize("cache", ["cache", ""])
+def test_where_drivers_can_keep_nothing_they_get_a_folder(tmp_path, cache):
+    """As in a container whose home is read-only, where PoCL lists no device."""
+    (tmp_path / "home").touch()  # no folder can be made in it, not even by root
+    (tmp_path / "temporary").mkdir()
+    code = (
+        "from partita_opencl.drivers.driver_trial import tried\n"
+        "print([one.verdict.reason for one in tried()])"
+    )
+    home, temporary = str(tmp_path / "home"), str(tmp_path / "temporary")
+    kept = cache and str(tmp_path / cache)
+    environment = {"HOME": home, "XDG_CACHE_HOME": f"{home}/x", "TMPDIR": temporary}
+    environment |= {cache_folder.CACHE_VARIABLE: kept, "POCL_CACHE_DIR": ""}
+    assert run(code, **environment).strip() == "['']"
+    assert not [*(tmp_path / "temporary").iterdir()]
+
+
 @pytest.mark.parametrize("module", ["pyopencl", "partita_opencl.drivers.driver_trial"])
 def test_what_the_environment_lacks_is_no_verdict_on_a_driver(monkeypatch, module):
     missing = f"import sys\nsys.modules[{module!r}] = None\n"

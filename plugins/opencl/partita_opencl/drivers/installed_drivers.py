@@ -7,21 +7,24 @@ each driver can be loaded alone. Elsewhere the loader is taken as it is: one dri
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.util
 import os
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from partita.storage.cache_folder import cache_folder, keep_private, read_private
+from partita.storage.cache_folder import cache_folder, keep_private, read_private, users_caches
 from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
@@ -91,6 +94,11 @@ def installed() -> list[Driver]:
     """
     if not sys.platform.startswith("linux"):
         return [Driver("OpenCL", "", LOADER)]
+    cache = _room_for_drivers()
+    return [replace(driver, cache=cache) for driver in _installed()]
+
+
+def _installed() -> list[Driver]:
     given = next((os.environ[name] for name in _VENDORS if os.environ.get(name)), "")
     place = Path(given or _SYSTEM_FOLDER)
     found = [_from_library(name) for name in os.environ.get(_FILENAMES, "").split(":") if name]
@@ -108,6 +116,34 @@ def installed() -> list[Driver]:
         found += _from_files(_icd_files(Path(folder) / ".libs"))
     # The same library may stand in several places, by its name and by its path.
     return list({_library(driver): driver for driver in reversed(found)}.values())[::-1]
+
+
+def _room_for_drivers() -> str:
+    """Where drivers may keep what they build if they cannot in the user's own caches; or empty.
+
+    PoCL lists no device where it can write nothing, as in a container whose home is read-only.
+    """
+    if os.environ.get("POCL_CACHE_DIR") or _is_writable(users_caches()):
+        return ""
+    kept = cache_folder("opencl/drivers")
+    return _temporary_room() if kept is None else str(kept)
+
+
+@functools.cache
+def _temporary_room() -> str:
+    """A folder that is deleted when this process ends; empty if none can be made."""
+    try:
+        folder = tempfile.mkdtemp(prefix="partita-opencl-")
+    except OSError:
+        return ""
+    owner = os.getpid()
+
+    def delete() -> None:
+        if os.getpid() == owner:  # not a fork of it
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(delete)
+    return folder
 
 
 def platforms(drivers: Sequence[Driver]) -> list[Any]:
@@ -134,6 +170,7 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
         }
         if caches:
             changes["POCL_CACHE_DIR"] = caches[0]
+        _open_index(caches)
         with changed_environment(changes):
             found = list(cl.get_platforms())
             for one in found if caches else ():
@@ -142,6 +179,27 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     for one in found:
         name_processors(one)
     return found
+
+
+def _open_index(caches: Sequence[str]) -> None:
+    """Has pyopencl open its index of kernels, in one of these folders if it cannot in the user's.
+
+    Where it can in none, it says so when a kernel is made.
+    """
+    elsewhere = caches and not _is_writable(users_caches())
+    changes = {"XDG_CACHE_HOME": caches[0]} if elsewhere else {}
+    with contextlib.suppress(OSError), changed_environment(changes):
+        importlib.import_module("pyopencl.invoker")
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -38,7 +39,8 @@ def get_ready() -> None:
     Processes that are forked then have it.
     """
     for name in _IMPORTED:
-        importlib.import_module(name)
+        with contextlib.suppress(OSError):  # pyopencl can write no index here, a fork elsewhere
+            importlib.import_module(name)
     import_modules(importlib.import_module("partita_opencl.emitters"))
     all_passes()
     partita.Core().read_model(kernel_checks.sample("movement", None).model())
