@@ -188,7 +188,12 @@ def _read(model: Model, text: str, normalize: str) -> dict[str, Any]:
 
 def _load(path: Path) -> Any:
     try:
+        with path.open("rb") as file:
+            if not file.read(8).startswith((b"\x93NUMPY", b"PK")):
+                raise ValueError("it does not begin like one")
         return np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError(f"'{path}' does not exist (looked in '{Path.cwd()}').") from error
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"'{path}' is no numpy file that can be read: {error}") from error
 
@@ -217,13 +222,26 @@ def _number(port: Port, text: str) -> float:
         return float(text)
     except ValueError as error:
         raise InputError(
-            f"Input '{port.name}': '{text}' is neither a file nor a number."
+            f"Input '{port.name}': '{text}' is neither a file (looked in '{Path.cwd()}') nor a "
+            "number."
         ) from error
 
 
 def _filled(port: Port, value: float) -> Array:
-    """A number fills the whole input."""
-    return np.full(concrete_shape(port), value, tensor_dtype(port))
+    """A number fills the whole input.
+
+    Raises:
+        InputError: It is not finite, has a part behind the point or is too large, and the input
+            takes whole numbers.
+    """
+    dtype = tensor_dtype(port)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not (value == np.floor(value) and limits.min <= value <= limits.max):
+            raise InputError(
+                f"Input '{port.name}' takes {port.describe()}, and {value:g} is no {dtype}."
+            )
+    return np.full(concrete_shape(port), value, dtype)
 
 
 def _from_recording(port: Port, path: Path) -> Array:

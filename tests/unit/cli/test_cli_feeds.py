@@ -242,14 +242,23 @@ def test_what_takes_no_picture_says_so(picture):
 
 def test_wrong_inputs_are_explained(tmp_path, picture):
     one = model(x=(F32, [2]))
+    whole = model(x=(TensorProto.INT8, [2]))
     two = model(a=(F32, [2]), b=(F32, [2]))
     (tmp_path / "bad.npy").write_bytes(b"no numpy")
     (tmp_path / "bad.npz").write_bytes(b"no zip")
     (tmp_path / "bad.txt").write_text("text")
     for found, text, message in [
         (one, "y=1", r"no input 'y'; it has 'x'"),
-        (one, "x=nothing.npy", r"Input 'x': 'nothing.npy' is neither a file nor a number"),
-        (one, str(tmp_path / "bad.npy"), r"bad.npy' is no numpy file that can be read"),
+        (one, "x=nothing.npy", r"Input 'x': 'nothing.npy' is neither a file \(looked in"),
+        (one, "nothing.npz", r"'nothing.npz' does not exist \(looked in"),
+        (whole, "0.5", r"takes int8\[2\], and 0.5 is no int8"),
+        (whole, "128", r"takes int8\[2\], and 128 is no int8"),
+        (whole, "nan", r"takes int8\[2\], and nan is no int8"),
+        (
+            one,
+            str(tmp_path / "bad.npy"),
+            r"bad.npy' is no numpy file that can be read: it does not",
+        ),
         (one, str(tmp_path / "bad.npz"), r"bad.npz' is no numpy file that can be read"),
         (one, str(tmp_path / "bad.txt"), r"neither .npy, .npz nor a picture"),
         (two, picture, r"has 2 inputs; write --input NAME=.*one of 'a', 'b'"),
