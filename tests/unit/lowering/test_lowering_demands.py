@@ -5,7 +5,8 @@ import pytest
 
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.shapes.shape_rules import check_box, check_demands
+from partita.lowering.geometry.boxes import Box
+from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.shapes.type_rules import check_types
 
 
@@ -249,9 +250,9 @@ def test_types_that_are_to_be_the_same(kind, types, fits):
 def test_boxes_within_a_tensor(sizes, steps, start, fits):
     node = Node("Slice", (), (), name="n")
     if fits:
-        check_box(node, operand((2, 3)), sizes, steps, start)
+        Box(operand((2, 3)), steps, start).check(node, sizes)
         return
     with pytest.raises(
         CompileError, match=r"would copy elements beyond a tensor of shape \[2, 3\]"
     ):
-        check_box(node, operand((2, 3)), sizes, steps, start)
+        Box(operand((2, 3)), steps, start).check(node, sizes)

@@ -62,28 +62,3 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
             f"Operation '{node.name}' ({node.model_kind}): {fault}; its inputs have shapes "
             f"{listed}."
         )
-
-
-def check_box(
-    node: Node, x: Operand, sizes: Sequence[int], steps: Sequence[int], start: int
-) -> None:
-    """Refuses a box of elements that reaches beyond a tensor.
-
-    Args:
-        node: Whose box it is.
-        x: The tensor.
-        sizes: Of the box, all at least 1.
-        steps: Elements from one to the next along each dimension of the box.
-        start: The element where it starts.
-
-    Raises:
-        OperandError: It does.
-    """
-    ends = [(n - 1) * step for n, step in zip(sizes, steps, strict=True)]
-    first = start + sum(end for end in ends if end < 0)
-    last = start + sum(end for end in ends if end > 0)
-    if first < 0 or last >= x.size:
-        raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) would copy elements beyond a tensor of "
-            f"shape {list(x.shape)}; check the shapes and attributes that lead to it."
-        )

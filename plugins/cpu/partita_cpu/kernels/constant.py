@@ -8,10 +8,11 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer
 from partita_cpu.kernels.movement.rearrange import expanded
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
 
 _AT_ONCE = 1 << 14
@@ -92,7 +93,7 @@ def _brought(b: Builder, x: Operand) -> Operand:
     """Elements that follow from sizes, where kernels of later nodes find them."""
     y, steps = b.empty(x.shape, x.dtype), strides_of(x.shape)
     if y.size:
-        copy_box(b, x, y, x.shape, steps, steps)
+        copy_box(b, Box(x, steps), Box(y, steps), x.shape)
     return y
 
 

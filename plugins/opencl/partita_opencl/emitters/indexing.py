@@ -9,9 +9,10 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import INT64, refused_choice
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import axis_of, copy_box, expand, row_major
+from partita_opencl.emitters.movement import axis_of, copy_box, expand
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
 from partita_opencl.launches.steps import FAULT
@@ -67,12 +68,12 @@ def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: 
     if updates.dtype != x.dtype:
         updates = convert(k, updates, x.dtype)  # of halves, constants of one element are not
     y = k.empty(x.shape, x.dtype)
-    copy_box(k, x, y, x.shape, row_major(x.shape), row_major(x.shape))
+    copy_box(k, Box(x, strides_of(x.shape)), Box(y, strides_of(x.shape)), x.shape)
     target = _reached(k, y, indices, axis)
     _by_index(k, "scatter_elements", updates, indices, target, x.shape[axis], axis)
     if target is not y:
-        steps = row_major(target.shape)
-        copy_box(k, target, y, target.shape, steps, row_major(y.shape))
+        steps = strides_of(target.shape)
+        copy_box(k, Box(target, steps), Box(y, strides_of(y.shape)), target.shape)
     return y
 
 
@@ -83,7 +84,7 @@ def _reached(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     shape = list(indices.shape)
     shape[axis] = x.shape[axis]
     y = k.empty(shape, x.dtype)
-    copy_box(k, x, y, shape, row_major(x.shape), row_major(shape))
+    copy_box(k, Box(x, strides_of(x.shape)), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -124,11 +125,11 @@ def tensor_scatter(
     k: Kit, node: Node, past: Operand, update: Operand, starts: Operand | None = None
 ) -> Operand:
     """The past with rows replaced; where both are one buffer, only these rows are written."""
-    y, steps = k.empty(past.shape, past.dtype), row_major(past.shape)
+    y, steps = k.empty(past.shape, past.dtype), strides_of(past.shape)
     if not past.size:
         return y
     update = convert(k, update, past.dtype)  # of halves, what may be written in place is not
-    copy_box(k, past, y, past.shape, steps, steps)
+    copy_box(k, Box(past, steps), Box(y, steps), past.shape)
     axis = axis_of(node, past.ndim, -2)
     if starts is None:
         starts = expand(k, k.constant(np.zeros(1, np.int64)), past.shape[:1])

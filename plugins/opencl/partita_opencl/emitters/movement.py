@@ -10,9 +10,9 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.shape_rules import check_box
 from partita.lowering.shapes.symbolic_size import integer
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
@@ -21,44 +21,32 @@ _DIMS = 8
 _TILE, _TILE_STEP = 32, 8
 
 
-def copy_box(
-    k: Kit,
-    x: Operand,
-    y: Operand,
-    sizes: Sequence[int],
-    x_steps: Sequence[int],
-    y_steps: Sequence[int],
-    x_start: int = 0,
-    y_start: int = 0,
-) -> None:
+def copy_box(k: Kit, source: Box, target: Box, sizes: Sequence[int]) -> None:
     """Records a copy of a box of elements from one tensor to another.
 
     A copy to where the elements lie anyway is left out, if a run has one buffer for both tensors.
 
     Args:
         k: What records launches.
-        x: The source.
-        y: The target, with elements of the same size.
-        sizes: Of the box, outermost dimension first.
-        x_steps: For each dimension, elements from one to the next in x.
-        y_steps: In y.
-        x_start: The first element in x.
-        y_start: In y.
+        source: What is read.
+        target: What is written, of elements of the same size.
+        sizes: Of both boxes, outermost dimension first.
 
     Raises:
         OperandError: It has too many dimensions, or reaches beyond one of the tensors.
     """
     if 0 in sizes:
         return
-    check_box(k.builder.node, x, sizes, x_steps, x_start)
-    check_box(k.builder.node, y, sizes, y_steps, y_start)
+    source.check(k.builder.node, sizes)
+    target.check(k.builder.node, sizes)
+    x, y = source.tensor, target.tensor
     if x.dtype.itemsize != y.dtype.itemsize:
         node = k.builder.node
         raise CompileError(
             f"Operation '{node.name}' ({node.model_kind}) cannot copy {x.dtype} to {y.dtype}; cast "
             "it."
         )
-    dims, froms, tos = _merged(sizes, x_steps, y_steps)
+    dims, froms, tos = _merged(sizes, source.strides, target.strides)
     if len(dims) > _DIMS:
         node = k.builder.node
         raise CompileError(
@@ -67,15 +55,15 @@ def copy_box(
         )
     outer = math.prod(dims[2:])
     pad = _DIMS - len(dims)
-    record = k.launch_copy if (froms, x_start) == (tos, y_start) else k.launch
+    record = k.launch_copy if (froms, source.start) == (tos, target.start) else k.launch
     record(
         "move.cl",
         "copy_box",
         k.tuning.grid(dims[0], dims[1], outer),
         x,
         y,
-        i64(x_start),
-        i64(y_start),
+        i64(source.start),
+        i64(target.start),
         ints(*dims, *(1,) * pad),
         longs(*froms, *(0,) * pad),
         longs(*tos, *(0,) * pad),
@@ -108,15 +96,6 @@ def _merged(
     return dims, froms, tos
 
 
-def row_major(shape: Sequence[int]) -> list[int]:
-    """Element steps of a contiguous tensor."""
-    steps, step = [], 1
-    for size in reversed(shape):
-        steps.append(step)
-        step *= size
-    return steps[::-1]
-
-
 def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
     """The tensor with its dimensions permuted; no step where only ones move."""
     shape = [x.shape[i] for i in order]
@@ -140,8 +119,8 @@ def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
             STEP=_TILE_STEP,
         )
         return y
-    steps = row_major(x.shape)
-    copy_box(k, x, y, shape, [steps[i] for i in order], row_major(shape))
+    steps = strides_of(x.shape)
+    copy_box(k, Box(x, [steps[i] for i in order]), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -167,9 +146,9 @@ def expand(k: Kit, x: Operand, shape: Sequence[int]) -> Operand:
     if math.prod(shape) == x.size:
         return k.view(x, shape)
     dims = (1,) * (len(shape) - x.ndim) + x.shape
-    steps = [0 if size == 1 else s for size, s in zip(dims, row_major(dims), strict=True)]
+    steps = [0 if size == 1 else s for size, s in zip(dims, strides_of(dims), strict=True)]
     y = k.empty(shape, x.dtype)
-    copy_box(k, x, y, shape, steps, row_major(shape))
+    copy_box(k, Box(x, steps), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -294,10 +273,10 @@ def concat(k: Kit, node: Node, *inputs: Operand) -> Operand:
     shape = list(inputs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in inputs)
     y = k.empty(shape, inputs[0].dtype)
-    steps = row_major(shape)
+    steps = strides_of(shape)
     start = 0
     for x in inputs:
-        copy_box(k, x, y, x.shape, row_major(x.shape), steps, y_start=start * steps[axis])
+        copy_box(k, Box(x, strides_of(x.shape)), Box(y, steps, start * steps[axis]), x.shape)
         start += x.shape[axis]
     return y
 
@@ -314,12 +293,12 @@ def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple
         count = int(node.attrs.get("num_outputs", len(node.outputs)))
         each = -(-x.shape[axis] // count)
         parts = [max(0, min(each, x.shape[axis] - i * each)) for i in range(count)]
-    steps = row_major(x.shape)
+    steps = strides_of(x.shape)
     outputs, start = [], 0
     for part in parts:
         shape = [*x.shape[:axis], part, *x.shape[axis + 1 :]]
         y = k.empty(shape, x.dtype)
-        copy_box(k, x, y, shape, steps, row_major(shape), x_start=start * steps[axis])
+        copy_box(k, Box(x, steps, start * steps[axis]), Box(y, strides_of(shape)), shape)
         outputs.append(y)
         start += part
     return tuple(outputs)
@@ -366,7 +345,7 @@ def _slice(
     axes: Sequence[int],
     strides: Sequence[int],
 ) -> Operand:
-    shape, x_steps, x_start = list(x.shape), row_major(x.shape), 0
+    shape, x_steps, x_start = list(x.shape), strides_of(x.shape), 0
     for start, end, axis, stride in zip(starts, ends, axes, strides, strict=True):
         dim = axis % x.ndim
         first, shape[dim] = taken(x.shape[dim], start, end, stride)
@@ -375,7 +354,7 @@ def _slice(
     if tuple(shape) == x.shape and all(stride == 1 for stride in strides):
         return x
     y = k.empty(shape, x.dtype)
-    copy_box(k, x, y, shape, x_steps, row_major(shape), x_start=x_start)
+    copy_box(k, Box(x, x_steps, x_start), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -396,14 +375,14 @@ def _tiled(k: Kit, x: Operand, counts: Sequence[int]) -> Operand:
     """The tensor repeated, the last dimensions first where one box has not enough dimensions."""
     shape = [s * n for s, n in zip(x.shape, counts, strict=True)]
     box = [n for pair in zip(counts, x.shape, strict=True) for n in pair]
-    x_steps = [n for step in row_major(x.shape) for n in (0, step)]
+    x_steps = [n for step in strides_of(x.shape) for n in (0, step)]
     repeated = [dim for dim, count in enumerate(counts) if count != 1]
-    if len(_merged(box, x_steps, row_major(box))[0]) > _DIMS:
+    if len(_merged(box, x_steps, strides_of(box))[0]) > _DIMS:
         middle = repeated[len(repeated) // 2]
         last = _tiled(k, x, [1] * middle + list(counts[middle:]))
         return _tiled(k, last, [*counts[:middle], *[1] * (len(counts) - middle)])
     y = k.empty(shape, x.dtype)
-    copy_box(k, x, y, box, x_steps, row_major(box))
+    copy_box(k, Box(x, x_steps), Box(y, strides_of(box)), box)
     return y
 
 

@@ -12,7 +12,8 @@ from single_op import assert_same, check, model_of, normal, run_ours, run_shared
 
 from partita.errors import CompileError
 from partita.lowering import lower_proto
-from partita_cpu.kernels.movement.strided_copy import copy_nd, plan_copy, strides_of
+from partita.lowering.geometry.boxes import strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_nd, plan_copy
 
 
 def int64(*values: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
@@ -20,7 +21,7 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 
 _INT32 = frozenset({np.dtype(np.int32)})
@@ -54,12 +55,12 @@ def _joined(b: Builder, past: Operand | None, x: Heads, wanted: bool) -> Heads:
                 f"Operation '{b.node.name}' ({b.node.model_kind}): the past is of shape "
                 f"{list(past.shape)}, {[batch, x.count, before, x.size]} is needed."
             )
-        copy_box(b, past, y, past.shape, strides_of(past.shape), steps)
+        copy_box(b, Box(past, strides_of(past.shape)), Box(y, steps), past.shape)
     source = strides_of(x.tensor.shape)
     if x.last:
         source[1], source[2] = source[2], source[1]
     dims = (batch, x.count, x.length, x.size)
-    copy_box(b, x.tensor, y, dims, source, steps, 0, before * x.size)
+    copy_box(b, Box(x.tensor, source), Box(y, steps, before * x.size), dims)
     return Heads(y, x.count)
 
 
@@ -284,7 +285,7 @@ def _with_bias(b: Builder, x: Operand, bias: Operand, start: int) -> Operand:
     """`x` plus the part of the bias that starts at `start`."""
     width = x.shape[-1]
     part, y = b.empty((width,), x.dtype), b.empty(x.shape, x.dtype)
-    copy_box(b, bias, part, (width,), (1,), (1,), start)
+    copy_box(b, Box(bias, (1,), start), Box(part, (1,)), (width,))
     b.call_numpy(np.copyto, y, x)
     finish(b, y, width, part, BIAS_PER_COLUMN, None, None)
     return y
@@ -365,7 +366,7 @@ def packed_attention(
     for width in sizes:
         part = b.empty((batch, s, width), x.dtype)
         steps = (w.shape[1], 1)
-        copy_box(b, projected, part, (batch * s, width), steps, (width, 1), start)
+        copy_box(b, Box(projected, steps, start), Box(part, (width, 1)), (batch * s, width))
         parts.append(_heads(b, part, count))
         start += width
     queries, keys, values = parts
@@ -384,12 +385,12 @@ def _half(b: Builder, pair: Operand | None, which: int) -> Operand | None:
         return None
     shape = pair.shape[1:]
     y = b.empty(shape, pair.dtype)
-    copy_box(b, pair, y, (y.size,), (1,), (1,), which * y.size)
+    copy_box(b, Box(pair, (1,), which * y.size), Box(y, (1,)), (y.size,))
     return y
 
 
 def _stacked(b: Builder, first: Operand, second: Operand) -> Operand:
     y = b.empty((2, *first.shape), first.dtype)
     for which, x in enumerate((first, second)):
-        copy_box(b, x, y, (x.size,), (1,), (1,), 0, which * x.size)
+        copy_box(b, Box(x, (1,)), Box(y, (1,), which * x.size), (x.size,))
     return y

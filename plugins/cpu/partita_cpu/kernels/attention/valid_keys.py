@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import Number, integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, check_sizes
@@ -18,7 +19,7 @@ from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.half import float32_of, narrow
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import HALVES
 from partita_cpu.scalar.math import copy_row
 
@@ -169,5 +170,5 @@ def attend_valid_keys(
     y = b.empty((batch, q.count, queries, v.size), kind)
     source = strides_of(made.shape)
     source[1], source[2] = source[2], source[1]
-    copy_box(b, made, y, y.shape, source, strides_of(y.shape))
+    copy_box(b, Box(made, source), Box(y, strides_of(y.shape)), y.shape)
     return y

@@ -11,10 +11,11 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, NUMBERS, kernel
 
 Labels = list[str]
@@ -99,7 +100,7 @@ def _distinct(
         steps[label] += step
     shape = [sizes[label] for label in unique]
     y = b.empty(shape, x.dtype)
-    copy_box(b, x, y, shape, list(steps.values()), strides_of(shape))
+    copy_box(b, Box(x, list(steps.values())), Box(y, strides_of(shape)), shape)
     return y, unique
 
 

@@ -17,11 +17,12 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import Number, Size, holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.rearrange import axis_of
-from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel
 
 _REDUCTIONS = {
@@ -326,7 +327,7 @@ def _scatter(
     b: Builder, node: Node, x: Operand, places: Operand, updates: Operand, inner: int
 ) -> Operand:
     y = b.empty(x.shape, x.dtype)
-    copy_box(b, x, y, [x.size], [1], [1])
+    copy_box(b, Box(x, [1]), Box(y, [1]), [x.size])
     if not y.size or not updates.size:
         return y
     rows = y.size // inner

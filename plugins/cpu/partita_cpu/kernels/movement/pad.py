@@ -11,10 +11,11 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.indexing import taken
 from partita_cpu.kernels.movement.rearrange import axes_of, axis_of, ints
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, kernel
 
 
@@ -60,12 +61,12 @@ def padded(
     y = b.empty(shape, x.dtype)
     kept = [n + min(lo, 0) + min(hi, 0) for n, lo, hi in zip(x.shape, before, after, strict=True)]
     if any(n <= 0 for n in kept) or kept != shape:
-        copy_box(b, b.flat(value), y, (y.size,), (0,), (1,))
+        copy_box(b, Box(b.flat(value), (0,)), Box(y, (1,)), (y.size,))
     if all(n > 0 for n in kept):
         source, target = strides_of(x.shape), strides_of(shape)
         start = sum(-min(lo, 0) * s for lo, s in zip(before, source, strict=True))
         place = sum(max(lo, 0) * s for lo, s in zip(before, target, strict=True))
-        copy_box(b, x, y, kept, source, target, start, place)
+        copy_box(b, Box(x, source, start), Box(y, target, place), kept)
     return y
 
 
@@ -96,13 +97,9 @@ def _folded(
     for begin, by, count in runs:
         copy_box(
             b,
-            x,
-            y,
+            Box(x, (size * inner, by * inner, 1), begin * inner),
+            Box(y, (y.shape[axis] * inner, inner, 1), place * inner),
             (outer, count, inner),
-            (size * inner, by * inner, 1),
-            (y.shape[axis] * inner, inner, 1),
-            begin * inner,
-            place * inner,
         )
         place += count
     return y

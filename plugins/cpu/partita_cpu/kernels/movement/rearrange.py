@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
-from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
 from partita_cpu.nhwc.transpose import emit_transpose
 
@@ -25,7 +26,7 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
         return turned
     y = b.empty(shape, x.dtype)
     steps = strides_of(x.shape)
-    copy_box(b, x, y, shape, [steps[axis] for axis in perm], strides_of(shape))
+    copy_box(b, Box(x, [steps[axis] for axis in perm]), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -45,7 +46,7 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
         return b.view(x, shape)
     y = b.empty(shape, x.dtype)
     steps = [0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True)]
-    copy_box(b, x, y, shape, [0] * (len(shape) - x.ndim) + steps, strides_of(shape))
+    copy_box(b, Box(x, [0] * (len(shape) - x.ndim) + steps), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -146,7 +147,7 @@ def concat(b: Builder, node: Node, *parts: Operand) -> Operand:
     steps = strides_of(shape)
     start = 0
     for x in whole:
-        copy_box(b, x, y, x.shape, strides_of(x.shape), steps, 0, start * steps[axis])
+        copy_box(b, Box(x, strides_of(x.shape)), Box(y, steps, start * steps[axis]), x.shape)
         start += x.shape[axis]
     return y
 
@@ -175,7 +176,7 @@ def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> t
             piece = b.view(x, shape)
         else:
             piece = b.empty(shape, x.dtype)
-            copy_box(b, x, piece, shape, steps, strides_of(shape), start * steps[axis])
+            copy_box(b, Box(x, steps, start * steps[axis]), Box(piece, strides_of(shape)), shape)
         pieces.append(piece)
         start += size
     return tuple(pieces)
@@ -206,7 +207,7 @@ def slice_(
         return b.view(x, x.shape)
     y = b.empty(shape, x.dtype)
     offset = sum(begin * s for begin, s in zip(begins, strides, strict=True))
-    copy_box(b, x, y, shape, moves, strides_of(shape), offset)
+    copy_box(b, Box(x, moves, offset), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -223,7 +224,7 @@ def tile(b: Builder, node: Node, x: Operand, repeats: Operand) -> Operand:
     y = b.empty([n * t for n, t in zip(x.shape, times, strict=True)], x.dtype)
     shape = [d for n, t in zip(x.shape, times, strict=True) for d in (t, n)]
     moves = [s for step in strides_of(x.shape) for s in (0, step)]
-    copy_box(b, x, y, shape, moves, strides_of(shape))
+    copy_box(b, Box(x, moves), Box(y, strides_of(shape)), shape)
     return y
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.shapes.shape_rules import check_box
+from partita.lowering.geometry.boxes import Box
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
@@ -30,14 +30,6 @@ _TILE = 16
 _SHORT = 8
 _FAR = 256
 """Elements: lines that lie a multiple of so many apart share few sets of a cache."""
-
-
-def strides_of(shape: Sequence[int]) -> list[int]:
-    """The C-order strides of `shape`, counted in elements."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return strides
 
 
 def plan_copy(
@@ -169,37 +161,24 @@ def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
 _copy_bits = ItemSized(copy_nd, 2)
 
 
-def copy_box(
-    b: Builder,
-    src: Operand,
-    dst: Operand,
-    dims: Sequence[int],
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    src_offset: int = 0,
-    dst_offset: int = 0,
-) -> None:
-    """Record a strided copy from `src` into `dst`; nothing where the box is empty.
+def copy_box(b: Builder, source: Box, target: Box, sizes: Sequence[int]) -> None:
+    """Records a copy of a box of elements; nothing where it is empty.
 
     Args:
         b: Records it.
-        src: What is read.
-        dst: What is written, of the same size of elements.
-        dims: Elements of the box along each dimension.
-        src_strides: From one element to the next along each dimension, in elements of `src`.
-        dst_strides: The same in `dst`.
-        src_offset: Number of the first element in `src`.
-        dst_offset: Number of the first element in `dst`.
+        source: What is read.
+        target: What is written, of elements of the same size.
+        sizes: Of both boxes, outermost dimension first.
 
     Raises:
         CompileError: The box reaches beyond one of them.
     """
-    if 0 in dims:
+    if 0 in sizes:
         return
-    check_box(b.node, src, dims, src_strides, src_offset)
-    check_box(b.node, dst, dims, dst_strides, dst_offset)
-    plan = plan_copy(dims, src_strides, dst_strides, src_offset, dst_offset)
-    b.call(_copy_bits, b.flat(src), b.flat(dst), b.constant(plan))
+    source.check(b.node, sizes)
+    target.check(b.node, sizes)
+    plan = plan_copy(sizes, source.strides, target.strides, source.start, target.start)
+    b.call(_copy_bits, b.flat(source.tensor), b.flat(target.tensor), b.constant(plan))
 
 
 def copied(b: Builder, x: Operand) -> Operand | None:
@@ -207,5 +186,5 @@ def copied(b: Builder, x: Operand) -> Operand | None:
     if x.dtype not in MOVABLE:
         return None
     y = b.empty(x.shape, x.dtype)
-    copy_box(b, x, y, [x.size], [1], [1])
+    copy_box(b, Box(x, [1]), Box(y, [1]), [x.size])
     return y

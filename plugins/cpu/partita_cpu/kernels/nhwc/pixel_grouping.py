@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
@@ -21,7 +22,7 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import tile_columns
-from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_box
 
 GAIN = 1.3
 """How many times fewer multiplications are worth it."""
@@ -116,5 +117,5 @@ def emit_grouped_pixels(
     into = y if whole else b.empty(padded, y.dtype)
     emit_product(b, policy, wide, x, op._replace(w=weights, bias=bias), into, kept)
     if not whole:
-        copy_box(b, into, y, shape, strides_of(padded), strides_of(shape))
+        copy_box(b, Box(into, strides_of(padded)), Box(y, strides_of(shape)), shape)
     return True

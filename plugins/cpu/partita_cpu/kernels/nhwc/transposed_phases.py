@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.geometry.boxes import Box
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import settled
 from partita.lowering.transformed_weights import Form
@@ -143,7 +144,7 @@ def emit_phases(
         source = rows.count * line, line, outputs, 1
         run = out_width * y_pitch
         target = out_height * run, stride[0] * run, y_pitch, 1
-        copy_box(b, lines, y, box, source, target, 0, rows.first * run + place.into)
+        copy_box(b, Box(lines, source), Box(y, target, rows.first * run + place.into), box)
 
 
 def _weights_of(

@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.boxes import Box
 from partita.lowering.transformed_weights import Form
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
@@ -198,7 +199,7 @@ def _emit_state(b: Builder, c: Cells, initial: Operand | None, dtype: np.dtype[A
         return state
     d, n, h = c.directions, c.batch, c.hidden
     steps = (h, d * h, 1) if c.batch_first else (n * h, h, 1)
-    copy_box(b, initial, state, (d, n, h), steps, (n * h, h, 1))
+    copy_box(b, Box(initial, steps), Box(state, (n * h, h, 1)), (d, n, h))
     return state
 
 
@@ -207,7 +208,7 @@ def _final(b: Builder, c: Cells, state: Operand) -> Operand:
         return state
     final = b.empty((c.batch, c.directions, c.hidden), state.dtype)
     d, n, h = c.directions, c.batch, c.hidden
-    copy_box(b, state, final, (n, d, h), (h, n * h, 1), (d * h, h, 1))
+    copy_box(b, Box(state, (h, n * h, 1)), Box(final, (d * h, h, 1)), (n, d, h))
     return final
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.cache_places import grows, present_places
 from partita.lowering.kernel_table import (
     CODES,
@@ -20,7 +21,7 @@ from partita.lowering.kernel_table import (
 )
 from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import copy_box, pad_zeros, row_major
+from partita_opencl.emitters.movement import copy_box, pad_zeros
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.launches.steps import FAULT, Counters
@@ -264,8 +265,8 @@ def _present(k: Kit, sizes: Sizes, past: Operand | None, query: Operand) -> Oper
     if past.shape != shape:
         return pad_zeros(k, past, (0, 0, 0, 0), (0, 0, sizes.places - past.shape[2], 0))
     present = k.empty(shape, past.dtype)
-    steps = row_major(shape)
-    copy_box(k, past, present, shape, steps, steps)
+    steps = strides_of(shape)
+    copy_box(k, Box(past, steps), Box(present, steps), shape)
     return present
 
 

@@ -1,0 +1,53 @@
+"""Boxes of a tensor's elements, which operators that move elements read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from partita.errors import OperandError
+from partita.lowering.graph import Node
+from partita.lowering.program import Operand
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """Elements from one to the next along each dimension of a contiguous tensor."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return strides
+
+
+class Box(NamedTuple):
+    """Where a box of elements lies in a tensor; its sizes are told beside it.
+
+    Attributes:
+        tensor: The tensor.
+        strides: Along each dimension of the box, elements from one to the next; 0 repeats one,
+            below 0 they come in reverse.
+        start: The element where it starts.
+    """
+
+    tensor: Operand
+    strides: Sequence[int]
+    start: int = 0
+
+    def check(self, node: Node, sizes: Sequence[int]) -> None:
+        """Refuses a box that reaches beyond its tensor.
+
+        Args:
+            node: Whose box it is.
+            sizes: Of the box, all at least 1.
+
+        Raises:
+            OperandError: It does.
+        """
+        ends = [(n - 1) * step for n, step in zip(sizes, self.strides, strict=True)]
+        first = self.start + sum(end for end in ends if end < 0)
+        last = self.start + sum(end for end in ends if end > 0)
+        if first < 0 or last >= self.tensor.size:
+            raise OperandError(
+                f"Operation '{node.name}' ({node.model_kind}) would copy elements beyond a tensor "
+                f"of shape {list(self.tensor.shape)}; check the shapes and attributes that lead to "
+                "it."
+            )
