@@ -11,7 +11,7 @@ from partita.errors import CompileError
 from partita.lowering import Array
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing.kernels import PACKING
-from partita_cpu.gemm.packing.table import Table
+from partita_cpu.gemm.packing.packing_table import Table
 from partita_cpu.gemm.packing.weights import scratch_of
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.trampoline import append_call

@@ -15,13 +15,13 @@ from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.fused_activation import epilogue_of
 from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
-from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
-from partita_cpu.gemm.packed_lhs.table import (
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     MatrixSizes,
     packed_lhs_size,
     packed_lhs_table,
     thread_bytes,
 )
+from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
 from partita_cpu.gemm.packing.weights import pack, pack_bias, packed_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_records import (

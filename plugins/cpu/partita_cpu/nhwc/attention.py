@@ -17,8 +17,8 @@ from partita.lowering import Array, Builder
 from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES, PackingRoom, pack_units
-from partita_cpu.gemm.packing.table import BLOCKS
-from partita_cpu.gemm.packing.table import ROWS as PACKED_ROWS
+from partita_cpu.gemm.packing.packing_table import BLOCKS
+from partita_cpu.gemm.packing.packing_table import ROWS as PACKED_ROWS
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.tile_kernels import (
     FIRST,

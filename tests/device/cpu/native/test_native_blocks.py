@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, packed_lhs_size, thread_bytes
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
-from partita_cpu.gemm.packed_lhs.table import MatrixSizes, packed_lhs_size, thread_bytes
 from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering import ActivationCode
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import CHUNK, STEPS, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
-from partita_cpu.gemm.packed_lhs.table import CHUNK, STEPS, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     gate_kernel,

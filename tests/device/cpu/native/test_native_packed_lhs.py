@@ -12,14 +12,14 @@ from partita.lowering import ActivationCode
 from partita.system.cache_sizes import ASSUMED
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
-from partita_cpu.gemm.packed_lhs.table import (
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     SUMS,
     MatrixSizes,
     packed_lhs_size,
     packed_lhs_table,
     thread_bytes,
 )
+from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
-from partita_cpu.gemm.packed_lhs.table import (
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     BLOCKS,
     CHUNK,
     COLUMNS,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.packing.table import (
+from partita_cpu.gemm.packing.packing_table import (
     ACROSS,
     ACROSS_STEP,
     BLOCKS,

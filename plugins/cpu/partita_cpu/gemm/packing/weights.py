@@ -20,7 +20,7 @@ from partita_cpu.gemm.packing.kernels import (
     pack_blocks,
     pack_halves,
 )
-from partita_cpu.gemm.packing.table import Table, kernel_addresses
+from partita_cpu.gemm.packing.packing_table import Table, kernel_addresses
 from partita_cpu.gemm.tile_fields import PAIR
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
-from partita_cpu.gemm.packed_lhs.table import COLUMNS, MatrixSizes, packed_lhs_size
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.tile_kernels import (

@@ -13,7 +13,7 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.packed_lhs.chunk_loop import is_unusual
-from partita_cpu.gemm.packed_lhs.table import (
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     BLOCKS,
     CHUNK,
     COLUMNS,

@@ -13,8 +13,8 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.processors import usable_processors
 from partita_cpu.gemm.fused_activation import epilogue_of
-from partita_cpu.gemm.packed_lhs.table import COLUMNS as TILE_COLUMNS
-from partita_cpu.gemm.packed_lhs.table import MatrixSizes, thread_bytes
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS as TILE_COLUMNS
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, thread_bytes
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.shares import shares_across

@@ -20,7 +20,7 @@ from partita_cpu.gemm.packed_lhs.chunk_loop import (
     is_unusual,
     multiply_chunk,
 )
-from partita_cpu.gemm.packed_lhs.table import (
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     CHUNK,
     COLUMNS,
     GROUP,
