@@ -33,7 +33,7 @@ void copy_chunk(__local char* to, __global const half* from, const int bytes) {
 #endif
 
 #if defined(WARPGROUP) && defined(NVIDIA)
-// The driver's compiler refuses these unless they are hidden; see hopper.py.
+// The driver's compiler refuses these unless they are hidden; see hopper_ptx.py.
 #define WG_FENCE() asm volatile("//@@wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT() asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("//@@wgmma.wait_group.sync.aligned " #n ";" ::: "memory")

@@ -53,7 +53,8 @@ def matmul_fused(
 ) -> Operand:
     """The product with bias, residual and activation.
 
-    Attribute ``single`` asks for a result in float32, of products that stream; see ``merging``.
+    Attribute ``single`` asks for a result in float32, of products that stream; see
+    ``passes.stream_fusion``.
     """
     return _matmul(k, node, a, b, bias, residual)
 
@@ -69,7 +70,7 @@ def normalized_matmul(
     scale: Operand,
     shift: Operand,
 ) -> tuple[Operand, Operand]:
-    """The product of rows that are normalized first, and these rows; see ``merging``.
+    """The product of rows that are normalized first, and these rows; see ``passes.stream_fusion``.
 
     Rows come in float32 where attribute ``wide`` names them; with ``normal_single``, the
     normalized ones leave in float32.
