@@ -14,12 +14,10 @@ from partita.lowering import Specializer, Target, lower_proto
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
-    Norms,
-    Rotary,
     RotatedQueries,
-    Tokens,
     append_kernel,
 )
+from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.llvm.tiles.attend import in_pairs
 from partita_cpu.runtime.device_model import run_graph
@@ -202,10 +200,12 @@ def test_numbers_without_second_parts(level, name, number):
 
 
 @pytest.mark.parametrize("level", float_levels()[1:])
-def test_terms_of_many_queries(level):
-    case = Case(*MANY[0][:4])
+def test_all_inputs_beside_many_queries(level):
+    case = Case(*MANY[0][:4], do_rotary=1, rotary_interleaved=1).packed()
+    case.inputs["positions"] = np.arange(case.count)[None] * 7 % 500
     case.inputs["bias"] = normal(7, 1, case.heads, case.count, case.total)
     case.inputs["sinks"] = normal(8, case.heads)
+    case.inputs.update(query_norm=normal(9, case.size), key_norm=normal(10, case.size))
     for name in ("past_key", "past_value"):
         case.inputs[name] = case.inputs[name].astype(np.float16)
     for got, want in zip(case.native(level, 2), case.expected(), strict=True):
@@ -335,15 +335,22 @@ def test_a_cache_that_grows_in_place_is_not_copied():
     kept = [part.copy() for part in cache]
     new = normal(3, 3, 4)
     nothing = np.zeros(1, np.float32)
-    table = np.array([1, 1, 1, 1, 4, 6, 6, 4, 0, 4, 0, 4, 0, 0, 0, 0, 0])
+    as_they_are = (
+        nothing,
+        nothing,
+        np.zeros(1, np.int64),
+        nothing,
+        np.zeros(9, np.int64),
+        0.0,
+        1.0,
+    )
     append_kernel(
         *Caches(*cache, *cache),
-        *Tokens(*new),
-        *Rotary(nothing, nothing, np.zeros(1, np.int64)),
-        *Norms(nothing, nothing, 0.0, 0.0),
-        np.array([2, 3]),
+        *NewHeads(new[0], *as_they_are),
+        *NewHeads(new[1], *as_they_are),
+        *(new[2], np.array([2, 3])),
         *RotatedQueries(np.zeros(4, np.float32), np.zeros(16, np.float32)),
-        *(table, 1.0, 0, 1),
+        *(np.array([1, 1, 1, 1, 4, 6, 6, 4, 0]), 0, 1),
     )
     for part, old, row in zip(cache, kept, new[1:], strict=True):
         old[8:12] = row

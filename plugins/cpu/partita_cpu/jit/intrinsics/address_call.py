@@ -232,3 +232,19 @@ float_at: Any = intrinsic(_float_at)
 
 half_at: Any = intrinsic(_half_at)
 """The bits of the 16-bit number at an address, any one."""
+
+
+def _prefetch(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        called = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        read, nearest, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(called, [builder.inttoptr(args[0], pointer), read, nearest, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""Asks for the line of the cache at an address, any one, to be read soon."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from partita.lowering import Array
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_call import address
@@ -18,31 +16,13 @@ from partita_cpu.kernels.attention.cache_elements import (
     put_scale,
     rounded_as,
 )
-from partita_cpu.scalar.math import add_in_any_order, copy_row, like, maximum, wide_vectors
+from partita_cpu.kernels.attention.new_heads import POSITIONED, NewHeads, head_place, turn_head
+from partita_cpu.scalar.math import copy_row, like, maximum, wide_vectors
 
-(
-    BATCHES,
-    HEADS,
-    KV_HEADS,
-    QUERIES,
-    SIZE,
-    PAST_PLACES,
-    PLACES,
-    Q_PITCH,
-    Q_START,
-    K_PITCH,
-    K_START,
-    V_PITCH,
-    V_START,
-    ROTATED,
-    INTERLEAVED,
-    POSITIONED,
-    NORMALIZED,
-) = range(17)
-"""What the table of `append_tokens` holds. SIZE: of a head; PAST_PLACES and PLACES: tokens that
-past and present have room for; PITCH: elements from one token to the next, START: element of the
-first head; ROTATED: elements of a head that turn, in pairs; INTERLEAVED: whether pairs are
-neighbours; POSITIONED: whether positions are given; NORMALIZED: whether there are weights of norms.
+BATCHES, HEADS, KV_HEADS, QUERIES, SIZE, PAST_PLACES, PLACES, V_PITCH, V_START = range(9)
+"""What the table of `append_tokens` holds. HEADS: of queries, 0 if attention turns them itself;
+SIZE: of a head; PAST_PLACES and PLACES: tokens that past and present have room for; V_PITCH:
+elements from the values of one token to the next, V_START: element of the first head.
 """
 
 
@@ -68,31 +48,6 @@ class Caches(NamedTuple):
     values: KernelArray
 
 
-class Tokens(NamedTuple):
-    """Queries, keys and values of new tokens, flat; all three the same where they are packed."""
-
-    q: KernelArray
-    k: KernelArray
-    v: KernelArray
-
-
-class Rotary(NamedTuple):
-    """Tables of cosines and sines, (positions, ROTATED / 2), flat; positions of the tokens."""
-
-    cosines: KernelArray
-    sines: KernelArray
-    positions: KernelArray
-
-
-class Norms(NamedTuple):
-    """Weights of the norms of queries and keys, what is added under the roots."""
-
-    q: KernelArray
-    k: KernelArray
-    q_epsilon: float
-    k_epsilon: float
-
-
 class RotatedQueries(NamedTuple):
     """Where queries go, (B, KV_HEADS, S, heads of a group, SIZE), flat; memory to compute in.
 
@@ -106,13 +61,12 @@ class RotatedQueries(NamedTuple):
 @loop
 def append_tokens(
     caches: Caches,
-    tokens: Tokens,
-    rotary: Rotary,
-    norms: Norms,
+    queries: NewHeads,
+    keys: NewHeads,
+    values: Array,
     spans: Array,
     rotated: RotatedQueries,
     table: Array,
-    scale: float,
     tid: int,
     nt: int,
 ) -> None:
@@ -120,13 +74,12 @@ def append_tokens(
 
     Args:
         caches: Before and after; what is new is written behind what is there.
-        tokens: What is new.
-        rotary: How it turns; not read if nothing does.
-        norms: Not read unless the table says so.
+        queries: Those of new tokens.
+        keys: Those of new tokens.
+        values: What holds those of new tokens, flat.
         spans: See `cache_spans`.
-        rotated: Receives the queries, times the scale.
+        rotated: Receives the queries, if the table has any.
         table: As above.
-        scale: Factor of the queries.
         tid: This thread.
         nt: All threads; they share the heads, or the tokens if these are many.
     """
@@ -152,57 +105,46 @@ def append_tokens(
         for unit in range(low, high):
             batch, head = unit // each, unit % each
             if head < heads:
-                some = begin, end
-                _turn_queries(tokens, rotary, norms, spans, rotated, some, table, scale, unit)
+                _turn_queries(queries, spans, rotated, (begin, end), table, batch, head)
                 continue
             before = spans[2 * batch]
             some = begin, min(end, count, spans[2 * batch + 1] - before)
             head -= heads
-            _append_head(caches, tokens, rotary, norms, before, some, mine, table, batch, head)
+            _append_head(caches, keys, values, before, some, mine, table, batch, head)
 
 
 @loop
 def _turn_queries(
-    tokens: Tokens,
-    rotary: Rotary,
-    norms: Norms,
+    given: NewHeads,
     spans: Array,
     rotated: RotatedQueries,
     some: Any,
     table: Array,
-    scale: float,
-    unit: int,
+    batch: int,
+    head: int,
 ) -> None:
     """Brings some queries of a head to where attention reads them."""
-    queries, count, size = rotated.queries, table[QUERIES], table[SIZE]
-    heads, kv_heads = table[HEADS], table[KV_HEADS]
-    group, each = heads // kv_heads, heads + kv_heads
-    batch, head = unit // each, unit % each
+    queries, count, size, kv_heads = rotated.queries, table[QUERIES], table[SIZE], table[KV_HEADS]
+    members = table[HEADS] // kv_heads
+    group, member = head // members, head % members
     before = spans[2 * batch]
     new = min(count, spans[2 * batch + 1] - before)
-    first = (batch * kv_heads + head // group) * count * group + head % group
+    first = (batch * kv_heads + group) * count * members + member
     for s in range(some[0], some[1]):
-        at = (batch * count + s) * table[Q_PITCH] + table[Q_START] + head * size
-        source = tokens.q[at : at + size]
-        place = (first + s * group) * size
+        place = (first + s * members) * size
         target = queries[place : place + size]
         if s >= new:
             target[:] = 0
             continue
-        factor = like(target[0], scale)
-        if table[NORMALIZED]:
-            factor *= _inverse_root(source, norms.q_epsilon)
-        scale_row(source, norms.q, factor, table[NORMALIZED], target)
-        at = rotary.positions[batch * count + s] if table[POSITIONED] else before + s
-        rotate_row(target, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
+        position = batch * count + s if given.table[POSITIONED] else before + s
+        turn_head(given, head_place(given.table, batch, group, member, s), position, target)
 
 
 @loop
 def _append_head(
     caches: Caches,
-    tokens: Tokens,
-    rotary: Rotary,
-    norms: Norms,
+    given: NewHeads,
+    new_values: Array,
     before: int,
     some: Any,
     mine: Array,
@@ -221,17 +163,12 @@ def _append_head(
     keep_past(caches.past_values, start, length, caches.values, values)
     for s in range(some[0], some[1]):
         place = (before + s) * step
-        row, target = batch * count + s, keys[place : place + step]
-        start = row * table[K_PITCH] + table[K_START] + head * size
-        source, factor = tokens.k[start : start + size], like(mine[0], 1)
-        if table[NORMALIZED]:
-            factor = _inverse_root(source, norms.k_epsilon)
-        scale_row(source, norms.k, factor, table[NORMALIZED], mine)
-        at = rotary.positions[row] if table[POSITIONED] else before + s
-        rotate_row(mine, rotary.cosines, rotary.sines, at, table[ROTATED], table[INTERLEAVED])
-        _put_row(mine, target)
+        row = batch * count + s
+        position = row if given.table[POSITIONED] else before + s
+        turn_head(given, head_place(given.table, batch, head, 0, s), position, mine)
+        _put_row(mine, keys[place : place + step])
         start = row * table[V_PITCH] + table[V_START] + head * size
-        _put_row(tokens.v[start : start + size], values[place : place + step])
+        _put_row(new_values[start : start + size], values[place : place + step])
 
 
 @loop
@@ -257,45 +194,6 @@ def keep_past(past: Array, start: int, length: int, present: Array, part: Array)
         return
     copy_row(past[start : start + length], part[:length])
     part[length:] = 0
-
-
-@loop(inline=True)
-def _inverse_root(row: Any, epsilon: Any) -> Any:
-    """1 / the root of the mean square."""
-    square = like(row[0], 0)
-    for i in range(row.size):
-        square = add_in_any_order(square, row[i] * row[i])
-    return like(square, 1 / np.sqrt(np.float64(square) / row.size + epsilon))
-
-
-@loop(inline=True)
-def scale_row(source: Any, weights: Any, factor: Any, weighted: Any, target: Any) -> None:
-    """A row times a factor, and element by element times weights where there are some."""
-    if weighted:
-        for i in range(target.size):
-            target[i] = source[i] * factor * weights[i]
-    else:
-        for i in range(target.size):
-            target[i] = source[i] * factor
-
-
-@loop(inline=True)
-def rotate_row(row: Any, cosines: Any, sines: Any, at: Any, rotated: Any, interleaved: Any) -> None:
-    """Turns the pairs among the first elements of a row by the angles of a position."""
-    half = rotated // 2
-    # Slices, since an index that might be negative is looked at one by one.
-    near, far = cosines[at * half : (at + 1) * half], sines[at * half : (at + 1) * half]
-    if interleaved:
-        for i in range(half):
-            a, b = row[2 * i], row[2 * i + 1]
-            row[2 * i] = a * near[i] - b * far[i]
-            row[2 * i + 1] = b * near[i] + a * far[i]
-    else:
-        first, second = row[:half], row[half : 2 * half]
-        for i in range(half):
-            a, b = first[i], second[i]
-            first[i] = a * near[i] - b * far[i]
-            second[i] = b * near[i] + a * far[i]
 
 
 @register_jitable

@@ -19,6 +19,7 @@ from partita_cpu.kernels.attention.cache_attention import (
     scratch_floats,
 )
 from partita_cpu.kernels.attention.cache_decode import Kernels, decode_floats, decode_kernel
+from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.attention.prefill.attend_tiles import Target, prefill_kernel
 from partita_cpu.kernels.attention.prefill.tile_memory import prefill_floats, tile_shapes
 from partita_cpu.kernels.half import BFLOAT16
@@ -73,11 +74,17 @@ class Scoring(NamedTuple):
     cap: float = 0.0
 
 
+def turns_queries(b: Builder, counts: Counts) -> bool:
+    """Whether `attend_places` takes queries as they are given: where it goes by tiles."""
+    many = counts.group * counts.queries >= _MANY_QUERIES
+    return native_policy(b.options) is not None and not b.folding and bool(many)
+
+
 def attend_places(
     b: Builder,
     counts: Counts,
     spans: Operand,
-    queries: Operand,
+    queries: NewHeads | Operand,
     cache: Cache,
     scoring: Scoring,
     y: Operand,
@@ -88,7 +95,8 @@ def attend_places(
         b: The builder.
         counts: Sizes.
         spans: Keys of each batch before its queries and with them; see `cache_spans`.
-        queries: Scaled, (B, KV_HEADS, queries, GROUP, SIZE), float32.
+        queries: As they are given if it `turns_queries`; otherwise, or where nothing happens to
+            them, (B, KV_HEADS, queries, GROUP, SIZE), float32.
         cache: Keys and values, of any type that a cache may have.
         scoring: What happens to scores.
         y: The result, (B, queries, heads, OUTPUTS), float32.
@@ -105,8 +113,10 @@ def attend_places(
     rows = counts.batch * counts.kv_heads * counts.group * counts.queries
     size, outputs = counts.size, counts.outputs
     work = rows * (size + outputs) * counts.places
-    given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
-    if policy is not None and not b.folding and counts.group * counts.queries >= _MANY_QUERIES:
+    read, spans = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(spans)
+    if policy is not None and turns_queries(b, counts):
+        if isinstance(queries, Operand):
+            queries = _as_they_lie(b, counts, queries)
         level, arithmetic = policy.level, policy.arithmetic
         shapes = tile_shapes(level, arithmetic)
         floats = max(prefill_floats(size, outputs, *shape) for shape in shapes)
@@ -115,8 +125,11 @@ def attend_places(
         known = b.constant(integers([x for shape in shapes for x in (*table, *shape)]))
         rest = Target(b.flat(y), scratch), b.constant(kernels), known, scoring.cap
         kind = (arithmetic if shapes[0].planes else Arithmetic.F32).exec_type(level)
-        b.call(prefill_kernel, *given, *rest, work=work, exec_type=kind)
+        b.call(prefill_kernel, read, queries, spans, terms, *rest, work=work, exec_type=kind)
         return
+    if not isinstance(queries, Operand):
+        raise TypeError("few queries are turned before their attention")
+    given = read, b.flat(queries), spans, terms
     partial = b.empty((rows * parts * (outputs + 2),), np.float32)
     results, known = Results(b.flat(y), partial), b.constant(integers(table))
     if policy is not None and not b.folding:
@@ -131,6 +144,18 @@ def attend_places(
         b.call(attend_kernel, *given, results, scratch, known, scoring.cap, work=work)
     if settled(parts) > 1:
         b.call(join_parts, terms, results, known)
+
+
+def _as_they_lie(b: Builder, counts: Counts, queries: Operand) -> NewHeads:
+    """Queries to which nothing happens."""
+    token, nothing, placeless = (
+        counts.group * counts.size,
+        b.zeros(1, np.float32),
+        b.zeros(1, np.int64),
+    )
+    strides = counts.kv_heads * counts.queries * token, counts.queries * token, counts.size, token
+    table = b.constant(integers([*strides, 0, 0, 0, 0, 0]))
+    return NewHeads(b.flat(queries), nothing, nothing, placeless, nothing, table, 0.0, 1.0)
 
 
 _ELEMENTS = {

@@ -24,17 +24,20 @@ from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
-    Norms,
-    Rotary,
     RotatedQueries,
-    Tokens,
     append_kernel,
     scratch_floats,
 )
 from partita_cpu.kernels.attention.cache_attention import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_spans import spans_of
-from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
+from partita_cpu.kernels.attention.cache_steps import (
+    Counts,
+    Scoring,
+    attend_places,
+    turns_queries,
+)
+from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel, with_inputs
 
@@ -132,8 +135,10 @@ def group_query_attention(
     if y.size:
         wide = _wide(b, node, inputs)
         spans = spans_of(b, inputs.lengths, inputs.total, wide.positions, _limits(wide, sizes))
-        queries = _append(b, node, wide, sizes, spans, (keys, values))
-        _attend(b, node, wide, sizes, spans, queries, Cache(keys, values), y)
+        of_heads = sizes.batch, sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.queries
+        counts = Counts(*of_heads, sizes.size, sizes.size, sizes.places)
+        queries = _append(b, node, wide, counts, sizes, spans, (keys, values))
+        _attend(b, node, wide, counts, spans, queries, Cache(keys, values), y)
     else:
         for past, present in zip(pasts, (keys, values), strict=True):
             if past is not None:
@@ -185,70 +190,86 @@ def _append(
     b: Builder,
     node: Node,
     inputs: GroupQueryInputs,
+    counts: Counts,
     sizes: Sizes,
     spans: Operand,
     present: tuple[Operand, Operand],
-) -> Operand:
-    """Records how new tokens come into the cache; the queries, turned and scaled."""
-    tokens, places = _tokens(b, inputs, sizes)
+) -> NewHeads | Operand:
+    """Records how new tokens come into the cache.
+
+    Returns:
+        Their queries: turned and scaled, or as they are given where attention turns them.
+    """
     threads = b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()
-    nothing = b.zeros(1, np.float32)
-    positions = spans if inputs.positions is None else inputs.positions
-    tables = inputs.cosines, inputs.sines
-    cosines, sines = (nothing if x is None else b.flat(x) for x in tables)
-    normed = inputs.query_norm is not None
-    weights = inputs.query_norm, inputs.key_norm
-    q_norm, k_norm = (nothing if x is None else b.flat(x) for x in weights)
-    epsilon = node.number("qk_norm_epsilon", 1e-6)
-    q_epsilon, k_epsilon = (node.number(f"{name}_norm_epsilon", epsilon) for name in ("q", "k"))
-    queries = b.empty((sizes.batch, sizes.heads, sizes.queries, sizes.size), np.float32)
+    queries, keys, (values, *of_values) = _new_heads(b, node, inputs, sizes)
+    later = turns_queries(b, counts)
+    heads = 0 if later else sizes.heads
+    shape = (sizes.batch, heads, sizes.queries, sizes.size)
+    turned = b.zeros(1, np.float32) if later else b.empty(shape, np.float32)
     pasts = zip((inputs.past_key, inputs.past_value), present, strict=True)
     before = (b.zeros(1, x.dtype) if old is None else b.flat(old) for old, x in pasts)
-    turned = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
-    interleaved = int(node.attrs.get("rotary_interleaved", 0))
-    counts = sizes.batch, sizes.heads, sizes.kv_heads, sizes.queries, sizes.size
-    flags = turned, interleaved, int(inputs.positions is not None), int(normed)
+    table = sizes.batch, heads, sizes.kv_heads, sizes.queries, sizes.size, sizes.past, sizes.places
     b.call(
         append_kernel,
         Caches(*before, *(b.flat(x) for x in present)),
-        tokens,
-        Rotary(cosines, sines, b.flat(positions)),
-        Norms(q_norm, k_norm, q_epsilon, k_epsilon),
+        queries,
+        keys,
+        values,
         b.flat(spans),
         RotatedQueries(
-            b.flat(queries), b.empty((threads * scratch_floats(sizes.size),), np.float32)
+            b.flat(turned), b.empty((threads * scratch_floats(sizes.size),), np.float32)
         ),
-        b.constant(integers([*counts, sizes.past, sizes.places, *places, *flags])),
-        float(node.attrs.get("scale") or 1 / math.sqrt(sizes.size)),
+        b.constant(integers([*table, *of_values])),
     )
-    return queries
+    return queries if later else turned
 
 
-def _tokens(
-    b: Builder, inputs: GroupQueryInputs, sizes: Sizes
-) -> tuple[Tokens, tuple[Number, ...]]:
-    """New tokens, and where queries, keys and values lie in them; see `cache_append`."""
-    width, part = inputs.query.shape[2], sizes.kv_heads * sizes.size
-    if inputs.key is not None and inputs.value is not None:
-        given = Tokens(b.flat(inputs.query), b.flat(inputs.key), b.flat(inputs.value))
-        return given, (width, 0, part, 0, part, 0)
-    start, packed = sizes.heads * sizes.size, b.flat(inputs.query)
-    return Tokens(packed, packed, packed), (width, 0, width, start, width, start + part)
+def _new_heads(
+    b: Builder, node: Node, inputs: GroupQueryInputs, sizes: Sizes
+) -> tuple[NewHeads, NewHeads, tuple[Operand, Number, Number]]:
+    """Queries, keys and values of new tokens; of values a token's pitch and the first element."""
+    nothing = b.zeros(1, np.float32)
+    tables = inputs.cosines, inputs.sines
+    cosines, sines = (nothing if x is None else b.flat(x) for x in tables)
+    positions = b.zeros(1, np.int64) if inputs.positions is None else b.flat(inputs.positions)
+    turned = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
+    interleaved = int(node.attrs.get("rotary_interleaved", 0))
+    flags = turned, interleaved, int(inputs.positions is not None)
+    epsilon = node.number("qk_norm_epsilon", 1e-6)
+    size, group = sizes.size, sizes.heads // sizes.kv_heads
+    packed = inputs.key is None or inputs.value is None
+    q = b.flat(inputs.query)
+    k, v = (q if packed or x is None else b.flat(x) for x in (inputs.key, inputs.value))
+    width, part = inputs.query.shape[2], sizes.kv_heads * size
+    pitch, start = (width, sizes.heads * size) if packed else (part, 0)
+
+    def heads(
+        rows: Operand, norm: Operand | None, name: str, places: list[Number], scale: float
+    ) -> NewHeads:
+        table = b.constant(integers([*places, *flags, int(norm is not None)]))
+        weights = nothing if norm is None else b.flat(norm)
+        least = node.number(f"{name}_norm_epsilon", epsilon)
+        return NewHeads(rows, cosines, sines, positions, weights, table, least, scale)
+
+    scale = float(node.attrs.get("scale") or 1 / math.sqrt(size))
+    of_queries = [sizes.queries * width, group * size, size, width, 0]
+    of_keys = [sizes.queries * pitch, size, 0, pitch, start]
+    queries = heads(q, inputs.query_norm, "q", of_queries, scale)
+    keys = heads(k, inputs.key_norm, "k", of_keys, 1.0)
+    return queries, keys, (v, pitch, start + part if packed else 0)
 
 
 def _attend(
     b: Builder,
     node: Node,
     inputs: GroupQueryInputs,
-    sizes: Sizes,
+    counts: Counts,
     spans: Operand,
-    queries: Operand,
+    queries: NewHeads | Operand,
     cache: Cache,
     y: Operand,
 ) -> None:
     """Records the attention of queries over the cache."""
-    group = sizes.heads // sizes.kv_heads
-    of_heads = sizes.batch, sizes.kv_heads, group, sizes.queries
     scoring = Scoring(
         inputs.bias,
         inputs.sinks,
@@ -257,5 +278,4 @@ def _attend(
         window=int(node.attrs.get("local_window_size", -1)),
         cap=float(node.attrs.get("softcap", 0.0)),
     )
-    counts = Counts(*of_heads, sizes.size, sizes.size, sizes.places)
     attend_places(b, counts, spans, queries, cache, scoring, y)

@@ -15,7 +15,7 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_append import rotate_row
+from partita_cpu.kernels.attention.new_heads import rotate_row
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel
 from partita_cpu.scalar.math import copy_row

@@ -42,12 +42,13 @@ from partita_cpu.kernels.attention.cache_attention import (
     seen_keys,
 )
 from partita_cpu.kernels.attention.cache_elements import CacheKernel
+from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.attention.prefill.packing import (
     pack_keys,
     pack_pairs_of_keys,
     pack_pairs_of_values,
+    pack_queries,
     pack_values,
-    round_queries,
 )
 from partita_cpu.kernels.attention.prefill.tile_memory import (
     COLUMNS,
@@ -60,6 +61,7 @@ from partita_cpu.kernels.attention.prefill.tile_memory import (
     floats_of,
     key_pairs,
     most_tiles,
+    query_words,
     round_up,
     scratch_of,
 )
@@ -97,7 +99,7 @@ class Chunk(NamedTuple):
 @loop
 def attend_tiles(
     cache: Cache,
-    queries: Array,
+    queries: NewHeads,
     spans: Array,
     terms: Terms,
     target: Target,
@@ -108,6 +110,8 @@ def attend_tiles(
     nt: int,
 ) -> None:
     """As `cache_attention.attend_cache`, which describes the arguments, with keys in one part.
+
+    Queries are turned here, chunk by chunk, so that they are in a cache when they are multiplied.
 
     Threads take turns with chunks, those that see the most keys first; who was last in a turn is
     first in the next one. `kernels` are `tile_kernels.attention_kernels`. Where factors are sums of
@@ -155,7 +159,7 @@ def attend_tiles(
 @loop
 def _attend_chunk(
     cache: Cache,
-    queries: Array,
+    queries: NewHeads,
     spans: Array,
     terms: Terms,
     own: Scratch,
@@ -171,14 +175,10 @@ def _attend_chunk(
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
     beyond, planes, unit = round_up(table[OUTPUTS], wide), table[PLANES], table[UNIT]
     apart = own.seen.size // 2
-    first = (chunk.head * table[QUERIES] * table[GROUP] + chunk.first) * size
-    a, length, depth, largest = address(queries) + 4 * first, size, size, 0
-    words = round_up(size, SIDE)
-    if planes:
-        depth = key_pairs(size, unit)
-        length = words = planes * depth
-        largest = round_queries(queries[first : first + rows * size], kernels, table, own.rounded)
-        a = address(own.rounded)
+    length, depth = query_words(size, planes, unit), key_pairs(size, unit) if planes else size
+    words = length if planes else round_up(size, SIDE)
+    bounds = chunk.head, chunk.first, chunk.behind
+    largest = pack_queries(queries, spans, *bounds, kernels, table, own)
     for tile in range(chunk.tiles):
         state = STATES * apart * tile
         own.states[state : state + apart] = -np.inf
@@ -213,7 +213,7 @@ def _attend_chunk(
             multiply = kernels[count]
             packed = address(own.keys), 4 * words * wide, -(-columns // wide)
             parts = 4 * depth, 4 * depth * wide
-            left = a + 4 * low * length, 4 * length, depth
+            left = address(own.queries) + 4 * low * length, 4 * length, depth
             call_products(multiply, (*left, *packed, scores, line, 0, *parts))
             state = address(own.states) + 4 * STATES * apart * tile
             block = chunk.head, key, end, columns

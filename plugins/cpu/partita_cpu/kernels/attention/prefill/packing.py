@@ -14,8 +14,25 @@ from partita_cpu.gemm.tile_kernels import NARROW_ROWS, TRANSPOSE
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow_rows, call_transpose
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.attention.cache_attention import OUTPUTS, SIZE
-from partita_cpu.kernels.attention.cache_elements import element, pitch, rows_as_floats, scale_at
+from partita_cpu.kernels.attention.cache_attention import (
+    GROUP,
+    KV_HEADS,
+    OUTPUTS,
+    QUERIES,
+    SIZE,
+)
+from partita_cpu.kernels.attention.cache_elements import (
+    element,
+    pitch,
+    rows_as_floats,
+    scale_at,
+)
+from partita_cpu.kernels.attention.new_heads import (
+    POSITIONED,
+    NewHeads,
+    head_place,
+    turn_head,
+)
 from partita_cpu.kernels.attention.prefill.tile_memory import (
     COLUMNS,
     KEYS,
@@ -30,21 +47,66 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 
 
 @loop
-def round_queries(queries: Array, kernels: Array, table: Array, rounded: Array) -> Any:
-    """Rounds queries to pairs of bfloat16, filled up with zeros; further parts lie behind these.
+def pack_queries(
+    given: NewHeads,
+    spans: Array,
+    head: int,
+    first: int,
+    behind: int,
+    kernels: Array,
+    table: Array,
+    own: Scratch,
+) -> Any:
+    """Turns some queries of a head of keys; rounds them to pairs where products are of these.
+
+    Pairs are of bfloat16, filled up with zeros; further parts lie behind these.
 
     Args:
-        queries: (rows, SIZE), flat.
+        given: Queries as they are given.
+        spans: See `cache_spans`.
+        head: Batch and head of keys.
+        first: The first query, counted through all heads of the group.
+        behind: The one behind the last.
         kernels: `tile_kernels.attention_kernels`.
         table: Sizes, as for `attend_tiles`.
-        rounded: Where they go, flat.
+        own: The thread's memory; `own.queries` is written.
 
     Returns:
-        The largest magnitude of an element, as the bits of a float32.
+        The largest magnitude of an element that was rounded, as the bits of a float32.
     """
-    size, length = table[SIZE], 2 * key_pairs(table[SIZE], table[UNIT])
-    to = address(rounded), 2 * table[PLANES] * length
-    return _split(address(queries), queries.size // size, size, to, length, kernels)
+    size, planes, largest = table[SIZE], table[PLANES], 0
+    if planes == 0:
+        _turn_queries(given, spans, head, first, behind, table, own.queries)
+        return largest
+    length = 2 * key_pairs(size, table[UNIT])
+    for low in range(first, behind, SIDE):
+        high = min(low + SIDE, behind)
+        _turn_queries(given, spans, head, low, high, table, own.row)
+        to = address(own.queries) + 2 * planes * length * (low - first), 2 * planes * length
+        largest = max(largest, _split(address(own.row), high - low, size, to, length, kernels))
+    return largest
+
+
+@loop
+def _turn_queries(
+    given: NewHeads, spans: Array, head: int, first: int, behind: int, table: Array, rows: Array
+) -> None:
+    """Writes queries as floats, one behind the other; those of padding are zeros."""
+    size, count, members = table[SIZE], table[QUERIES], table[GROUP]
+    batch, group = head // table[KV_HEADS], head % table[KV_HEADS]
+    before = spans[2 * batch]
+    new = min(count, spans[2 * batch + 1] - before)
+    s, member = first // members, first % members
+    for row in range(behind - first):
+        target = rows[row * size : (row + 1) * size]
+        if s < new:
+            position = batch * count + s if given.table[POSITIONED] else before + s
+            turn_head(given, head_place(given.table, batch, group, member, s), position, target)
+        else:
+            target[:] = 0
+        member += 1
+        if member == members:
+            s, member = s + 1, 0
 
 
 @loop
@@ -68,7 +130,7 @@ def pack_keys(
             start = (place + first + j) * step
             row = floats_at(address(own.piece) + 4 * j * deep, size)
             _widen(keys[start : start + size], scale_at(keys, start, size), row)
-        _turn(first, size, deep, kernels, table, own)
+        _lay_out(first, size, deep, kernels, table, own)
 
 
 @loop
@@ -90,7 +152,7 @@ def pack_pairs_of_keys(
         source = rows_as_floats(keys, place + first, some, size, own.row)
         to = address(own.piece), 4 * room
         largest = max(largest, _split(source, some, size, to, 2 * length, kernels))
-        _turn(first, planes * length, room, kernels, table, own)
+        _lay_out(first, planes * length, room, kernels, table, own)
     return largest
 
 
@@ -175,7 +237,7 @@ def _split(source: Any, rows: Any, count: Any, to: Any, length: Any, kernels: An
 
 
 @loop(inline=True)
-def _turn(first: Any, words: Any, room: Any, kernels: Any, table: Any, own: Any) -> None:
+def _lay_out(first: Any, words: Any, room: Any, kernels: Any, table: Any, own: Any) -> None:
     """Lays out some keys of a block, as wide as the kernel, from their rows in `own.piece`."""
     wide = table[COLUMNS]
     side = min(SIDE, wide)

@@ -59,7 +59,7 @@ class Scratch(NamedTuple):
         values: Values, packed: for each block of columns (KEYS, columns).
         scores: Of one tile, (rows, KEYS); behind them powers, if these are sums of two.
         piece: Some keys as floats or pairs, (SIDE, words of a key).
-        rounded: Queries as pairs, where products are of these.
+        queries: Those of a chunk, turned: as pairs where products are of these, or as floats.
         row: `SIDE` keys or values as floats, then as many values as bfloat16.
     """
 
@@ -70,7 +70,7 @@ class Scratch(NamedTuple):
     values: KernelArray
     scores: KernelArray
     piece: KernelArray
-    rounded: KernelArray
+    queries: KernelArray
     row: KernelArray
 
 
@@ -79,24 +79,24 @@ def scratch_of(scratch: Array, made: int, table: Array) -> Any:
     """A thread's scratch memory from a place on, for such tiles."""
     most, wide, outputs, planes = table[ROWS], table[COLUMNS], table[OUTPUTS], table[PLANES]
     words, state = key_words(table[SIZE], planes, table[UNIT]), round_up(most, wide // VECTORS)
-    tiles, length = most_tiles(most), planes * key_pairs(table[SIZE], table[UNIT])
+    tiles, length = most_tiles(most), query_words(table[SIZE], planes, table[UNIT])
     keys = made + tiles * most * round_up(outputs, wide)
     values = keys + KEYS * words
     scores = values + KEYS * round_up(outputs, wide)
     piece = scores + KEYS * most * max(1, planes)
     seen = piece + SIDE * words
     states = seen + 2 * state
-    rounded = states + tiles * STATES * state
-    row = rounded + tiles * most * length
+    queries = states + tiles * STATES * state
+    row = queries + tiles * most * length
     return Scratch(
         scratch[made:keys],
-        scratch[states:rounded],
+        scratch[states:queries],
         scratch[seen:states],
         scratch[keys:values],
         scratch[values:scores],
         scratch[scores:piece],
         scratch[piece:seen],
-        scratch[rounded:row],
+        scratch[queries:row],
         scratch[row : row + row_floats(table[SIZE], outputs, planes, wide)],
     )
 
@@ -127,6 +127,12 @@ def key_words(size: Any, planes: Any, unit: Any) -> Any:
 
 
 @register_jitable
+def query_words(size: Any, planes: Any, unit: Any) -> Any:
+    """Words of a query that is laid out."""
+    return planes * key_pairs(size, unit) if planes else size
+
+
+@register_jitable
 def row_floats(size: Any, outputs: Any, planes: Any, wide: Any) -> Any:
     """Floats that some keys or values take, and as many values as bfloat16."""
     return SIDE * (max(size, outputs) + planes * round_up(outputs, wide) // 2)
@@ -143,7 +149,7 @@ def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any, planes: Any
     """Floats that a thread of `attend_tiles` needs for tiles of a shape."""
     beyond, words = round_up(outputs, columns), key_words(size, planes, unit)
     state = round_up(rows, columns // VECTORS)
-    of_row = beyond + planes * key_pairs(size, unit)
+    of_row = beyond + query_words(size, planes, unit)
     kept = most_tiles(rows) * (rows * of_row + STATES * state) + 2 * state
     kept += row_floats(size, outputs, planes, columns)
     return kept + KEYS * (words + beyond + rows * max(1, planes)) + SIDE * words + _LINE
