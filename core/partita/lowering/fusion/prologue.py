@@ -50,7 +50,8 @@ def _fuse(rewriter: Rewriter, conv: Node) -> None:
         _replace(rewriter, (*found.nodes, conv), conv, [found.source, scaled, bias, *rest])
         return
     if not _pads(conv):
-        sums = weight.const.astype(np.float64).sum(axis=tuple(range(1, weight.const.ndim)))
+        axes = tuple(range(1, weight.const.ndim))
+        sums = weight.const.sum(axis=axes, dtype=np.float64)
         row = sums * found.summand + (0 if bias is None else _float64(bias))
         shifted: Value | None = Value.constant(row.astype(weight.const.dtype))
         _replace(rewriter, (*found.nodes, conv), conv, [found.source, scaled, shifted, *rest])
