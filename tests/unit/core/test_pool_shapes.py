@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
+from partita.model.inference.known_shapes import scopes
 from partita.model.inference.pool_shapes import settle_rounding
 
 CASES = {
@@ -69,7 +70,7 @@ def test_attributes_that_make_no_sense_are_left_to_others(wrong):
     attributes = wrong if "kernel" in wrong else f"kernel_shape=[2,2], {wrong}"
     proto = two_pools(13, attributes, "2,3,4,5")
     before = proto.SerializeToString()
-    assert not settle_rounding(proto, proto)
+    assert not settle_rounding(scopes(proto, proto))
     assert proto.SerializeToString() == before
 
 

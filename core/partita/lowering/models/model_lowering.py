@@ -63,6 +63,9 @@ class _Lowering:
     """Turns graphs into lowered graphs; nested ones see the values of those around them."""
 
     def __init__(self, opsets: Mapping[str, int], for_query: bool) -> None:
+        import onnx_ir as ir
+
+        self._tensor_type = ir.TensorType
         self._opsets = {_domain(name): version for name, version in opsets.items()}
         self._weight = _stand_in if for_query else _spilled
         self._values: dict[ir.Value, Value] = {}
@@ -128,19 +131,16 @@ class _Lowering:
     def _value(self, value: ir.Value) -> Value:
         lowered = self._values.get(value)
         if lowered is None:
-            lowered = Value(value.name or "", _element_type(value), value_shape(value))
+            lowered = Value(value.name or "", self._element_type(value), value_shape(value))
             self._values[value] = lowered
         return lowered
 
-
-def _element_type(value: ir.Value) -> np.dtype[Any] | None:
-    """The type of a tensor's elements; of sequences and optionals, which hold objects, that."""
-    import onnx_ir as ir
-
-    kind = value.type
-    if kind is None or isinstance(kind, ir.TensorType):
-        return numpy_dtype(None if kind is None else kind.dtype)
-    return np.dtype(object)
+    def _element_type(self, value: ir.Value) -> np.dtype[Any] | None:
+        """The type of a tensor's elements; of sequences and optionals, which hold objects, that."""
+        kind = value.type
+        if kind is None or isinstance(kind, self._tensor_type):
+            return numpy_dtype(None if kind is None else kind.dtype)
+        return np.dtype(object)
 
 
 def _domain(name: str) -> str:

@@ -10,29 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partita.model.inference.contrib_shapes import FLOAT, add_source
-from partita.model.inference.known_shapes import Scope, scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import onnx
+
+    from partita.model.inference.known_shapes import Scope
 
 _KEYS, _VALUES, _PAST_KEYS = 1, 2, 4
 _SCORES = 3
 
 
-def settle_attention(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
+def settle_attention(proto: onnx.ModelProto, scopes: Iterable[Scope]) -> bool:
     """Rewrites the attention of a model that is there for inference alone.
 
     Args:
         proto: The model; changed in place.
-        inferred: The same with the shapes that are known by now.
+        scopes: Its graphs, with the shapes that are known by now.
 
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
     changed = False
-    for scope in scopes(proto, inferred):
+    for scope in scopes:
         for place, node in reversed(list(enumerate(scope.graph.node))):
             if _is_attention(node):
                 changed |= _settle(proto, scope, place)

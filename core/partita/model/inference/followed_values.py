@@ -290,6 +290,7 @@ def _is_complete(model: onnx.ModelProto) -> bool:
             for info in infos
             if (kind := info.type).tensor_type.HasField("shape") or not kind.HasField("tensor_type")
         }
-        if any(name and name not in told for node in graph.node for name in node.output):
+        made = [name for node in graph.node for name in node.output if name]
+        if not told.issuperset(made):
             return False
     return True

@@ -9,28 +9,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.model.inference.known_shapes import scopes
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import onnx
+
+    from partita.model.inference.known_shapes import Scope
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
-def settle_rounding(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
+def settle_rounding(scopes: Iterable[Scope]) -> bool:
     """Rewrites the pools of a model that is there for inference alone.
 
     Args:
-        proto: The model; changed in place.
-        inferred: The same with the shapes that are known by now.
+        scopes: Its graphs, changed in place, with the shapes that are known by now.
 
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
     changed = False
-    for scope in scopes(proto, inferred):
+    for scope in scopes:
         for node in scope.graph.node:
             if node.op_type in _POOLS and _rounds_up(node):
                 changed |= _settle(node, scope.shape(node.input[0]) if node.input else None)

@@ -15,6 +15,7 @@ from partita.model.inference.contrib_shapes import ModelWriter
 from partita.model.inference.followed_values import MADE_UP, infer_following
 from partita.model.inference.inference_process import inferred_apart
 from partita.model.inference.known_ranks import tell_ranks
+from partita.model.inference.known_shapes import scopes
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import LENIENT, is_of_onnx
@@ -377,10 +378,11 @@ def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
     from onnx import shape_inference
 
     try:
-        inferred = _infer_once(proto, isolate)
-        while settle_rounding(proto, inferred) or settle_attention(proto, inferred):
+        while True:
             inferred = _infer_once(proto, isolate)
-        return inferred
+            known = scopes(proto, inferred)
+            if not (settle_rounding(known) or settle_attention(proto, known)):
+                return inferred
     except ModelFormatError:
         raise
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
