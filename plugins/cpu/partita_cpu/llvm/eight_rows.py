@@ -50,7 +50,7 @@ class EightRows:
         """Rows to mean 0, if they are centered, and square mean 1, times scale, plus bias.
 
         Moments are taken about the mean as float32 has it, and what that misses is taken off too;
-        see `kernels.normalization.norms.normalize_rows`.
+        see `kernels.normalization.norm_loops.normalize_rows`.
 
         Args:
             rows: Where they start.

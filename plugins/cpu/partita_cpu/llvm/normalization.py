@@ -31,7 +31,7 @@ def normalize_rows(name: str) -> Function:
     """Rows to mean 0 and variance 1, times scale, plus bias, rounded once.
 
     Moments are taken about the mean as float32 has it, and what that misses is taken off too; see
-    `kernels.normalization.norms.normalize_rows`.
+    `kernels.normalization.norm_loops.normalize_rows`.
     """
     f = Function(name, PARAMETERS)
     share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")

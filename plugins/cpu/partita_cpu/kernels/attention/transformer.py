@@ -10,7 +10,7 @@ from partita.lowering import Activation, ActivationCode, Array, Builder, Node, O
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.movement.indexing import checked_index, gathered
-from partita_cpu.kernels.normalization.norms import Normalized, normalize_rows
+from partita_cpu.kernels.normalization.norm_loops import Normalized, normalize_rows
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel, with_inputs
 
 _INT32 = frozenset({np.dtype(np.int32)})

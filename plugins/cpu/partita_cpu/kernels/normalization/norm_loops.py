@@ -1,0 +1,243 @@
+"""Loops that normalize rows, planes and channels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.jit.intrinsics.address_call import address, call_normalize_eights
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
+from partita_cpu.llvm.eight_rows import EIGHT
+from partita_cpu.scalar.math import add_in_any_order, like, muladd
+
+
+@loop(inline=True)
+def _moments(row: Any, center: Any) -> Any:
+    """Means of the differences from ``center`` and of their squares, in float64."""
+    total, squares = np.float64(0), np.float64(0)
+    for start in range(0, row.size, BLOCK):
+        block = row[start : start + BLOCK]
+        part, square = like(center, 0), like(center, 0)
+        for i in range(block.size):
+            difference = block[i] - center
+            part = add_in_any_order(part, difference)
+            square = add_in_any_order(square, difference * difference)
+        total += np.float64(part)
+        squares += np.float64(square)
+    share = 1 / np.float64(row.size)
+    return total * share, squares * share
+
+
+@loop(inline=True)
+def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
+    """From the moments; the mean lies ``rest`` beyond the center that they are taken about."""
+    variance = square - rest * rest
+    variance = np.float64(0) if variance < 0 else variance  # and not max: it would swallow NaN
+    return 1 / np.sqrt(variance + epsilon)
+
+
+class Normalized(NamedTuple):
+    """The result, and what rows were moved and multiplied by."""
+
+    y: KernelArray
+    means: KernelArray
+    inverses: KernelArray
+
+
+@loop
+def normalize_rows(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    outer: int,
+    n: int,
+    epsilon: float,
+    centered: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Rows of n elements to mean 0 (if ``centered``) and square mean 1, times scale, plus bias.
+
+    A mean far from 0 has no room for its last digits in the type of x. So what is taken off each
+    element is about the mean first, which leaves small numbers, then what was missing.
+    """
+    y, means, inverses = results
+    share = 1 / np.float64(n)
+    if n <= BLOCK:
+        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+            _normalize_row(x, scale, bias, results, o, n, share, epsilon, centered)
+        return
+    for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+        source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
+        center = like(y[0], sum_of_row(source) * share) if centered else like(y[0], 0)
+        rest, square = _moments(source, center)
+        rest = rest if centered else np.float64(0)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        means[o] = like(center, np.float64(center) + rest)
+        inverses[o] = inverse
+        missing = like(center, rest)
+        for i in range(target.size):
+            target[i] = muladd(((source[i] - center) - missing) * inverse, scale[i], bias[i])
+
+
+@loop(inline=True)
+def _normalize_row(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    row: int,
+    n: int,
+    share: Any,
+    epsilon: float,
+    centered: int,
+) -> None:
+    """The same for a row of one block: to take slices of it takes as long as short rows do."""
+    y, means, inverses = results
+    first, none = row * n, like(x[0], 0)
+    center, part, square = none, none, none
+    if centered:
+        for i in range(n):
+            part = add_in_any_order(part, x[np.uint64(first + i)])
+        center = like(none, np.float64(part) * share)
+    part = none
+    for i in range(n):
+        difference = x[np.uint64(first + i)] - center
+        part = add_in_any_order(part, difference)
+        square = add_in_any_order(square, difference * difference)
+    rest = np.float64(part) * share if centered else np.float64(0)
+    inverse = like(none, _inverse_deviation(np.float64(square) * share, rest, epsilon))
+    means[row], inverses[row] = like(none, np.float64(center) + rest), inverse
+    missing = like(none, rest)
+    for i in range(n):
+        value = ((x[np.uint64(first + i)] - center) - missing) * inverse
+        y[np.uint64(first + i)] = muladd(value, scale[np.uint64(i)], bias[np.uint64(i)])
+
+
+class RowSizes(NamedTuple):
+    """Rows, elements of one, and whether each is brought to mean 0."""
+
+    outer: int
+    n: int
+    centered: int
+
+
+@loop
+def normalize_short_rows(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    sizes: RowSizes,
+    kernel: int,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """`normalize_rows` of short rows of float32, eight at a time.
+
+    Args:
+        x: Rows; flat.
+        scale: A factor for each element of a row.
+        bias: A term for each.
+        results: What is written.
+        sizes: Of rows.
+        kernel: Address of one of `llvm.normalization.normalize_eights`.
+        epsilon: What is added to variances.
+        tid: This thread.
+        nt: All threads; they share eights.
+    """
+    outer, n, centered = sizes
+    eights = outer // EIGHT
+    first, stop = eights * tid // nt, eights * (tid + 1) // nt
+    row = EIGHT * first
+    at = 4 * n * row
+    y, means, inverses = results
+    source, target = address(x) + at, address(y) + at
+    terms = address(scale), address(bias)
+    told = address(means) + 4 * row, address(inverses) + 4 * row
+    call_normalize_eights(
+        kernel,
+        (stop - first, n, source, terms[0], terms[1], target, told[0], told[1], epsilon),
+    )
+    if tid == nt - 1:
+        share = 1 / np.float64(n)
+        for o in range(EIGHT * eights, outer):
+            _normalize_row(x, scale, bias, results, o, n, share, epsilon, centered)
+
+
+class GroupSizes(NamedTuple):
+    """Images, groups of each, planes of a group, elements of a plane."""
+
+    outer: int
+    groups: int
+    planes: int
+    n: int
+
+
+@loop
+def normalize_planes(
+    x: Any, scale: Any, bias: Any, y: Any, sizes: GroupSizes, epsilon: float, tid: int, nt: int
+) -> None:
+    """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
+
+    See `normalize_rows`.
+    """
+    outer, groups, planes, n = sizes
+    rows = outer * groups
+    length = planes * n
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        source = x[row * length : (row + 1) * length]
+        center = like(y[0], sum_of_row(source) / length)
+        rest, square = _moments(source, center)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        missing = like(center, rest)
+        for plane in range(planes):
+            channel = row % groups * planes + plane
+            start = row * length + plane * n
+            factor = inverse * scale[channel]
+            term = bias[channel]
+            before, after = x[start : start + n], y[start : start + n]
+            for i in range(after.size):
+                after[i] = muladd((before[i] - center) - missing, factor, term)
+
+
+@loop
+def scale_channels(
+    x: Any, factors: Any, terms: Any, y: Any, outer: int, channels: int, n: int, tid: int, nt: int
+) -> None:
+    """``x * factor + term`` with one factor and term per channel."""
+    if n == 1:
+        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+            before = x[o * channels : (o + 1) * channels]
+            after = y[o * channels : (o + 1) * channels]
+            for c in range(after.size):
+                after[c] = muladd(before[c], factors[c], terms[c])
+        return
+    planes = outer * channels
+    for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
+        factor, term = factors[plane % channels], terms[plane % channels]
+        before, after = x[plane * n : (plane + 1) * n], y[plane * n : (plane + 1) * n]
+        for i in range(after.size):
+            after[i] = muladd(before[i], factor, term)
+
+
+def fold_statistics(
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    factors: Array,
+    terms: Array,
+    epsilon: float,
+) -> None:
+    """One factor and one term per channel in place of four statistics."""
+    deviation = np.sqrt(variance.astype(np.float64) + epsilon)
+    wide = scale / deviation
+    factors[...] = wide
+    terms[...] = bias - mean * wide
