@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
-from partita_cpu.kernels.movement.indexing import checked_index, gathered
+from partita_cpu.kernels.movement.index_steps import checked_index, gathered
 from partita_cpu.kernels.normalization.norm_loops import Normalized, normalize_rows
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel, with_inputs
 

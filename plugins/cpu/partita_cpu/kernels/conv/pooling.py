@@ -25,7 +25,7 @@ from partita_cpu.kernels.conv.pooling_windows import (
     sum_planes,
 )
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.indexing import checked_index, scatter_flat
+from partita_cpu.kernels.movement.index_steps import checked_index, scatter_into
 from partita_cpu.kernels.movement.pad import padded
 from partita_cpu.kernels.movement.rearrange import ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, DTypes, kernel
@@ -197,7 +197,7 @@ def max_unpool(
     y = b.empty([*x.shape[:2], *out], x.dtype)
     places = checked_index(b, index, y.size)
     b.call_numpy(_clear, y)
-    scatter_flat(b, x, y, places)
+    scatter_into(b, x, y, places)
     if shape is None:
         return y
     # The places count in the smallest output; what a given shape has beyond it is empty.

@@ -11,7 +11,7 @@ from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.indexing import checked_index
+from partita_cpu.kernels.movement.index_steps import checked_index
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, INT64, kernel
 
 MOST_SAMPLES = 1024

@@ -32,7 +32,7 @@ from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settle
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.indexing import table_of_indices, taken, taken_pixels
+from partita_cpu.kernels.movement.index_steps import table_of_indices, taken, taken_pixels
 from partita_cpu.kernels.movement.rearrange import axis_of, ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INDICES, DTypes, kernel
 

@@ -10,7 +10,7 @@ import numpy as np
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.image.resize import nearest_pixels, resized_axes
-from partita_cpu.kernels.movement.indexing import taken_pixels
+from partita_cpu.kernels.movement.index_steps import taken_pixels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, INDICES, kernel
