@@ -20,7 +20,7 @@ from partita_cpu.jit.intrinsics.address_call import address, call_convert
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.operator_table import HALVES
-from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.instructions import bits
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)

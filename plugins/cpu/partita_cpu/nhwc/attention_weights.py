@@ -36,15 +36,8 @@ from partita_cpu.nhwc.attention_table import (
     SCALED,
     AttentionInputs,
 )
-from partita_cpu.scalar.math import (
-    add_in_any_order,
-    exp_below_zero,
-    like,
-    maximum,
-    row_maximum,
-    sqrt,
-    wide_vectors,
-)
+from partita_cpu.scalar.instructions import add_in_any_order, like, maximum, sqrt, wide_vectors
+from partita_cpu.scalar.math import exp_below_zero, row_maximum
 
 
 class Queries(NamedTuple):

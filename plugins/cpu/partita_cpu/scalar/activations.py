@@ -9,17 +9,8 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.activations import GELU_CUBIC, GELU_SLOPE
-from partita_cpu.scalar.math import (
-    below_normal,
-    exp,
-    expm1_below_zero,
-    like,
-    muladd,
-    sigmoid,
-    softplus,
-    tanh,
-    wide_vectors,
-)
+from partita_cpu.scalar.instructions import like, muladd, wide_vectors
+from partita_cpu.scalar.math import below_normal, exp, expm1_below_zero, sigmoid, softplus, tanh
 
 RELU = int(ActivationCode.RELU)
 CLIP = int(ActivationCode.CLIP)

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.instructions import bits
 
 _EXPONENT = 0x7F800000
 """The bits of a float32's exponent; 0 and subnormal numbers have none of them."""

@@ -32,7 +32,8 @@ from partita_cpu.jit.translation.arithmetic import Arithmetic
 from partita_cpu.jit.translation.kinds import UntranslatableError
 from partita_cpu.jit.translation.object_code import object_of, text_of
 from partita_cpu.jit.translation.values import Value, register_type
-from partita_cpu.scalar.math import exp, like, muladd
+from partita_cpu.scalar.instructions import like, muladd
+from partita_cpu.scalar.math import exp
 from partita_cpu.threads import call_queue, thread_pool
 
 LEAST, MOST = -(2**63), 2**63 - 1

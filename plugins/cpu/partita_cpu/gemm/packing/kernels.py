@@ -40,7 +40,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
-from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.instructions import bits
 from partita_cpu.scalar.subnormal import flushed
 
 PLACES = WHOLE_STEP

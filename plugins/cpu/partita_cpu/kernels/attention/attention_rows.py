@@ -14,7 +14,8 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention import emit_attention
 from partita_cpu.nhwc.attention_table import HeadSizes, HeadView, Mask, Scores, mask_strides
-from partita_cpu.scalar.math import copy_row, exp, like, tanh
+from partita_cpu.scalar.instructions import like
+from partita_cpu.scalar.math import copy_row, exp, tanh
 from partita_cpu.threads import openblas
 
 NO_STAGE = -1

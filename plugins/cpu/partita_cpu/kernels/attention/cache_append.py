@@ -17,7 +17,8 @@ from partita_cpu.kernels.attention.cache_elements import (
     rounded_as,
 )
 from partita_cpu.kernels.attention.new_heads import POSITIONED, NewHeads, head_place, turn_head
-from partita_cpu.scalar.math import copy_row, like, maximum, wide_vectors
+from partita_cpu.scalar.instructions import like, maximum, wide_vectors
+from partita_cpu.scalar.math import copy_row
 
 BATCHES, HEADS, KV_HEADS, QUERIES, SIZE, PAST_PLACES, PLACES, V_PITCH, V_START = range(9)
 """What the table of `append_tokens` holds. HEADS: of queries, 0 if attention turns them itself;

@@ -17,15 +17,8 @@ from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.attention.cache_elements import CacheKernel, element, pitch, rescale
-from partita_cpu.scalar.math import (
-    add_in_any_order,
-    exp_below_zero,
-    like,
-    muladd,
-    row_maximum,
-    tanh,
-    wide_vectors,
-)
+from partita_cpu.scalar.instructions import add_in_any_order, like, muladd, wide_vectors
+from partita_cpu.scalar.math import exp_below_zero, row_maximum, tanh
 
 ROWS = 16
 """Queries, of all heads of a group, that share the reading of a block of keys."""

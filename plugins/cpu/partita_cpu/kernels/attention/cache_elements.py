@@ -25,7 +25,7 @@ from partita_cpu.kernels.half import (
     float32_to_float16,
 )
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes
-from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.instructions import bits
 
 CACHES: DTypes = F32 | HALVES
 """Element types that a cache may have whose elements are numbers by themselves."""

@@ -10,7 +10,7 @@ from partita.lowering import Array
 from partita_cpu.jit.intrinsics.address_call import address, prefetch
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.scalar.math import add_in_any_order, like
+from partita_cpu.scalar.instructions import add_in_any_order, like
 
 (
     OF_BATCH,

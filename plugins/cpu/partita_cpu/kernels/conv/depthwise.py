@@ -16,7 +16,7 @@ from partita.lowering.geometry.windows import Window
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.scalar.activations import ActivationFields, activate
-from partita_cpu.scalar.math import like
+from partita_cpu.scalar.instructions import like
 
 MAX_THREADS = 64
 """Threads beyond this number get no work: scratch memory is laid out for so many."""

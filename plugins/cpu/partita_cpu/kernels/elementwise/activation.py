@@ -24,7 +24,8 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, HALVES, INTS, SIGNED, kernel
 from partita_cpu.scalar import activations as scalar
-from partita_cpu.scalar.math import like, sigmoid, softplus, tanh
+from partita_cpu.scalar.instructions import like
+from partita_cpu.scalar.math import sigmoid, softplus, tanh
 
 _PLAIN = {
     "Relu": mapped(scalar.relu),

@@ -20,7 +20,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INTS, kernel
-from partita_cpu.scalar.math import like, maximum, minimum, sqrt
+from partita_cpu.scalar.instructions import like, maximum, minimum, sqrt
 
 ARITHMETIC = ALL_FLOATS | INTS
 

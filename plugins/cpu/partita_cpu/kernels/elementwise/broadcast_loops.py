@@ -16,7 +16,7 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry import broadcasting
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.scalar.math import wide_vectors
+from partita_cpu.scalar.instructions import wide_vectors
 
 Kernel = Callable[..., None]
 LOOPS = 4

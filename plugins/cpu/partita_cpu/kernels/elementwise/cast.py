@@ -14,7 +14,7 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.broadcast_loops import emit_map, mapped
 from partita_cpu.kernels.half import FLOAT32, narrow, widen
 from partita_cpu.kernels.operator_table import ANY, HALVES, DTypes, kernel
-from partita_cpu.scalar.math import bits
+from partita_cpu.scalar.instructions import bits
 
 NARROW: DTypes = frozenset(
     np.dtype(getattr(ml_dtypes, name))

@@ -13,19 +13,8 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INTS, kernel
-from partita_cpu.scalar.math import (
-    SINE_LIMIT,
-    ceil,
-    cosine_below_limit,
-    erf,
-    exp,
-    floor,
-    like,
-    log,
-    round_even,
-    sine_below_limit,
-    sqrt,
-)
+from partita_cpu.scalar.instructions import ceil, floor, like, round_even, sqrt
+from partita_cpu.scalar.math import SINE_LIMIT, cosine_below_limit, erf, exp, log, sine_below_limit
 
 
 @register_jitable

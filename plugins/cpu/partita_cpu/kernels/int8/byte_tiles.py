@@ -35,7 +35,7 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
-from partita_cpu.scalar.math import round_even
+from partita_cpu.scalar.instructions import round_even
 
 SHIFT = 128
 """The distance between the ranges of int8 and uint8."""

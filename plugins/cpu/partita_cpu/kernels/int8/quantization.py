@@ -15,7 +15,7 @@ from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
-from partita_cpu.scalar.math import round_even
+from partita_cpu.scalar.instructions import round_even
 
 INT32 = np.dtype(np.int32)
 QUANTIZED: DTypes = frozenset(

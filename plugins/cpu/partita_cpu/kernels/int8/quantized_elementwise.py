@@ -37,7 +37,8 @@ from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.softmax import softmax
 from partita_cpu.llvm.add_int8 import BLOCK
 from partita_cpu.scalar.activations import leaky_relu
-from partita_cpu.scalar.math import fused_muladd, round_even, sigmoid, wide_vectors
+from partita_cpu.scalar.instructions import fused_muladd, round_even, wide_vectors
+from partita_cpu.scalar.math import sigmoid
 
 _FUNCTIONS = {"QLinearAdd": broadcast(operator.add), "QLinearMul": broadcast(operator.mul)}
 _sigmoid, _leaky_relu = mapped(sigmoid), mapped_with(leaky_relu)

@@ -35,7 +35,7 @@ from partita_cpu.kernels.int8.quantization import (
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel, with_inputs
-from partita_cpu.scalar.math import round_even
+from partita_cpu.scalar.instructions import round_even
 from partita_cpu.threads import openblas
 
 BYTES: DTypes = frozenset({np.dtype(np.int8), np.dtype(np.uint8)})

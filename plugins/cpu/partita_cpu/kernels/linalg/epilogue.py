@@ -11,7 +11,7 @@ from partita.lowering import NO_ACTIVATION, Activation, Array, Builder, Operand
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.scalar.activations import ActivationFields, activate
-from partita_cpu.scalar.math import like
+from partita_cpu.scalar.instructions import like
 
 BIAS_PER_ROW = 1
 BIAS_PER_COLUMN = 2

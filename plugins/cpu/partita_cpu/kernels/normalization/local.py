@@ -15,7 +15,7 @@ from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
-from partita_cpu.scalar.math import like, sqrt
+from partita_cpu.scalar.instructions import like, sqrt
 
 DEVIATION_FLOOR = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""

@@ -12,7 +12,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
 from partita_cpu.llvm.eight_rows import EIGHT
-from partita_cpu.scalar.math import add_in_any_order, like, muladd
+from partita_cpu.scalar.instructions import add_in_any_order, like, muladd
 
 
 @loop(inline=True)

@@ -17,7 +17,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.half import float16_to_float32
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP, Zeros
-from partita_cpu.scalar.math import bits, round_even
+from partita_cpu.scalar.instructions import bits, round_even
 
 LARGEST = 32767.0
 """What the largest term of a block becomes."""

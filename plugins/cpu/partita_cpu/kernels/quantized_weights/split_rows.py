@@ -12,7 +12,7 @@ import numpy as np
 
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.quantized_weights.row_products import scale_of
-from partita_cpu.scalar.math import round_even
+from partita_cpu.scalar.instructions import round_even
 
 
 @loop

@@ -21,7 +21,8 @@ from partita_cpu.kernels.recurrent.products import (
     add_products,
     quantize_rows,
 )
-from partita_cpu.scalar.math import copy_row, like
+from partita_cpu.scalar.instructions import like
+from partita_cpu.scalar.math import copy_row
 
 
 class CellFields(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import clip as within
 from partita_cpu.scalar.activations import relu
-from partita_cpu.scalar.math import copy_row, exp, like, sigmoid, softplus, tanh, wide_vectors
+from partita_cpu.scalar.instructions import like, wide_vectors
+from partita_cpu.scalar.math import copy_row, exp, sigmoid, softplus, tanh
 
 ACTIVATIONS = {
     "Sigmoid": (0, 0.0, 0.0),

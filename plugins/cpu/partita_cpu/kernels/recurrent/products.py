@@ -18,7 +18,8 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_row,
     multiply_rows,
 )
-from partita_cpu.scalar.math import copy_row, round_even
+from partita_cpu.scalar.instructions import round_even
+from partita_cpu.scalar.math import copy_row
 
 CHUNK = 32
 """Rows that meet a panel while it is in the cache."""

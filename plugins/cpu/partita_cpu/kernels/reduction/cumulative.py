@@ -14,7 +14,7 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
-from partita_cpu.scalar.math import like
+from partita_cpu.scalar.instructions import like
 
 
 def _scan_kernel(combine: Callable[..., Any]) -> Kernel:

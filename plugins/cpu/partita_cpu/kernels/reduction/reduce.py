@@ -32,7 +32,8 @@ from partita_cpu.kernels.reduction.reduce_loops import (
     square_term,
     sum_kernel,
 )
-from partita_cpu.scalar.math import log, multiply_in_any_order, sqrt
+from partita_cpu.scalar.instructions import multiply_in_any_order, sqrt
+from partita_cpu.scalar.math import log
 
 PARTS = 64
 """Pieces that one very long row is cut into, to be shared among threads."""

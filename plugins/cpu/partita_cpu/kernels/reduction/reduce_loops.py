@@ -14,7 +14,8 @@ import numpy as np
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
-from partita_cpu.scalar.math import add_in_any_order, exp, like, log, maximum, wide_vectors
+from partita_cpu.scalar.instructions import add_in_any_order, like, maximum, wide_vectors
+from partita_cpu.scalar.math import exp, log
 
 BLOCK = 512
 """Elements that are summed in their own type before they enter the float64 sum."""

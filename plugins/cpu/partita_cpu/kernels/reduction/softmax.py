@@ -13,19 +13,16 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
-from partita_cpu.scalar.math import (
+from partita_cpu.scalar.instructions import (
     add_in_any_order,
     bits,
-    copy_row,
-    exp_below_zero,
     larger_integer,
     like,
-    log,
     maximum,
     ordered,
-    row_maximum,
     wide_vectors,
 )
+from partita_cpu.scalar.math import copy_row, exp_below_zero, log, row_maximum
 
 
 @loop

@@ -67,7 +67,7 @@ from partita_cpu.kernels.attention.prefill.tile_memory import (
 )
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.tiles.attend import STATES
-from partita_cpu.scalar.math import wide_vectors
+from partita_cpu.scalar.instructions import wide_vectors
 
 SHARES = 4
 """Chunks that each thread gets at least, as far as tiles suffice; they see unequally many keys."""
