@@ -106,3 +106,18 @@ def test_rows_that_nobody_reads_later_are_normalized_where_they_lie(level, opera
     places = places_written_over(compiled(net.model(y), **strict), "normalize_short_rows")
     wide = "avx512" in level or level == "amx"
     assert [made == read for made, read in places] == [last] * wide
+
+
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_sums_are_normalized_as_they_are_added(level, operator, biased):
+    """A bias is added to all rows first."""
+    net = Net(2, 37, 40)
+    skip = net.add("Mul", "x", net.const(2, 37, 40))
+    terms = [net.const(40)] * (2 if operator == "SkipLayerNormalization" else 1)
+    inputs = "x", skip, *terms, *[net.const(40)] * biased
+    y = net.add(operator, *inputs, domain="com.microsoft", epsilon=EPSILON)
+    net.nodes[-1].output.extend(["", "", "total"])
+    check(net, y, "total")
+    wide = "avx512" in level or level == "amx"
+    assert ("normalize_short_sums" in steps_of(net, y, "total")) == (wide and not biased)

@@ -57,7 +57,7 @@ class Net:
             [helper.make_tensor_value_info(name, F32, None) for name in outputs],
             self.weights,
         )
-        opsets = [helper.make_opsetid("", 17)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 

@@ -171,6 +171,64 @@ def normalize_short_rows(
             _normalize_row(x, scale, bias, results, o, n, share, epsilon, centered)
 
 
+class Sums(NamedTuple):
+    """Rows, what is added to them, and where sums go, which may be the rows themselves; flat."""
+
+    x: KernelArray
+    skip: KernelArray
+    total: KernelArray
+
+
+@loop
+def normalize_short_sums(
+    sums: Sums,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    sizes: RowSizes,
+    kernel: int,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """`normalize_short_rows` of sums, which are in the nearest cache when they are normalized.
+
+    Args:
+        sums: What is added; receives the sums.
+        scale: As there, like all that follows.
+        bias: As there.
+        results: As there.
+        sizes: As there.
+        kernel: As there.
+        epsilon: As there.
+        tid: This thread.
+        nt: All threads; they share eights.
+    """
+    outer, n, centered = sizes
+    eights, share = outer // EIGHT, 1 / np.float64(n)
+    y, means, inverses = results
+    terms = address(scale), address(bias)
+    for eight in range(eights * tid // nt, eights * (tid + 1) // nt):
+        row = EIGHT * eight
+        _add_rows(sums, row * n, EIGHT * n)
+        source, target = address(sums.total) + 4 * n * row, address(y) + 4 * n * row
+        told = address(means) + 4 * row, address(inverses) + 4 * row
+        call_normalize_eights(kernel, (1, n, source, *terms, target, *told, epsilon))
+    if tid == nt - 1:
+        for o in range(EIGHT * eights, outer):
+            _add_rows(sums, o * n, n)
+            _normalize_row(sums.total, scale, bias, results, o, n, share, epsilon, centered)
+
+
+@loop(inline=True)
+def _add_rows(sums: Sums, start: Any, count: Any) -> None:
+    """Adds some elements from a place on."""
+    stop = start + count
+    one, other, target = sums.x[start:stop], sums.skip[start:stop], sums.total[start:stop]
+    for i in range(target.size):
+        target[i] = one[i] + other[i]
+
+
 class GroupSizes(NamedTuple):
     """Images, groups of each, planes of a group, elements of a plane."""
 

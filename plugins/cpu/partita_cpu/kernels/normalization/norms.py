@@ -19,10 +19,12 @@ from partita_cpu.kernels.normalization.norm_loops import (
     GroupSizes,
     Normalized,
     RowSizes,
+    Sums,
     fold_statistics,
     normalize_planes,
     normalize_rows,
     normalize_short_rows,
+    normalize_short_sums,
     scale_channels,
 )
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
@@ -49,8 +51,12 @@ def _emit_rows(
     axis: int,
     epsilon: float,
     centered: bool,
+    parts: tuple[Operand, Operand] | None = None,
 ) -> tuple[Operand, Operand, Operand]:
-    """Normalized rows, their means and their inverse deviations."""
+    """Normalized rows, their means and their inverse deviations.
+
+    With parts, two tensors of their shape, rows are first made the sum of these.
+    """
     rows_shape, row_shape = x.shape[:axis], x.shape[axis:]
     outer, n = math.prod(rows_shape), math.prod(row_shape)
     y = b.empty(x.shape, x.dtype)
@@ -62,8 +68,14 @@ def _emit_rows(
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
     given = b.flat(x), factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
-    if eights := _eights_kernel(b, x, outer, n, centered):
-        sizes = RowSizes(outer, n, int(centered))
+    eights, sizes = _eights_kernel(b, x, outer, n, centered), RowSizes(outer, n, int(centered))
+    added = parts is not None and eights != 0 and parts[0].shape == parts[1].shape == x.shape
+    if parts is not None and not added:
+        emit_broadcast(b, _add, parts, x)
+    if parts is not None and added:
+        sums, rest = Sums(b.flat(parts[0]), b.flat(parts[1]), b.flat(x)), given[1:]
+        b.call(normalize_short_sums, sums, *rest, sizes, eights, float(epsilon), over=(x, parts[0]))
+    elif eights:
         # Of eight rows a vector is read for the last time right before its results are written.
         b.call(normalize_short_rows, *given, sizes, eights, float(epsilon), over=(y, x))
     else:
@@ -125,15 +137,15 @@ def skip_layer_normalization(
     kind = x.dtype
     x, skip, scale = (float32_of(b, o) for o in (x, skip, scale))
     centered = node.op_type == "SkipLayerNormalization"
-    given = [*(None if o is None else float32_of(b, o) for o in others), None, None]
-    beta, bias = (given[0], given[1]) if centered else (None, given[0])
-    total = x
-    for term in (skip, bias):
-        if term is not None:
-            before, total = total, b.empty(x.shape, x.dtype)
-            emit_broadcast(b, _add, [before, term], total)
+    rest = [*(None if o is None else float32_of(b, o) for o in others), None, None]
+    beta, bias = (rest[0], rest[1]) if centered else (None, rest[0])
+    parts, total = (x, skip), b.empty(x.shape, x.dtype)
+    if bias is not None:
+        emit_broadcast(b, _add, parts, total)
+        parts, total = (total, bias), b.empty(x.shape, x.dtype)
     epsilon = node.number("epsilon", 1e-12)
-    y, means, inverses = _emit_rows(b, total, scale, beta, x.ndim - 1, epsilon, centered)
+    given = scale, beta, x.ndim - 1, epsilon, centered
+    y, means, inverses = _emit_rows(b, total, *given, parts)
     if kind in HALVES:
         y, total = narrow(b, y, kind), narrow(b, total, kind)
     return y, means, inverses, total
