@@ -19,6 +19,8 @@ from partita.cli.output import Output
 from partita.errors import PartitaError, PropertyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from partita_serve.lifecycle import Addresses
     from partita_serve.server import ModelServer
     from partita_serve.settings import ServerSettings
@@ -142,11 +144,11 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         models["properties"] = properties
     for name, table, more in (
         ("defaults", values.get("defaults", {}), models),
-        ("models", values.get("models", {}), dict(map(_named, args.models))),
+        ("models", values.get("models", {}), _by_name(args.models)),
         (
             "language_models",
             values.get("language_models", {}),
-            dict(map(_named, args.language_model)),
+            _by_name(args.language_model),
         ),
     ):
         if isinstance(table, dict):
@@ -161,6 +163,23 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
             "language model by --language-model."
         )
     return settings
+
+
+def _by_name(texts: Sequence[str]) -> dict[str, str]:
+    """Where models are, by their names.
+
+    Raises:
+        PropertyError: Two have one name.
+    """
+    found: dict[str, str] = {}
+    for name, source in map(_named, texts):
+        before = found.setdefault(name, source)
+        if before != source:
+            raise PropertyError(
+                f"'{before}' and '{source}' would both be served as '{name}'; give one another "
+                f"name, e.g. '{name}_2={source}'."
+            )
+    return found
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from partita.cli.main import build_parser, main
+from partita.errors import PropertyError
 from partita_serve.command import settings_of
 
 BODY = json.dumps(
@@ -190,6 +191,13 @@ def test_options_are_stronger_than_the_file(model, tmp_path):
     assert (settings.http_port, settings.grpc_port, settings.allow_control) == (2, 8001, False)
     assert (settings.defaults.device, settings.defaults.max_batch_size) == ("CPU", 4)
     assert settings.defaults.properties == {"PERF_COUNT": "YES"}
+
+
+def test_two_models_of_one_name_are_refused():
+    """The last one was served, and nothing said of the other."""
+    args = build_parser().parse_args(["serve", "a/model.onnx", "b/model.onnx"])
+    with pytest.raises(PropertyError, match=r"'a/model.onnx' and 'b/model.onnx' would both be"):
+        settings_of(args)
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, capsys):
