@@ -89,7 +89,7 @@ class Target:
             # Which devices a plugin would have brought, nobody knows that did not load it.
             broken = [f for f in core.plugin_failures if not f.cause.startswith("disabled")]
             if broken:
-                return "broken", f"{error} Not loaded: {'; '.join(map(str, broken))}."
+                return "broken", str(error)  # which says what did not load
             return "absent", str(error)
         except DeviceError as error:
             return "absent", str(error)

@@ -34,6 +34,15 @@ def under_pytest(folder, *arguments):
     )
 
 
+def test_a_report_that_cannot_be_written_is_told_of_before_the_checks(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "out")
+    assert main(["conformance", "-d", "REFERENCE", *SOME, "--report", folder]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Not a directory" in captured.err
+
+
 def test_device_that_passes(capsys, tmp_path):
     code, text = command(
         capsys, "-d", "GOOD", "--plugin", "good_device:Good", *SOME, "--report", str(tmp_path)

@@ -73,6 +73,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     Raises:
         PluginError: The expectations are wrong, or a pattern matches no check.
+        OSError: The report's folder cannot be made.
     """
     from partita_conformance.expectations import ExpectationsError
     from partita_conformance.reports.report import as_data
@@ -86,6 +87,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 out.json({"device": args.device, "state": state, "reason": reason})
             out.error(f"error: {args.device} is {state}, nothing was tested: {reason}")
             return 1
+        if args.report is not None:  # that it cannot be written is told before hours of checks
+            args.report.mkdir(parents=True, exist_ok=True)
         _run_checks(session, out)
     except ExpectationsError as error:
         raise PluginError(str(error)) from error
