@@ -79,3 +79,19 @@ def test_each_submodel_is_timed():
     assert run.submodel_seconds.keys() == {1}
     assert run.submodel_seconds[1] > 0
     assert len(run.timeline.spans) == 1
+
+
+def test_runs_that_something_else_holds_up_are_watched_again(monkeypatch):
+    device = SlowToStart("A")
+    monkeypatch.setattr(clock, "seconds", lambda: device.now)
+    trial = trial_of(device)
+    run_watched, held = trial.run_watched, iter([100.0, 100.0, 100.0])
+
+    def held_up():
+        more = next(held, 0.0)
+        device.now += more
+        return run_watched() + more
+
+    monkeypatch.setattr(trial, "run_watched", held_up)
+    assert trial.measure().submodel_seconds[1] == pytest.approx(1.0)
+    trial.close()
