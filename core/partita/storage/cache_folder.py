@@ -23,6 +23,9 @@ from pathlib import Path
 CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 """Environment variable: the folder that holds Partita's caches; set to nothing, none are kept."""
 
+CACHES_OF_USERS = "XDG_CACHE_HOME"
+"""Environment variable: where all programs of a user keep their caches, on Linux."""
+
 _log = logging.getLogger("partita")
 warned_of: set[str] = set()
 _checked: dict[tuple[Path, str], Path] = {}
@@ -235,7 +238,7 @@ def cache_root() -> Path | None:
     """The folder above all of :func:`cache_folder`, unchecked; ``None`` if nothing is kept."""
     told = os.environ.get(CACHE_VARIABLE)
     if told is None:
-        return _of_the_system(os.environ.get("HOME"), os.environ.get("XDG_CACHE_HOME"))
+        return _of_the_system(os.environ.get("HOME"), os.environ.get(CACHES_OF_USERS))
     return Path(told).expanduser().absolute() if told else None
 
 

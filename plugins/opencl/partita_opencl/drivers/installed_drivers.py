@@ -24,7 +24,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from partita.storage.cache_folder import cache_folder, keep_private, read_private, users_caches
+from partita.storage.cache_folder import (
+    CACHES_OF_USERS,
+    cache_folder,
+    keep_private,
+    read_private,
+    users_caches,
+)
 from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
@@ -187,7 +193,7 @@ def _open_index(caches: Sequence[str]) -> None:
     Where it can in none, it says so when a kernel is made.
     """
     elsewhere = caches and not _is_writable(users_caches())
-    changes = {"XDG_CACHE_HOME": caches[0]} if elsewhere else {}
+    changes = {CACHES_OF_USERS: caches[0]} if elsewhere else {}
     with contextlib.suppress(OSError), changed_environment(changes):
         importlib.import_module("pyopencl.invoker")
 
