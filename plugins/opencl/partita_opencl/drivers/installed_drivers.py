@@ -188,13 +188,13 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
 
 
 def _open_index(caches: Sequence[str]) -> None:
-    """Has pyopencl open its index of kernels, in one of these folders if it cannot in the user's.
+    """Has pyopencl open its index of kernels in one of these folders if it cannot in the user's.
 
-    Where it can in none, it says so when a kernel is made.
+    Otherwise it opens it when a kernel is made, and says so then if it can nowhere.
     """
-    elsewhere = caches and not _is_writable(users_caches())
-    changes = {CACHES_OF_USERS: caches[0]} if elsewhere else {}
-    with contextlib.suppress(OSError), changed_environment(changes):
+    if not caches or _is_writable(users_caches()):
+        return
+    with contextlib.suppress(OSError), changed_environment({CACHES_OF_USERS: caches[0]}):
         importlib.import_module("pyopencl.invoker")
 
 
