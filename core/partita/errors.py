@@ -260,8 +260,12 @@ def in_words(error: BaseException) -> str:
         advice = more_threads()
     elif isinstance(error, MemoryError):
         advice = more_memory()
-    words = f"{type(error).__name__}: {told}".removesuffix(": ")
-    return f"{words}; {advice}" if advice else words
+    return advised(f"{type(error).__name__}: {told}".removesuffix(": "), advice)
+
+
+def advised(fault: str, advice: str) -> str:
+    """What went wrong, and behind it what to do about it, if anything is to be said of that."""
+    return f"{fault}; {advice}" if advice else fault
 
 
 def wrong_answer(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.device_plugin import DeviceInfo
-from partita.errors import DeviceNotFoundError, DeviceUnavailableError
+from partita.errors import DeviceNotFoundError, DeviceUnavailableError, advised
 from partita.system.memory_limits import more_memory
 from partita.tensors.tensor import HOST
 from partita_opencl.cuda import trial
@@ -274,8 +274,7 @@ def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     try:
         platforms = installed_drivers.platforms([one.driver for one in good])
     except (cl.Error, OSError) as error:
-        limit = f"; {more_memory()}" if more_memory() else ""
-        why = f"the OpenCL loader finds no platform ({error}){limit}"
+        why = advised(f"the OpenCL loader finds no platform ({error})", more_memory())
         return (), {**failures, "OpenCL": why}
     failures |= _missing(good, platforms)
     devices: list[Device] = []

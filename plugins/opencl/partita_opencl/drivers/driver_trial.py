@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import advised
 from partita.system.memory_limits import more_memory
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
@@ -178,22 +179,18 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
                     lasts = not facts.get("untried")
                     facts |= {"untried": not lasts or bool(more_memory())}
                     advice = str(answer.get("advice") or more_memory())
-                    return Verdict(_advised(str(answer["fault"]), advice), facts), lasts
+                    return Verdict(advised(str(answer["fault"]), advice), facts), lasts
     except OSError as error:
         # EAGAIN is what a system says that starts no more.
         advice = more_threads() if isinstance(error, BlockingIOError) else ""
-        reason = _advised(f"no process can be started to try it ({error})", advice)
+        reason = advised(f"no process can be started to try it ({error})", advice)
         return Verdict(reason, {"untried": True}), False
     if not stages:
         return Verdict(facts=facts), True  # however it ended: what it computed is right
     fault = f"{process.fault or 'it ended early'}, {_DOING[stages[0]]}"
     untried = process.is_transient or bool(process.advice)
     facts |= {"hangs": process.hangs, "untried": untried}
-    return Verdict(_advised(fault, process.advice), facts), not process.is_transient
-
-
-def _advised(fault: str, advice: str) -> str:
-    return f"{fault}; {advice}" if advice else fault
+    return Verdict(advised(fault, process.advice), facts), not process.is_transient
 
 
 def main(request: Json, answer: Answer) -> None:

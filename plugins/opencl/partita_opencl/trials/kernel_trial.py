@@ -20,7 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError, DeviceMemoryError, InferError, UnsupportedOpError
+from partita.errors import (
+    CompileError,
+    DeviceMemoryError,
+    InferError,
+    UnsupportedOpError,
+    advised,
+)
 from partita.lowering import Graph
 from partita.progress import progress
 from partita.system.threads.thread_limit import is_thread_refused
@@ -277,8 +283,7 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
             standing_processes.take_back(device, process)
         return Verdict(fault), True
     process.close()
-    fault = process.fault or "the process that tried it ended early"
-    fault += f"; {process.advice}" if process.advice else ""
+    fault = advised(process.fault or "the process that tried it ended early", process.advice)
     return Verdict(fault, {"hangs": process.hangs}), not process.is_transient
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.errors import CompileError
+from partita.errors import CompileError, advised
 from partita.lowering import Step
 from partita.progress import progress
 from partita.system.threads import joint_work
@@ -243,8 +243,7 @@ def _ask(process: TrialProcess, launches: list[Json], side_by_side: bool) -> lis
             return found
     process.close()
     if not side_by_side:  # it died of this launch
-        fault = process.fault or "the process that tried it ended early"
-        fault += f"; {process.advice}" if process.advice else ""
+        fault = advised(process.fault or "the process that tried it ended early", process.advice)
         found.append({"fault": fault, "lasts": not process.is_transient})
     return found
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from partita.errors import advised
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita.system.threads.joint_work import JointWork
@@ -209,9 +210,8 @@ def open_process(device: Device) -> TrialProcess:
     if next_answer(process) is not None:
         return process
     process.close()
-    fault = process.fault or "it ended early"
-    advice = f"; {process.advice}" if process.advice else ""
-    raise NoProcessError(f"no process can be started to try it ({fault}){advice}")
+    reason = f"no process can be started to try it ({process.fault or 'it ended early'})"
+    raise NoProcessError(advised(reason, process.advice))
 
 
 def take_back(device: Device, process: TrialProcess) -> None:
