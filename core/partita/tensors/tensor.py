@@ -31,7 +31,8 @@ class Tensor(abc.ABC):
 
     The constructor creates host tensors, as OpenVINO's does:
 
-    - ``Tensor(array)`` copies an array; ``Tensor(array, shared_memory=True)`` shares its memory.
+    - ``Tensor(array)`` copies an array, or what another library gives by DLPack from the host's
+      memory; ``Tensor(array, shared_memory=True)`` shares its memory.
     - ``Tensor(array, shape, type)`` views an array's bytes with another shape and type.
     - ``Tensor(type, shape)`` has zeros; ``Tensor(port)`` has zeros of a port's type and shape.
     - ``Tensor(port, array)`` views an array's bytes with a port's type and shape.
@@ -343,8 +344,10 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
             return _unpacked(first, _sizes(second), third)
         return _seen_as(first, _sizes(second), _dtype(third))
     try:
+        if hasattr(first, "__dlpack__") and not hasattr(first, "__array__"):
+            first = np.from_dlpack(first)
         held = np.asarray(first) if second else np.array(first, order="C")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise InputError(f"{type(first).__name__} cannot be made a tensor: {error}") from error
     return _texts(held) if held.dtype.kind in "OUST" else held
 

@@ -114,6 +114,16 @@ def test_tensors_cross_by_dlpack():
     assert np.shares_memory(taken, x)
     assert HostTensor(x).__dlpack_device__() == (1, 0)
 
+    class Foreign:
+        """What another library has, known by DLPack alone."""
+
+        __dlpack__, __dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+
+    for is_shared in (True, False):
+        tensor = ov.Tensor(Foreign(), shared_memory=is_shared)
+        np.testing.assert_array_equal(tensor.data, x)
+        assert np.shares_memory(tensor.data, x) == is_shared
+
 
 def test_tensors_of_other_memories_come_as_copies():
     tensor = ToyTensor(X)
