@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,16 @@ import numpy as np
 
 from partita.errors import InferError, InputError
 from partita.shapes.shape import Shape, Strides
+from partita.tensors.array_forms import (
+    PACKED_TYPES,
+    array_of_port,
+    array_of_texts,
+    array_seen_as,
+    checked_dtype,
+    checked_sizes,
+    decoded_text,
+    unpacked_array,
+)
 from partita.tensors.element_type import Type
 from partita.tensors.host import HOST as HOST
 from partita.tensors.layout import MemoryLayout
@@ -155,12 +164,13 @@ class Tensor(abc.ABC):
         Raises:
             InputError: It is no string tensor.
         """
-        return np.array([_text(one) for one in self._texts().flat], np.str_).reshape(self.shape)
+        texts = [decoded_text(one) for one in self._texts().flat]
+        return np.array(texts, np.str_).reshape(self.shape)
 
     @str_data.setter
     def str_data(self, texts: Any) -> None:
         self._texts()
-        self.copy_from(HostTensor(_texts(np.asarray(texts))))
+        self.copy_from(HostTensor(array_of_texts(np.asarray(texts))))
 
     @property
     def bytes_data(self) -> np.ndarray[Any, Any]:
@@ -269,7 +279,7 @@ class HostTensor(Tensor):
 
     def set_shape(self, dims: Sequence[int]) -> None:
         """Sets :attr:`shape` (OpenVINO's spelling)."""
-        sizes = _sizes(dims)
+        sizes = checked_sizes(dims)
         if math.prod(sizes) == self._array.size:
             self._array = np.ascontiguousarray(self._array).reshape(sizes)
         else:
@@ -305,10 +315,6 @@ _NAMES = (
 """The arguments of the constructor, in all forms."""
 
 
-_PACKED = (Type.u2, Type.i2, Type.u4, Type.i4, Type.f4e2m1)
-"""Types of which applications pack several elements into a byte, and numpy stores one."""
-
-
 def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
     """Positional and named arguments of the constructor, in order."""
     for names in _NAMES:
@@ -325,13 +331,13 @@ def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
 def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.ndarray[Any, Any]:
     """The array of a new tensor."""
     if hasattr(first, "get_partial_shape") and hasattr(first, "get_element_type"):
-        return _of_port(first, None if second is False else second)
+        return array_of_port(first, None if second is False else second)
     if isinstance(first, (type, Type, np.dtype)):
         if second is False:
             raise InputError(f"A tensor of {first!r} needs a shape: Tensor(type, shape).")
-        return np.zeros(_sizes(second), _dtype(first))
+        return np.zeros(checked_sizes(second), checked_dtype(first))
     if isinstance(first, Tensor) and third is not None:
-        return _part(first, _sizes(second), _sizes(third))
+        return _part(first, checked_sizes(second), checked_sizes(third))
     if not isinstance(second, (bool, np.bool_)):
         if third is None and isinstance(first, np.ndarray):
             third = first.dtype
@@ -340,81 +346,16 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
                 "Tensor takes an array and whether to share its memory, or a type and a shape; "
                 f"found {type(first).__name__} and {second!r}."
             )
-        if isinstance(third, Type) and third in _PACKED:
-            return _unpacked(first, _sizes(second), third)
-        return _seen_as(first, _sizes(second), _dtype(third))
+        if isinstance(third, Type) and third in PACKED_TYPES:
+            return unpacked_array(first, checked_sizes(second), third)
+        return array_seen_as(first, checked_sizes(second), checked_dtype(third))
     try:
         if hasattr(first, "__dlpack__") and not hasattr(first, "__array__"):
             first = np.from_dlpack(first)
         held = np.asarray(first) if second else np.array(first, order="C")
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise InputError(f"{type(first).__name__} cannot be made a tensor: {error}") from error
-    return _texts(held) if held.dtype.kind in "OUST" else held
-
-
-def _of_port(port: Any, array: Any) -> np.ndarray[Any, Any]:
-    """Zeros with a port's type and shape, or a view of an array's bytes with these.
-
-    Unknown sizes are 0, as in OpenVINO's tensors.
-    """
-    dtype = _dtype(port.get_element_type())
-    dims = port.get_partial_shape()
-    if dims.rank.is_dynamic:
-        raise InputError(f"{port!r} has no known rank, so no tensor can be made of it alone.")
-    sizes = tuple(dim.get_length() if dim.is_static else 0 for dim in dims)
-    if array is None:
-        return np.zeros(sizes, dtype)
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"Tensor(port, array) takes an array; found {type(array).__name__}.")
-    return _seen_as(array, sizes, dtype)
-
-
-def _unpacked(
-    array: np.ndarray[Any, Any], shape: tuple[int, ...], kind: Type
-) -> np.ndarray[Any, Any]:
-    """Unpacks elements of less than a byte; the first of a byte is in its lowest bits."""
-    bits = kind.bitwidth
-    in_byte = 8 // bits
-    count = math.prod(shape)
-    wanted = -(-count // in_byte)
-    if array.dtype.itemsize != 1 or not array.flags.c_contiguous or wanted > array.nbytes:
-        raise InputError(
-            f"A tensor {kind.value}{list(shape)} is made of {wanted} bytes that lie one after "
-            f"another; found {array.dtype}{list(array.shape)}."
-        )
-    held = array.reshape(-1).view(np.uint8)[:wanted]
-    shifts = np.arange(in_byte, dtype=np.uint8) * np.uint8(bits)
-    codes = (held[:, None] >> shifts).reshape(-1)[:count] & np.uint8((1 << bits) - 1)
-    if kind is Type.f4e2m1:
-        return codes.view(kind.dtype).reshape(shape)
-    if kind in (Type.i2, Type.i4):  # the highest bit is the sign
-        lowest = 1 << (bits - 1)
-        signed = (codes ^ np.uint8(lowest)).astype(np.int8) - np.int8(lowest)
-        return signed.astype(kind.dtype).reshape(shape)
-    return codes.astype(kind.dtype).reshape(shape)
-
-
-def _texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of texts as objects, as ONNX's runtimes have them."""
-    for held in array.flat:
-        if not isinstance(held, (str, bytes)):
-            found = f"{type(held).__name__} among {array.dtype}{list(array.shape)}"
-            raise InputError(
-                f"A tensor holds numbers, truth values or texts; found {found}. Numbers need a "
-                "type of their own: give array.astype('float32')."
-            )
-    texts = np.empty(array.shape, object)
-    texts.reshape(-1)[:] = [_text(text) for text in array.flat]
-    return texts
-
-
-def _text(text: str | bytes) -> str:
-    if not isinstance(text, bytes):
-        return str(text)
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"A tensor's texts are in UTF-8; found {text[:40]!r}.") from error
+    return array_of_texts(held) if held.dtype.kind in "OUST" else held
 
 
 def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -427,37 +368,3 @@ def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.nda
     if not inside:
         raise InputError(f"{whole!r} has no part from {list(begin)} to {list(end)}.")
     return whole.numpy()[tuple(map(slice, begin, end))]
-
-
-def _seen_as(
-    array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> np.ndarray[Any, Any]:
-    """A view of an array's bytes with another shape and dtype."""
-    wanted = math.prod(shape) * dtype.itemsize
-    if array.dtype.hasobject or dtype.hasobject or not array.flags.c_contiguous:
-        raise InputError("Only numbers that lie one after another are seen in another shape.")
-    if wanted > array.nbytes:
-        raise InputError(
-            f"A tensor {dtype}{list(shape)} takes {wanted} bytes; the array has {array.nbytes}."
-        )
-    return array.reshape(-1).view(np.uint8)[:wanted].view(dtype).reshape(shape)
-
-
-def _sizes(dims: Any) -> tuple[int, ...]:
-    """Dimensions given by an application, as a tuple."""
-    try:
-        sizes = tuple(operator.index(dim) for dim in dims)
-    except TypeError as error:
-        raise InputError(f"A shape is a sequence of whole numbers; found {dims!r}.") from error
-    if min(sizes, default=0) < 0:
-        raise InputError(f"A shape has no negative dimensions; found {list(sizes)}.")
-    return sizes
-
-
-def _dtype(kind: Any) -> np.dtype[Any]:
-    """The numpy dtype of an element type in any notation."""
-    try:
-        found: np.dtype[Any] = np.dtype(kind)
-    except TypeError as error:
-        raise InputError(f"{kind!r} is no element type of a tensor.") from error
-    return found
