@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from partita.errors import ModelFormatError
-from partita.frontends.tflite.document import Tensor
 from partita.frontends.tflite.sparse import MOST_ELEMENTS, Level, Sparsity, dense
+from partita.frontends.tflite.subgraph import Tensor
 from partita.frontends.tflite.weights import constant
 
 NONE = np.zeros(0, np.int64)

@@ -11,8 +11,9 @@ from partita.errors import ModelFormatError
 from partita.frontends.operation_site import blamed_on
 from partita.frontends.tflite import translators
 from partita.frontends.tflite.cancelled_transposes import cancel_transposes
-from partita.frontends.tflite.document import Document, Operator, Signature, Subgraph, Tensor
+from partita.frontends.tflite.document import Document
 from partita.frontends.tflite.one_runtime import CODE_KEY, INDEX_KEY, PRODUCER
+from partita.frontends.tflite.subgraph import Operator, Signature, Subgraph, Tensor
 from partita.frontends.tflite.translator import Site, has_complex, translator_of
 from partita.frontends.tflite.weights import COMPLEX64, constant, element_type
 from partita.frontends.value_names import TakenNames

@@ -12,7 +12,8 @@ import numpy as np
 from partita.errors import ModelFormatError
 from partita.frontends.operation_site import OperationSite
 from partita.frontends.tflite import weights
-from partita.frontends.tflite.document import Document, Operator, Quantization, Tensor
+from partita.frontends.tflite.document import Document
+from partita.frontends.tflite.subgraph import Operator, Quantization, Tensor
 from partita.function_table import entered_in
 
 if TYPE_CHECKING:

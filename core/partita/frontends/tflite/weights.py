@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import ModelFormatError
 from partita.frontends.tflite import sparse
-from partita.frontends.tflite.document import Tensor
+from partita.frontends.tflite.subgraph import Tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir
