@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from partita.errors import ModelFormatError
 from partita.model.inference.attention_shapes import settle_attention
 from partita.model.inference.contrib_shapes import ModelWriter
-from partita.model.inference.followed_values import MADE_UP, infer_following
+from partita.model.inference.followed_values import infer_following
 from partita.model.inference.inference_process import inferred_apart
+from partita.model.inference.inferred_types import data_type, take_over, types_of
 from partita.model.inference.known_ranks import tell_ranks
 from partita.model.inference.known_shapes import scopes
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import LENIENT, is_of_onnx
-from partita.model.value_uses import operations
 
 if TYPE_CHECKING:
     import onnx
@@ -204,7 +204,7 @@ def _infer_between(
     claims = _claims_of_the_lost(ir_model, inferred)
     if claims:
         inferred = _from_claims(proto, inferred, claims, told, ir_model, isolate)
-    _take_over(ir_model, inferred)
+    take_over(ir_model, inferred)
 
 
 def _from_claims(
@@ -220,7 +220,7 @@ def _from_claims(
         if not tell_ranks(proto.graph, inferred.graph):
             break
         inferred = _infer(proto, isolate) or inferred
-    found = _types_of(inferred.graph)
+    found = types_of(inferred.graph)
     claims = {name: info for name, info in claims.items() if _fits(info.type, found.get(name))}
     if not _has_fixed_inputs(ir_model):
         for name, info in claims.items():
@@ -245,7 +245,7 @@ def _claims_of_the_lost(
     """What the model claims of the values of which inference found no rank, by name."""
     from onnx_ir import serde
 
-    found = _types_of(inferred.graph)
+    found = types_of(inferred.graph)
     return {
         value.name: serde.serialize_value(value)
         for node in ir_model.graph
@@ -277,11 +277,6 @@ def _add_claims(graph: onnx.GraphProto, claims: dict[str, onnx.ValueInfoProto]) 
     rest += [info for name, info in claims.items() if name not in outputs]
     del graph.value_info[:]
     graph.value_info.extend(rest)
-
-
-def _types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """What is known of the values that operations compute, by name."""
-    return {info.name: info.type for info in (*graph.value_info, *graph.output)}
 
 
 def _tells_rank(kind: onnx.TypeProto | None) -> bool:
@@ -345,16 +340,8 @@ def _for_inference(
 @functools.cache
 def _bits_of(element_type: int) -> int:
     """Bits of an element, by the number of its type in protobufs."""
-    bits: int = _data_type(element_type).bitwidth
+    bits: int = data_type(element_type).bitwidth
     return bits
-
-
-@functools.cache
-def _data_type(element_type: int) -> ir.DataType:
-    """A type by its number in protobufs."""
-    import onnx_ir as ir
-
-    return ir.DataType(element_type)
 
 
 def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
@@ -401,78 +388,6 @@ def _infer_once(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto:
     return inferred
 
 
-def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
-    """Copies types and shapes of computed values, graph by graph as names may recur in bodies."""
-    import onnx_ir as ir
-
-    symbols = {
-        dim.value
-        for value in ir_model.graph.inputs
-        for dim in value.shape or ()
-        if isinstance(dim, ir.SymbolicDim)
-    }
-    _take_over_graph(ir_model.graph, inferred.graph, symbols)
-    _, within = operations(ir_model.graph)
-    if within:
-        others = _proto_bodies_within(inferred.graph)
-        for body, other in zip(within, others, strict=True):
-            _take_over_graph(body, other, symbols)
-
-
-def _proto_bodies_within(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """The bodies of a protobuf's operations, each before those within it."""
-    found: list[onnx.GraphProto] = []
-    for node in graph.node:
-        for attribute in node.attribute:
-            own = [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
-            for body in own:
-                found += [body, *_proto_bodies_within(body)]
-    return found
-
-
-def _take_over_graph(
-    graph: ir.Graph, inferred: onnx.GraphProto, symbols: Container[str | None]
-) -> None:
-    """Copies types and shapes of one graph's values straight from the protobuf."""
-    import onnx_ir as ir
-    from onnx_ir import serde
-
-    found = _types_of(inferred)
-    for node in graph:
-        for value in node.outputs:
-            kind = found.get(value.name or "")
-            if kind is None:
-                continue
-            tensor = kind.tensor_type
-            element_type = tensor.elem_type
-            if element_type:
-                # Nearly all are tensors, and onnx-ir takes four times as long to read their types.
-                value.type = ir.TensorType(_data_type(element_type))
-                if not tensor.HasField("shape"):
-                    value.shape = None
-                    continue
-                dims = [dim.dim_value or _dim(dim, symbols) for dim in tensor.shape.dim]
-                if value.shape != dims:
-                    value.shape = ir.Shape(dims)
-                continue
-            source = serde.deserialize_type_proto_for_type(kind)
-            if source is None:
-                continue
-            value.type = source
-            shape = serde.deserialize_type_proto_for_shape(kind)
-            value.shape = None
-            if shape is not None:
-                value.shape = ir.Shape(None if _is_made_up(dim, symbols) else dim for dim in shape)
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> int | str | None:
-    """A size that is 0 or not known, as a number, a symbol, or ``None``."""
-    if dim.HasField("dim_value"):
-        return dim.dim_value
-    name = dim.dim_param
-    return None if not name or (name.startswith(MADE_UP) and name not in own) else name
-
-
 def _doubt(claim: onnx.ValueInfoProto) -> None:
     """Forgets the sizes if they are all that is claimed; symbols show that somebody took care."""
     dims = claim.type.tensor_type.shape.dim
@@ -485,7 +400,3 @@ def _says_nothing(dim: int | ir.SymbolicDim) -> bool:
     if isinstance(dim, int):
         return dim < 0
     return dim.value in ("", "?", "-1")
-
-
-def _is_made_up(dim: int | ir.SymbolicDim, own: Container[str | None]) -> bool:
-    return not isinstance(dim, int) and dim.value not in own and str(dim.value).startswith(MADE_UP)
