@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from partita.lowering import ActivationCode
-from partita_cpu.llvm.epilogue import VECTORS, load_half, store_half
+from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import load_half, store_half
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
 PARAMETERS = "i64 %rows, ptr %y, i64 %ldy, i64 %columns"

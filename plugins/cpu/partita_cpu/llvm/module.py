@@ -9,6 +9,7 @@ from partita_cpu.llvm import (
     eight_rows,
     epilogue,
     epilogue_int8,
+    half_vectors,
     masked,
     normalization,
 )
@@ -190,7 +191,7 @@ def _group_functions(level: Level, within: int, half: bool) -> list[Function]:
     """Products of float32 whose results are made of few channels each."""
     if within > level.lanes or (half and not level.keeps_bfloat16):
         return []
-    end, made = epilogue.BFLOAT if half else "", []
+    end, made = half_vectors.BFLOAT if half else "", []
     for rows in range(1, level.rows + 1):
         made.append(group_tile(f"groups_{rows}", rows, level.lanes, within, end))
         made.append(group_tile(f"groups_first_{rows}", rows, level.lanes, within, end, vectors=1))
@@ -257,7 +258,7 @@ def _bfloat16_functions(level: Level) -> list[Function]:
 
 def _bfloat16_images() -> list[Function]:
     """What deals with images that stay in bfloat16 between steps."""
-    made = [epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT)]
+    made = [epilogue.epilogue("epilogue_narrow", 16, half_vectors.BFLOAT)]
     made += [bf16_split.copy_halves("copy_halves"), add_rows("add_halves", 16, half=True)]
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
     made += [window(f"all_{kind}_widen", kind, 1, 16, half_in=True) for kind in OVERALL_KINDS]
@@ -266,7 +267,7 @@ def _bfloat16_images() -> list[Function]:
 
 def _pair_functions(level: Level) -> list[Function]:
     """Products in bfloat16 by vectors."""
-    ends = {"bf16": "", **({"bf16_narrow": epilogue.BFLOAT} if level.keeps_bfloat16 else {})}
+    ends = {"bf16": "", **({"bf16_narrow": half_vectors.BFLOAT} if level.keeps_bfloat16 else {})}
     kind, lanes, made = fma.Factors.PAIRS, level.lanes, []
     for (name, half), rows in itertools.product(ends.items(), range(1, level.rows + 1)):
         made.append(fma.fma_tile(f"{name}_{rows}", rows, lanes, kind, half))
@@ -291,15 +292,15 @@ def text(level: Level, part: str = "") -> str:
     parts = [function.text(processor) for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), epilogue.PREFETCH]
     if level.dots_bfloat16 and lanes == 16:
-        parts.append(epilogue.ROUND_TWO)
+        parts.append(half_vectors.ROUND_TWO)
     if part in attend_few.PARTS:
         return "\n".join([*parts, attend_few.declarations(lanes)])
     if part in ("_f16", "_f16_narrow", "_bf16_weights"):
-        return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
+        return "\n".join([*parts, half_vectors.declarations(lanes), bf16_split.declarations(lanes)])
     if part == "_blocks" or part in _OF_BLOCKS:
         parts += [dot_blocks.declarations(level), int8_groups.declarations()]
         if level.tiles:
-            parts += [epilogue.declarations(lanes), bf16_split.declarations(lanes)]
+            parts += [half_vectors.declarations(lanes), bf16_split.declarations(lanes)]
             parts.append(activations.declarations(lanes))
         return "\n".join(parts)
     if part == "_quads":
@@ -312,7 +313,7 @@ def text(level: Level, part: str = "") -> str:
     if level.masks_halves:
         parts += [strided_copy.declarations(), maximum_declarations()]
     if level.dots_bfloat16:
-        parts += [epilogue.declarations(16), fma.pair_declarations(lanes)]
+        parts += [half_vectors.declarations(16), fma.pair_declarations(lanes)]
         if lanes != 16:
             parts += [masked.declarations(16), bf16_split.declarations(16)]
             parts.append(fma.declarations(16))

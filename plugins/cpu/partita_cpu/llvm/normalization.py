@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from partita_cpu.llvm import eight_rows
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, EightRows
-from partita_cpu.llvm.epilogue import store_half
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import store_half
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
 PARAMETERS = "i64 %rows, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, double %epsilon"

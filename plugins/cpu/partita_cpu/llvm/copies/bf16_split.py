@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import (
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import (
     larger_magnitude,
     load_half,
     rounded_to_float16,
     store_pair_parts,
     store_parts,
 )
-from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.masked import bounded, masked_load, masked_store
 
 PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"

@@ -8,15 +8,9 @@ other is read, from lines that lie so far apart that no processor foresees them.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import (
-    gated,
-    larger_magnitude,
-    load_half,
-    prefetch,
-    store_pair_parts,
-    store_parts,
-)
+from partita_cpu.llvm.epilogue import gated, prefetch
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import larger_magnitude, load_half, store_pair_parts, store_parts
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (

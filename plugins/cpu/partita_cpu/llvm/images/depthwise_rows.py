@@ -7,8 +7,9 @@ pixel is at an edge.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import gated, load_half, store_half
+from partita_cpu.llvm.epilogue import gated
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import load_half, store_half
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import store_parts
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import store_parts
 from partita_cpu.llvm.masked import masked_load, masked_store
 
 CHANNELS = 3

@@ -6,8 +6,9 @@ so nothing is copied; a caller clips the taps at the edges by passing fewer of t
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import gated, load_half, store_half
+from partita_cpu.llvm.epilogue import gated
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import load_half, store_half
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from partita_cpu.llvm.epilogue import load_half, store_half
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import load_half, store_half
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
 
 PARAMETERS = "i64 %rows, i64 %columns, ptr %a, i64 %lda, ptr %b, i64 %ldb, ptr %y, i64 %ldy"

@@ -13,8 +13,9 @@ import struct
 from collections.abc import Sequence
 
 from partita_cpu.llvm.copies import bf16_split
-from partita_cpu.llvm.epilogue import VECTORS, load_half
+from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import load_half
 from partita_cpu.llvm.masked import column_masks, masked_load
 
 TAPS = 3

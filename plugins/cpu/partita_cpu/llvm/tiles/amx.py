@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita_cpu.llvm.epilogue import BFLOAT, Finish, prefetch
+from partita_cpu.llvm.epilogue import Finish, prefetch
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import BFLOAT
 from partita_cpu.llvm.tiles.fma import PARAMETERS
 
 TILE_BYTES = 1024

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partita_cpu.llvm.activations import Formulas
-from partita_cpu.llvm.epilogue import rounded_pair, store_pair_parts, store_parts
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import rounded_pair, store_pair_parts, store_parts
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.fma import UNROLL, VECTORS, Factors, Products
 

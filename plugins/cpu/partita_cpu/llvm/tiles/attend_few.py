@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 
-from partita_cpu.llvm import activations, epilogue, masked
+from partita_cpu.llvm import activations, epilogue, half_vectors, masked
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
@@ -104,8 +104,8 @@ class _Rows:
         if kind is Elements.FLOAT32:
             return masked_load(f, lanes, at, mask)
         if kind is not Elements.INT8:
-            half = epilogue.FLOAT16 if kind is Elements.FLOAT16 else epilogue.BFLOAT
-            return epilogue.load_half(f, lanes, at, mask, half)
+            half = half_vectors.FLOAT16 if kind is Elements.FLOAT16 else half_vectors.BFLOAT
+            return half_vectors.load_half(f, lanes, at, mask, half)
         codes, m = f"<{lanes} x i8>", f"<{lanes} x i1>"
         if mask is None:
             found = f.load(codes, at, 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 
-from partita_cpu.llvm import epilogue
+from partita_cpu.llvm import epilogue, half_vectors
 from partita_cpu.llvm.function import Function
 
 PARAMETERS = (
@@ -58,7 +58,7 @@ class Factors(enum.Enum):
     PAIRS = enum.auto()  # of bfloat16; depth counts pairs, low_plane is not read
 
 
-_WIDENED = {Factors.FLOAT16: epilogue.FLOAT16, Factors.BFLOAT16: epilogue.BFLOAT}
+_WIDENED = {Factors.FLOAT16: half_vectors.FLOAT16, Factors.BFLOAT16: half_vectors.BFLOAT}
 
 
 def fma_tile(
@@ -174,7 +174,7 @@ class Products:
             return self._f.load(_pairs(self._lanes), pointer)
         if self._factors is Factors.FLOATS:
             return self._f.load(self.vector, pointer)
-        return epilogue.load_half(self._f, self._lanes, pointer, None, _WIDENED[self._factors])
+        return half_vectors.load_half(self._f, self._lanes, pointer, None, _WIDENED[self._factors])
 
     def _fma(self, a: str, b: str, c: str) -> str:
         v, pairs = self.vector, _pairs(self._lanes)

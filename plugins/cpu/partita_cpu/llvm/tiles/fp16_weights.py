@@ -7,8 +7,9 @@ cache: on AVX-512 it takes a seventh of a tile's time.
 from __future__ import annotations
 
 from partita_cpu.llvm.copies.bf16_split import PARAMETERS, pack_tile
-from partita_cpu.llvm.epilogue import BFLOAT, FLOAT16, epilogue, load_half, rounded_to_float16
+from partita_cpu.llvm.epilogue import epilogue
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import BFLOAT, FLOAT16, load_half, rounded_to_float16
 from partita_cpu.llvm.masked import masked_store
 from partita_cpu.llvm.tiles.fma import Factors, fma_tile
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from partita.lowering import ActivationCode
 from partita_cpu.llvm.activations import Formulas
-from partita_cpu.llvm.epilogue import larger_magnitude, rounded_pair, store_pair_parts
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import larger_magnitude, rounded_pair, store_pair_parts
 from partita_cpu.llvm.masked import column_masks
 
 PARAMETERS = "ptr %sums, ptr %bias, i64 %rows, i64 %columns, ptr %to"

@@ -7,8 +7,8 @@ behind the tiles of both panels of a step.
 
 from __future__ import annotations
 
-from partita_cpu.llvm.epilogue import rounded_pair
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import rounded_pair
 from partita_cpu.llvm.tiles.amx import TILE_BYTES
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros, column_numbers
 
