@@ -24,13 +24,13 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
     mapped,
     mapped_with,
 )
+from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.quantization import (
     Levels,
     emit_dequantize,
     emit_quantize,
     levels_of_type,
 )
-from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.movement.rearrange import concat
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes

@@ -12,8 +12,8 @@ from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
+from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.quantized_product import (
-    BYTES,
     QUANTIZED_CONV,
     QuantizedConvInputs,
     factors_of,

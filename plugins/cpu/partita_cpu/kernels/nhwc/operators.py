@@ -26,7 +26,7 @@ from partita_cpu.gemm.fused_activation import bounds_of, needs_pass
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import single_kernel
-from partita_cpu.kernels.int8.quantized_product import BYTES
+from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.nhwc.channel_groups import emit_by_groups

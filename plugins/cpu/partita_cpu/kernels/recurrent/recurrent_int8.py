@@ -10,9 +10,9 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.int8.byte_tiles import SHIFT
+from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.product import emit_byte_product, level_of, signed
 from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
-from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.kernels.operator_table import F32, kernel, with_inputs
 from partita_cpu.kernels.recurrent.cells import lstm_bytes_loop
