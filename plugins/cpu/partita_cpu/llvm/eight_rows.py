@@ -25,6 +25,9 @@ _DOUBLES = f"<{EIGHT} x double>"
 Write = Callable[[int, str, str, str | None], None]
 """Takes a row's number, a place in it in bytes from the first float, a vector, and its mask."""
 
+Load = Callable[[int, str, str | None], str]
+"""Takes a row's number, a place in it likewise, and a mask; yields the vector."""
+
 
 class EightRows:
     """Eight rows of `%n` floats each, and `%epsilon` that is added to their variances.
@@ -46,7 +49,9 @@ class EightRows:
         self._some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
         self._mask = column_masks(f, left, LANES, 1)[0]
 
-    def normalize(self, rows: Sequence[str], write: Write) -> tuple[str, str]:
+    def normalize(
+        self, rows: Sequence[str], write: Write, first: Load | None = None
+    ) -> tuple[str, str]:
         """Rows to mean 0, if they are centered, and square mean 1, times scale, plus bias.
 
         Moments are taken about the mean as float32 has it, and what that misses is taken off too;
@@ -55,17 +60,24 @@ class EightRows:
         Args:
             rows: Where they start.
             write: Called for each vector of results.
+            first: Yields each vector when it is read for the first time, and sees to it that it
+                lies in its row from then on.
 
         Returns:
             Means, or 0, and inverse deviations: eight floats each.
         """
         f = self._f
+
+        def load(row: int, at: str, mask: str | None) -> str:
+            return masked_load(f, LANES, f.at(rows[row], at), mask)
+
+        first = first or load
         if not self._centered:
-            (square,) = self._sums(rows, lambda _, x: [(x, x)])
+            (square,) = self._sums(first, lambda _, x: [(x, x)])
             inverse = self._inverse(self._mean(square))
-            self._each(rows, write, inverse, [])
+            self._each(load, write, inverse, [])
             return "zeroinitializer", inverse
-        (total,) = self._sums(rows, lambda _, x: [(x, "")])
+        (total,) = self._sums(first, lambda _, x: [(x, "")])
         center = self._narrow(self._mean(total))
         abouts = self._spread(center)
 
@@ -73,7 +85,7 @@ class EightRows:
             off = f.let(f"fsub {_FLOATS} {x}, {abouts[row]}")
             return [(off, ""), (off, off)]
 
-        part, square = self._sums(rows, moments)
+        part, square = self._sums(load, moments)
         rest = self._mean(part)
         lost = f.let(f"fmul {_DOUBLES} {rest}, {rest}")
         variance = f.let(f"fsub {_DOUBLES} {self._mean(square)}, {lost}")
@@ -81,20 +93,20 @@ class EightRows:
         mask = f"<{EIGHT} x i1> {below}"
         zero = f"{_DOUBLES} zeroinitializer"
         inverse = self._inverse(f.let(f"select {mask}, {zero}, {_DOUBLES} {variance}"))
-        self._each(rows, write, inverse, [abouts, self._spread(self._narrow(rest))])
+        self._each(load, write, inverse, [abouts, self._spread(self._narrow(rest))])
         mean = f.let(f"fadd {_DOUBLES} {self._wide(center)}, {rest}")
         return self._narrow(mean), inverse
 
     def _sums(
-        self, rows: Sequence[str], terms: Callable[[int, str], Sequence[tuple[str, str]]]
+        self, load: Load, terms: Callable[[int, str], Sequence[tuple[str, str]]]
     ) -> list[str]:
         """Sums over each row of products, or of what has no second factor; eight floats each."""
         f, count = self._f, len(terms(0, "zeroinitializer"))
 
         def added(at: str, totals: list[str], mask: str | None) -> list[str]:
             found = []
-            for row, start in enumerate(rows):
-                x = masked_load(f, LANES, f.at(start, at), mask)
+            for row in range(EIGHT):
+                x = load(row, at, mask)
                 for k, (value, other) in enumerate(terms(row, x)):
                     value = self._kept(value, mask)
                     total = totals[row * count + k]
@@ -147,9 +159,7 @@ class EightRows:
             parts.append(f.let(f"shufflevector {_FLOATS} {a}, {_FLOATS} {b}, {kind}"))
         return f.let(f"fadd <{len(low)} x float> {parts[0]}, {parts[1]}")
 
-    def _each(
-        self, rows: Sequence[str], write: Write, inverse: str, off: Sequence[Sequence[str]]
-    ) -> None:
+    def _each(self, load: Load, write: Write, inverse: str, off: Sequence[Sequence[str]]) -> None:
         """Takes off what is to be, multiplies, and writes."""
         f, factors = self._f, self._spread(inverse)
 
@@ -157,8 +167,8 @@ class EightRows:
             scale, bias = (
                 masked_load(f, LANES, f.at(each, at), mask) for each in ("%scale", "%bias")
             )
-            for row, start in enumerate(rows):
-                x = masked_load(f, LANES, f.at(start, at), mask)
+            for row in range(EIGHT):
+                x = load(row, at, mask)
                 for term in off:
                     x = f.let(f"fsub {_FLOATS} {x}, {term[row]}")
                 x = f.let(f"fmul {_FLOATS} {x}, {factors[row]}")

@@ -178,8 +178,8 @@ def _float_functions(level: Level) -> list[Function]:
 
 def _normalizations() -> list[Function]:
     """Of eight short rows of float32 at a time."""
-    names = {"normalize_eights": True, "scale_eights": False}
-    return [normalization.normalize_eights(name, mean) for name, mean in names.items()]
+    kinds = itertools.product((True, False), (False, True))
+    return [normalization.normalize_eights(centered, added) for centered, added in kinds]
 
 
 def groups_part(group_channels: int, half: bool) -> str:

@@ -15,10 +15,12 @@ PARAMETERS = "i64 %rows, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, double %
 bias: n floats each. epsilon: what is added to variances."""
 
 EIGHTS_PARAMETERS = (
-    "i64 %eights, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, ptr %means, ptr %inverses, "
-    "double %epsilon"
+    "i64 %eights, i64 %n, ptr %x, ptr %skip, ptr %total, ptr %scale, ptr %bias, ptr %y, "
+    "ptr %means, ptr %inverses, double %epsilon"
 )
-"""The same of so many times eight rows; means, inverses: where statistics of rows go, floats."""
+"""The same of so many times eight rows. skip: what is added to rows first; total: where the sums go
+that are normalized, which may be the rows themselves; both are not looked at if nothing is added.
+means, inverses: where statistics of rows go, floats."""
 
 TOGETHER = 4
 """Vectors that are added up side by side: a sum waits for the one before."""
@@ -92,30 +94,46 @@ def normalize_rows(name: str) -> Function:
     return f
 
 
-def normalize_eights(name: str, centered: bool) -> Function:
+def eights_name(centered: bool, added: bool) -> str:
+    """The symbol of `normalize_eights`."""
+    return f"{'normalize' if centered else 'scale'}_{'sums' if added else 'eights'}"
+
+
+def normalize_eights(centered: bool, added: bool) -> Function:
     """The same of short rows in float32, which yields means, or 0, and inverse deviations too.
 
     Args:
-        name: Its symbol.
         centered: Whether rows are brought to mean 0; else they are divided by the root of their
             square mean.
+        added: Whether rows are sums, which are made and written down first.
     """
-    f = Function(name, EIGHTS_PARAMETERS)
+    f = Function(eights_name(centered, added), EIGHTS_PARAMETERS)
     share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")
     pitch = f.let("shl i64 %n, 2")
     together = EightRows(f, share, centered)
+    read = ("%x", "%skip", "%total") if added else ("%x",)
 
     def eight(_: str, places: list[str]) -> list[str]:
-        rows, ends = (_starts(f, place, pitch) for place in places[:2])
+        given = [_starts(f, place, pitch) for place in places[: len(read)]]
+        y, *statistics = places[len(read) :]
+        ends = _starts(f, y, pitch)
+
+        def add(row: int, at: str, mask: str | None) -> str:
+            x, skip = (masked_load(f, LANES, f.at(part[row], at), mask) for part in given[:2])
+            total = f.let(f"fadd {_FLOATS} {x}, {skip}")
+            masked_store(f, LANES, total, f.at(given[2][row], at), mask)
+            return total
 
         def write(row: int, at: str, value: str, mask: str | None) -> None:
             masked_store(f, LANES, value, f.at(ends[row], at), mask)
 
-        for place, value in zip(places[2:], together.normalize(rows[:EIGHT], write), strict=True):
+        found = together.normalize(given[-1][:EIGHT], write, add if added else None)
+        for place, value in zip(statistics, found, strict=True):
             f.do(f"store <{EIGHT} x float> {value}, ptr {place}, align 4")
-        return [rows[EIGHT], ends[EIGHT], *(f.at(place, 4 * EIGHT) for place in places[2:])]
+        next_statistics = [f.at(place, 4 * EIGHT) for place in statistics]
+        return [*(rows[EIGHT] for rows in given), ends[EIGHT], *next_statistics]
 
-    f.loop("%eights", [("ptr", name) for name in ("%x", "%y", "%means", "%inverses")], eight)
+    f.loop("%eights", [("ptr", name) for name in (*read, "%y", "%means", "%inverses")], eight)
     f.do("ret void")
     return f
 

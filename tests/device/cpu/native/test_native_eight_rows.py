@@ -13,6 +13,7 @@ from sampling import examples
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, LONGEST
+from partita_cpu.llvm.normalization import eights_name
 
 from .conftest import Guarded
 from .test_native_layout import Net, check, compiled, places_written_over
@@ -24,16 +25,22 @@ SUFFICIENT = 2e-6
 """Of float32 beside float64, for elements of a few units."""
 
 
-def normalized(guarded, level, x, scale, bias, name, over=False):
-    """Results, what was taken off rows, and their factors; results over the rows if need be."""
+def normalized(guarded, level, x, scale, bias, name, over=False, skip=None):
+    """Results, what was taken off rows, and their factors; results over the rows if need be.
+
+    With something to add, rows become the sums.
+    """
     rows, n = x.shape
     y = guarded.array(np.full((rows, n), np.nan, np.float32))
     means, inverses = (guarded.array(np.full(rows, np.nan, np.float32)) for _ in range(2))
     arrays = [guarded.array(array) for array in (x, scale, bias)]
     y = arrays[0] if over else y
-    places = [array.ctypes.data for array in (*arrays, y, means, inverses)]
+    x, *terms = arrays
+    more = [None, None] if skip is None else [guarded.array(skip), x]
+    given = [x, *more, *terms, y, means, inverses]
+    places = [0 if array is None else array.ctypes.data for array in given]
     kernel = addresses(level, "_normalized")[name]
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8, ctypes.c_double)(kernel)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10, ctypes.c_double)(kernel)
     call(rows // EIGHT, n, *places, EPSILON)
     return y, means, inverses
 
@@ -46,16 +53,18 @@ def normalized(guarded, level, x, scale, bias, name, over=False):
     n=st.integers(1, LONGEST),
     mean=st.sampled_from([0, 3, -1e4]),
     over=st.booleans(),
+    added=st.booleans(),
 )
-def test_eight_rows(level, centered, eights, n, mean, over):
+def test_eight_rows(level, centered, eights, n, mean, over, added):
     rng = np.random.default_rng(n)
     guarded = Guarded()
     deviations = rng.uniform(0.5, 4, (EIGHT * eights, 1))
     x = (rng.standard_normal((EIGHT * eights, n)) * deviations + mean).astype(np.float32)
     scale, bias = rng.standard_normal((2, n)).astype(np.float32)
-    name = "normalize_eights" if centered else "scale_eights"
-    y, means, inverses = normalized(guarded, level, x, scale, bias, name, over)
-    wide = x.astype(np.float64)
+    skip = rng.standard_normal(x.shape).astype(np.float32) if added else None
+    name = eights_name(centered, added)
+    y, means, inverses = normalized(guarded, level, x, scale, bias, name, over, skip)
+    wide = (x + skip if added else x).astype(np.float64)
     taken = wide.mean(-1, keepdims=True) * centered
     inverse = 1 / np.sqrt(((wide - taken) ** 2).mean(-1, keepdims=True) + EPSILON)
     wanted = (wide - taken) * inverse * scale + bias

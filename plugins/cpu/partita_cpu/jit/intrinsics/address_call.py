@@ -103,7 +103,7 @@ call_activate_narrow = calling(*[_I64] * 6)
 call_normalize = calling(*[_I64] * 6, "float64")
 """Normalizes rows so that they end in bfloat16; see `normalization.PARAMETERS`."""
 
-call_normalize_eights = calling(*[_I64] * 8, "float64")
+call_normalize_eights = calling(*[_I64] * 10, "float64")
 """Normalizes short rows; see `normalization.EIGHTS_PARAMETERS`."""
 
 call_narrow = calling(*[_I64] * 5, returns=_I64)

@@ -127,6 +127,14 @@ class RowSizes(NamedTuple):
     centered: int
 
 
+class Sums(NamedTuple):
+    """Rows, what is added to them, and where sums go, which may be the rows themselves; flat."""
+
+    x: KernelArray
+    skip: KernelArray
+    total: KernelArray
+
+
 @loop
 def normalize_short_rows(
     x: Any,
@@ -152,31 +160,11 @@ def normalize_short_rows(
         tid: This thread.
         nt: All threads; they share eights.
     """
-    outer, n, centered = sizes
-    eights = outer // EIGHT
-    first, stop = eights * tid // nt, eights * (tid + 1) // nt
-    row = EIGHT * first
-    at = 4 * n * row
-    y, means, inverses = results
-    source, target = address(x) + at, address(y) + at
-    terms = address(scale), address(bias)
-    told = address(means) + 4 * row, address(inverses) + 4 * row
-    call_normalize_eights(
-        kernel,
-        (stop - first, n, source, terms[0], terms[1], target, told[0], told[1], epsilon),
-    )
+    done = _normalize_eights(Sums(x, x, x), scale, bias, results, sizes, kernel, epsilon, tid, nt)
     if tid == nt - 1:
-        share = 1 / np.float64(n)
-        for o in range(EIGHT * eights, outer):
-            _normalize_row(x, scale, bias, results, o, n, share, epsilon, centered)
-
-
-class Sums(NamedTuple):
-    """Rows, what is added to them, and where sums go, which may be the rows themselves; flat."""
-
-    x: KernelArray
-    skip: KernelArray
-    total: KernelArray
+        share = 1 / np.float64(sizes.n)
+        for o in range(done, sizes.outer):
+            _normalize_row(x, scale, bias, results, o, sizes.n, share, epsilon, sizes.centered)
 
 
 @loop
@@ -191,7 +179,7 @@ def normalize_short_sums(
     tid: int,
     nt: int,
 ) -> None:
-    """`normalize_short_rows` of sums, which are in the nearest cache when they are normalized.
+    """`normalize_short_rows` of sums, which are made on the way.
 
     Args:
         sums: What is added; receives the sums.
@@ -199,25 +187,43 @@ def normalize_short_sums(
         bias: As there.
         results: As there.
         sizes: As there.
-        kernel: As there.
+        kernel: As there, of sums.
         epsilon: As there.
         tid: This thread.
         nt: All threads; they share eights.
     """
     outer, n, centered = sizes
-    eights, share = outer // EIGHT, 1 / np.float64(n)
-    y, means, inverses = results
-    terms = address(scale), address(bias)
-    for eight in range(eights * tid // nt, eights * (tid + 1) // nt):
-        row = EIGHT * eight
-        _add_rows(sums, row * n, EIGHT * n)
-        source, target = address(sums.total) + 4 * n * row, address(y) + 4 * n * row
-        told = address(means) + 4 * row, address(inverses) + 4 * row
-        call_normalize_eights(kernel, (1, n, source, *terms, target, *told, epsilon))
+    done = _normalize_eights(sums, scale, bias, results, sizes, kernel, epsilon, tid, nt)
     if tid == nt - 1:
-        for o in range(EIGHT * eights, outer):
-            _add_rows(sums, o * n, n)
+        share = 1 / np.float64(n)
+        _add_rows(sums, done * n, (outer - done) * n)
+        for o in range(done, outer):
             _normalize_row(sums.total, scale, bias, results, o, n, share, epsilon, centered)
+
+
+@loop
+def _normalize_eights(
+    sums: Sums,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    sizes: RowSizes,
+    kernel: int,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> int:
+    """Normalizes this thread's share of whole eights; yields how many rows all shares have."""
+    eights = sizes.outer // EIGHT
+    first, stop = eights * tid // nt, eights * (tid + 1) // nt
+    row = EIGHT * first
+    at = 4 * sizes.n * row
+    read = address(sums.x) + at, address(sums.skip) + at, address(sums.total) + at
+    y, means, inverses = results
+    told = address(means) + 4 * row, address(inverses) + 4 * row
+    written = address(scale), address(bias), address(y) + at, *told
+    call_normalize_eights(kernel, (stop - first, sizes.n, *read, *written, epsilon))
+    return EIGHT * eights
 
 
 @loop(inline=True)

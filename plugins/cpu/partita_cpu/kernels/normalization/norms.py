@@ -29,15 +29,15 @@ from partita_cpu.kernels.normalization.norm_loops import (
 )
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
 from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
+from partita_cpu.llvm.normalization import eights_name
 
 
-def _eights_kernel(b: Builder, x: Operand, outer: int, n: int, centered: bool) -> int:
-    """Address of a kernel for eight short rows at a time, 0 where there is none."""
+def _eights_kernel(b: Builder, x: Operand, outer: int, n: int, centered: bool, added: bool) -> int:
+    """Address of a kernel for eight short rows, or sums, at a time, 0 where there is none."""
     policy = native_policy(b.options)
     if x.dtype != FLOAT32 or policy is None or outer < EIGHT or n > LONGEST:
         return 0
-    name = "normalize_eights" if centered else "scale_eights"
-    return addresses(policy.level, "_normalized").get(name, 0)
+    return addresses(policy.level, "_normalized").get(eights_name(centered, added), 0)
 
 
 _add, _multiply = broadcast(operator.add), broadcast(operator.mul)
@@ -68,11 +68,12 @@ def _emit_rows(
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
     given = b.flat(x), factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
-    eights, sizes = _eights_kernel(b, x, outer, n, centered), RowSizes(outer, n, int(centered))
-    added = parts is not None and eights != 0 and parts[0].shape == parts[1].shape == x.shape
-    if parts is not None and not added:
+    added = parts is not None and parts[0].shape == parts[1].shape == x.shape
+    eights = _eights_kernel(b, x, outer, n, centered, added)
+    sizes = RowSizes(outer, n, int(centered))
+    if parts is not None and not (added and eights):
         emit_broadcast(b, _add, parts, x)
-    if parts is not None and added:
+    if parts is not None and added and eights:
         sums, rest = Sums(b.flat(parts[0]), b.flat(parts[1]), b.flat(x)), given[1:]
         b.call(normalize_short_sums, sums, *rest, sizes, eights, float(epsilon), over=(x, parts[0]))
     elif eights:
