@@ -13,7 +13,12 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 
 
 def query(model: Model, device: str) -> QueryResult:
-    """Asks the kernel table about every operation, those in bodies included."""
+    """Asks the kernel table about every operation, those in bodies included.
+
+    Args:
+        model: The model; it stays as it is.
+        device: The name that the answers give.
+    """
     return verdict(model, device, lower(model, for_query=True))
 
 
@@ -27,7 +32,11 @@ def verdict(model: Model, device: str, graph: Graph) -> QueryResult:
 
 
 def refusals(graph: Graph) -> dict[str, Reason]:
-    """Operation name to the reason why it is not taken; operations that are taken are absent."""
+    """Operation name to the reason why it is not taken; operations that are taken are absent.
+
+    Args:
+        graph: As `lower` makes it for a query.
+    """
     found: dict[str, Reason] = {}
     for node in graph.nodes:
         for part in _parts(node):

@@ -60,7 +60,12 @@ def activation_kernel(level: Level, activation: Activation | None, half: bool) -
 
 
 def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:
-    """What drivers of tiles do to sums."""
+    """What drivers of tiles do to sums.
+
+    Args:
+        activation: What is applied to sums; ``None`` for nothing.
+        has_residual: Whether an operand of the result's shape is added before.
+    """
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
     code = int(act.code), float(act.alpha), float(act.beta)

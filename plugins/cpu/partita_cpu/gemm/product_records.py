@@ -226,7 +226,13 @@ class PendingRows(NamedTuple):
 
 @loop(inline=True)
 def own_memory(scratch: Array, size: int, tid: int) -> Any:
-    """Address of a thread's part of scratch memory, from where a cache line starts."""
+    """Address of a thread's part of scratch memory, from where a cache line starts.
+
+    Args:
+        scratch: Bytes of all threads; `size` for each.
+        size: Bytes of a thread, up to 63 of which are skipped.
+        tid: The thread.
+    """
     start = address(scratch) + tid * size
     return start + -start % 64
 

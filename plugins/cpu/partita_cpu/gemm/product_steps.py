@@ -108,6 +108,10 @@ def reads_stored(policy: PrecisionPolicy, weights: Array) -> bool:
 
     Nothing is rounded so, and half as many bytes take half as long where few rows are multiplied.
     Those of many rows that AMX computes have the matrix in their parts of bfloat16.
+
+    Args:
+        policy: How the program computes.
+        weights: The matrix (terms, columns).
     """
     able = policy.native and policy.precision == "f32" and weights.dtype in BY_STORED
     return able and weights.ndim == 2 and weights.size >= STORED_ELEMENTS

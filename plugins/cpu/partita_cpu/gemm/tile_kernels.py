@@ -102,7 +102,12 @@ _PLANES = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
 
 
 def on_tiles(level: Level, arithmetic: Arithmetic) -> bool:
-    """Whether tile registers compute it."""
+    """Whether tile registers compute it.
+
+    Args:
+        level: The instruction set.
+        arithmetic: How products are computed.
+    """
     return level.tiles and arithmetic.in_bfloat16
 
 
@@ -124,7 +129,12 @@ def tile_columns(level: Level) -> int:
 
 
 def tile_rows(level: Level, arithmetic: Arithmetic) -> int:
-    """Most rows of a tile."""
+    """Most rows of a tile.
+
+    Args:
+        level: The instruction set.
+        arithmetic: How products are computed.
+    """
     return MAX_ROWS if on_tiles(level, arithmetic) else level.rows
 
 
@@ -255,6 +265,14 @@ def packed_lhs_kernels(
 
     In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out, in
     that of `ACTIVATE_FLOATS` what applies an activation, if there is one.
+
+    Args:
+        level: One with tile registers.
+        arithmetic: One of those in bfloat16, or by float16 in two parts.
+        activation: Applied to sums where bounds and the gate do not express it.
+
+    Returns:
+        Addresses (`SLOTS`,), int64; the caller must not write to it.
     """
     known = llvm_kernel.addresses(level)
     float16 = arithmetic is Arithmetic.F16_SPLIT

@@ -77,7 +77,11 @@ Report = Callable[[int], None]
 
 
 def order(jobs: Sequence[Job]) -> None:
-    """Has files made, the first ones first; does not wait. Those under way are not made twice."""
+    """Has files made, the first ones first; does not wait. Those under way are not made twice.
+
+    Args:
+        jobs: Each makes one file.
+    """
     global current_workers
     if not jobs or not workers_possible():
         return
@@ -103,6 +107,10 @@ def start_workers() -> None:
 
 def wait(files: Collection[str], report: Report | None = None) -> None:
     """Returns when all files that were ordered are made, or will not be.
+
+    Args:
+        files: Names of the files.
+        report: Called with how many of them are there, again and again.
 
     Raises:
         CompileError: The processes have used their budget up without finishing one.

@@ -40,7 +40,12 @@ _holding_code: set[Path] = set()
 
 
 def read(name: str, key: str) -> bytes | None:
-    """What was kept under a name and a key, if it is there and whole."""
+    """What was kept under a name and a key, if it is there and whole.
+
+    Args:
+        name: What it is called, for people who look into the folder.
+        key: Everything that it depends on.
+    """
     path = _path(file_name(name, key))
     data = path and read_sealed(path)
     if not path or not data:
@@ -56,6 +61,11 @@ def write(name: str, key: str, data: bytes) -> None:
 
     A file that was renamed, or copied over another, is none: its code computes something else.
     Processes that come at the same time never see half of one.
+
+    Args:
+        name: As for :func:`read`.
+        key: As for :func:`read`.
+        data: The content.
     """
     path = _path(file_name(name, key))
     if path is None or not keep_sealed(path, data):

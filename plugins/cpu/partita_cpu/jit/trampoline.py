@@ -46,7 +46,13 @@ class Entry:
 
 
 def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> None:
-    """Writes a call's arguments, arrays and numbers, into its slots."""
+    """Writes a call's arguments, arrays and numbers, into its slots.
+
+    Args:
+        slots: int64, one for each word of the call; overwritten.
+        entry: How the kernel is called.
+        args: In the kernel's order; arrays must outlive the call.
+    """
     values: list[int] = []
     for arg, slot in zip(args, append_call(values, entry, args), strict=True):
         if slot:

@@ -117,7 +117,13 @@ def widen(b: Builder, x: Operand) -> Operand:
 
 
 def narrow(b: Builder, x: Operand, dtype: Any) -> Operand:
-    """A copy of a float32 operand as 16-bit floats."""
+    """A copy of a float32 operand as 16-bit floats.
+
+    Args:
+        b: The program's builder.
+        x: The operand, float32.
+        dtype: float16 or bfloat16.
+    """
     y = b.empty(x.shape, dtype)
     _convert(b, x, y)
     return y
@@ -155,7 +161,12 @@ def convert_run(x: Array, y: Array, kernel: int, tid: int, nt: int) -> None:
 
 
 def float32_of(b: Builder, x: Operand) -> Operand:
-    """The operand, widened if it holds 16-bit floats."""
+    """The operand, widened if it holds 16-bit floats.
+
+    Args:
+        b: The program's builder.
+        x: An operand of any type.
+    """
     return widen(b, x) if x.dtype in HALVES else x
 
 

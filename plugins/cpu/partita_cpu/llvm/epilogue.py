@@ -212,7 +212,16 @@ def within_bounds(f: Function, lanes: int, values: list[str]) -> list[str]:
 
 
 def gated(f: Function, lanes: int, values: list[str]) -> list[str]:
-    """What the parameter ``%gate`` says: nothing (0), `hard_swish` (1), or that and `scaled`."""
+    """What the parameter ``%gate`` says: nothing (0), `hard_swish` (1), or that and `scaled`.
+
+    Args:
+        f: The function that is written; it has `PARAMETERS`.
+        lanes: Floats of a vector.
+        values: Names of vectors.
+
+    Returns:
+        Names of as many vectors.
+    """
     kind = f"<{lanes} x float>"
     rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
     carried = [(kind, x) for x in values]
@@ -261,7 +270,15 @@ def epilogue(name: str, lanes: int, half: str = "") -> Function:
 
 
 def prefetch(pointer: str, level: int = 2) -> str:
-    """Asks for a line in the second-level cache, or in the first (3)."""
+    """Asks for a line in the second-level cache, or in the first (3).
+
+    Args:
+        pointer: Name of the address.
+        level: LLVM's number of the cache: 2, or 3 for the first level.
+
+    Returns:
+        The instruction, as text.
+    """
     return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {level}, i32 1)"
 
 

@@ -76,6 +76,14 @@ def rounded_pair(f: Function, first: str, second: str) -> str:
     """Two vectors of 16 floats as 32 bfloat16; an instruction of AVX-512's for products of these.
 
     It takes less time than one that rounds a vector takes for each of them.
+
+    Args:
+        f: The function that is written.
+        first: Name of a vector of 16 floats; it becomes the lower half.
+        second: Name of the other.
+
+    Returns:
+        The name of the vector.
     """
     return f.let(f"call <32 x bfloat> {_ROUND_TWO}(<16 x float> {second}, <16 x float> {first})")
 

@@ -33,6 +33,9 @@ def load_kernels(program: Program) -> list[Entry | None]:
 
     The first program on a machine may take some seconds; then a terminal shows a progress bar.
 
+    Args:
+        program: Its steps are looked through; kernels that are loaded already cost nothing.
+
     Returns:
         For each step how to call it from machine code, or ``None`` if Python is to call it.
     """

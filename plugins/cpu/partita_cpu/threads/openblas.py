@@ -64,6 +64,11 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """The product of two matrices, or stacks of them, as ``numpy.matmul`` computes it.
 
     Infinities and NaN are results; nobody is warned of them.
+
+    Args:
+        a: (..., rows, terms).
+        b: (..., terms, columns).
+        out: Where the product goes, (..., rows, columns); by default a new array.
     """
     product = object()
     try:

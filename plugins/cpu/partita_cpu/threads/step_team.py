@@ -107,6 +107,11 @@ def team_of(size: int, stream: int, pinned: bool = False) -> Team:
 
     Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no thread pool.
 
+    Args:
+        size: Threads, the calling one among them.
+        stream: Number of the stream, from 0.
+        pinned: Whether each thread stays on one processor.
+
     Raises:
         PropertyError: Threads shall be pinned, and the system has no way to do it.
     """

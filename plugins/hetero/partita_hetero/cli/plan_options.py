@@ -15,7 +15,15 @@ from partita_hetero.planner.simulation.plan import Objective
 
 
 def several_devices(args: argparse.Namespace, core: Core) -> str:
-    """The device string, which must be one of several devices."""
+    """The device string, which must be one of several devices.
+
+    Args:
+        args: The command's arguments.
+        core: The Core that knows the devices.
+
+    Raises:
+        PlanError: It is one device.
+    """
     device = device_of(args, core)
     if not core.accepts_property(device, "HETERO_SCHEDULE"):
         raise PlanError(f"'{device}' is one device; a plan is for 'HETERO:{device},...'.")

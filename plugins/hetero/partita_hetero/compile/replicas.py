@@ -131,7 +131,12 @@ def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> As
 
 
 def assembly_of_seat(assembly: Assembly, seat: int) -> Assembly:
-    """What a request with this seat runs: the assembly, or one of its replicas."""
+    """What a request with this seat runs: the assembly, or one of its replicas.
+
+    Args:
+        assembly: What the model was compiled to.
+        seat: Number of the request, counted from 0 as they are created.
+    """
     if not assembly.replicas:
         return assembly
     return (assembly, *assembly.replicas)[assembly.seats[seat % len(assembly.seats)]]

@@ -21,7 +21,12 @@ EFFORT = Effort(warm=2, least=3, most=9, seconds=0.05)
 
 
 def works_on_host(core: CoreAPI, device: str) -> bool:
-    """Whether a device's tensors are ordinary host memory."""
+    """Whether a device's tensors are ordinary host memory.
+
+    Args:
+        core: The Core that knows the device.
+        device: Its name.
+    """
     return core.device_info(device).memory == HOST
 
 

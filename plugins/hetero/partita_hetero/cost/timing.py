@@ -84,6 +84,11 @@ def seconds_of(call: Callable[[], object]) -> Callable[[], float]:
 
 
 def median_of(call: Callable[[], object], effort: Effort) -> tuple[float, int]:
-    """Median seconds of a call, and of how many runs."""
+    """Median seconds of a call, and of how many runs.
+
+    Args:
+        call: What is timed; it warms up first.
+        effort: How many runs at least, and for how many seconds.
+    """
     times = repeat(seconds_of(call), effort)
     return statistics.median(times), len(times)

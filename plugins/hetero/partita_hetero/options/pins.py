@@ -146,6 +146,13 @@ def resolve(rules: Sequence[PinRule], ops: Sequence[OpFacts]) -> dict[int, Pin]:
     A hard rule beats a soft one, then a rule by name any other, then one by module all but those
     by modules inside of that.
 
+    Args:
+        rules: The pins that were asked for, in any order.
+        ops: Facts of the model's operations, in the model's order.
+
+    Returns:
+        The index of each operation that is pinned, and its pin.
+
     Raises:
         PlanError: A rule matches nothing, or two rules of the same rank disagree.
     """

@@ -76,6 +76,10 @@ def decoder_layers(model: Model, wiring: OpGraph) -> list[LayerOps]:
     """Embedding, layers and head of a decoder as they run; empty if the model is none.
 
     Constant operations, and those that no output depends on, are in none.
+
+    Args:
+        model: The model.
+        wiring: Its operations.
     """
     caches = cache_inputs(model)
     level = _levels(wiring, caches)

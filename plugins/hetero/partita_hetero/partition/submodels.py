@@ -82,6 +82,11 @@ def cut_out(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
     """Cuts the submodel out of the model; constants that it reads are copied along.
 
     Weights are shared with the model, not copied. Where it is all of the model, that is returned.
+
+    Args:
+        model: The whole model; it stays as it is.
+        graph: Its operations.
+        submodel: Which of them, and the values that go in and out.
     """
     needed = set(submodel.ops)
     stack = list(submodel.ops)

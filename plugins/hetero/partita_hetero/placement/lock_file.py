@@ -112,6 +112,9 @@ class Lock:
 def load(path: Path) -> Lock:
     """Reads a lock.
 
+    Args:
+        path: A file as ``partita plan --lock`` writes it.
+
     Raises:
         PlanError: It cannot be read, or is none; says where it is wrong.
     """

@@ -68,6 +68,10 @@ def interchangeable_devices(devices: DeviceList, names: Iterable[str]) -> list[l
     """Devices between which results do not differ by chance: groups of two or more.
 
     They are of one plugin and one kind, and compute with the same properties, precision among them.
+
+    Args:
+        devices: The device list, with the properties of each device.
+        names: Which of them to look at.
     """
     core = devices.core
     groups: dict[tuple[str, str, str], list[str]] = {}

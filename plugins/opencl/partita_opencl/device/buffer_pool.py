@@ -122,7 +122,16 @@ def raw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def runtime_error(error: Any, device: str, nbytes: int) -> InferError:
-    """The error to raise for what the driver reports while a model runs."""
+    """The error to raise for what the driver reports while a model runs.
+
+    Args:
+        error: What pyopencl raised.
+        device: The device's name.
+        nbytes: Bytes of the model's intermediate tensors.
+
+    Returns:
+        A ``DeviceMemoryError`` where memory ran out.
+    """
     import pyopencl as cl
 
     if isinstance(error, cl.MemoryError) or getattr(error, "is_lack_of_memory", False):

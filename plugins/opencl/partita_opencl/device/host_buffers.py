@@ -48,7 +48,16 @@ def page_locked(device: Device, nbytes: int) -> Array | None:
 
 
 def copied_array(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A host array of zeros that takes copies of the device's memory as quickly as can be."""
+    """A host array of zeros that takes copies of the device's memory as quickly as can be.
+
+    Args:
+        device: The device that will write to it.
+        shape: Its shape.
+        dtype: Its element type.
+
+    Returns:
+        Page-locked memory where the device copies and has some, else numpy's.
+    """
     array = np.zeros(shape, dtype)
     memory = None if device.shares_host or not array.nbytes else page_locked(device, array.nbytes)
     if memory is None:

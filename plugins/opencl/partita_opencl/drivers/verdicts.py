@@ -83,6 +83,11 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
     """Keeps a verdict; returns it with its place, or as it is if it cannot be kept.
 
     A fault that was found where there is no room for files may be of that, and is not kept.
+
+    Args:
+        subject: As for :func:`read`.
+        marks: As for :func:`read`.
+        verdict: What was found.
     """
     path = _path(subject, marks)
     if path is None or not (verdict.good or _has_room()):

@@ -316,7 +316,16 @@ def _cast_to(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
 
 
 def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
-    """The elements as another type."""
+    """The elements as another type.
+
+    Args:
+        k: The kit of the program.
+        x: The tensor.
+        dtype: What it becomes; floats are cut towards zero, truth is what is not 0.
+
+    Returns:
+        The tensor itself if it has the type.
+    """
     if x.dtype == dtype:
         return x
     if dtype == _BOOL:

@@ -97,7 +97,13 @@ def _merged(
 
 
 def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
-    """The tensor with its dimensions permuted; no step where only ones move."""
+    """The tensor with its dimensions permuted; no step where only ones move.
+
+    Args:
+        k: The kit of the program.
+        x: The tensor.
+        order: For each dimension of the result the one of `x`, counted from 0.
+    """
     shape = [x.shape[i] for i in order]
     if [i for i in order if x.shape[i] != 1] == [i for i in range(x.ndim) if x.shape[i] != 1]:
         return k.view(x, shape)
@@ -140,7 +146,16 @@ def _swapped_planes(shape: Sequence[int], order: Sequence[int]) -> tuple[int, in
 
 
 def expand(k: Kit, x: Operand, shape: Sequence[int]) -> Operand:
-    """The tensor repeated along dimensions of one."""
+    """The tensor repeated along dimensions of one.
+
+    Args:
+        k: The kit of the program.
+        x: A tensor that broadcasts to `shape`.
+        shape: The sizes to fill.
+
+    Returns:
+        The tensor itself, a view, or a copy.
+    """
     if tuple(shape) == x.shape:
         return x
     if math.prod(shape) == x.size:

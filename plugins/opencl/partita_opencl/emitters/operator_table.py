@@ -127,7 +127,15 @@ others belong to that of their module."""
 
 
 def family_of(node: Node, entry: Entry) -> str:
-    """The family of kernels that computes a node: what a driver is tried for."""
+    """The family of kernels that computes a node: what a driver is tried for.
+
+    Args:
+        node: The operation.
+        entry: Its entry in the table.
+
+    Returns:
+        A key of the checks of drivers, or the name of the module that emits it.
+    """
     if node.op_type == "Conv" and entry.domain != DOMAIN and _is_depthwise(node):
         return "depthwise"
     module = entry.emit.__module__.rpartition(".")[2]

@@ -103,7 +103,12 @@ def _distance(found: Array, expected: Array) -> float:
 
 
 def sample(family: str, part: int | None = None) -> Sample:
-    """The model of a family; with a part, a number below :func:`parts`, of that output alone."""
+    """The model of a family; with a part, a number below :func:`parts`, of that output alone.
+
+    Args:
+        family: A key of `CHECKS`.
+        part: Number of an output; ``None`` for all.
+    """
     made = Sample()
     CHECKS[family](made)
     if part is not None:

@@ -75,7 +75,13 @@ class Mode:
 
 
 def mode_of(device: Device, properties: OpenClProperties, graph: Graph) -> Mode:
-    """Which kernels compute a graph on a device."""
+    """Which kernels compute a graph on a device.
+
+    Args:
+        device: The device.
+        properties: Those of the compile.
+        graph: The model's graph; float16 in it decides for kernels of half precision.
+    """
     precision = properties.INFERENCE_PRECISION_HINT
     if any(v.dtype == np.float16 for node in graph.nodes for v in node.outputs if v):
         precision = Precision.F16
@@ -121,6 +127,14 @@ def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fi
     """What the device can do with some families; those without a verdict are tried now.
 
     Families without kernels of their own are fit.
+
+    Args:
+        device: The device.
+        mode: As :func:`mode_of` gives it.
+        families: Names of families; see `family_of`.
+
+    Returns:
+        What was found of each; it takes seconds where a family has to be tried.
     """
     wanted = dict.fromkeys(families)
     if under_trial is not None:

@@ -160,7 +160,13 @@ def shared_by(threads: int, result: Array) -> int:
 
 
 def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
-    """Runs a kernel on so many threads, outside of any program."""
+    """Runs a kernel on so many threads, outside of any program.
+
+    Args:
+        threads: How many; with 1 the calling thread runs it.
+        kernel: Takes `args`, the number of a share, and how many there are.
+        args: Arrays and numbers.
+    """
     if threads > 1:
         team_of(threads, 0).run(kernel, *args)
     else:

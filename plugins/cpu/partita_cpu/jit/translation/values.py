@@ -149,6 +149,11 @@ def part_types(kind: Any) -> list[Any]:
 def cast(builder: Any, value: Value, kind: Any) -> Value:
     """A value as another kind: numbers as C casts them, tuples item by item.
 
+    Args:
+        builder: llvmlite's, at the place where the code goes.
+        value: The value.
+        kind: What it becomes.
+
     Raises:
         UntranslatableError: It cannot be.
     """

@@ -146,6 +146,10 @@ def broadcast(scalar: Callable[..., Any]) -> Kernel:
 def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     """The common shape of the operands.
 
+    Args:
+        b: The program's builder, whose operation the message names.
+        operands: At least one.
+
     Raises:
         OperandError: There is none.
     """

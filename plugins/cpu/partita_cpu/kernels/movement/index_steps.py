@@ -158,7 +158,19 @@ def _out_of_range(name: str, wrong: int, limit: int) -> InputError:
 
 
 def checked_index(b: Builder, index: Operand, limit: Number) -> Operand:
-    """The indices as int64 from 0 to ``limit - 1``; checked at run time, or now if constant."""
+    """The indices as int64 from 0 to ``limit - 1``; checked at run time, or now if constant.
+
+    Args:
+        b: The program's builder.
+        index: Indices of any integer type and shape; negative ones count from the end.
+        limit: How many places there are.
+
+    Returns:
+        An operand of the shape of `index`.
+
+    Raises:
+        InputError: An index is out of range: now if they are constant, else at the run.
+    """
     out = b.empty(index.shape, np.int64)
     if index.const is not None and type(limit) is Size and not holds_sizes(index.const):
         places = tuple(index.const.reshape(-1).tolist())
@@ -234,7 +246,14 @@ def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *a
 
 
 def gathered(b: Builder, x: Operand, index: Operand, axis: int) -> Operand:
-    """Slices of `x` along `axis` at checked int64 indices, whose shape takes the axis' place."""
+    """Slices of `x` along `axis` at checked int64 indices, whose shape takes the axis' place.
+
+    Args:
+        b: The program's builder.
+        x: The tensor.
+        index: As :func:`checked_index` gives it.
+        axis: Counted from 0.
+    """
     y = b.empty([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]], x.dtype)
     gather_into(b, x, y, index, axis)
     return y

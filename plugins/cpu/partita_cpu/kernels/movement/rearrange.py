@@ -16,7 +16,13 @@ from partita_cpu.nhwc.transpose import emit_transpose
 
 
 def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
-    """`x` with its dimensions in the order `perm`: a view if that moves nothing, else a copy."""
+    """`x` with its dimensions in the order `perm`: a view if that moves nothing, else a copy.
+
+    Args:
+        b: The program's builder.
+        x: The tensor.
+        perm: For each dimension of the result the one of `x`, counted from 0.
+    """
     shape = [x.shape[axis] for axis in perm]
     moving = [axis for axis in perm if x.shape[axis] != 1]
     if moving == sorted(moving):
@@ -32,6 +38,14 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
 
 def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
     """`x` repeated along its dimensions of size 1, and new leading ones, to fill `shape`.
+
+    Args:
+        b: The program's builder.
+        x: Of at most as many dimensions as `shape`.
+        shape: The sizes to fill.
+
+    Returns:
+        A view if nothing is repeated, else a copy.
 
     Raises:
         OperandError: It has other dimensions, too.
@@ -51,7 +65,12 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def ints(b: Builder, x: Operand) -> list[int]:
-    """The elements of a shape, axes or pads input as Python integers, or sizes."""
+    """The elements of a shape, axes or pads input as Python integers, or sizes.
+
+    Args:
+        b: The program's builder.
+        x: An operand whose elements are known by now: a constant, or computed from shapes.
+    """
     found: list[int] = b.value(x).reshape(-1).tolist()
     return found
 
@@ -64,6 +83,11 @@ def axes_of(b: Builder, node: Node, axes: Operand | None, rank: int) -> list[int
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
     """`axis` counted from 0.
+
+    Args:
+        node: The operation, for the message.
+        axis: As the model has it, from ``-rank`` to ``rank - 1``.
+        rank: Dimensions of its tensor.
 
     Raises:
         OperandError: It is not a dimension of the tensor.

@@ -45,7 +45,13 @@ def share_of_lanes(outer: int, inner: int, tid: int, nt: int) -> Any:
 
 @loop(inline=True)
 def lanes_of(task: int, pieces: int, inner: int) -> Any:
-    """The outer index of a task, its first result within that, and the one behind its last."""
+    """The outer index of a task, its first result within that, and the one behind its last.
+
+    Args:
+        task: Number of the task; `pieces` of them make an outer index.
+        pieces: Tasks for each outer index, of `LANES` results each.
+        inner: Results of each outer index.
+    """
     o = task // pieces
     first = (task - o * pieces) * LANES
     return o, first, min(first + LANES, inner)

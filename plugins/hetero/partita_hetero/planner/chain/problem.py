@@ -132,7 +132,12 @@ def use_of(chain: Chain, choice: Sequence[int]) -> Use:
 
 
 def excess(chain: Chain, use: Use) -> dict[str, int]:
-    """Device to the bytes that it lacks; empty if all limits are kept."""
+    """Device to the bytes that it lacks; empty if all limits are kept.
+
+    Args:
+        chain: The problem, with each device's limit in bytes.
+        use: What a placement holds on each device.
+    """
     return {
         name: int(held) - limit
         for name, held, limit in zip(chain.devices, use.nbytes, chain.limits, strict=True)

@@ -17,6 +17,13 @@ SOFT_PENALTY_US = 1e7
 def with_devices(problem: Problem, names: Sequence[str]) -> Problem:
     """The problem on some of its devices, in another order of preference.
 
+    Args:
+        problem: The problem; it stays as it is.
+        names: Names of its devices, the preferred ones first.
+
+    Returns:
+        A problem without the links and pins of other devices.
+
     Raises:
         PlanError: A device is not in the problem.
     """

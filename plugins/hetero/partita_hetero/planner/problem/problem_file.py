@@ -103,6 +103,9 @@ def save(problem: Problem, path: Path) -> None:
 def load(path: Path) -> Problem:
     """Reads a cost table.
 
+    Args:
+        path: A file as ``partita plan --save-costs`` writes it.
+
     Raises:
         PlanError: The file cannot be read or is not a cost table; says what is wrong and where.
     """

@@ -11,7 +11,13 @@ from partita_hetero.planner.simulation.timeline import Timeline
 
 
 def broken_rules(problem: Problem, assignment: Sequence[int], timeline: Timeline) -> list[str]:
-    """What a placement breaks, a sentence each; empty if it keeps every rule."""
+    """What a placement breaks, a sentence each; empty if it keeps every rule.
+
+    Args:
+        problem: The problem, with its pins, groups and limits.
+        assignment: For each task the index of its device.
+        timeline: Of a simulated run of that placement, for its memory.
+    """
     broken = []
     for task, place in zip(problem.tasks, assignment, strict=True):
         if task.costs[place].us is None:

@@ -77,7 +77,13 @@ def penalty_us(problem: Problem, assignment: Assignment) -> float:
 def subgraphs_of(
     problem: Problem, assignment: Assignment, objective: Objective
 ) -> list[Subgraph[int]]:
-    """The subgraphs that HETERO would make submodels of, in an order in which they can run."""
+    """The subgraphs that HETERO would make submodels of, in an order in which they can run.
+
+    Args:
+        problem: The problem.
+        assignment: For each task the index of its device.
+        objective: What is planned for; islands stay apart for ``PARALLEL``.
+    """
     if objective == "PARALLEL" and not problem.early_handover:
         whole = one_subgraph_each(problem, assignment)
         if whole is not None:

@@ -105,6 +105,10 @@ def _with_replicas(
 def plan_model(model: Model, devices: DeviceList) -> PlannedDecoder:
     """The plan of a decoder on a device list, by its properties; nothing is compiled.
 
+    Args:
+        model: The model.
+        devices: The device list.
+
     Raises:
         PlanError: The model is no decoder, or as :func:`plan_for`.
         InfeasiblePlanError: Memory does not suffice.
