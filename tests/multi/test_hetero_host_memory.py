@@ -7,7 +7,7 @@ import pytest
 
 import partita
 from partita.errors import InputError
-from partita_opencl.device.device import find_device
+from partita_opencl.device.device import Device, find_device
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X
@@ -100,6 +100,7 @@ def test_a_driver_without_page_locked_memory(monkeypatch):
         raise cl.MemoryError("clCreateBuffer", cl.status_code.OUT_OF_HOST_MEMORY, "no")
 
     monkeypatch.setattr(cl, "Buffer", refuse)
+    monkeypatch.setattr(Device, "cuda", None)
     assert host_buffers.page_locked(find_device(""), 100) is None
 
 

@@ -75,6 +75,8 @@ class OperationSite(ABC):
             inputs: What it reads; ``None`` where an optional input is left out.
             attributes: Its attributes; those that are ``None`` are left out.
         """
+        while inputs and inputs[-1] is None:  # an empty name there counts as an input for some
+            inputs = inputs[:-1]
         given = {key: value for key, value in attributes.items() if value is not None}
         return self.write(op_type, inputs, given, outputs)
 

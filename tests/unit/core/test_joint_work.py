@@ -160,7 +160,9 @@ threading.Thread(target=compile).start()
 begun.wait()
 print(fork())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    # From Python 3.12 on, each fork of a process with threads is warned about.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (done.stdout, done.stderr) == ("0 0\n1\n", "")
 
 

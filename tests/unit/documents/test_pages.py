@@ -55,7 +55,8 @@ def test_python_runs(page, tmp_path):
     ports = [[helper.make_tensor_value_info(name, *shape)] for name in ("input", "y")]
     node = helper.make_node("Softmax", ["input"], ["y"], name="s")
     graph = helper.make_graph([node], "g", *ports)
-    onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "model.onnx")
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opset), tmp_path / "model.onnx")
     write_tiny_gguf(tmp_path / "model.gguf")
     write_tiny_tflite(tmp_path / "model.tflite")
     code = BEFORE.get(page, "") + "\n".join(blocks(PAGES[page], "python"))

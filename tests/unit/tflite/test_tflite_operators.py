@@ -795,11 +795,13 @@ def test_an_operator_answers_as_litert(name):
 def run(data, feeds):
     """What onnxruntime makes of the translation."""
     model = partita.Core().read_model(data)
+    written = model.to_onnx()
+    assert all(node.input[-1] for node in written.graph.node if node.input)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
-        model.to_onnx().SerializeToString(), options, providers=["CPUExecutionProvider"]
+        written.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     named = {port.name: array for port, array in zip(model.inputs, feeds, strict=True)}
     return session.run(None, named)
