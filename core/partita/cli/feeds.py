@@ -16,6 +16,7 @@ from partita.bisection.repro import read_data
 from partita.errors import InputError
 from partita.model.inference.guessed_shapes import guessed
 from partita.model.synthetic_inputs import concrete_shape, synthetic_inputs, tensor_dtype
+from partita.tensors.element_type import Type, integral_limits
 from partita.zoo import media
 
 Array = np.ndarray[Any, Any]
@@ -232,12 +233,13 @@ def _filled(port: Port, value: float) -> Array:
 
     Raises:
         InputError: It is not finite, has a part behind the point or is too large, and the input
-            takes whole numbers.
+            takes whole numbers or truth values.
     """
     dtype = tensor_dtype(port)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if not (value == np.floor(value) and limits.min <= value <= limits.max):
+    kind = Type(dtype)
+    if kind.integral:
+        lowest, highest = integral_limits(kind)
+        if not (value == np.floor(value) and lowest <= value <= highest):
             raise InputError(
                 f"Input '{port.name}' takes {port.describe()}, and {value:g} is no {dtype}."
             )
@@ -255,7 +257,8 @@ def _from_recording(port: Port, path: Path) -> Array:
     samples = media.of_length(wave, size) if isinstance(size, int) else wave
     dims = [1] * len(shape)
     dims[long[0]] = len(samples)
-    return samples.reshape(dims).astype(tensor_dtype(port))
+    kind = tensor_dtype(port)
+    return samples.reshape(dims).astype(kind if Type(kind).real else samples.dtype)
 
 
 def _from_picture(port: Port, path: Path, normalize: str) -> Array:
@@ -284,13 +287,15 @@ def _from_picture(port: Port, path: Path, normalize: str) -> Array:
     resized = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
     dtype = tensor_dtype(port)
-    if dtype.kind not in "iub":
+    if Type(dtype).integral:
+        dtype = np.dtype(np.uint8)  # the input takes those that fit its own type
+    else:
         mean, deviation = (np.asarray(v[: pixels.shape[2]]) for v in NORMALIZATIONS[normalize])
         pixels = (pixels / 255 - mean) / deviation
     array = pixels.transpose(2, 0, 1) if first else pixels
     if len(shape) == 4:
         array = array[None]
-    return np.ascontiguousarray(array.astype(dtype))
+    return np.ascontiguousarray(array, dtype)
 
 
 def guess_notes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

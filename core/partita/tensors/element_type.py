@@ -234,3 +234,11 @@ class Type(enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def integral_limits(kind: Type) -> tuple[int, int]:
+    """The least and the largest whole number of an integral type; a truth value is 0 or 1."""
+    if kind is Type.boolean:
+        return 0, 1
+    lowest = -(1 << (kind.bitwidth - 1)) if kind.signed else 0
+    return lowest, lowest + (1 << kind.bitwidth) - 1

@@ -254,6 +254,7 @@ def test_wrong_inputs_are_explained(tmp_path, picture):
         (whole, "0.5", r"takes int8\[2\], and 0.5 is no int8"),
         (whole, "128", r"takes int8\[2\], and 128 is no int8"),
         (whole, "nan", r"takes int8\[2\], and nan is no int8"),
+        (model(x=(TensorProto.BOOL, [2])), "0.5", r"takes bool\[2\], and 0.5 is no bool"),
         (
             one,
             str(tmp_path / "bad.npy"),

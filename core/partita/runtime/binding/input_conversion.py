@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any
 
 import numpy as np
 
 from partita.errors import InputError
 from partita.model.model import Port
+from partita.tensors.element_type import Type, integral_limits
 from partita.tensors.sequence_values import boxed
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
@@ -28,8 +29,8 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
         port: The input that it is for.
         data: A ``Tensor``, an array, an object with ``__array__`` or ``__dlpack__``, a list or a
             number; for a sequence a list of arrays, which are copied. Arrays of another type are
-            converted as numpy's ``astype`` does, so that fractions, and what is out of range, may
-            be lost; tensors and lists never lose any.
+            converted where only digits may be lost: never fractions to whole numbers, nor whole
+            numbers to a type that does not hold them. Tensors are never converted.
         copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
             right type is wrapped as it is. Tensors are handed over, and copied only if their
             array is not contiguous or not aligned.
@@ -134,8 +135,37 @@ def _holds_numbers(array: Array, wanted: np.dtype[Any]) -> bool:
     return found.kind in "biuf" or not issubclass(found.type, (np.void, *_TIMES))
 
 
+def _would_be_lost(array: Array, wanted: np.dtype[Any]) -> str:
+    """What conversion of numbers to a type would lose beside digits; empty if nothing.
+
+    Fractions are lost where the types say that there may be some, whichever elements an array has;
+    whole numbers where one of them is out of range. Any of these is a truth value.
+
+    Args:
+        array: Numbers of any type, or objects.
+        wanted: A type of numbers.
+    """
+    due = Type(wanted)
+    if not due.integral or array.size == 0 or array.dtype.kind in "USTb":
+        return ""
+    if array.dtype.hasobject:
+        whole = (Integral, np.integer, np.bool_, str)
+        return "" if all(isinstance(element, whole) for element in array.flat) else "fractions"
+    is_short = array.dtype.kind == "V"  # of ml_dtypes, of whose types numpy knows nothing
+    if array.dtype.kind not in "iu" and not (is_short and Type(array.dtype).integral):
+        return "fractions"
+    if due is Type.boolean or (wanted.kind != "V" and np.can_cast(array.dtype, wanted)):
+        return ""
+    plain = array.astype(np.int8) if is_short else array
+    least, most = int(plain.min()), int(plain.max())
+    lowest, highest = integral_limits(due)
+    if lowest <= least and most <= highest:
+        return ""
+    return f"numbers out of its range (found {least} to {most})"
+
+
 def _matching_dtype(port: Port, array: Array) -> Array:
-    """The elements in the port's type, as OpenVINO converts them; texts stay texts."""
+    """The elements in the port's type if nothing but digits is lost by that; texts stay texts."""
     if port.dtype is None:
         return array
     if port.dtype.hasobject:
@@ -143,9 +173,15 @@ def _matching_dtype(port: Port, array: Array) -> Array:
     try:
         if not _holds_numbers(array, port.dtype):
             raise TypeError("they are no numbers, or none that this type holds a part of")
-        return array.astype(port.dtype)
+        lost = _would_be_lost(array, port.dtype)
+        if not lost:
+            return array.astype(port.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"Input '{port.name}' takes {port.describe()}; the elements of {array.dtype}"
             f"{list(array.shape)} cannot be converted: {error}"
         ) from error
+    raise InputError(
+        f"Input '{port.name}' takes {port.describe()}; found {array.dtype}{list(array.shape)}, "
+        f"which would lose {lost}. If that is meant, convert it with .astype({str(port.dtype)!r})."
+    )
