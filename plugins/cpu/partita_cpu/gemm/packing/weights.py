@@ -12,14 +12,8 @@ from partita.system.array_conversion import converted
 from partita.system.large_pages import aligned_bytes
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.blocking.plan import Plan
-from partita_cpu.gemm.packing.kernels import (
-    PARTS,
-    PIECE,
-    PLACES,
-    largest_bits,
-    pack_blocks,
-    pack_halves,
-)
+from partita_cpu.gemm.packing.kernels import largest_bits, pack_halves
+from partita_cpu.gemm.packing.packing_calls import Job, pack_all
 from partita_cpu.gemm.packing.packing_table import Table, kernel_addresses
 from partita_cpu.gemm.tile_fields import PAIR
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
@@ -115,14 +109,13 @@ def _packed(
     if later is not None and arithmetic is Arithmetic.F32 and plan.level.native:
         later(w, out, table)
         return out
-    threads = shared_by(threads, out)
     if arithmetic is Arithmetic.F16:
         whole = np.empty(2 * groups * plan.blocks * rows * plan.columns * planes, np.uint16)
-        _run(threads, w, whole, table)
+        pack_all([Job(w, whole, table)], threads)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             out.view(np.float16)[...] = whole.view(np.float32)
         return out
-    return out if _run(threads, w, out, table) < LARGEST else out[:0]
+    return out if pack_all([Job(w, out, table)], threads) < LARGEST else out[:0]
 
 
 def _packed_halves(plan: Plan, w: Array, threads: int) -> Array:
@@ -134,24 +127,6 @@ def _packed_halves(plan: Plan, w: Array, threads: int) -> Array:
     run_shared(shared_by(threads, out), pack_halves, w.ctypes.data, out, *sizes)
     give_back(w)
     return out
-
-
-def _run(threads: int, w: Array, out: Array, table: Table) -> int:
-    """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
-    *room, found = scratch_of(threads)
-    args = (out.view(np.float32), out, *room, found, np.array(table, np.int64))
-    run_shared(threads, pack_blocks, w.ctypes.data, *args)
-    return int(found.max())
-
-
-def scratch_of(threads: int) -> tuple[Array, Array, Array, Array]:
-    """What threads write to meanwhile: `places`, `floats`, `parts` and `found`."""
-    return (
-        np.empty((threads, PLACES), np.int64),
-        np.empty((threads, PIECE), np.float32),
-        np.empty((threads, PARTS * PIECE), np.uint16),
-        np.zeros(threads, np.int64),
-    )
 
 
 def shared_by(threads: int, result: Array) -> int:
