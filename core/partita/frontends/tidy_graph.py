@@ -128,7 +128,8 @@ def _type_as_held(initializers: Iterable[ir.Value]) -> None:
             kind, sizes = tensor.dtype, tuple(tensor.shape.numpy())
         if not isinstance(value.type, ir.TensorType) or value.dtype != kind:
             value.type = ir.TensorType(tensor.dtype)
-        if value.shape != sizes:
+        # To compare a Shape itself asks abc whether a tuple can be gone through, ten times as long.
+        if value.shape is None or value.shape.dims != sizes:
             value.shape = ir.Shape(sizes)
 
 
@@ -237,11 +238,11 @@ def _is_source(value: ir.Value) -> bool:
 
 def _name_nodes(nodes: Sequence[ir.Node]) -> None:
     """Gives every operation, those in bodies included, a name of its own that can be printed."""
-    taken = {printable(node.name) for node in nodes if node.name}
+    given = [printable(node.name or "") for node in nodes]
+    taken = {name for name in given if name}
     used: set[str] = set()
     counts: Counter[str] = Counter()
-    for node in nodes:
-        name = printable(node.name or "")
+    for node, name in zip(nodes, given, strict=True):
         if not name or name in used:
             stem = name or node.op_type
             while not name or name in taken:

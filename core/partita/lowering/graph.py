@@ -62,13 +62,14 @@ class Node:
         outputs: Values written; ``None`` where an optional output is left out.
         kind: Operator with domain: ``"Relu"``, ``"partita::Conv"``.
         attrs: Attributes: numbers, strings and lists of them as they are, tensors as arrays,
-            graphs as :class:`Graph`.
+            graphs as :class:`Graph`. No graph comes or goes once the node is made.
         name: Name for messages and profiles.
         origins: Names of the model's operations that this node computes; inside the body of an
             If, Loop or Scan the name of that operation.
     """
 
     __slots__ = (
+        "_graphs",
         "_model_kind",
         "attrs",
         "domain",
@@ -100,6 +101,8 @@ class Node:
         self.inputs = list(inputs)
         self.outputs = list(outputs)
         self.attrs = dict(attrs or {})
+        # Each pass asks for them, and hardly a node has some.
+        self._graphs = tuple([attr for attr in self.attrs.values() if type(attr) is Graph])
         self.name = name
         self.origins = (name,) if origins is None else origins
         self._model_kind = ""
@@ -164,16 +167,15 @@ class Node:
             if node.name == self.name:
                 self._model_kind = node.model_kind
 
-    def graphs(self) -> list[Graph]:
+    def graphs(self) -> tuple[Graph, ...]:
         """The graphs among the attributes (bodies of If, Loop and Scan)."""
-        return [attr for attr in self.attrs.values() if isinstance(attr, Graph)]
+        return self._graphs
 
     def reads(self) -> list[Value]:
         """All values needed to run the node: its inputs and what its bodies capture."""
         values = [value for value in self.inputs if value is not None]
-        for attr in self.attrs.values():
-            if isinstance(attr, Graph):
-                values += attr.captures()
+        for graph in self._graphs:
+            values += graph.captures()
         return values
 
     def input(self, index: int) -> Value | None:

@@ -46,7 +46,7 @@ def attributes(node: ir.Node) -> Iterable[ir.Attr]:
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs that If, Loop and Scan nodes hold as attributes."""
     found: list[ir.Graph] = []
-    for attribute in attributes(node):
+    for attribute in node.attributes.data.values():  # as above: this is asked of each node often
         kind = attribute.type
         if kind == _GRAPH:
             found.append(attribute.as_graph())

@@ -65,7 +65,7 @@ class _Lowering:
     def __init__(self, opsets: Mapping[str, int], for_query: bool) -> None:
         import onnx_ir as ir
 
-        self._tensor_type = ir.TensorType
+        self._tensor_type, self._lazy_tensor = ir.TensorType, ir.LazyTensor
         self._opsets = {_domain(name): version for name, version in opsets.items()}
         self._weight = _stand_in if for_query else _spilled
         self._values: dict[ir.Value, Value] = {}
@@ -88,9 +88,7 @@ class _Lowering:
 
     def _constant(self, tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
         """An initializer's elements."""
-        import onnx_ir as ir
-
-        if isinstance(tensor, ir.LazyTensor) and tensor.nbytes >= _LARGE_BYTES:
+        if isinstance(tensor, self._lazy_tensor) and tensor.nbytes >= _LARGE_BYTES:
             return self._weight(tensor)
         return _array(tensor)
 

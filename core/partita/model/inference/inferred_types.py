@@ -78,7 +78,7 @@ def _take_over_graph(
                     value.shape = None
                     continue
                 dims = [dim.dim_value or _dim(dim, symbols) for dim in tensor.shape.dim]
-                if value.shape != dims:
+                if value.shape is None or value.shape.dims != tuple(dims):
                     value.shape = ir.Shape(dims)
                 continue
             source = serde.deserialize_type_proto_for_type(kind)

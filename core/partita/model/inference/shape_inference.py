@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partita.errors import ModelFormatError
 from partita.model.inference.attention_shapes import settle_attention
-from partita.model.inference.contrib_shapes import ModelWriter
+from partita.model.inference.contrib_shapes import ModelWriter, tensor_type
 from partita.model.inference.followed_values import infer_following
 from partita.model.inference.inference_process import inferred_apart
 from partita.model.inference.inferred_types import data_type, take_over, types_of
@@ -304,7 +304,6 @@ def _for_inference(
     graph.name = ir_model.graph.name or "model"
     for value in ir_model.graph.inputs:
         serde.serialize_value_into(graph.input.add(), value)
-    kinds: dict[tuple[int, tuple[int, ...]], onnx.TypeProto] = {}
     for name, value in ir_model.graph.initializers.data.items():
         weight = value.const_value
         if weight is None:
@@ -316,12 +315,8 @@ def _for_inference(
         else:  # which makes an object of each for an answer
             element_type, dims = held.data_type, tuple(held.dims)
             nbytes = -(-math.prod(dims) * _bits_of(element_type) // 8)
-        key = element_type, dims
         if nbytes > _SMALL_BYTES:
-            kind = kinds.get(key)
-            if kind is None:
-                kind = kinds[key] = onnx.helper.make_tensor_type_proto(element_type, dims)
-            graph.input.add(name=name, type=kind)
+            graph.input.add(name=name, type=tensor_type(element_type, dims))
         else:
             tensor = graph.initializer.add()
             if held is None:
@@ -330,8 +325,7 @@ def _for_inference(
                 tensor.CopyFrom(held)
             tensor.name = name
     writer = ModelWriter(proto, written, doubts_sizes=not _has_fixed_inputs(ir_model))
-    for node in ir_model.graph:
-        writer.add(node)
+    writer.add(ir_model.graph)
     for value in ir_model.graph.outputs:
         graph.output.add(name=value.name)
     return proto
