@@ -7,11 +7,12 @@ order, shapes are inferred.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from partita.errors import ModelFormatError, PartitaError
 from partita.frontends.onnx.constant_nodes import lift_constants
+from partita.frontends.onnx.function_inlining import inline_functions
 from partita.frontends.onnx.malformed import described
 from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from partita.extensions import Extensions
-
-MOST_OPERATIONS = 1_000_000
-"""Operations that a model may have once its functions are inlined."""
 
 
 def tidied(
@@ -91,18 +89,14 @@ def _written_as(ir_model: ir.Model, proto: onnx.ModelProto) -> dict[ir.Node, onn
 
 def _simplify(ir_model: ir.Model) -> None:
     """Leaves operations on values: no functions, no constants that are nodes or inputs."""
-    from onnx_ir.passes.common import (
-        InlinePass,
-        RemoveInitializersFromInputsPass,
-    )
+    from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
     functions = ir_model.functions.values()
     for imports in (ir_model.graph.opset_imports, *(f.opset_imports for f in functions)):
         if "ai.onnx" in imports:
             imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
-        _check_inlined_size(ir_model)
-        InlinePass()(ir_model)
+        inline_functions(ir_model)
     nodes, inner = operations(ir_model.graph)
     for domain in dict.fromkeys(node.domain for node in nodes):
         ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
@@ -131,48 +125,6 @@ def _type_as_held(initializers: Iterable[ir.Value]) -> None:
         # To compare a Shape itself asks abc whether a tuple can be gone through, ten times as long.
         if value.shape is None or value.shape.dims != sizes:
             value.shape = ir.Shape(sizes)
-
-
-def _check_inlined_size(ir_model: ir.Model) -> None:
-    """Refuses functions that would become too many operations, or call themselves.
-
-    Twenty-eight functions of two calls each are 3 KB of a file and 2**28 operations.
-
-    Raises:
-        ModelFormatError: They would.
-    """
-    functions = ir_model.functions
-    sizes: dict[Any, int] = {}
-    open_calls: list[Any] = [None]
-    callees: dict[Any, tuple[int, list[Any]]] = {
-        key: _calls(function, functions) for key, function in functions.items()
-    }
-    callees[None] = _calls(ir_model.graph, functions)
-    while open_calls:
-        key = open_calls[-1]
-        own, called = callees[key]
-        waiting = [one for one in called if one not in sizes]
-        if not waiting:
-            sizes[key] = min(own + sum(sizes[one] for one in called), MOST_OPERATIONS + 1)
-            open_calls.pop()
-        elif len(open_calls) > len(callees):
-            raise ModelFormatError(f"Function '{key[1]}' of the model calls itself.")
-        else:
-            open_calls.append(waiting[0])
-    if sizes[None] > MOST_OPERATIONS:
-        raise ModelFormatError(
-            f"The model's functions would become more than {MOST_OPERATIONS:,} operations where "
-            "they are called; export it with fewer functions that call one another."
-        )
-
-
-def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
-    """How many operations a graph has that call no function, and which functions it calls."""
-    import onnx_ir as ir
-
-    keys = [node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph)]
-    called = [key for key in keys if key in functions]
-    return len(keys) - len(called), called
 
 
 def _is_in_order(graph: ir.Graph, seen: set[ir.Node | None]) -> bool:

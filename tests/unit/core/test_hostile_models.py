@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from partita import Core
 from partita.errors import CompileError, ModelFormatError, PartitaError
-from partita.frontends import tidy_graph
+from partita.frontends.onnx import function_inlining
 from partita.frontends.reader import read_model
 from partita.model.inference import inference_process
 from partita.model.operator_checks import check_domains
@@ -184,7 +184,7 @@ def test_functions_that_call_themselves_are_refused():
 
 
 def test_the_limit_is_of_operations_after_inlining(monkeypatch):
-    monkeypatch.setattr(tidy_graph, "MOST_OPERATIONS", 31)
+    monkeypatch.setattr(function_inlining, "MOST_OPERATIONS", 31)
     with pytest.raises(ModelFormatError, match="more than 31 operations"):
         read_model(doubling(5).SerializeToString())
 

@@ -504,9 +504,30 @@ def test_local_functions_are_inlined():
     np.testing.assert_array_equal(evaluate(model, x=X)[0], expected)
 
 
+@pytest.mark.parametrize("taken", [["h", "z", "t"], ["h", "z"], ["", "z", "t"]])
+def test_local_functions_that_return_inputs_and_values_twice(taken):
+    proto = with_function([node("Neg", ["a"], "b")])
+    proto.functions[0].output[:] = ["a", "b", "b"]
+    first, second = proto.graph.node
+    first.output[:] = taken
+    second.CopyFrom(node("Add", ["x", "z"], "y"))
+    proto.graph.output.extend(value(name, [2, 3]) for name in taken if name)
+    model = read_model(proto)
+    assert [port.name for port in model.inputs] == ["x"]
+    assert [port.name for port in model.outputs] == ["y", *filter(None, taken)]
+    due = {
+        "y": X - X,
+        "h": X,
+        "z": -X,
+        "t": -X,
+    }  # onnxruntime takes no value that is returned twice
+    for port, found in zip(model.outputs, evaluate(model, x=X), strict=True):
+        np.testing.assert_array_equal(found, due[port.name])
+
+
 def test_shapes_beside_a_local_function_that_returns_its_input():
     proto = with_function([node("Neg", ["a"], "b")])
-    proto.functions[0].output[0] = "a"  # inlining gives it the name of the call's result
+    proto.functions[0].output[0] = "a"
     second, output = proto.graph.node[1], proto.graph.output[0]
     second.op_type, second.domain, second.input[0] = "Transpose", "", "x"
     output.type.tensor_type.ClearField("shape")
