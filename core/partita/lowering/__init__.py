@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.lowering.builder import Builder
 from partita.lowering.constant_folding import fold_constants, reference_fold
-from partita.lowering.emitter import Emitter, NeedsValue, OtherSizes, Subgraph
+from partita.lowering.emitter import Emitter, GraphBody, NeedsValue, OtherSizes
 from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value
@@ -36,6 +36,7 @@ __all__ = [
     "Emitter",
     "Form",
     "Graph",
+    "GraphBody",
     "NeedsValue",
     "Node",
     "OpRecord",
@@ -47,7 +48,6 @@ __all__ = [
     "ProgramMaker",
     "Specializer",
     "Step",
-    "Subgraph",
     "Target",
     "Value",
     "expand_functions",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError, OperandError
-from partita.lowering.emitter import NeedsValue, Subgraph
+from partita.lowering.emitter import GraphBody, NeedsValue
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import (
     Array,
@@ -380,15 +380,15 @@ class Builder:
             found = self._made[x, key] = make()
         return found
 
-    def subgraph(self, graph: Graph) -> Subgraph:
-        """A runner for a body, to be passed to a step; see :class:`Subgraph`."""
+    def graph_body(self, graph: Graph) -> GraphBody:
+        """A runner for a body, to be passed to a step; see :class:`GraphBody`."""
         captured = [
             (value, operand)
             for value in graph.captures()
             if not (operand := self._operand_of(value)).is_constant
         ]
         specializer = self._body(graph, [value for value, _ in captured])
-        return Subgraph(specializer, len(graph.inputs), tuple(operand for _, operand in captured))
+        return GraphBody(specializer, len(graph.inputs), tuple(operand for _, operand in captured))
 
     def begin(self, node: Node, folding: bool) -> None:
         """Starts a node, to which all further steps belong. Called by the specializer."""

@@ -47,7 +47,7 @@ class OtherSizes(Exception):  # noqa: N818 - a signal to the engine, not an erro
 
 
 @dataclass(frozen=True)
-class Subgraph:
+class GraphBody:
     """A body (of Loop or Scan) that a step runs repeatedly.
 
     For each request the engine replaces this argument of a step by a callable that takes arrays

@@ -36,7 +36,7 @@ def loop(
 ) -> tuple[Operand, ...]:
     """Shapes of carried values may change from one iteration to the next."""
     graph: Graph = node.attrs["body"]
-    body = b.subgraph(graph)
+    body = b.graph_body(graph)
     collected = graph.outputs[1 + len(carried) :]
     stacked = dict(enumerate(node.outputs[len(carried) :]))
     return b.dynamic(
@@ -116,7 +116,7 @@ def run_loop(
 def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
     """Scan as it is since opset 9, without a batch axis of its own."""
     graph: Graph = node.attrs["body"]
-    body = b.subgraph(graph)
+    body = b.graph_body(graph)
     inputs = int(node.attrs["num_scan_inputs"])
     if not 1 <= inputs <= len(operands):
         raise OperandError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.execution import ExecutedStep
-from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
+from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
 from partita.lowering.program import Step, plain
 from partita_cpu.runtime.call_layout import CallLayout, Place
 from partita_cpu.runtime.call_table import Stretch, Walker
@@ -187,7 +187,7 @@ class BoundProgram:
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
         args = [
-            LoopBody(self._runner_of(arg.specializer, None)) if isinstance(arg, Subgraph) else arg
+            LoopBody(self._runner_of(arg.specializer, None)) if isinstance(arg, GraphBody) else arg
             for arg in args
         ]
         if step.results:
