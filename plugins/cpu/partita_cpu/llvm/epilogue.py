@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.half_vectors import load_half, store_half
+from partita_cpu.llvm.half_vectors import load_half, store_half, store_pair
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (
@@ -113,11 +113,14 @@ class Finish:
 
     def begin_rows(self) -> None:
         """Reads what rows have in common that `next_rows` finishes."""
-        f = self._f
+        f, lanes = self._f, self._lanes
         self._row_bias, self._row_masks = [self._bias(i) for i in range(VECTORS)], self._masks()
+        self._row_bounds = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+        self._pair_mask = column_masks(f, "%columns", 2 * lanes, 1)[0] if self._half else ""
         added = f.let("icmp ne ptr %residual, null")
         gated = f.let("icmp ne i64 %gate, 0")
-        self._row_rounds = [f.let(f"zext i1 {truth} to i64") for truth in (added, gated)]
+        truths = added, self._has_bounds(), gated
+        self._row_rounds = [f.let(f"zext i1 {truth} to i64") for truth in truths]
 
     def next_rows(self, count: str, places: list[str]) -> list[str]:
         """Finishes some rows of stored sums; a few at a time between other instructions.
@@ -130,7 +133,8 @@ class Finish:
             The places of the row behind the last one.
         """
         f, v, lanes = self._f, self._vector, self._lanes
-        added, gated = self._row_rounds
+        added, limited, gated = self._row_rounds
+        low, high = self._row_bounds
 
         def row(_: str, at: list[str]) -> list[str]:
             sums, residual, y = at
@@ -149,8 +153,15 @@ class Finish:
             def gate(_: str, inner: list[str]) -> list[str]:
                 return scaled(f, lanes, hard_swish(f, lanes, inner))
 
-            values = self._bounded(f.loop(added, [(v, x) for x in values], add))
-            self._store(f.loop(gated, [(v, x) for x in values], gate), y, self._row_masks)
+            def limit(_: str, inner: list[str]) -> list[str]:
+                return [bounded(f, v, x, low, high, lanes) for x in inner]
+
+            for rounds, change in ((added, add), (limited, limit), (gated, gate)):
+                values = f.loop(rounds, [(v, x) for x in values], change)
+            if self._half:
+                store_pair(f, values, y, self._pair_mask)
+            else:
+                self._store(values, y, self._row_masks)
             return [f.at(sums, 4 * lanes * VECTORS), f.at(residual, "%ldy"), f.at(y, "%ldy")]
 
         return f.loop(count, [("ptr", place) for place in places], row)
@@ -237,7 +248,7 @@ def hard_swish(f: Function, lanes: int, values: list[str]) -> list[str]:
     )
     found = []
     for x in values:
-        sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
+        sigmoid = f.fma(lanes, x, slope, half)
         found.append(f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}"))
     return found
 

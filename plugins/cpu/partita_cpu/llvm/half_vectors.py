@@ -29,18 +29,33 @@ def load_half(f: Function, lanes: int, pointer: str, mask: str | None, kind: str
     Returns:
         The name of the vector of floats.
     """
-    short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
-    if mask is None:
-        bits = f.load(short, pointer, 2)
-    else:
-        call = f"call {short} @llvm.masked.load.v{lanes}i16.p0"
-        bits = f.let(f"{call}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
+    short, wide = f"<{lanes} x i16>", f"<{lanes} x i32>"
+    bits = load_words(f, lanes, pointer, mask)
     if kind == FLOAT16:
         numbers = f.let(f"bitcast {short} {bits} to <{lanes} x half>")
         return f.let(f"fpext <{lanes} x half> {numbers} to <{lanes} x float>")
     whole = f.let(f"zext {short} {bits} to {wide}")
     shifted = f.let(f"shl {wide} {whole}, {f.splat(lanes, 'i32', '16')}")
     return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
+
+
+def load_words(f: Function, lanes: int, pointer: str, mask: str | None) -> str:
+    """A vector of i16; lanes outside of the mask are not read, and 0. Without one all are read.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        pointer: Name of the address.
+        mask: Name of ``lanes`` bits, or ``None``.
+
+    Returns:
+        The name of the vector.
+    """
+    short = f"<{lanes} x i16>"
+    if mask is None:
+        return f.load(short, pointer, 2)
+    call = f"call {short} @llvm.masked.load.v{lanes}i16.p0"
+    return f.let(f"{call}(ptr {pointer}, i32 2, <{lanes} x i1> {mask}, {short} zeroinitializer)")
 
 
 def store_half(
@@ -86,6 +101,21 @@ def rounded_pair(f: Function, first: str, second: str) -> str:
         The name of the vector.
     """
     return f.let(f"call <32 x bfloat> {_ROUND_TWO}(<16 x float> {second}, <16 x float> {first})")
+
+
+def store_pair(f: Function, pair: list[str], pointer: str, mask: str) -> None:
+    """Rounds two vectors of 16 floats, which lie side by side, and writes the lanes of the mask.
+
+    Args:
+        f: The function that is written.
+        pair: Names of the two vectors.
+        pointer: Name of the address.
+        mask: Name of 32 bits.
+    """
+    short = "<32 x i16>"
+    bits = f.let(f"bitcast <32 x bfloat> {rounded_pair(f, *pair)} to {short}")
+    name = "@llvm.masked.store.v32i16.p0"
+    f.do(f"call void {name}({short} {bits}, ptr {pointer}, i32 2, <32 x i1> {mask})")
 
 
 def store_parts(

@@ -25,7 +25,13 @@ from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.epilogue import VECTORS
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, depthwise_part
+from partita_cpu.llvm.images.depthwise_pixels import (
+    ACROSS,
+    EVEN_FIRST,
+    PIXELS,
+    STRIDES,
+    depthwise_part,
+)
 from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.subnormal import flushed_array
 
@@ -99,33 +105,40 @@ def depthwise_kernels(level: Level, across: int, stride: int, half: bool) -> Arr
     return table
 
 
-def pack_taps(w: Array, lanes: int, least: int = 0) -> Array:
+def pack_taps(w: Array, lanes: int, least: int = 0, half: bool = False) -> Array:
     """Weights (channels, 1, down, across) as (block of channels, tap, lane), flat.
 
-    With zeros for channels up to `least`.
+    With zeros for channels up to `least`; in the order of kernels of bfloat16 if `half`.
     """
     channels = w.shape[0]
     blocks = -(-max(channels, least) // lanes)
     padded = np.zeros((blocks * lanes, w[0].size), np.float32)
-    padded[:channels] = flushed_array(w).reshape(channels, -1)
+    padded[:channels] = _ordered(flushed_array(w).reshape(channels, -1), half)
     packed = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
     return np.ascontiguousarray(packed).reshape(-1)
 
 
-def pack_row(bias: Array | None, lanes: int, channels: int) -> Array:
-    """One number per channel, with zeros up to a multiple of a vector."""
+def pack_row(bias: Array | None, lanes: int, channels: int, half: bool = False) -> Array:
+    """One number per channel, with zeros up to a multiple of a vector; `half`: as `pack_taps`."""
     row = np.zeros(-(-channels // lanes) * lanes, np.float32)
     if bias is not None:
-        row[: bias.size] = flushed_array(bias).reshape(-1)
+        row[: bias.size] = _ordered(flushed_array(bias).reshape(-1), half)
     return row
+
+
+def _ordered(rows: Array, half: bool) -> Array:
+    """Rows, one for each channel, as kernels of bfloat16 or of float32 compute channels."""
+    whole = len(rows) // len(EVEN_FIRST) * len(EVEN_FIRST) if half else 0
+    order = np.arange(whole).reshape(-1, len(EVEN_FIRST))[:, EVEN_FIRST].reshape(-1)
+    return np.concatenate([rows[order], rows[whole:]])
 
 
 class Depthwise(NamedTuple):
     """A depthwise convolution: every channel's weighted sums, bounded and perhaps gated.
 
     Attributes:
-        taps: `pack_taps`.
-        bias: `pack_row`.
+        taps: `pack_taps`, of images in bfloat16 as their kernels take them.
+        bias: `pack_row`, likewise.
         kernels: `depthwise_kernels`.
         p: `places`.
         low: Lower bound.

@@ -40,8 +40,8 @@ def test_lines(level, half, code, channels, before, after, guarded):
     bias = rng.standard_normal(channels).astype(np.float32)
     y = guarded.array(stored(np.full((2, 5, 11, before + channels + after), SENTINEL), half))
     known = Depthwise(
-        guarded.array(pack_taps(w, level.lanes)),
-        guarded.array(pack_row(bias, level.lanes, channels)),
+        guarded.array(pack_taps(w, level.lanes, half=half)),
+        guarded.array(pack_row(bias, level.lanes, channels, half)),
         depthwise_kernels(level, 3, 1, half),
         places(WINDOW, level, channels, channels, 0, half),
         *(-INF, INF, 0),

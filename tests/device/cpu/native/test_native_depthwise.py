@@ -109,8 +109,8 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, far
         depthwise_images(
             guarded.array(whole).reshape(-1),
             Depthwise(
-                guarded.array(pack_taps(w, lanes)),
-                guarded.array(pack_row(bias, lanes, channels)),
+                guarded.array(pack_taps(w, lanes, half=half)),
+                guarded.array(pack_row(bias, lanes, channels, half)),
                 depthwise_kernels(level, window.kernel[2], window.stride[2], half),
                 places(window, level, channels, whole.shape[3], before_x, half, far),
                 *(-2.0, 3.0, gate),
@@ -167,8 +167,8 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
         separable_convolution(
             guarded.array(stored(x, half)).reshape(-1),
             Depthwise(
-                guarded.array(pack_taps(taps, lanes, cut.padded)),
-                guarded.array(pack_row(offset, lanes, cut.padded)),
+                guarded.array(pack_taps(taps, lanes, cut.padded, half)),
+                guarded.array(pack_row(offset, lanes, cut.padded, half)),
                 depthwise_kernels(level, window.kernel[2], window.stride[2], half),
                 places(window, level, channels, channels, 0, half),
                 *(0.0, 6.0, 0),
@@ -246,7 +246,7 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, nan, guarded):
         separable_convolution(
             pixels,
             Depthwise(
-                pack_taps(taps, lanes, cut.padded),
+                pack_taps(taps, lanes, cut.padded, half),
                 pack_row(None, lanes, cut.padded),
                 depthwise_kernels(level, 3, 1, half),
                 places(window, level, channels, channels, 0, half),

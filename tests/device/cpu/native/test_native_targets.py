@@ -203,7 +203,8 @@ def test_sums_stay_in_registers(level, assemblies):
     assert len(names) == level.rows
     for name in names:
         blocks = re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE)
-        loops = [block for block in blocks if ADDS[level.architecture] in block]
+        # HardSwish, the bounds of which are a minimum, comes once behind the sums.
+        loops = [b for b in blocks if ADDS[level.architecture] in b and "min" not in b]
         assert loops
         for block in loops:
             assert not re.search(SPILLS[level.architecture], block), f"{name} spills"

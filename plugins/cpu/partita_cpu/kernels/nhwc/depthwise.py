@@ -85,11 +85,11 @@ def depthwise_of(
     level, half = choice_of(b).level, place.x.dtype == HALF
     lanes = level.lanes
     table = places(window, level, place.channels, place.x.shape[3], place.first, half, far)
-    key = ("row taps", lanes, stored)
+    key = ("row taps", lanes, stored, half)
     finish = epilogue_of(op.activation, False)
     return Depthwise(
-        b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored)),
-        _row(b, op.bias, lanes, stored),
+        b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored, half)),
+        _row(b, op.bias, lanes, stored, half),
         b.constant(depthwise_kernels(level, window.kernel[2], window.stride[2], half)),
         b.constant(table),
         finish.low,
@@ -98,12 +98,14 @@ def depthwise_of(
     )
 
 
-def _row(b: Builder, bias: Operand | None, lanes: int, channels: int) -> Operand:
-    """A bias as vectors."""
+def _row(
+    b: Builder, bias: Operand | None, lanes: int, channels: int, half: bool = False
+) -> Operand:
+    """A bias as vectors; `half` for images in bfloat16 that are read where they lie."""
     if bias is None:
         return b.constant(pack_row(None, lanes, channels))
-    key = ("row", lanes, channels)
-    return b.prepack(bias, key, lambda array: pack_row(array, lanes, channels))
+    key = ("row", lanes, channels, half)
+    return b.prepack(bias, key, lambda array: pack_row(array, lanes, channels, half))
 
 
 def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
@@ -112,7 +114,7 @@ def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operan
     room = thread_bytes(window, channels, lanes)
     finish = epilogue_of(op.activation, False)
     rows = RowBuffer(
-        b.prepack(op.w, ("row taps", lanes, 0), lambda array: pack_taps(array, lanes)),
+        b.prepack(op.w, ("row taps", lanes, 0, False), lambda array: pack_taps(array, lanes)),
         _row(b, op.bias, lanes, channels),
         b.constant(row_kernels(policy.level, y.dtype == HALF)),
         b.constant(window.table),

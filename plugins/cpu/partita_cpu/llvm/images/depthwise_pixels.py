@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from partita_cpu.llvm.epilogue import gated, prefetch
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.half_vectors import larger_magnitude, load_half, store_pair_parts, store_parts
+from partita_cpu.llvm.half_vectors import (
+    larger_magnitude,
+    load_half,
+    load_words,
+    rounded_pair,
+    store_pair_parts,
+    store_parts,
+)
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
 
 PARAMETERS = (
@@ -22,11 +29,12 @@ PARAMETERS = (
 how many rows of taps lie in the image. below: how many rows below these are needed next, which are
 brought into the second-level cache. begin, end: columns before `begin` and from `end` on do not;
 only `clipped` of them at each end may be missing. w: a vector per tap, row by row; w_block: bytes
-from one block of channels to the next. bias: a vector per block. blocks: how many to compute.
-channels: how many exist in these. stored: how many are written; of those that do not exist, some
-number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how many bfloat16
-results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part to the next.
-low, high: bounds. gate: see `epilogue.gated`.
+from one block of channels to the next. bias: a vector per block. For bfloat16 channels of both are
+in the order of `EVEN_FIRST`, 32 after 32, as long as so many exist. blocks: how many to compute.
+channels: how many exist in these. stored: how many are written, at least as many; of those that do
+not exist, some number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how
+many bfloat16 results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part
+to the next. low, high: bounds. gate: see `epilogue.gated`.
 
 Returns the largest absolute value among the results as the bits of a float32, from kernels that
 write bfloat16.
@@ -39,10 +47,17 @@ PIXELS = (1, 2, 4, 7, 8)
 """Numbers of output pixels that kernels compute together."""
 
 PAIRED_PIXELS = 7
-"""Kernels for so many pixels and more compute two vectors of channels at a time..."""
+"""Kernels of float32 for so many pixels and more compute two vectors of channels at a time, and
+those of bfloat16 for any number..."""
 
 PAIRED_LANES = 16
 """...of so many floats, for whose sums there are registers enough."""
+
+EVEN_FIRST = (*range(0, 2 * PAIRED_LANES, 2), *range(1, 2 * PAIRED_LANES, 2))
+"""Which of the channels of two vectors of bfloat16 that are computed together come first.
+
+So each is widened by one instruction: they are the lower and the upper halves of 16 words.
+"""
 
 ACROSS = (3, 5, 7)
 """Taps across that there are kernels for."""
@@ -131,10 +146,8 @@ class _Depthwise:
             return [self._store(sums, first, None, carried[0])]
 
         start, before = "zeroinitializer", "0"
-        if self._pixels >= PAIRED_PIXELS and lanes == PAIRED_LANES:
-            fewer = f.let("icmp slt i64 %channels, %stored")
-            exist = f.let(f"select i1 {fewer}, i64 %channels, i64 %stored")
-            pairs = f.let(f"udiv i64 {exist}, {2 * lanes}")
+        if (self._half or self._pixels >= PAIRED_PIXELS) and lanes == PAIRED_LANES:
+            pairs = f.let(f"udiv i64 %channels, {2 * lanes}")
             start = f.loop(pairs, [(self._ints, start)], pair)[0]
             before = f.let(f"mul i64 {pairs}, 2")
 
@@ -204,13 +217,14 @@ class _Depthwise:
         at = x
         for column in range(self._columns):
             clear = edge <= column < self._columns - edge
-            mask = inside if clear else self._mask(inside, column)
-            for i in range(wide):
-                place = f.at(at, i * lanes * (2 if self._half else 4)) if i else at
-                if clear and not partial:
-                    element = self._plain_load(place)
-                else:
-                    element = self._load(f, lanes, place, mask)
+            every = clear and not partial
+            if self._half and wide > 1:
+                elements = self._load_pair(at, None if every else self._mask(None, column, 2))
+            else:
+                mask = None if every else inside if clear else self._mask(inside, column)
+                places = [f.at(at, 4 * lanes * i) if i else at for i in range(wide)]
+                elements = [self._load(f, lanes, place, mask) for place in places]
+            for i, element in enumerate(elements):
                 for tap in range(self._across):
                     pixel, between = divmod(column - tap, self._stride)
                     if not between and 0 <= pixel < self._pixels:
@@ -220,8 +234,8 @@ class _Depthwise:
         further = [f.at(w, 4 * lanes * self._across) for w in rows]
         return [f.at(x, "%row"), *further, *sums]
 
-    def _mask(self, inside: str | None, column: int) -> str:
-        f, lanes = self._f, self._lanes
+    def _mask(self, inside: str | None, column: int, wide: int = 1) -> str:
+        f, lanes = self._f, wide * self._lanes
         after = f.let(f"icmp sge i64 {column}, %begin")
         before = f.let(f"icmp slt i64 {column}, %end")
         exists = f.let(f"and i1 {after}, {before}")
@@ -229,18 +243,14 @@ class _Depthwise:
         inside = inside or "splat (i1 true)"
         return f.let(f"select i1 {exists}, {mask} {inside}, {mask} zeroinitializer")
 
-    def _plain_load(self, pointer: str) -> str:
-        f, lanes = self._f, self._lanes
-        if not self._half:
-            return f.load(self._vector, pointer)
-        bits = f.load(f"<{lanes} x i16>", pointer, 2)
-        return self._widened(bits)
-
-    def _widened(self, short: str) -> str:
+    def _load_pair(self, pointer: str, mask: str | None) -> list[str]:
+        """32 bfloat16 as two vectors of floats, in the order of `EVEN_FIRST`."""
         f, ints = self._f, self._ints
-        whole = f.let(f"zext <{self._lanes} x i16> {short} to {ints}")
-        shifted = f.let(f"shl {ints} {whole}, {f.splat(self._lanes, 'i32', '16')}")
-        return f.let(f"bitcast {ints} {shifted} to {self._vector}")
+        bits = load_words(f, 2 * self._lanes, pointer, mask)
+        words = f.let(f"bitcast <{2 * self._lanes} x i16> {bits} to {ints}")
+        even = f.let(f"shl {ints} {words}, {f.splat(self._lanes, 'i32', '16')}")
+        odd = f.let(f"and {ints} {words}, {f.splat(self._lanes, 'i32', '-65536')}")
+        return [f.let(f"bitcast {ints} {half} to {self._vector}") for half in (even, odd)]
 
     def _store(self, blocks: list[list[str]], first: str, mask: str | None, largest: str) -> str:
         """Writes the sums of one block or two; returns the largest of all so far.
@@ -251,7 +261,7 @@ class _Depthwise:
             mask: Which channels are written; ``None``: all.
             largest: Of all blocks before.
         """
-        f, lanes = self._f, self._lanes
+        f, lanes, shorts = self._f, self._lanes, "<32 x i16>"
         pixels = [list(pixel) for pixel in zip(*blocks, strict=True)]
 
         def floats() -> None:
@@ -264,7 +274,12 @@ class _Depthwise:
         def halves(parts: int) -> None:
             to = f.at("%y", f.let(f"mul i64 {first}, 2"))
             for pixel in pixels:
-                if len(pixel) > 1 and parts > 1:
+                if len(pixel) > 1 and self._half:
+                    words = f.let(f"bitcast <32 x bfloat> {rounded_pair(f, *pixel)} to {shorts}")
+                    order = ", ".join(f"i32 {EVEN_FIRST.index(i)}" for i in range(32))
+                    both = f"shufflevector {shorts} {words}, {shorts} poison, <32 x i32> <{order}>"
+                    f.do(f"store {shorts} {f.let(both)}, ptr {to}, align 2")
+                elif len(pixel) > 1 and parts > 1:
                     store_pair_parts(f, pixel, to, parts)
                 else:
                     for i, x in enumerate(pixel):
