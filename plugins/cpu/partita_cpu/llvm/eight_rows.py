@@ -7,8 +7,10 @@ Those of eight rows are made side by side, each row's in a lane of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.half_vectors import larger_magnitude
 from partita_cpu.llvm.masked import column_masks, masked_load
 
 LANES = 16
@@ -29,6 +31,21 @@ Load = Callable[[int, str, str | None], str]
 """Takes a row's number, a place in it likewise, and a mask; yields the vector."""
 
 
+class Statistics(NamedTuple):
+    """Of eight rows, names of vectors.
+
+    Attributes:
+        means: Eight floats, or zeros.
+        inverses: Inverse deviations, eight floats.
+        largest: The largest magnitude of a result in each lane, see `larger_magnitude`; zeros where
+            nobody asked.
+    """
+
+    means: str
+    inverses: str
+    largest: str
+
+
 class EightRows:
     """Eight rows of `%n` floats each, and `%epsilon` that is added to their variances.
 
@@ -36,10 +53,11 @@ class EightRows:
         f: The function that they are normalized in.
         share: The double 1 / n.
         centered: Whether the mean is taken off.
+        measured: Whether the largest magnitude of a result is found.
     """
 
-    def __init__(self, f: Function, share: str, centered: bool) -> None:
-        self._f = f
+    def __init__(self, f: Function, share: str, centered: bool, measured: bool = False) -> None:
+        self._f, self._measured = f, measured
         self._share = f.splat(EIGHT, "double", share)
         self._epsilon = f.splat(EIGHT, "double", "%epsilon")
         self._ones = f.splat(EIGHT, "double", "1.0")
@@ -49,9 +67,7 @@ class EightRows:
         self._some = f.let(f"zext i1 {f.let(f'icmp ne i64 {left}, 0')} to i64")
         self._mask = column_masks(f, left, LANES, 1)[0]
 
-    def normalize(
-        self, rows: Sequence[str], write: Write, first: Load | None = None
-    ) -> tuple[str, str]:
+    def normalize(self, rows: Sequence[str], write: Write, first: Load | None = None) -> Statistics:
         """Rows to mean 0, if they are centered, and square mean 1, times scale, plus bias.
 
         Moments are taken about the mean as float32 has it, and what that misses is taken off too;
@@ -62,9 +78,6 @@ class EightRows:
             write: Called for each vector of results.
             first: Yields each vector when it is read for the first time, and sees to it that it
                 lies in its row from then on.
-
-        Returns:
-            Means, or 0, and inverse deviations: eight floats each.
         """
         f = self._f
 
@@ -75,8 +88,8 @@ class EightRows:
         if not self._centered:
             (square,) = self._sums(first, lambda _, x: [(x, x)])
             inverse = self._inverse(self._mean(square))
-            self._each(load, write, inverse, [])
-            return "zeroinitializer", inverse
+            largest = self._each(load, write, inverse, [])
+            return Statistics("zeroinitializer", inverse, largest)
         (total,) = self._sums(first, lambda _, x: [(x, "")])
         center = self._narrow(self._mean(total))
         abouts = self._spread(center)
@@ -93,9 +106,10 @@ class EightRows:
         mask = f"<{EIGHT} x i1> {below}"
         zero = f"{_DOUBLES} zeroinitializer"
         inverse = self._inverse(f.let(f"select {mask}, {zero}, {_DOUBLES} {variance}"))
-        self._each(load, write, inverse, [abouts, self._spread(self._narrow(rest))])
+        off = [abouts, self._spread(self._narrow(rest))]
+        largest = self._each(load, write, inverse, off)
         mean = f.let(f"fadd {_DOUBLES} {self._wide(center)}, {rest}")
-        return self._narrow(mean), inverse
+        return Statistics(self._narrow(mean), inverse, largest)
 
     def _sums(
         self, load: Load, terms: Callable[[int, str], Sequence[tuple[str, str]]]
@@ -114,7 +128,7 @@ class EightRows:
                     found.append(plain or self._f.fma(LANES, value, other, total))
             return found
 
-        totals = self._columns(["zeroinitializer"] * count * EIGHT, added)
+        totals = self._columns([(_FLOATS, "zeroinitializer")] * count * EIGHT, added)
         return [self._across(totals[k::count]) for k in range(count)]
 
     def _kept(self, x: str, mask: str | None) -> str:
@@ -125,10 +139,12 @@ class EightRows:
         return self._f.let(f"select <{LANES} x i1> {mask}, {_FLOATS} {x}, {zero}")
 
     def _columns(
-        self, totals: Sequence[str], body: Callable[[str, list[str], str | None], list[str]]
+        self,
+        state: Sequence[tuple[str, str]],
+        body: Callable[[str, list[str], str | None], list[str]],
     ) -> list[str]:
-        """Calls for each vector of columns, with its place in bytes, sums so far, and a mask."""
-        f, carried = self._f, [("i64", "0"), *((_FLOATS, total) for total in totals)]
+        """Calls for each vector of columns, with its place in bytes, a state, and a mask."""
+        f, carried = self._f, [("i64", "0"), *state]
         for rounds, mask in ((self._whole, None), (self._some, self._mask)):
 
             def column(_: str, values: list[str], mask: str | None = mask) -> list[str]:
@@ -159,11 +175,11 @@ class EightRows:
             parts.append(f.let(f"shufflevector {_FLOATS} {a}, {_FLOATS} {b}, {kind}"))
         return f.let(f"fadd <{len(low)} x float> {parts[0]}, {parts[1]}")
 
-    def _each(self, load: Load, write: Write, inverse: str, off: Sequence[Sequence[str]]) -> None:
-        """Takes off what is to be, multiplies, and writes."""
+    def _each(self, load: Load, write: Write, inverse: str, off: Sequence[Sequence[str]]) -> str:
+        """Takes off what is to be, multiplies, writes; yields the largest magnitudes."""
         f, factors = self._f, self._spread(inverse)
 
-        def column(at: str, totals: list[str], mask: str | None) -> list[str]:
+        def column(at: str, state: list[str], mask: str | None) -> list[str]:
             scale, bias = (
                 masked_load(f, LANES, f.at(each, at), mask) for each in ("%scale", "%bias")
             )
@@ -172,10 +188,14 @@ class EightRows:
                 for term in off:
                     x = f.let(f"fsub {_FLOATS} {x}, {term[row]}")
                 x = f.let(f"fmul {_FLOATS} {x}, {factors[row]}")
-                write(row, at, self._f.fma(LANES, x, scale, bias), mask)
-            return totals
+                result = f.fma(LANES, x, scale, bias)
+                write(row, at, result, mask)
+                state = [larger_magnitude(f, LANES, largest, result) for largest in state]
+            return state
 
-        self._columns([], column)
+        nothing = [(f"<{LANES} x i32>", "zeroinitializer")]
+        found = self._columns(nothing if self._measured else [], column)
+        return found[0] if self._measured else "zeroinitializer"
 
     def _spread(self, x: str) -> list[str]:
         """For each row a vector of its number."""

@@ -77,6 +77,7 @@ PARTS = (
     "_pairs",
     "_activated_halves",
     "_normalized",
+    *(f"_normalized_tiles_{planes}" for planes in unpack_blocks.PLANES),
     *("_f16", "_f16_narrow", "_bf16_weights"),
     "_blocks",
     *_OF_BLOCKS,
@@ -145,6 +146,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return [*made, normalization.normalize_rows("normalize_rows")] if made else []
     if part == "_normalized":
         return _normalizations() if level.lanes == eight_rows.LANES else []
+    if part.startswith("_normalized_tiles"):
+        return _normalizations(int(part.rpartition("_")[2])) if level.tiles else []
     if part:
         half, across = part.startswith("_depthwise_halves"), int(part.rpartition("_")[2])
         if half and not level.keeps_bfloat16:
@@ -176,10 +179,10 @@ def _float_functions(level: Level) -> list[Function]:
     return made
 
 
-def _normalizations() -> list[Function]:
-    """Of eight short rows of float32 at a time."""
+def _normalizations(planes: int = 0) -> list[Function]:
+    """Of eight short rows of float32 at a time; results are laid out in so many parts, or stay."""
     kinds = itertools.product((True, False), (False, True))
-    return [normalization.normalize_eights(centered, added) for centered, added in kinds]
+    return [normalization.normalize_eights(*kind, planes) for kind in kinds]
 
 
 def groups_part(group_channels: int, half: bool) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from partita_cpu.llvm import eight_rows
 from partita_cpu.llvm.eight_rows import EIGHT, LANES, EightRows
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.half_vectors import store_half
+from partita_cpu.llvm.half_vectors import store_half, store_parts
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
+from partita_cpu.llvm.tiles.amx import TILE_BYTES
 
 PARAMETERS = "i64 %rows, i64 %n, ptr %x, ptr %scale, ptr %bias, ptr %y, double %epsilon"
 """rows: how many, of n floats each, one behind another from x on, as results are from y on. scale,
@@ -25,7 +26,11 @@ means, inverses: where statistics of rows go, floats."""
 TOGETHER = 4
 """Vectors that are added up side by side: a sum waits for the one before."""
 
-_FLOATS = f"<{LANES} x float>"
+TILE_ROW_BYTES = 64
+"""Bytes of a row of a tile of AMX: 32 numbers."""
+
+_FLOATS, _INTS = f"<{LANES} x float>", f"<{LANES} x i32>"
+_LARGER = f"@llvm.umax.v{LANES}i32"
 _REDUCE = f"@llvm.vector.reduce.fadd.v{LANES}f32"
 
 
@@ -99,24 +104,27 @@ def eights_name(centered: bool, added: bool) -> str:
     return f"{'normalize' if centered else 'scale'}_{'sums' if added else 'eights'}"
 
 
-def normalize_eights(centered: bool, added: bool) -> Function:
+def normalize_eights(centered: bool, added: bool, planes: int = 0) -> Function:
     """The same of short rows in float32, which yields means, or 0, and inverse deviations too.
 
     Args:
         centered: Whether rows are brought to mean 0; else they are divided by the root of their
             square mean.
         added: Whether rows are sums, which are made and written down first.
+        planes: In how many parts of bfloat16 results are laid out as tiles of AMX, 0 for rows of
+            float32. Of tiles there are whole ones across, eights are those of 16 rows at most, and
+            the largest magnitude of a result is returned, as its bits.
     """
-    f = Function(eights_name(centered, added), EIGHTS_PARAMETERS)
+    f = Function(eights_name(centered, added), EIGHTS_PARAMETERS, "i64" if planes else "void")
     share = f.let(f"fdiv double 1.0, {f.let('sitofp i64 %n to double')}")
     pitch = f.let("shl i64 %n, 2")
-    together = EightRows(f, share, centered)
+    together = EightRows(f, share, centered, measured=planes > 0)
     read = ("%x", "%skip", "%total") if added else ("%x",)
 
     def eight(_: str, places: list[str]) -> list[str]:
         given = [_starts(f, place, pitch) for place in places[: len(read)]]
-        y, *statistics = places[len(read) :]
-        ends = _starts(f, y, pitch)
+        y, *statistics, largest = places[len(read) :]
+        ends = _starts(f, y, TILE_ROW_BYTES if planes else pitch)
 
         def add(row: int, at: str, mask: str | None) -> str:
             x, skip = (masked_load(f, LANES, f.at(part[row], at), mask) for part in given[:2])
@@ -125,20 +133,37 @@ def normalize_eights(centered: bool, added: bool) -> Function:
             return total
 
         def write(row: int, at: str, value: str, mask: str | None) -> None:
-            masked_store(f, LANES, value, f.at(ends[row], at), mask)
+            if not planes:
+                masked_store(f, LANES, value, f.at(ends[row], at), mask)
+            elif mask is None:
+                to = f.at(ends[row], _place_in_tiles(f, at, planes))
+                store_parts(f, LANES, value, to, None, planes, TILE_BYTES)
 
         found = together.normalize(given[-1][:EIGHT], write, add if added else None)
-        for place, value in zip(statistics, found, strict=True):
+        for place, value in zip(statistics, found[:2], strict=True):
             f.do(f"store <{EIGHT} x float> {value}, ptr {place}, align 4")
         next_statistics = [f.at(place, 4 * EIGHT) for place in statistics]
-        return [*(rows[EIGHT] for rows in given), ends[EIGHT], *next_statistics]
+        largest = f.let(f"call {_INTS} {_LARGER}({_INTS} {largest}, {_INTS} {found.largest})")
+        return [*(rows[EIGHT] for rows in given), ends[EIGHT], *next_statistics, largest]
 
-    f.loop("%eights", [("ptr", name) for name in (*read, "%y", "%means", "%inverses")], eight)
-    f.do("ret void")
+    state = [("ptr", name) for name in (*read, "%y", "%means", "%inverses")]
+    *_, largest = f.loop("%eights", [*state, (_INTS, "zeroinitializer")], eight)
+    if planes:
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{LANES}i32({_INTS} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+    else:
+        f.do("ret void")
     return f
 
 
-def _starts(f: Function, first: str, pitch: str) -> list[str]:
+def _place_in_tiles(f: Function, at: str, planes: int) -> str:
+    """Bytes from a row's place in its first tile to a vector, `at` bytes from its first float."""
+    tile = f.let(f"mul i64 {f.let(f'lshr i64 {at}, 7')}, {planes * TILE_BYTES}")
+    within = f.let(f"lshr i64 {f.let(f'and i64 {at}, 64')}, 1")
+    return f.let(f"add i64 {tile}, {within}")
+
+
+def _starts(f: Function, first: str, pitch: str | int) -> list[str]:
     """Where eight rows start, and the one behind them."""
     starts = [first]
     for _ in range(EIGHT):

@@ -59,14 +59,15 @@ from partita_cpu.passes.attention_in_place import attend_in_place
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.gated_activations import join_gates
-from partita_cpu.passes.gated_products import join_gated_products
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import fuse_input_scale
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
-from partita_cpu.passes.tiled_activations import keep_tiles
+from partita_cpu.passes.tiles.gated_products import join_gated_products
+from partita_cpu.passes.tiles.tiled_activations import keep_tiles
+from partita_cpu.passes.tiles.tiled_normalizations import normalize_to_tiles
 from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
@@ -250,6 +251,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
         join_gates(graph, shapes)
         if policy.native and policy.level.tiles:
             join_gated_products(graph)
+            normalize_to_tiles(graph)
 
     return refine
 

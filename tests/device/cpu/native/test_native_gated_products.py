@@ -80,8 +80,8 @@ def laid_out(problem, arithmetic):
     return x, tiles
 
 
-def run(gate, other, arithmetic, code, threads=2, caches=None):
-    """The result as it is laid out."""
+def run(gate, other, arithmetic, code, threads=2, caches=None, laid=False):
+    """The result as it is laid out; the left side may be there as tiles alone."""
     guarded, sizes, planes = gate.guarded, gate.sizes, arithmetic.planes
     x, tiles = laid_out(gate, arithmetic)
     machine = MachineModel(AMX, threads) if caches is None else MachineModel(AMX, threads, caches)
@@ -95,12 +95,14 @@ def run(gate, other, arithmetic, code, threads=2, caches=None):
         packed_lhs_kernels(AMX, arithmetic),
         *(unpack_kernel(AMX, each.variant, planes) for each in (gate, other)),
         gate_kernel(AMX, code, planes),
+        np.full(threads * 16 * sizes.terms if laid else 0, np.nan, np.float32),
         table,
     )
     bias = guarded.array(interleaved_bias(gate.bias, other.bias))
     sides = (BlockArrays(each.w, each.scales, each.zeros, bias, bias) for each in (gate, other))
     out = np.full(packed_lhs_size(sizes.rows, sizes.columns, planes), 0xFFFF, np.uint16)
     out, sides = guarded.array(out), tuple(sides)
+    x = np.empty(0, np.float32) if laid else x
     for tid in range(threads):
         multiply_gated(x, tiles, out, *sides, context, sizes, other.sizes, tid, threads)
     return out
@@ -165,9 +167,9 @@ def test_sums_that_are_put_aside(arithmetic, guarded, monkeypatch):
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize("special", [INF, NAN])
+@pytest.mark.parametrize(("special", "laid"), [(INF, False), (NAN, False), (NAN, True)])
 def test_who_reads_tiles_alone_keeps_rows_that_are_not_finite_apart(
-    arithmetic, special, guarded, monkeypatch
+    arithmetic, special, laid, guarded, monkeypatch
 ):
     emulated.install(monkeypatch, AMX)
     gate = gate_of(guarded, 0, VARIANTS[0], 40, 64, 96, 32)
@@ -179,7 +181,7 @@ def test_who_reads_tiles_alone_keeps_rows_that_are_not_finite_apart(
     error = np.abs(plain - down.exact(expected_of(gate, other, code))).max()
     assert error <= 5 * TOLERANCE[arithmetic] * scale
     gate.x[17, 5] = special
-    y = run_laid(down, arithmetic, run(gate, other, arithmetic, code), 2)
+    y = run_laid(down, arithmetic, run(gate, other, arithmetic, code, laid=laid), 2)
     assert not np.isfinite(y[17]).any()
     others = np.arange(40) // 16 != 1
     np.testing.assert_array_equal(y[others], plain[others])

@@ -106,6 +106,9 @@ call_normalize = calling(*[_I64] * 6, "float64")
 call_normalize_eights = calling(*[_I64] * 10, "float64")
 """Normalizes short rows; see `normalization.EIGHTS_PARAMETERS`."""
 
+call_normalize_tiles = calling(*[_I64] * 10, "float64", returns=_I64)
+"""The same where results are laid out as tiles. Returns an int64."""
+
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `bf16_split.PARAMETERS`. Returns an int64."""
 

@@ -7,11 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_call import address, call_normalize_eights
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import HALF, TILE
+from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.gemm.tile_kernels import NARROW
+from partita_cpu.jit.intrinsics.address_array import sizes_at
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_normalize_eights,
+    call_normalize_tiles,
+    call_pack_tile,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
 from partita_cpu.llvm.eight_rows import EIGHT
+from partita_cpu.llvm.normalization import TILE_ROW_BYTES
 from partita_cpu.scalar.instructions import add_in_any_order, like, muladd
 
 
@@ -224,6 +234,80 @@ def _normalize_eights(
     written = address(scale), address(bias), address(y) + at, *told
     call_normalize_eights(kernel, (stop - first, sizes.n, *read, *written, epsilon))
     return EIGHT * eights
+
+
+class TiledRows(NamedTuple):
+    """Rows that are laid out as tiles when they are normalized.
+
+    Attributes:
+        outer: How many.
+        n: Elements of one, of whole tiles across.
+        centered: Whether each is brought to mean 0.
+        added: Whether they are sums, which are made on the way.
+        planes: In how many parts of bfloat16 results are kept.
+        kernel: Address of one of `llvm.normalization.normalize_eights` for that.
+    """
+
+    outer: int
+    n: int
+    centered: int
+    added: int
+    planes: int
+    kernel: int
+
+
+@loop
+def normalize_to_tiles(
+    sums: Sums,
+    scale: Any,
+    bias: Any,
+    results: Normalized,
+    tiles: Any,
+    kernels: Any,
+    given: TiledRows,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """`normalize_short_sums` where products alone read the results, which never lie as rows.
+
+    Args:
+        sums: What is added, and receives the sums; or the rows, thrice.
+        scale: A factor for each element of a row.
+        bias: A term for each.
+        results: Statistics, and memory for fewer than eight rows.
+        tiles: `packed_lhs_size` numbers.
+        kernels: `tile_kernels.packed_lhs_kernels`.
+        given: Of rows.
+        epsilon: What is added to variances.
+        tid: This thread.
+        nt: All threads; they share rows of tiles.
+    """
+    outer, n, centered, added, planes, kernel = given
+    halves, steps, share = -(-outer // HALF), n // STEP, 1 / np.float64(n)
+    tile_bytes = 2 * planes * TILE
+    sizes = sizes_at(address(tiles) + halves * steps * tile_bytes, halves * steps)
+    y, means, inverses = results
+    for half in range(halves * tid // nt, halves * (tid + 1) // nt):
+        row = half * HALF
+        eights, at = min(HALF, outer - row) // EIGHT, 4 * n * row
+        read = address(sums.x) + at, address(sums.skip) + at, address(sums.total) + at
+        told = address(means) + 4 * row, address(inverses) + 4 * row
+        to = address(tiles) + half * steps * tile_bytes
+        written = address(scale), address(bias), to, *told
+        largest = call_normalize_tiles(kernel, (eights, n, *read, *written, epsilon))
+        done, end = row + EIGHT * eights, min(row + HALF, outer)
+        if done < end:
+            if added:
+                _add_rows(sums, done * n, (end - done) * n)
+            left = Normalized(y, means[done:end], inverses[done:end])
+            rows = sums.total[done * n : end * n]
+            for o in range(end - done):
+                _normalize_row(rows, scale, bias, left, o, n, share, epsilon, centered)
+            line = to + (done - row) * TILE_ROW_BYTES
+            few = address(y), 4 * n, end - done, n, line
+            largest = max(largest, call_pack_tile(kernels[NARROW], few))
+        sizes[half * steps : (half + 1) * steps] = np.int32(largest)
 
 
 @loop(inline=True)

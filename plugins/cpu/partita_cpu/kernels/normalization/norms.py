@@ -9,7 +9,10 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
 from partita_cpu.gemm.precision_policy import native_policy
+from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
@@ -20,24 +23,68 @@ from partita_cpu.kernels.normalization.norm_loops import (
     Normalized,
     RowSizes,
     Sums,
+    TiledRows,
     fold_statistics,
     normalize_planes,
     normalize_rows,
     normalize_short_rows,
     normalize_short_sums,
+    normalize_to_tiles,
     scale_channels,
 )
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
+from partita_cpu.kernels.quantized_weights.matmul_nbits import lay_alone, row_arithmetic
 from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
 from partita_cpu.llvm.normalization import eights_name
 
 
-def _eights_kernel(b: Builder, x: Operand, outer: int, n: int, centered: bool, added: bool) -> int:
-    """Address of a kernel for eight short rows, or sums, at a time, 0 where there is none."""
+def _eights_kernel(
+    b: Builder,
+    x: Operand,
+    outer: int,
+    n: int,
+    centered: bool,
+    added: bool,
+    arithmetic: Arithmetic | None,
+) -> int:
+    """Address of a kernel for eight short rows, or sums, at a time, 0 where there is none.
+
+    With an arithmetic, results are laid out as its tiles.
+    """
     policy = native_policy(b.options)
     if x.dtype != FLOAT32 or policy is None or outer < EIGHT or n > LONGEST:
         return 0
-    return addresses(policy.level, "_normalized").get(eights_name(centered, added), 0)
+    part = "_normalized" if arithmetic is None else f"_normalized_tiles_{arithmetic.planes}"
+    return addresses(policy.level, part).get(eights_name(centered, added), 0)
+
+
+def _arithmetic_of_tiles(b: Builder, x: Operand, outer: int, n: int) -> Arithmetic | None:
+    """What the products compute in that alone read a result; ``None`` if it is to lie as rows."""
+    policy = native_policy(b.options)
+    marked = b.node.attrs.get("tiles") and x.dtype == FLOAT32
+    if policy is None or not marked or n % STEP or n > LONGEST:
+        return None
+    return row_arithmetic(policy, outer)
+
+
+def _emit_tiles(
+    b: Builder,
+    y: Operand,
+    arithmetic: Arithmetic,
+    given: tuple[Sums, Operand, Operand, Normalized],
+    rows: TiledRows,
+    epsilon: float,
+    over: tuple[Operand, Operand] | None,
+) -> None:
+    """Normalizes rows, or sums, so that results lie as tiles alone."""
+    sums, factors, terms, results = given
+    tiles = b.empty((packed_lhs_size(rows.outer, rows.n, rows.planes),), np.uint16)
+    lay_alone(b, y, arithmetic, tiles)
+    few = b.empty((EIGHT * rows.n,), np.float32)
+    kernels = b.constant(packed_lhs_kernels(b.options.level, arithmetic))
+    written = results._replace(y=few)
+    arguments = sums, factors, terms, written, tiles, kernels, rows, float(epsilon)
+    b.call(normalize_to_tiles, *arguments, over=over)
 
 
 _add, _multiply = broadcast(operator.add), broadcast(operator.mul)
@@ -67,20 +114,26 @@ def _emit_rows(
     fits = scale.size == n and (bias is None or bias.size == n)
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
-    given = b.flat(x), factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
+    given = factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
     added = parts is not None and parts[0].shape == parts[1].shape == x.shape
-    eights = _eights_kernel(b, x, outer, n, centered, added)
+    arithmetic = _arithmetic_of_tiles(b, x, outer, n) if fits else None
+    eights = _eights_kernel(b, x, outer, n, centered, added, arithmetic)
     sizes = RowSizes(outer, n, int(centered))
     if parts is not None and not (added and eights):
         emit_broadcast(b, _add, parts, x)
-    if parts is not None and added and eights:
-        sums, rest = Sums(b.flat(parts[0]), b.flat(parts[1]), b.flat(x)), given[1:]
-        b.call(normalize_short_sums, sums, *rest, sizes, eights, float(epsilon), over=(x, parts[0]))
+    read = parts if parts is not None and added and eights else (x, x)
+    over = (x, read[0]) if read[0] is not x else None
+    sums = Sums(b.flat(read[0]), b.flat(read[1]), b.flat(x))
+    if arithmetic is not None:
+        rows = TiledRows(*sizes, int(over is not None), arithmetic.planes, eights)
+        _emit_tiles(b, y, arithmetic, (sums, *given), rows, epsilon, over)
+    elif over is not None:
+        b.call(normalize_short_sums, sums, *given, sizes, eights, float(epsilon), over=over)
     elif eights:
         # Of eight rows a vector is read for the last time right before its results are written.
-        b.call(normalize_short_rows, *given, sizes, eights, float(epsilon), over=(y, x))
+        b.call(normalize_short_rows, sums.x, *given, sizes, eights, float(epsilon), over=(y, x))
     else:
-        b.call(normalize_rows, *given, outer, n, float(epsilon), int(centered))
+        b.call(normalize_rows, sums.x, *given, outer, n, float(epsilon), int(centered))
     if not fits:
         for function, operand in ((_multiply, scale), (_add, bias)):
             if operand is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
-from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS, MatrixSizes, packed_lhs_size
+from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS, HALF, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.tile_kernels import (
@@ -27,7 +27,8 @@ from partita_cpu.kernels.quantized_weights.gated_products import (
     multiply_gated,
 )
 from partita_cpu.kernels.quantized_weights.matmul_nbits import (
-    LAID,
+    is_laid,
+    lay_alone,
     matmul_nbits,
     row_sizes,
     tile_arithmetic,
@@ -90,7 +91,7 @@ class _Side(NamedTuple):
 @kernel("GatedMatMulNBits", domain="partita", dtypes={0: F32})
 @with_inputs(GatedInputs)
 def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
-    """``activation(x @ gate + bias) * (x @ other + bias)``; see `passes.gated_products`.
+    """``activation(x @ gate + bias) * (x @ other + bias)``; see `passes.tiles.gated_products`.
 
     By AMX it is one step, whose result the product that comes next alone can read. Otherwise there
     are three.
@@ -113,8 +114,7 @@ def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
         return y
     y = b.empty((*x.shape[:-1], gate.sizes.columns), np.float32)
     out = b.empty((packed_lhs_size(rows, gate.sizes.columns, arithmetic.planes),), np.uint16)
-    for key in ("tiles", LAID):
-        b.once(y, (key, arithmetic), lambda: out)
+    lay_alone(b, y, arithmetic, out)
     code = _CODES[attrs["activation"], attrs["approximate"]]
     _emit_tiles(b, policy, arithmetic, code, x, (gate, other), out)
     return y
@@ -140,6 +140,7 @@ def _emit_tiles(
         b.constant(unpack_kernel(policy.level, each.variant, planes)) for each in panels
     )
     floats = max(scratch_floats(side.sizes.size) for side in sides)
+    laid = is_laid(b, x, arithmetic)
     context = GatedContext(
         b.empty((threads * gated_bytes(table),), np.uint8),
         b.empty((threads * unpacked_size(table, PRODUCTS),), np.uint16),
@@ -148,12 +149,13 @@ def _emit_tiles(
         unpack,
         unpack_other,
         b.constant(gate_kernel(policy.level, code, planes)),
+        b.empty((threads * HALF * terms if laid else 0,), np.float32),
         b.constant(table),
     )
     bias = _bias(b, *sides)
     b.call(
         multiply_gated,
-        b.flat(x),
+        b.empty((0,), np.float32) if laid else b.flat(x),
         tiles,
         out,
         *(BlockArrays(each.w, each.scales, each.zeros, bias, bias) for each in panels),

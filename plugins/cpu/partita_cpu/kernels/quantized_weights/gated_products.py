@@ -47,7 +47,11 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     panel_of,
     sums_at,
 )
-from partita_cpu.kernels.quantized_weights.tile_products import UnpackPart, unpack_panel
+from partita_cpu.kernels.quantized_weights.tile_products import (
+    UnpackPart,
+    unpack_panel,
+    widen_row,
+)
 
 PRODUCTS = 2
 """Tiles of sums that a tile of the result is made of; each has half of the columns of both."""
@@ -78,6 +82,7 @@ class GatedContext(NamedTuple):
         unpack: The kernel that unpacks a step of the gate.
         unpack_other: That for what it is multiplied by.
         finish: `tile_kernels.gate_kernel`.
+        rows: Floats; 16 rows for each thread where the left side is there as tiles alone.
         p: `unpacked_table`, as many tiles across as the result has.
     """
 
@@ -88,6 +93,7 @@ class GatedContext(NamedTuple):
     unpack: KernelArray
     unpack_other: KernelArray
     finish: KernelArray
+    rows: KernelArray
     p: KernelArray
 
 
@@ -125,7 +131,7 @@ def multiply_gated(
     """``activation(x @ gate + bias) * (x @ other + bias)``, laid out as tiles.
 
     Args:
-        x: The left side, flat.
+        x: The left side, flat; empty if it is there as tiles alone.
         tiles: The same, laid out as tiles.
         out: `packed_lhs_size` numbers.
         gate: Weights that are activated; its bias is `interleaved_bias`. There is no result in it.
@@ -247,24 +253,51 @@ def _repeat_unusual(
     for half in range(2 * top, min(2 * bottom, halves)):
         if not is_unusual(of_tiles, half * steps, steps):
             continue
+        if not x.size:
+            for r in range(min(HALF, p[ROWS] - half * HALF)):
+                row = half * HALF + r
+                widen_row(tiles, row, context.rows, HALF * tid + r, sizes.terms, p[PLANES])
         for number in range(PRODUCTS * first, PRODUCTS * last):
             to = sums + number % PRODUCTS * TILE_BYTES
-            _add_up_half(x, gate, sizes, own, half, number, to)
-            _add_up_half(x, other, other_sizes, own, half, number, to + 4 * HALF)
+            if x.size:
+                _add_up_half(x, gate, sizes, own, half, half, number, to)
+                _add_up_half(x, other, other_sizes, own, half, half, number, to + 4 * HALF)
+            else:
+                _add_up_half(context.rows, gate, sizes, own, tid, half, number, to)
+                beside = to + 4 * HALF
+                _add_up_half(context.rows, other, other_sizes, own, tid, half, number, beside)
             if number % PRODUCTS == PRODUCTS - 1:
                 _finish_half(out, gate.bias, context, sums, half, number // PRODUCTS)
 
 
 @loop
 def _add_up_half(
-    x: Any, arrays: BlockArrays, sizes: RowSizes, own: int, half: int, number: int, to: int
+    x: Any,
+    arrays: BlockArrays,
+    sizes: RowSizes,
+    own: int,
+    place: int,
+    half: int,
+    number: int,
+    to: int,
 ) -> None:
-    """Sums of up to 16 rows times a panel, anew in float32, to half of the columns of a tile."""
+    """Sums of up to 16 rows times a panel, anew in float32, to half of the columns of a tile.
+
+    Args:
+        x: Rows, flat.
+        arrays: Weights.
+        sizes: Of the product.
+        own: Address of memory as for `multiply_blocks`.
+        place: Which sixteen of x they are.
+        half: Which sixteen of the product.
+        number: Of the panel.
+        to: Address of the sums.
+    """
     panel = panel_of(arrays, sizes, min(number, -(-sizes.columns // HALF) - 1))
-    start, stop = half * HALF, min(half * HALF + HALF, sizes.rows)
-    add_up_floats(x, sizes, panel, own, start, stop)
+    start, count = place * HALF, min(HALF, sizes.rows - half * HALF)
+    add_up_floats(x, sizes, panel, own, start, start + count)
     found = floats_at(sums_at(own, sizes.size), HALF * HALF)
     target = floats_at(to, COLUMNS * HALF)
-    for r in range(stop - start):
+    for r in range(count):
         for c in range(HALF):
             target[r * COLUMNS + c] = found[r * HALF + c]

@@ -301,7 +301,12 @@ def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:
 def tile_arithmetic(policy: PrecisionPolicy, sizes: BlockSizes, rows: int) -> Arithmetic | None:
     """What tiles of AMX compute such a product in; ``None`` if they do not, or are slower."""
     whole = sizes.blocks * sizes.size % STEP == 0
-    if not policy.level.tiles or not whole or rows < MANY_ROWS or policy.is_exact:
+    return row_arithmetic(policy, rows) if whole else None
+
+
+def row_arithmetic(policy: PrecisionPolicy, rows: int) -> Arithmetic | None:
+    """The same where terms are whole steps."""
+    if not policy.level.tiles or rows < MANY_ROWS or policy.is_exact:
         return None
     return Arithmetic.BF16 if policy.arithmetic is Arithmetic.BF16 else Arithmetic.BF16X3
 
@@ -319,8 +324,7 @@ def _emit_tiles(
     rows, threads = math.prod(x.shape[:-1]), policy.threads
     kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels)
-    # What `gated_matmul` makes is there as tiles alone.
-    laid = b.once(x, (LAID, arithmetic), lambda: x) is not x
+    laid = is_laid(b, x, arithmetic)
     product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
     table = unpacked_table(product, policy.machine, threads)
     context = UnpackContext(
@@ -343,6 +347,17 @@ def _emit_tiles(
         work=rows * sizes.terms * sizes.columns // 16,
         exec_type=arithmetic.exec_type(policy.level),
     )
+
+
+def lay_alone(b: Builder, x: Operand, arithmetic: Arithmetic, tiles: Operand) -> None:
+    """Notes that a left side is there as tiles alone; its rows must not be read."""
+    for key in ("tiles", LAID):
+        b.once(x, (key, arithmetic), lambda: tiles)
+
+
+def is_laid(b: Builder, x: Operand, arithmetic: Arithmetic) -> bool:
+    """Whether `lay_alone` was told so."""
+    return b.once(x, (LAID, arithmetic), lambda: x) is not x
 
 
 def _filled_up(b: Builder, bias: Operand) -> Operand:

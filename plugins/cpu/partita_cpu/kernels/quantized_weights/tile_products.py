@@ -259,7 +259,7 @@ def _repeat_unusual(
             continue
         for row in range(half * HALF, min(half * HALF + HALF, sizes.rows)):
             if not x.size:
-                _widen_row(lhs.x, row, context.rows, tid, sizes.terms, context.p[PLANES])
+                widen_row(lhs.x, row, context.rows, tid, sizes.terms, context.p[PLANES])
             for number in range(2 * first, min(2 * last, panels)):
                 panel = panel_of(arrays, sizes, number)
                 if x.size:
@@ -270,7 +270,7 @@ def _repeat_unusual(
 
 
 @loop
-def _widen_row(tiles: Any, row: int, rows: Any, to: int, terms: int, planes: int) -> None:
+def widen_row(tiles: Any, row: int, rows: Any, to: int, terms: int, planes: int) -> None:
     """Makes one of the rows in float32 of a row that is laid out as tiles."""
     steps = -(-terms // STEP)
     for k in range(terms):

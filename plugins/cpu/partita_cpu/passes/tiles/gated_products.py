@@ -21,7 +21,7 @@ def join_gated_products(graph: Graph) -> None:
     It must be the very next: between the two no program can end, and hand on what is in memory.
     """
     uses, outputs = graph.uses(), set(graph.outputs)
-    made = {node.outputs[0]: node for node in graph.nodes if _is_product(node)}
+    made = {node.outputs[0]: node for node in graph.nodes if is_whole_product(node)}
 
     def alone(value: Value | None, reader: Node) -> bool:
         return value is not None and value not in outputs and uses.get(value, []) == [reader]
@@ -33,7 +33,7 @@ def join_gated_products(graph: Graph) -> None:
             continue
         sides = [made.get(value) for value in node.inputs]
         gate, other = sides
-        if gate is None or other is None or not _is_product(reader):
+        if gate is None or other is None or not is_whole_product(reader):
             continue
         fits = reader.inputs[0] is node.outputs[0] and alone(node.outputs[0], reader)
         fits = fits and reader.inputs.count(node.outputs[0]) == 1
@@ -43,7 +43,7 @@ def join_gated_products(graph: Graph) -> None:
     graph.nodes = [joined.get(node, node) for node in graph.nodes if node not in gone]
 
 
-def _is_product(node: Node) -> bool:
+def is_whole_product(node: Node) -> bool:
     """Whether a node is a product of whole steps, in order, with a constant bias or none."""
     if node.kind != _PRODUCT or node.input(4) is not None:
         return False

@@ -1,0 +1,1 @@
+"""Passes that say which results products read as tiles of AMX."""
