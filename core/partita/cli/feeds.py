@@ -15,6 +15,7 @@ from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
 from partita.model.inference.guessed_shapes import guessed
+from partita.model.model import Dim
 from partita.model.synthetic_inputs import concrete_shape, synthetic_inputs, tensor_dtype
 from partita.tensors.element_type import Type, integral_limits
 from partita.zoo import media
@@ -35,7 +36,7 @@ _TOLD = 3
 
 
 def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) -> Model:
-    """Fixes input shapes as given on the command line.
+    """Fixes input shapes as given on the command line, and sizes of others by their symbols.
 
     Raises:
         InputError: A shape without a name, for a model of several inputs.
@@ -43,7 +44,7 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
     """
     if not shapes:
         return model
-    named: dict[Any, tuple[int, ...]] = {}
+    named: dict[str, tuple[Dim, ...]] = {}
     for name, dims in shapes:
         if name is None and len(model.inputs) != 1:
             raise InputError(
@@ -51,6 +52,16 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
                 f"with one of {_names(model)}."
             )
         named[model.input(name if name is not None else 0).name] = dims
+    told: dict[Dim, Dim] = {
+        symbol: size
+        for name, dims in named.items()
+        for symbol, size in zip(model.input(name).shape or (), dims, strict=False)
+        if isinstance(symbol, str)
+    }
+    for port in model.inputs:
+        own = port.shape or ()
+        if port.name not in named and not told.keys().isdisjoint(own):
+            named[port.name] = tuple(-1 if dim is None else told.get(dim, dim) for dim in own)
     return model.reshape(named)
 
 

@@ -4,13 +4,15 @@ import argparse
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from models import model_of, node, value
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import partita
 from partita.cli.arguments import parse_shape, positive_float, positive_int
 from partita.cli.feeds import make_feeds, reshape
 from partita.errors import InputError, ModelError
+from partita.model.inference.guessed_shapes import guessed
 
 
 def model(**inputs):
@@ -143,6 +145,38 @@ def test_free_sizes_follow_by_name_from_data_that_is_given(tmp_path):
 def test_random_inputs_of_other_types(dtype):
     found = model(x=(dtype, [3]))
     assert feed(found)["x"].dtype == found.inputs[0].dtype
+
+
+def test_free_sizes_follow_by_name_from_shapes_that_are_told():
+    found = model(ids=(I64, ["batch", "tokens"]), state=(F32, [2, "batch", 8]), one=(F32, ["n"]))
+    sized = reshape(found, [("ids", (3, 7))])
+    assert [port.shape for port in sized.inputs] == [(3, 7), (2, 3, 8), ("n",)]
+
+
+def flattened(due, *dims):
+    """A product of what is flattened behind a window, with weights of a width."""
+    weights = numpy_helper.from_array(np.ones((5, due), np.float32), "w")
+    pooled = node("MaxPool", ["x"], "p", kernel_shape=[2] * len(dims), strides=[2] * len(dims))
+    nodes = [pooled, node("Flatten", ["p"], "f"), node("Gemm", ["f", "w"], "y", transB=1)]
+    return partita.Core().read_model(
+        model_of(nodes, [value("x", ["n", 3, *dims])], ["y"], [weights])
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "shapes"),
+    [
+        (flattened(3 * 14 * 14, "h", "w"), [(1, 3, 28, 28)]),
+        (flattened(3 * 14 * 8, "h", 16), [(1, 3, 28, 16)]),
+        (flattened(3 * 14, "samples"), [(1, 3, 28)]),
+        (flattened(1000, "h", "w"), [(1, 3, 224, 224)]),  # no picture gives so many
+        (model(wave=(F32, ["n", "t"]), state=(F32, [2, "?", 8])), [(1, 512), (2, 1, 8)]),
+        (model(ids=(I64, ["n", "t"]), x=(F32, ["n", "t", 8])), [(1, 128), (1, 128, 8)]),
+    ],
+)
+def test_guessed_sizes_are_those_of_fixed_widths_of_sound_and_of_recurrent_state(found, shapes):
+    sized, guesses = guessed(found, {})
+    assert list(guesses.values()) == shapes == [port.shape for port in sized.inputs]
 
 
 # ------------------------------------------------------------------------------------- files
