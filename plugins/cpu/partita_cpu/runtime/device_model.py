@@ -58,6 +58,7 @@ from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.attention_in_place import attend_in_place
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
+from partita_cpu.passes.early_rows import take_rows_early
 from partita_cpu.passes.gated_activations import join_gates
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
@@ -237,6 +238,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
 
     def refine(graph: Graph, shapes: Shapes) -> None:
         fuse_residuals(graph, shapes, takes)
+        shapes = take_rows_early(graph, shapes)
         if policy.native:
             attend_in_place(graph, shapes, policy)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
