@@ -71,8 +71,8 @@ PARTS = {
 FORM = tuple(pattern for part in PARTS.values() for pattern in part)
 CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "operators/det_*")
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
-THIRD = 1 if THOROUGH else 3
-"""Of the checks that a gate makes of a second and a third correct device, it makes each third."""
+SHARE = 1 if THOROUGH else 5
+"""Of all checks, which the first correct device passes, a gate makes one of so many of others."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +123,9 @@ def test_correct_device_passes(patterns):
 
 
 def test_correct_device_that_takes_little_passes():
-    outcomes = outcomes_of("Picky", "good_device", FORM + SAMPLE, "PICKY", every=THIRD)
+    outcomes = outcomes_of("Picky", "good_device", FORM + SAMPLE, "PICKY", every=SHARE)
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
-    assert sum(o.status == PASSED for o in outcomes) > 180 / THIRD
+    assert sum(o.status == PASSED for o in outcomes) > 180 / SHARE
 
 
 def test_two_correct_devices_pass():
@@ -149,11 +149,11 @@ def test_state_that_is_updated_rightly_passes():
     ids=[*PARTS, "samples"],
 )
 def test_zeros_fail_exactly_the_checks_of_values(patterns, of_values):
-    outcomes = outcomes_of("Null", "good_device", patterns, "NULL", every=THIRD)
+    outcomes = outcomes_of("Null", "good_device", patterns, "NULL", every=SHARE)
     made = [o for o in outcomes if o.status not in (DECLINED, SKIPPED)]
     wrong = {o.check.name: (o.check.values, o.detail) for o in made if o.bad != o.check.values}
     assert wrong == {}
-    assert sum(o.check.values for o in made) >= of_values // THIRD
+    assert sum(o.check.values for o in made) >= of_values // SHARE
 
 
 def test_crash_costs_its_check_only():

@@ -27,6 +27,7 @@ COMPUTE = """
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ["portable", ""])
 @pytest.mark.parametrize("home", ["a file", "below /proc"])
 def test_a_home_where_nothing_can_be_kept(tmp_path, level, home):

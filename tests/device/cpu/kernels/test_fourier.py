@@ -63,6 +63,7 @@ def assert_close(found, expected, kind):
         assert error <= CLOSE[kind] * max(largest, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("inverse", [0, 1])

@@ -100,6 +100,7 @@ FEW = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", float_levels()[1:])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -144,6 +145,7 @@ MANY = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", float_levels()[1:])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("form", MANY)
@@ -158,6 +160,7 @@ TILED = [level for level in float_levels()[1:] if level.tiles]
 IN_BFLOAT16 = [level for level in float_levels()[1:] if in_pairs(level)] + TILED
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", IN_BFLOAT16)
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("form", [*MANY, ((1, 3, 1, 41, 7), 50, 49, (48,), {})])

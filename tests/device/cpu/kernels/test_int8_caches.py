@@ -65,6 +65,7 @@ def test_packed_tokens(form):
     assert_agrees(exact, coded, coded.packed().computed())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", available())
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("form", [DECODE, ODD, LONG, PROMPT])

@@ -102,6 +102,7 @@ def gated(net, x, channels):
     return net.add("Mul", x, net.add("Sigmoid", gate))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("config", "tolerance"), MODES)
 @pytest.mark.parametrize("activation", [silu, gelu, sigmoid])
 @pytest.mark.parametrize(

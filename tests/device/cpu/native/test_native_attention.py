@@ -108,6 +108,7 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
     assert np.abs(found - wanted).max() <= off * np.abs(v).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("level", "arithmetic"), COMPUTED)
 @pytest.mark.parametrize("cosine", [False, True])
 @pytest.mark.parametrize(("size", "half"), [(8, False), (7, True), (40, True)])

@@ -34,6 +34,7 @@ def laid(device):
     return sum(step.fn is pack_lhs for step in steps), len(staying)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("config", [*SETTINGS, BF16, F16])
 @pytest.mark.parametrize("rows", [9, 64, 100])
 def test_a_result_that_one_product_reads(config, rows, level):

@@ -42,6 +42,7 @@ def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
     return net.conv(y, wide, outputs, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
     ("kernel", "stride", "wide"), [(3, 1, 48), (3, 2, 41), (5, 1, 20), (5, 2, 17), (7, 2, 18)]

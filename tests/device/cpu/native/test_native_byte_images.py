@@ -133,6 +133,7 @@ def test_a_residual_network(level, dtype, channels):
     assert len(moved) == (0 if level == "portable" else 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize(
     ("channels", "outputs", "size", "kernel", "pads"),

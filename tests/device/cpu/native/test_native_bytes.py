@@ -75,6 +75,7 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
         np.testing.assert_array_equal(y, np.clip(np.round(exact) + 3, -128, 127))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.int32])
 @pytest.mark.parametrize(

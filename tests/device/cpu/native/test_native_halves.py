@@ -299,6 +299,7 @@ def test_products_that_are_no_gates(level, mode):
     check(net, *(net.conv(x, 20, 6, 1) for x in results), **mode)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("group", [1, 24])
 @pytest.mark.parametrize(
     "order", [("Mul", "Add"), ("Add",), ("Mul",), ("Add", "Mul"), ("Mul",) * 2]

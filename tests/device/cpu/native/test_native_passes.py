@@ -155,6 +155,7 @@ def enlarged(kernel, outputs, **attrs):
     return net, net.conv(joined, 7 + 2 * outputs, 9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("outputs", [1, 3, 18])
 @pytest.mark.parametrize(
     ("kernel", "attrs"),

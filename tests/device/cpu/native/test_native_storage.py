@@ -142,6 +142,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     guarded.release()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", NARROW)
 @pytest.mark.parametrize("pixels", [1, 15, 16, 17, 31, 32, 33, 40, 47, 49, 64, 65, 100])
 @pytest.mark.parametrize(("channels", "outputs"), [(64, 5), (16, 64), (144, 200), (30, 33)])

@@ -167,6 +167,7 @@ def test_many_threads_share_rows_and_columns(level, arithmetic, planned, there, 
     check(y, convolve(images, x, w), arithmetic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("depth", [530, 1100])
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES)
@@ -423,6 +424,7 @@ def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, ch
     guarded.release()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
 @pytest.mark.parametrize("channels", [3, 8, 200])  # sums of 200 channels are cut
 @pytest.mark.parametrize(
@@ -453,6 +455,7 @@ def test_taps_in_the_padding_are_left_out(level, channels, stride, dilation, pad
     assert not np.isfinite(y[:, ~outside]).any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
 @pytest.mark.parametrize(
     ("results", "step", "stride"), [(1, 1, 1), (3, 1, 1), (4, 2, 2), (2, 3, 1)]
@@ -520,6 +523,7 @@ ACTIVATIONS = {
 """Activations that have kernels, in float64."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("code", ACTIVATIONS)
 @pytest.mark.parametrize("in_kernel", [False, True])
