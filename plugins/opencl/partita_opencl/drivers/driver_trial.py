@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from partita.errors import advised
+from partita.storage.cache_folder import CACHE_VARIABLE
 from partita.system.memory_limits import more_memory
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
@@ -32,6 +33,7 @@ from partita_opencl.drivers.installed_drivers import Driver, installed, platform
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
 from partita_opencl.drivers.verdicts import Verdict
+from partita_opencl.linking.linker_folder import linker_folder
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,11 @@ _DOING = {
     "compute": "while its devices built and ran a small kernel",
 }
 """The stages of a trial."""
+
+_MORE_LINKERS = (
+    "it starts a linker, which comes with gcc: install that, or set "
+    f"{CACHE_VARIABLE} to a folder where one can be kept"
+)
 
 _OF_CUDA = "CUDA"
 """What is in the version of platforms whose devices may be CUDA's as well."""
@@ -120,8 +127,17 @@ def tried() -> tuple[Tried, ...]:
 
 
 def judge_driver(driver: Driver) -> Tried:
-    """The verdict on a driver: on the form of it that computes vectors, if there is one."""
+    """The verdict on a driver: on the form of it that computes vectors, if there is one.
+
+    One that starts the system's linker in vain is given ours.
+    """
     verdict = driver_verdict(driver)
+    if _lacks_linker(driver, verdict):
+        folder = linker_folder()
+        if not folder:
+            return Tried(driver, replace(verdict, reason=advised(verdict.reason, _MORE_LINKERS)))
+        driver = replace(driver, linker=folder)
+        verdict = driver_verdict(driver)
     if not _lacks_vectors(verdict):
         return Tried(driver, verdict)
     for view in driver_view.views(driver):
@@ -130,6 +146,11 @@ def judge_driver(driver: Driver) -> Tried:
             _log.info("%s: %s; with %s it does", driver.name, verdict.facts["vectors"], view.form)
             return Tried(view, other)
     return Tried(driver, verdict)
+
+
+def _lacks_linker(driver: Driver, verdict: Verdict) -> bool:
+    """Whether a driver failed at linking what it had compiled, as PoCL says before it aborts."""
+    return not driver.linker and "Final linking of kernel" in verdict.reason
 
 
 def _lacks_vectors(verdict: Verdict) -> bool:
@@ -146,14 +167,17 @@ def driver_verdict(driver: Driver) -> Verdict:
     prepare(WORKER)  # what was never tried will have its kernels tried next
     verdict, lasts = try_driver(driver, vectors=True)
     lists = "versions" in verdict.facts
-    if verdict.reason and lists and not verdict.facts.get("hangs") and not driver.form:
+    lacks_linker = _lacks_linker(driver, verdict)
+    has_other_cause = lacks_linker or verdict.facts.get("hangs") or driver.form
+    if verdict.reason and lists and not has_other_cause:
         # It lists its devices: perhaps it computes what has no vectors of 16.
         plain, plain_lasts = try_driver(driver, vectors=False)
         if plain.good:
             facts = {**plain.facts, "vectors": verdict.reason}
             verdict, lasts = Verdict(facts=facts), lasts and plain_lasts
     if verdict.reason:
-        _log.warning("OpenCL driver '%s' is not loaded: %s", driver.name, verdict.reason)
+        level = logging.INFO if lacks_linker else logging.WARNING
+        _log.log(level, "OpenCL driver '%s' is not loaded: %s", driver.name, verdict.reason)
     return verdicts.write(subject, marks, verdict) if lasts else verdict
 
 

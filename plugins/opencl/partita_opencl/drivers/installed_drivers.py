@@ -34,6 +34,7 @@ from partita.storage.cache_folder import (
 from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
+from partita_opencl.linking.linker_folder import SEARCHED
 
 _VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 _FILENAMES = "OCL_ICD_FILENAMES"
@@ -62,6 +63,7 @@ class Driver:
         origin: The file that says so.
         form: What was changed of it; empty if it is loaded as it is.
         cache: Folder for what the driver itself keeps, if not its own choice.
+        linker: Folder with the linker that it is to start, if not the system's.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Driver:
     origin: str
     form: str = ""
     cache: str = ""
+    linker: str = ""
 
     def marks(self) -> list[str]:
         """What tells this driver, as it is installed now, on this machine from others.
@@ -80,6 +83,7 @@ class Driver:
             self.name,
             self.binary,
             self.form,
+            self.linker,
             *map(_stamp, files),
             *machine_marks(),
             *(f"{name} {most}" for name, most in memory_limits().items()),
@@ -164,6 +168,7 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     """
     import pyopencl as cl
 
+    _set_linkers([driver.linker for driver in drivers if driver.linker])
     if any(not driver.binary for driver in drivers):
         return list(cl.get_platforms())
     caches = [driver.cache for driver in drivers if driver.cache]
@@ -185,6 +190,17 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     for one in found:
         name_processors(one)
     return found
+
+
+def _set_linkers(folders: Sequence[str]) -> None:
+    """Has compilers of this process and of those that it starts look for linkers in folders first.
+
+    Drivers look whenever they have built a kernel.
+    """
+    searched = [one for one in os.environ.get(SEARCHED, "").split(os.pathsep) if one]
+    missing = [folder for folder in dict.fromkeys(folders) if folder not in searched]
+    if missing:
+        os.environ[SEARCHED] = os.pathsep.join([*missing, *searched])
 
 
 def _open_index(caches: Sequence[str]) -> None:

@@ -1,0 +1,1 @@
+"""The linker of drivers that look for one on machines that have none."""
