@@ -363,6 +363,8 @@ def is_laid(b: Builder, x: Operand, arithmetic: Arithmetic) -> bool:
 def _filled_up(b: Builder, bias: Operand) -> Operand:
     """A bias with zeros for the columns that tiles have too many."""
     width = -(-bias.size // TILE_COLUMNS) * TILE_COLUMNS
+    if bias.const is not None and not bias.const.any():
+        return b.zeros(width, np.float32)  # one row for all products
     if bias.const is not None:
         return b.prepack(bias, ("filled up", width), lambda array: _with_zeros(array, width))
     filled = b.empty((width,), np.float32)

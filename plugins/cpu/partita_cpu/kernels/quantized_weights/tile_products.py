@@ -65,7 +65,13 @@ rest is for the sums, and for where they go.
 """
 
 GROUP_SHARE = 1 / 4
-"""The same for unpacked weights of tiles across whose sums are put aside."""
+"""Of the second-level cache, for unpacked weights of tiles across whose sums are put aside."""
+
+PANEL_SHARE = 1 / 2
+"""The same for rows that stay there from one tile across to the next, with all of their terms.
+
+Tiles across then come one by one, and what is unpacked for one is all that is held.
+"""
 
 _HALF_BYTES = 2 * TILE
 
@@ -88,9 +94,12 @@ def unpacked_table(
     held = machine.l2_bytes(ROWS_SHARE)
     table[CHUNK] = evaluated(_chunk_steps, steps, step_bytes, machine.l1_bytes(COLUMN_SHARE))
     table[PANEL] = evaluated(_panel_tiles, most, table[CHUNK] * step_bytes, held)
-    group = machine.l2_bytes(GROUP_SHARE)
-    sums, weights = table[PANEL] * products, table[CHUNK] * step_bytes * products
-    table[GROUP] = evaluated(_group_tiles, sums, weights, group)
+    weights, group = table[CHUNK] * step_bytes * products, machine.l2_bytes(GROUP_SHARE)
+    staying = machine.l2_bytes(PANEL_SHARE) // (steps * step_bytes)
+    if table[CHUNK] == steps:
+        table[GROUP] = 1
+    else:
+        table[GROUP] = evaluated(_group_tiles, table[PANEL], products, staying, group // weights)
     return table
 
 
@@ -106,9 +115,9 @@ def _panel_tiles(tiles: int, tile_bytes: int, held: int) -> int:
     return -(-tiles // panels)
 
 
-def _group_tiles(sums: int, weights: int, held: int) -> int:
-    """Tiles across whose weights and sums are held together, by what one of them has."""
-    return max(1, min(SUMS // sums, held // weights))
+def _group_tiles(panel: int, products: int, staying: int, most: int) -> int:
+    """Tiles across whose weights and sums are held together, one if a panel stays in the cache."""
+    return 1 if panel <= staying else max(1, min(SUMS // (panel * products), most))
 
 
 def unpacked_size(table: Array, products: int = 1) -> int:
