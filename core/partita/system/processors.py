@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 _ROOT = Path("/")
 
-_LATELY_S = 0.05
+_LATELY_S = 1.0
 """For so long the quota that was found is believed."""
 
 
@@ -26,7 +26,8 @@ def usable_processors(root: Path = _ROOT) -> int:
 
     A quota of part of a processor counts as a whole one. Both may change while a process lives, so
     they are looked up again and again; a quota, which takes some hundred microseconds on Linux, is
-    that of a twentieth of a second ago, as a compile asks several times.
+    that of a second ago at most, as a compile asks several times, and small models are compiled in
+    few milliseconds.
 
     Args:
         root: Where the system's files are, ``proc/self/cgroup`` and so on.

@@ -131,13 +131,13 @@ def test_windows_for_narrow_tiles(monkeypatch, arithmetic):
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kernel):
-    w = np.random.default_rng(2).standard_normal((300, 170, kernel, kernel)).astype(np.float32)
+    w = np.random.default_rng(2).standard_normal((700, 170, kernel, kernel)).astype(np.float32)
     raw = bytearray(w.nbytes + 3)
     odd = np.frombuffer(raw, np.float32, w.size, offset=3).reshape(w.shape)
     odd[...] = w
     assert not odd.flags.aligned
     around = (kernel,) * 2, (1, 1), (1, 1), (kernel // 2,) * 2, (kernel // 2,) * 2
-    cut = plan(Images(1, 9, 9, 170, 300, 1, *around, 9, 9), MachineModel(level), arithmetic, 2)
+    cut = plan(Images(1, 9, 9, 170, 700, 1, *around, 9, 9), MachineModel(level), arithmetic, 2)
     whole = pack(cut, w)
     np.testing.assert_array_equal(pack(cut, odd), whole)
     np.testing.assert_array_equal(pack(cut, w, threads=2), whole)

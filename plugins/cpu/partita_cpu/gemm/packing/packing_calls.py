@@ -21,7 +21,7 @@ from partita_cpu.threads.thread_pool import ROW, Rows, raise_failure
 _SHARED_BYTES = 1 << 16
 """Smaller results are made by one thread, sooner than they are handed out."""
 
-_WAKING_BYTES = 1 << 19
+_WAKING_BYTES = 1 << 21
 """Fewer bytes of results are there before another thread has begun."""
 
 
