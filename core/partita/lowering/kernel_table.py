@@ -13,6 +13,7 @@ A back-end makes one table, its emitter modules register functions in it::
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import threading
@@ -118,7 +119,6 @@ class Entry:
         folds: Whether it may run at compile time on constants.
         values: Positions of inputs whose elements must be known when the shapes are.
         outputs: Most outputs that are computed, or ``None`` for any number.
-        arity: Fewest and most inputs that the emitter takes; most is ``None`` for any number.
         in_place: By output position the position of an input that the output may be made in. Where
             both operands turn out to be the same memory, the kernels copy nothing, read nothing
             that they have overwritten, and come to the same if they run twice.
@@ -134,8 +134,12 @@ class Entry:
     folds: bool
     values: tuple[int, ...]
     outputs: int | None
-    arity: tuple[int, int | None]
     in_place: Mapping[int, int]
+
+    @property
+    def arity(self) -> tuple[int, int | None]:
+        """Fewest and most inputs that the emitter takes; most is ``None`` for any number."""
+        return _arity(self.emit)
 
     def refuse(self, node: Node, dtypes: Sequence[np.dtype[Any] | None]) -> Reason | None:
         """Why the emitter cannot compute the node for inputs of these types, or ``None``.
@@ -177,6 +181,15 @@ class Entry:
     def allowed(self, position: int) -> DTypes | None:
         """Element types taken at an input position; ``None`` is all."""
         return self.dtypes if isinstance(self.dtypes, frozenset) else self.dtypes.get(position)
+
+
+@functools.cache  # of a table's hundreds of emitters a model needs few, and each many times
+def _arity(emit: Callable[..., Any]) -> tuple[int, int | None]:
+    """See :attr:`Entry.arity`."""
+    parameters = list(inspect.signature(emit).parameters.values())[2:]
+    several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    fewest = sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
+    return fewest, None if several else len(parameters)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -231,12 +244,6 @@ class KernelTable:
         """
 
         def add(emit: F) -> F:
-            parameters = list(inspect.signature(emit).parameters.values())[2:]
-            several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-            fewest = sum(
-                p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters
-            )
-            arity = (fewest, None if several else len(parameters))
             for op_type in op_types:
                 entry = Entry(
                     op_type,
@@ -249,7 +256,6 @@ class KernelTable:
                     folds,
                     tuple(values),
                     outputs,
-                    arity,
                     in_place or {},
                 )
                 self.entries.setdefault((domain, op_type), []).append(entry)
