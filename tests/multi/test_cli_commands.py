@@ -221,7 +221,7 @@ def test_run_makes_random_inputs_and_says_so(partita_, model):
 @pytest.mark.parametrize("command", ["run", "bisect", "benchmark"])
 def test_an_error_at_made_up_sizes_says_how_to_give_others(failing, tmp_path, command):
     nodes = [helper.make_node("Gather", ["x", "at"], ["y"], axis=1)]
-    at = numpy_helper.from_array(np.array([500]), "at")
+    at = numpy_helper.from_array(np.array([600]), "at")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None]) for name in "xy")
     graph = helper.make_graph(nodes, "far", [x], [y], [at])
     path = tmp_path / "far.onnx"
@@ -229,9 +229,9 @@ def test_an_error_at_made_up_sizes_says_how_to_give_others(failing, tmp_path, co
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
     )
     message = failing(command, path, "-d", "REFERENCE")
-    assert "Sizes of inputs were made up (x=1x128)" in message
+    assert "Sizes of inputs were made up (x=1x512)" in message
     assert "with --shape x=..., or give data with --input x=FILE." in message
-    assert "made up" not in failing(command, path, "-d", "REFERENCE", "--shape", "1x128")
+    assert "made up" not in failing(command, path, "-d", "REFERENCE", "--shape", "1x512")
 
 
 def test_run_answers_for_models_with_a_natural_input(partita_):
