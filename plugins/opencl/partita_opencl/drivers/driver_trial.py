@@ -53,7 +53,7 @@ _DOING = {
 
 _MORE_LINKERS = (
     "it starts a linker, which comes with gcc: install that, or set "
-    f"{CACHE_VARIABLE} to a folder where one can be kept"
+    f"{CACHE_VARIABLE} to a folder where programs can be kept and run"
 )
 
 _OF_CUDA = "CUDA"
@@ -132,12 +132,13 @@ def judge_driver(driver: Driver) -> Tried:
     One that starts the system's linker in vain is given ours.
     """
     verdict = driver_verdict(driver)
-    if _lacks_linker(driver, verdict):
+    if _lacks_linker(verdict):
         folder = linker_folder()
-        if not folder:
+        if folder:
+            driver = replace(driver, linker=folder)
+            verdict = driver_verdict(driver)
+        if _lacks_linker(verdict):
             return Tried(driver, replace(verdict, reason=advised(verdict.reason, _MORE_LINKERS)))
-        driver = replace(driver, linker=folder)
-        verdict = driver_verdict(driver)
     if not _lacks_vectors(verdict):
         return Tried(driver, verdict)
     for view in driver_view.views(driver):
@@ -148,9 +149,9 @@ def judge_driver(driver: Driver) -> Tried:
     return Tried(driver, verdict)
 
 
-def _lacks_linker(driver: Driver, verdict: Verdict) -> bool:
+def _lacks_linker(verdict: Verdict) -> bool:
     """Whether a driver failed at linking what it had compiled, as PoCL says before it aborts."""
-    return not driver.linker and "Final linking of kernel" in verdict.reason
+    return "Final linking of kernel" in verdict.reason
 
 
 def _lacks_vectors(verdict: Verdict) -> bool:
@@ -167,7 +168,7 @@ def driver_verdict(driver: Driver) -> Verdict:
     prepare(WORKER)  # what was never tried will have its kernels tried next
     verdict, lasts = try_driver(driver, vectors=True)
     lists = "versions" in verdict.facts
-    lacks_linker = _lacks_linker(driver, verdict)
+    lacks_linker = _lacks_linker(verdict)
     has_other_cause = lacks_linker or verdict.facts.get("hangs") or driver.form
     if verdict.reason and lists and not has_other_cause:
         # It lists its devices: perhaps it computes what has no vectors of 16.
