@@ -262,7 +262,7 @@ class Document:
             if self.is_circle and (special := circle_options(number, table)) is not None:
                 return special
             for name, known in vars(names).items():
-                if known == number:
+                if known == number and name[0] != "_":  # a class knows its line, too
                     options = getattr(tflite, name)()
                     self._read(options.Init, table.Bytes, table.Pos)
                     return options
