@@ -138,6 +138,7 @@ def test_what_a_driver_fails_at_costs_its_family_alone(tmp_path):
     environment = {
         **os.environ,
         "OCL_ICD_VENDORS": driver.origin,
+        "OCL_ICD_FILENAMES": "",
         "PARTITA_CACHE_DIR": str(tmp_path / "cache"),
         "POCL_CACHE_DIR": str(tmp_path / "pocl"),
     }

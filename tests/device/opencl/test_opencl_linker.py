@@ -15,7 +15,7 @@ import pytest
 from partita.storage.cache_folder import CACHE_VARIABLE
 from partita_opencl.drivers import driver_trial
 from partita_opencl.linking import ld
-from partita_opencl.linking.linker_folder import linker_folder
+from partita_opencl.linking.linker_folder import SEARCHED, linker_folder
 
 from .broken_drivers import broken_pocl, needs_pocl_of_pypi
 
@@ -176,7 +176,10 @@ def test_other_requests_go_to_the_systems_linker(tmp_path):
 
 @needs_pocl_of_pypi
 def test_a_driver_that_finds_no_linker_is_given_ours(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("PATH", str(tmp_path))
+    linker = tmp_path / "ld"
+    linker.write_text("#!/bin/sh\nexit 1\n")
+    linker.chmod(0o700)
+    monkeypatch.setenv(SEARCHED, str(tmp_path))
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     driver = broken_pocl(tmp_path, "")
     with monkeypatch.context() as patched:

@@ -95,6 +95,7 @@ def run_with(tmp_path):
         environment = {
             **os.environ,
             "OCL_ICD_VENDORS": str(folder / "broken.icd"),
+            "OCL_ICD_FILENAMES": "",
             "PARTITA_CACHE_DIR": str(tmp_path / "cache"),
             "POCL_CACHE_DIR": str(tmp_path / "pocl"),
         }
