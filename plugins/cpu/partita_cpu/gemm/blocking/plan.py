@@ -159,7 +159,7 @@ class _Planner:
         taps, run, cells = lhs.runs()
         padded = run if lhs.source is Source.DIRECT else lhs.padded(run)
         row = lhs.row_bytes(padded)
-        room = piece_bytes(self.machine, self.arithmetic, lhs.rows)
+        room = piece_bytes(self.machine, self.arithmetic, lhs.rows, halo)
         whole_runs = run != padded or i.merged_group_channels
         row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
         pieces = 1 if whole_runs else pieces_of_run(padded, lhs.piece_step, row_bytes, room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.machine_model import MachineModel
 
 PIECE_SHARE = 3 / 4
@@ -24,18 +24,30 @@ bfloat16 take lines twice as fast, and weights that are widened lie in the neare
 WIDE_LANES = 16
 """Floats of a vector of AVX-512."""
 
+HALO_PIECE_SHARE = 1 / 8
+"""The same of the second-level cache, where AMX multiplies rows of an image by several taps.
+
+Taps share pixels, so that rows leave that cache time for weights, as those of matrices do not.
+Between pieces sums are put down and taken up again, which takes longer than to read weights there.
+"""
+
 FEW_ROWS = 6
 """Rows of a tile of AVX2."""
 
 
-def piece_bytes(machine: MachineModel, arithmetic: Arithmetic, rows: int) -> int:
+def piece_bytes(
+    machine: MachineModel, arithmetic: Arithmetic, rows: int, halo: bool = False
+) -> int:
     """Room for a piece of a tile's weights.
 
     Args:
         machine: Whose caches they stay in.
         arithmetic: What products are computed in.
         rows: Of a tile.
+        halo: Whether rows are those of an image, which several taps read.
     """
+    if halo and on_tiles(machine.level, arithmetic):
+        return max(machine.l1_bytes(PIECE_SHARE), machine.l2_bytes(HALO_PIECE_SHARE))
     wide = machine.level.lanes >= WIDE_LANES and arithmetic is Arithmetic.F32
     if wide or rows <= FEW_ROWS:
         return max(machine.l1_bytes(PIECE_SHARE), machine.l2_bytes(FAR_PIECE_SHARE))
