@@ -376,3 +376,52 @@ def test_descriptors_may_have_any_number(module):
         assert isinstance(process.process, fork_server.Forked)
         assert told(process)["pid"] == process.process.pid
         assert process.process.poll() is None
+
+
+WITHOUT_MEMORY = """
+import threading, types
+from partita.errors import DeviceMemoryError
+from partita_opencl.drivers import processor_name
+from partita_opencl.drivers.program_cache import built_program
+
+turn = threading.Lock()
+builds = []
+
+class Program:
+    def _build(self, options, devices):
+        builds.append(self)
+        turn.acquire()  # and it is never released, as PoCL's
+        while len(threading.enumerate()) < 3:
+            pass
+        raise MemoryError("std::bad_alloc")
+
+def build():
+    try:
+        built_program(Program(), "", device)
+    except DeviceMemoryError as error:
+        print(error)
+
+platform = types.SimpleNamespace(name=processor_name.POCL)
+device = types.SimpleNamespace(name="cpu-x", platform=platform)
+threads = [threading.Thread(target=build, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+build()
+print(len(builds))
+"""
+
+
+def test_nothing_waits_for_the_compiler_of_pocl_once_it_had_no_memory():
+    """Neither what another thread builds then nor what is built later."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, timeout=60
+    )
+    *told, builds = ended.stdout.splitlines()
+    assert ended.stderr == ""
+    assert builds == "1"
+    assert len(told) == 3
+    for line in told:
+        assert "The OpenCL driver of 'cpu-x' ran out of memory while it built a program" in line
+        assert "more memory (`ulimit -v` shows its limit)" in line

@@ -19,11 +19,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from partita.errors import CompileError
+from partita.errors import CompileError, DeviceMemoryError
 from partita.storage.cache_folder import cache_folder, keep_sealed, prune, read_sealed
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
+from partita_opencl.drivers.processor_name import POCL
 from partita_opencl.drivers.trial_process import end_without_memory
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,10 @@ FILES = 2048
 
 PROGRAMS = 1024
 """Programs kept in memory per device."""
+
+
+_pocl_turn, _has_pocl_failed = threading.Lock(), threading.Event()
+"""Whose turn it is to build with PoCL, and whether its compiler ran out of memory."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class ProgramCache:
 
         Raises:
             CompileError: The driver refuses a program; the message holds its log.
+            DeviceMemoryError: PoCL's compiler ran out of memory.
         """
         wanted = dict.fromkeys(keys)
         with self._lock:
@@ -201,15 +207,41 @@ def built_program(program: Any, options: str, handle: Any) -> Any:
 
     Its own ``build`` warns whenever a driver writes a log, as NVIDIA's always does, and keeps a
     second cache on disk.
+
+    Raises:
+        DeviceMemoryError: PoCL's compiler had no memory, now or before in this process.
     """
     import pyopencl as cl
 
-    try:
-        program._build(options.encode(), [handle])
-    except MemoryError:
-        end_without_memory()
-        raise
+    if handle is not None and handle.platform.name == POCL:
+        _build_with_pocl(program, options, handle)
+    else:
+        try:
+            program._build(options.encode(), [handle])
+        except MemoryError:
+            end_without_memory()
+            raise
     return cl.Program(program)
+
+
+def _build_with_pocl(program: Any, options: str, handle: Any) -> None:
+    """Builds one program at a time, as PoCL does.
+
+    Without memory its compiler stays locked: what came to it then would wait for ever.
+    """
+    with _pocl_turn:
+        if not _has_pocl_failed.is_set():
+            try:
+                program._build(options.encode(), [handle])
+                return
+            except MemoryError:
+                end_without_memory()
+                _has_pocl_failed.set()
+    raise DeviceMemoryError(
+        f"The OpenCL driver of '{handle.name}' ran out of memory while it built a program, and "
+        "builds no further ones in this process, since its compiler stays locked. Start the "
+        "process anew with more memory (`ulimit -v` shows its limit)."
+    )
 
 
 def program_folder() -> Path | None:
