@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
-from partita_cpu.jit.isa import detected
+from partita_cpu.jit.isa import isa
 
 RNG = np.random.default_rng(5)
 SILU = "s = Sigmoid(gate) a = Mul(gate, s)"
@@ -153,7 +153,7 @@ def fed_forward(rest, whole=True, precision="f32", special=0.0, count=70):
 
 
 NEXT = "y = com.microsoft.MatMulNBits {down} (h, down_bits, down_scales)"
-TILES = detected().tiles
+TILES = isa().tiles
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

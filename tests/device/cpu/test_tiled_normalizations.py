@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
-from partita_cpu.jit.isa import detected
+from partita_cpu.jit.isa import isa
 
 RNG = np.random.default_rng(7)
 TERMS, COLUMNS = 96, 40
@@ -71,7 +71,7 @@ def normalized(op_type, special=0.0, count=70, other="", precision="bf16"):
 def test_rows_that_products_alone_read_are_laid_out_at_once(op_type, precision, special):
     """Of 70 rows six are no eight, and one of these may be none of numbers."""
     names = normalized(op_type, special, precision=precision)
-    assert ("normalize_to_tiles" in names) is detected().tiles
+    assert ("normalize_to_tiles" in names) is isa().tiles
     assert "pack_lhs" not in names
 
 
