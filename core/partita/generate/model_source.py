@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,9 @@ def _checked_name(config: Path, name: str) -> str:
         ModelNotFoundError: No file can have that name, or it lies outside of the folder.
     """
     try:
-        (config.parent / name).is_file()
+        # Of names that no file can have, Path.is_file says nothing since Python 3.14.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (config.parent / name).stat()
         target = beside(config, name)
     except (ValueError, OSError, RuntimeError) as error:
         raise ModelNotFoundError(f"'{config}' names a model that cannot be: {error}") from error
