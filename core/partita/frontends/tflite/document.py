@@ -117,9 +117,7 @@ class Document:
         """Name of each operator code, and whether it is a custom one."""
         import tflite
 
-        names = {
-            number: name for name, number in vars(tflite.BuiltinOperator).items() if name[0] != "_"
-        }
+        names = _names_by_number(tflite.BuiltinOperator)
         names |= CIRCLE_OPERATORS if self.is_circle else {}
         found = []
         for code in self._each(self._model, "OperatorCodes"):
@@ -261,11 +259,11 @@ class Document:
                 continue
             if self.is_circle and (special := circle_options(number, table)) is not None:
                 return special
-            for name, known in vars(names).items():
-                if known == number and name[0] != "_":  # a class knows its line, too
-                    options = getattr(tflite, name)()
-                    self._read(options.Init, table.Bytes, table.Pos)
-                    return options
+            name = _names_by_number(names).get(number)
+            if name is not None:
+                options = getattr(tflite, name)()
+                self._read(options.Init, table.Bytes, table.Pos)
+                return options
         return None
 
     @cached_property
@@ -332,3 +330,8 @@ class Document:
             self._text(operator.options.SharedName),
         )
         return f"{container}/{name}" if container else name
+
+
+def _names_by_number(enumeration: Any) -> dict[int, str]:
+    """The names of an enumeration; its class has attributes besides, its line among them."""
+    return {number: name for name, number in vars(enumeration).items() if name[0] != "_"}
