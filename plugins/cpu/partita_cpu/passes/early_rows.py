@@ -10,19 +10,13 @@ from collections.abc import Collection
 
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.nhwc.conversion import Shapes
+from partita_cpu.passes.tiles.tiled_normalizations import NORMALIZATIONS
 
 _OF_BLOCKS = "com.microsoft::MatMulNBits"
 
 _PRODUCTS = (_OF_BLOCKS, "MatMul", "partita::MatMul")
 """By constants; without one of them nothing is gained."""
 
-_NORMALIZATIONS = (
-    "LayerNormalization",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
-    "com.microsoft::SkipLayerNormalization",
-    "com.microsoft::SkipSimplifiedLayerNormalization",
-)
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Sigmoid", "Gelu", "partita::Gelu", "partita::Silu")
 
 
@@ -68,7 +62,7 @@ def _nodes_before(graph: Graph, gather: Node, shapes: Shapes) -> set[Node]:
 
 def _is_by_rows(node: Node, leading: tuple[int, ...], shapes: Shapes) -> bool:
     """Whether a node computes each row of all that it reads by itself."""
-    is_product, is_normal = node.kind in _PRODUCTS, node.kind in _NORMALIZATIONS
+    is_product, is_normal = node.kind in _PRODUCTS, node.kind in NORMALIZATIONS
     if not is_product and not is_normal and node.kind not in _ELEMENTWISE:
         return False
     if is_normal and node.attrs.get("axis", -1) not in (-1, len(leading)):

@@ -7,7 +7,7 @@ import numpy as np
 from partita.lowering import Graph, Node, Value
 from partita_cpu.passes.tiles.gated_products import is_whole_product
 
-_NORMALIZATIONS = (
+NORMALIZATIONS = (
     "LayerNormalization",
     "RMSNormalization",
     "SimplifiedLayerNormalization",
@@ -15,6 +15,7 @@ _NORMALIZATIONS = (
     "com.microsoft::SkipLayerNormalization",
     "com.microsoft::SkipSimplifiedLayerNormalization",
 )
+"""Operations that normalize rows or sums of such, from their axis on if they have one."""
 
 
 def normalize_to_tiles(graph: Graph) -> None:
@@ -25,7 +26,7 @@ def normalize_to_tiles(graph: Graph) -> None:
     uses, outputs = graph.uses(), set(graph.outputs)
     marked = set()
     for place, node in enumerate(graph.nodes):
-        value = node.outputs[0] if node.kind in _NORMALIZATIONS else None
+        value = node.outputs[0] if node.kind in NORMALIZATIONS else None
         if value is None or value in outputs or value.dtype != np.float32:
             continue
         readers = uses.get(value, [])
