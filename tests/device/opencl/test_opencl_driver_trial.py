@@ -241,6 +241,28 @@ def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
 
 
+@pytest.mark.parametrize(
+    ("plain", "kept"),
+    [
+        (("Final linking of kernel trial failed", True), True),
+        (("it is killed", True), True),
+        (("it is killed", False), False),
+    ],
+    ids=["which lacks a linker", "which fails", "which fails by chance"],
+)
+def test_a_second_trial_without_vectors_has_its_say(tmp_path, monkeypatch, plain, kept):
+    reason, lasts = plain
+
+    def answer(_driver, *, vectors):
+        facts = {"versions": ["PoCL"]}
+        return (Verdict("SIGABRT", facts), True) if vectors else (Verdict(reason, facts), lasts)
+
+    monkeypatch.setattr(driver_trial, "try_driver", answer)
+    verdict = driver_trial.driver_verdict(library_that(tmp_path, "aborts"))
+    assert verdict.reason == (reason if "linking" in reason else "SIGABRT")
+    assert (verdict.file is not None) == kept
+
+
 def test_where_no_process_can_be_started_it_is_said_what_to_do(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -168,16 +168,17 @@ def driver_verdict(driver: Driver) -> Verdict:
     prepare(WORKER)  # what was never tried will have its kernels tried next
     verdict, lasts = try_driver(driver, vectors=True)
     lists = "versions" in verdict.facts
-    lacks_linker = _lacks_linker(verdict)
-    has_other_cause = lacks_linker or verdict.facts.get("hangs") or driver.form
+    has_other_cause = _lacks_linker(verdict) or verdict.facts.get("hangs") or driver.form
     if verdict.reason and lists and not has_other_cause:
         # It lists its devices: perhaps it computes what has no vectors of 16.
         plain, plain_lasts = try_driver(driver, vectors=False)
+        lasts = lasts and plain_lasts
         if plain.good:
-            facts = {**plain.facts, "vectors": verdict.reason}
-            verdict, lasts = Verdict(facts=facts), lasts and plain_lasts
+            verdict = Verdict(facts={**plain.facts, "vectors": verdict.reason})
+        elif _lacks_linker(plain):  # a trial with another linker says more
+            verdict = plain
     if verdict.reason:
-        level = logging.INFO if lacks_linker else logging.WARNING
+        level = logging.INFO if _lacks_linker(verdict) else logging.WARNING
         _log.log(level, "OpenCL driver '%s' is not loaded: %s", driver.name, verdict.reason)
     return verdicts.write(subject, marks, verdict) if lasts else verdict
 
