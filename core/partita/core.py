@@ -235,7 +235,7 @@ class Core:
         except UnsupportedOpError as error:
             several = self._devices.registry.with_fallback(device)
             if several:
-                error.lines += (f"Put another device behind it: '{several}'.",)
+                error.lines += (f"Put other devices behind it: '{several}'.",)
             raise
 
     @few_collections()

@@ -162,15 +162,25 @@ class Registry:
         return "" if splitter is None else f"{splitter}:{','.join(devices)}"
 
     def with_fallback(self, device: str) -> str:
-        """A device string that gives the reference what a device does not take; empty if none can.
+        """A device string that gives others what a device does not take; empty if none can.
 
-        A device made of others has its own list, and behind the reference there is nothing.
+        Behind the device come those that are on every machine, as their plugins look for no driver,
+        and the reference last. A device made of others has its own list, and behind the reference
+        there is nothing.
         """
         name = self.resolve(device).name
         if self._plugins[name].is_reference or self.takes_list(name):
             return ""
-        behind = self._first(lambda plugin: plugin.is_reference)
-        return "" if behind is None else self.over([device, behind])
+        behind = sorted(
+            (other for other in self.names if other != name and self._is_everywhere(other)),
+            key=lambda other: self._plugins[other].is_reference,
+        )
+        return self.over([device, *behind]) if behind else ""
+
+    def _is_everywhere(self, name: str) -> bool:
+        """Whether a device is on every machine: its plugin looks for none, and needs no others."""
+        asks = type(self._plugins[name]).device_ids is not DevicePlugin.device_ids
+        return not asks and not self.takes_list(name)
 
     def takes_list(self, name: str) -> bool:
         """Whether a device is made of others; one whose properties do not load is not."""

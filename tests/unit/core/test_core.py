@@ -162,10 +162,12 @@ def refused(core, device):
 
 
 def test_what_to_do_about_operations_that_a_device_does_not_take(monkeypatch):
-    advice = "Put another device behind it: 'HETERO:TOY.1,REFERENCE'."
+    advice = "Put other devices behind it: 'HETERO:TOY.1,{}'."
     refusing = RefusingDevice(kinds=("cpu", "gpu"))
-    assert refused(core_with(refusing), "TOY.1") == [advice]
-    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "reference")
+    assert refused(core_with(refusing), "TOY.1") == [advice.format("CPU,REFERENCE")]
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "cpu")
+    assert refused(core_with(refusing), "TOY.1") == [advice.format("REFERENCE")]
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "cpu,reference")
     assert refused(core_with(refusing), "TOY.1") == []
     refusing.is_reference = True
     assert refused(core_with(refusing), "TOY.1") == []
