@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 from partita import Core
@@ -144,3 +145,22 @@ def test_same_pads_of_a_transposed_convolution_make_input_times_stride(pads):
     inputs = [("x", F32, [1, 2, 5, 6])]
     weights = [("w", np.zeros((2, 3, 4, 4), np.float32))]
     assert shapes_of(nodes, inputs, ["y"], weights) == [("float32", (1, 3, 15, 12))]
+
+
+@pytest.mark.parametrize("pads", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_output_padding_fills_gaps_between_windows_that_do_not_meet(kernel, dilation, pads):
+    attributes = {"auto_pad": pads, "strides": [3], "output_padding": [2], "dilations": [dilation]}
+    nodes = [("ConvTranspose", "", ["x", "w"], ["y"], attributes)]
+    inputs, weights = [("x", F32, [1, 1, 9])], [("w", np.zeros((1, 1, kernel), np.float32))]
+    graph = helper.make_graph(
+        [helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)],
+        "alone",
+        [helper.make_tensor_value_info("x", F32, [1, 1, 9])],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(weights[0][1], "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (want,) = onnxruntime_results(proto, {"x": np.zeros((1, 1, 9), np.float32)})
+    assert shapes_of(nodes, inputs, ["y"], weights) == [("float32", want.shape)]

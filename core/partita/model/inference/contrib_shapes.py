@@ -239,17 +239,37 @@ def _window(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """What ``auto_pad`` says, where pads are given too, which inference goes by.
 
     A transposed convolution that pads so that the sizes stay has input times stride, whatever is to
-    be added to the end, which inference adds.
+    be added to the end, which inference adds; less only where windows do not meet, and there what
+    is added fills the gap.
     """
     writer.as_it_is(graph, node)
     attribute = node.attributes.get("auto_pad")
     mode = "NOTSET" if attribute is None else str(attribute.value)
     if mode == "NOTSET":
         return
-    beaten = {"pads", "output_padding"} if mode.startswith("SAME") else {"pads"}
-    kept = [one for one in graph.node[-1].attribute if one.name not in beaten]
-    del graph.node[-1].attribute[:]
-    graph.node[-1].attribute.extend(kept)
+    written = graph.node[-1]
+    extra = _gaps_filled(node) if mode.startswith("SAME") else None
+    beaten = {"pads"} if extra is None else {"pads", "output_padding"}
+    kept = [one for one in written.attribute if one.name not in beaten]
+    del written.attribute[:]
+    written.attribute.extend(kept)
+    if extra:
+        written.attribute.add(name="output_padding", type=7, ints=extra)  # AttributeProto.INTS
+
+
+def _gaps_filled(node: ir.Node) -> list[int]:
+    """Of ``output_padding``, by axis, what lies between windows that do not meet; mostly none."""
+    extra, strides = _integers(node, "output_padding"), _integers(node, "strides")
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    shape = None if weights is None else value_shape(weights)
+    kernel = _integers(node, "kernel_shape") or list(shape or ())[2:]
+    dilations = _integers(node, "dilations") or [1] * len(extra)
+    if not any(extra) or not len(extra) == len(strides) == len(kernel) == len(dilations):
+        return []
+    return [
+        max(0, min(more, stride - ((width - 1) * apart + 1))) if isinstance(width, int) else 0
+        for more, stride, width, apart in zip(extra, strides, kernel, dilations, strict=True)
+    ]
 
 
 def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
@@ -361,6 +381,12 @@ def _integer(node: ir.Node, name: str, default: int, least: int = 0) -> int:
         return default
     value: object = attribute.value
     return value if isinstance(value, int) and least <= value <= _MOST else 0
+
+
+def _integers(node: ir.Node, name: str) -> list[int]:
+    """An attribute that is a list of integers, which is empty where it is left out."""
+    attribute = node.attributes.get(name)
+    return [] if attribute is None else list(attribute.as_ints())
 
 
 def _dimension(node: ir.Node, place: int, axis: int) -> int | None:

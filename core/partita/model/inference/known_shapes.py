@@ -10,6 +10,8 @@ from partita.model.inference.followed_values import WITH_BODIES
 if TYPE_CHECKING:
     import onnx
 
+    from partita.model.port import Dim
+
 
 def scopes(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> list[Scope]:
     """The main graph, and the bodies of its If, Loop and Scan operations at any depth.
@@ -39,22 +41,37 @@ class Scope:
 
     def shape(self, name: str) -> list[int | None] | None:
         """The dimensions of a value, unknown ones as ``None``; ``None`` without a known rank."""
+        dims = self.dims(name)
+        return None if dims is None else [dim if isinstance(dim, int) else None for dim in dims]
+
+    def dims(self, name: str) -> list[Dim] | None:
+        """The same, with symbols."""
         if name in self._own:
             return self._own[name]
-        return None if self._outer is None else self._outer.shape(name)
+        return None if self._outer is None else self._outer.dims(name)
+
+    def element_type(self, name: str) -> int:
+        """ONNX's number of the type of a value that this graph makes; 0 if it is not known."""
+        infos = (*self.inferred.value_info, *self.inferred.output)
+        return next((info.type.tensor_type.elem_type for info in infos if info.name == name), 0)
 
     @functools.cached_property
-    def _own(self) -> dict[str, list[int | None] | None]:
+    def _own(self) -> dict[str, list[Dim] | None]:
         """Of the values of this graph alone, constants among them."""
         graph = self.inferred
-        made = {name: None for node in graph.node for name in node.output}
-        constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-        told = {
-            info.name: [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+        own: dict[str, list[Dim] | None] = dict.fromkeys(
+            name for node in graph.node for name in node.output
+        )
+        own |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+        own |= {
+            info.name: [
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+                for dim in kind.shape.dim
+            ]
             for info in (*graph.input, *graph.value_info, *graph.output)
             if (kind := info.type.tensor_type).HasField("shape")
         }
-        return {**made, **constants, **told}
+        return own
 
 
 def _within(scope: Scope) -> list[Scope]:

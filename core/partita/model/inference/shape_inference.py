@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from partita.errors import ModelFormatError
 from partita.model.inference.attention_shapes import settle_attention
 from partita.model.inference.contrib_shapes import ModelWriter, tensor_type
+from partita.model.inference.einsum_shapes import settle_einsum
 from partita.model.inference.followed_values import infer_following
 from partita.model.inference.inference_process import inferred_apart
 from partita.model.inference.inferred_types import data_type, take_over, types_of
@@ -362,7 +363,11 @@ def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
         while True:
             inferred = _infer_once(proto, isolate)
             known = scopes(proto, inferred)
-            if not (settle_rounding(known) or settle_attention(proto, known)):
+            if not (
+                settle_rounding(known)
+                or settle_attention(proto, known)
+                or settle_einsum(proto, known)
+            ):
                 return inferred
     except ModelFormatError:
         raise
