@@ -21,6 +21,7 @@ from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
 from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.drivers.fork_guard import refuse_after_fork
+from partita_opencl.drivers.process_end import end_waits, refuse_at_end
 from partita_opencl.launches.steps import REPORTS
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.binding.bound_call import OpenClBoundCall
@@ -109,6 +110,7 @@ class OpenClRunner(Runner):
         self._times: list[tuple[OpRecord, str, float]] = []
         self._reports = copied_array(self._device, (REPORTS,), np.dtype(np.int32))
 
+    @end_waits
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
@@ -116,6 +118,7 @@ class OpenClRunner(Runner):
         import pyopencl as cl
 
         refuse_after_fork(InferError)
+        refuse_at_end(InferError)
         layouts, wanted = self._compiled.laid_out, outputs
         if layouts:
             inputs, outputs = self._as_in_memory(inputs, outputs)

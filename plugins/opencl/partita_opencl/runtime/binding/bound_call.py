@@ -10,6 +10,7 @@ from partita.errors import InferError
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.drivers.fork_guard import refuse_after_fork
+from partita_opencl.drivers.process_end import end_waits, refuse_at_end
 from partita_opencl.runtime.binding.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.binding.tensor_binding import BoundTensors
 from partita_opencl.runtime.commands import RequestQueue
@@ -47,11 +48,13 @@ class OpenClBoundCall(BoundCall):
         self._bound: BoundPlan | None = None
         self._tensors: BoundTensors | None = None
 
+    @end_waits
     def __call__(self) -> None:
         """Launches everything, and waits for the end."""
         import pyopencl as cl
 
         refuse_after_fork(InferError)
+        refuse_at_end(InferError)
         tensors = self._tensors
         try:
             bound = self._bound_plan(self._plan)
