@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -12,18 +13,21 @@ from partita_cpu.gemm.packing.weights import aligned, run_shared, shared_by
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
+from partita_cpu.scalar.instructions import bits
 from partita_cpu.scalar.subnormal import flushed
 
 _TAPS = 9
 
-LARGEST = np.float32(np.finfo(np.float32).max)
+_MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
+"""Of a float32's bits those but the sign, and what these are of an infinite one; NaN has more."""
 
 
+@functools.cache
 def evaluation(side: int) -> Array:
     """(n, 3): values of a polynomial of three coefficients at the points, as tiles need them.
 
     At finite points they are divided by what Lagrange's interpolation divides by; the last row is
-    the value at infinity.
+    the value at infinity. All who ask share the array.
     """
     points = [0.0, *(sign * p for p in POINTS[side] for sign in (1.0, -1.0))]
     rows = []
@@ -33,11 +37,12 @@ def evaluation(side: int) -> Array:
     return np.array([*rows, [0.0, 0.0, 1.0]])
 
 
+@functools.cache
 def recovery(side: int) -> Array:
     """(3, n): the coefficients out of the values.
 
     The first one is the value at 0, the last one that at infinity, and the one between half of what
-    the values at the largest point and its opposite differ by.
+    the values at the largest point and its opposite differ by. All who ask share the array.
     """
     values = evaluation(side)
     found = np.zeros((TAPS, pixels_of(side)))
@@ -77,7 +82,7 @@ def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
     values = evaluation(side).reshape(-1)
     run_shared(threads, _transform, flat, out.view(np.float32), values, room, found, sizes)
     give_back(w)
-    return out[:0] if found.any() else out
+    return out if found.max() < _INFINITE else out[:0]
 
 
 # Memory decides how long it takes: unrolled, it would only take longer to compile.
@@ -92,7 +97,7 @@ def _transform(
         out: (column of tiles, point, channel, column), flat.
         values: `evaluation`, flat.
         room: For each thread, float64 that it writes to meanwhile.
-        found: For each thread, set to 1 if a number is not finite.
+        found: For each thread, the largest bit pattern of an absolute value that it wrote.
         p: Outputs, channels, points along an axis, columns.
         tid: This thread.
         nt: All threads; they share columns of tiles and channels.
@@ -103,6 +108,7 @@ def _transform(
     lines = own[_TAPS * columns : (_TAPS + n * TAPS) * columns]
     points = own[(_TAPS + n * TAPS) * columns :]
     units = -(-outputs // columns) * channels
+    largest = np.int32(0)
     for unit in range(units * tid // nt, units * (tid + 1) // nt):
         block = unit // channels
         channel = unit - block * channels
@@ -140,11 +146,10 @@ def _transform(
         for point in range(n * n):
             to = ((block * n * n + point) * channels + channel) * columns
             for c in range(columns):
-                value = np.float32(points[np.uint64(point * columns + c)])
-                out[np.uint64(to + c)] = flushed(value)
-            for c in range(columns):
-                if not abs(out[np.uint64(to + c)]) <= LARGEST:
-                    found[tid] = 1
+                value = flushed(np.float32(points[np.uint64(point * columns + c)]))
+                out[np.uint64(to + c)] = value
+                largest = max(largest, np.int32(bits(value) & _MAGNITUDE))
+    found[tid] = largest
 
 
 @loop
