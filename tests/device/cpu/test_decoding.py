@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 from decoders import WIDTH, grouped_decoder
+from tiny_gguf import write_tiny_gguf
 
 import partita
 from partita.lowering import Specializer
@@ -72,3 +73,33 @@ def test_programs_that_a_decoder_is_made_ready_by_are_not_kept():
     model = core.read_model(grouped_decoder().SerializeToString())
     compiled = core.compile_model(model, "CPU")
     assert not len(compiled.device_model.specializer.programs)
+
+
+def test_tensors_of_512_tokens_lie_as_if_there_were_no_other_number_of_tokens(tmp_path):
+    """Where they lie is planned once; most memory is taken by many tokens."""
+    path = tmp_path / "decoder.gguf"
+    sizes = {"embedding_length": 128, "feed_forward_length": 352, "context_length": 512}
+    write_tiny_gguf(path, **{f"llama.{name}": size for name, size in sizes.items()})
+    tokens, bytes_of = 512, []
+    for fixed in (False, True):
+        core = partita.Core()
+        model = core.read_model(path, decoder=partita.DecoderOptions(context=512))
+        shapes = {port.name: port.shape for port in model.inputs if port.shape}
+        shapes = {name: (1, *shape[1:]) for name, shape in shapes.items()}
+        if fixed:
+            shapes["input_ids"] = (1, tokens)
+        compiled = core.compile_model(model.reshape(shapes), "CPU", {"INFERENCE_NUM_THREADS": 2})
+        feeds = {
+            "input_ids": np.full((1, tokens), 5),
+            "seqlens_k": np.array([tokens - 1], np.int32),
+            "total_sequence_length": np.array(tokens, np.int32),
+        }
+        states = {
+            port.name: np.zeros(port.shape, port.dtype)
+            for port in compiled.inputs
+            if port.name not in feeds
+        }
+        arrays = [(feeds | states)[port.name] for port in compiled.inputs]
+        program = compiled.device_model.specializer.program_for(arrays)
+        bytes_of.append(program.arena_bytes)
+    assert bytes_of[0] == bytes_of[1]

@@ -119,10 +119,11 @@ class GraphWriter:
         if name not in self._initializers:
             tensor = ir.Tensor(content) if isinstance(content, np.ndarray) else content
             tensor.name = name
+            shape = tensor.shape  # the tensor's own one: a decoder has hundreds of them
             self._initializers[name] = ir.Value(
                 name=name,
                 type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
+                shape=shape if isinstance(shape, ir.Shape) else ir.Shape(shape.numpy()),
                 const_value=tensor,
             )
         return self._initializers[name]

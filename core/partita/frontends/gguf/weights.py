@@ -6,6 +6,7 @@ Nothing that is made is kept here: a device asks once, packs it its way, and let
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,16 +107,22 @@ def _by_rows(
     import onnx_ir as ir
 
     kind = ir.DataType.from_numpy(np.dtype(dtype))
-
-    def make() -> ir.TensorProtocol:
-        blocks = tensor.blocks()
-        step = max(CHUNK_BYTES // max(len(tensor.data) // len(blocks), 1), 1)
-        found = np.empty(shape, dtype)
-        with np.errstate(all="ignore"):  # damaged scales make damaged weights, no warning
-            for start in range(0, len(blocks), step):
-                rows = blocks[start : start + step]
-                found[start : start + step] = part(rows).reshape(len(rows), *shape[1:])
-        give_back(np.frombuffer(tensor.data, np.uint8))
-        return ir.Tensor(found, kind)
-
+    make = partial(_made_by_rows, tensor, part, shape, dtype)
     return ir.LazyTensor(make, kind, ir.Shape(shape), name=tensor.name)
+
+
+def _made_by_rows(
+    tensor: GgufTensor, part: Callable[[Array], Array], shape: tuple[int, ...], dtype: Any
+) -> ir.TensorProtocol:
+    """The elements of such a tensor."""
+    import onnx_ir as ir
+
+    blocks = tensor.blocks()
+    step = max(CHUNK_BYTES // max(len(tensor.data) // len(blocks), 1), 1)
+    found = np.empty(shape, dtype)
+    with np.errstate(all="ignore"):  # damaged scales make damaged weights, no warning
+        for start in range(0, len(blocks), step):
+            rows = blocks[start : start + step]
+            found[start : start + step] = part(rows).reshape(len(rows), *shape[1:])
+    give_back(np.frombuffer(tensor.data, np.uint8))
+    return ir.Tensor(found)

@@ -82,8 +82,11 @@ from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
 
-_TOKENS = (7, 2, 1, 8, 16, 256)
-"""Of runs that a decoder is made ready for: two to learn what varies, one, some, and many."""
+_TOKENS = (7, 2, 1, 512, 8, 16)
+"""Of runs that a decoder is made ready for: two to learn what varies, one, many, and some.
+
+Tensors of all numbers of tokens that one program serves lie as they fit best for the first one.
+"""
 
 
 class CpuModel(DeviceModel):
