@@ -45,6 +45,9 @@ AHEAD = 4096
 
 _GROUP = 3
 
+_FEW_ROWS = 4
+"""Of more rows, lines of the result are asked for before the sums."""
+
 _CHAINS = 4
 """Sums that wait for one another: with fewer, several sets of them run side by side."""
 
@@ -142,6 +145,11 @@ class _DotBlocks:
             masked_load(f, self._lanes, f.at("%bias", self._bytes * v), masks[v])
             for v in self._vectors
         ]
+        if self._rows > _FEW_ROWS:
+            line = "%y"
+            for row in range(self._rows):
+                line = f.at(line, "%ldy") if row else line
+                f.do(prefetch(line, 3))
         pointers = ["%w", "%scales", "%zeros", *rows, *numbers]
         state = [("ptr", pointer) for pointer in pointers]
         state += [(self._floats, bias[v]) for _, v in self._places]
