@@ -353,6 +353,13 @@ def test_a_slope_that_would_make_the_result_larger_is_refused():
         partita.Core().compile_model(proto, "REFERENCE")({"x": x, "s": slope})
 
 
+@pytest.mark.parametrize("axis", [1, [1], [-2]], ids=str)
+def test_running_sums_take_an_axis_in_a_list_of_its_own(axis):
+    arrays = [floats(2, 3, 4), np.array(axis, np.int64)]
+    got, want = both("CumSum", 14, arrays, exclusive=1, reverse=1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
 def test_grid_sample_has_the_modes_of_opset_16(mode):
     grid = np.random.default_rng(1).uniform(-1.2, 1.2, (2, 3, 4, 2)).astype(np.float32)

@@ -13,7 +13,7 @@ import functools
 import onnx.defs
 from onnx.reference.op_run import OpRun
 
-from partita.lowering.corrected_reference.arithmetic import BatchNormalization, Pow, PRelu
+from partita.lowering.corrected_reference.arithmetic import BatchNormalization, CumSum, Pow, PRelu
 from partita.lowering.corrected_reference.attention import attention_of
 from partita.lowering.corrected_reference.element_types import BY_TYPE
 from partita.lowering.corrected_reference.exact import EXACT
@@ -51,6 +51,7 @@ CORRECTED: tuple[type[OpRun], ...] = (
     Cast,
     CastLike,
     ConvTranspose,
+    CumSum,
     Flatten,
     GatherElements,
     GlobalLpPool,

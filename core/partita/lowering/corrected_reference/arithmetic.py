@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_cum_sum import CumSum as OriginalCumSum
 from onnx.reference.ops.op_pow import Pow as OriginalPow
 from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
 
@@ -37,6 +38,22 @@ class BatchNormalization(BatchNormalization_14):
         factor = scale / np.sqrt(var + added)  # in float64, whatever the statistics' type
         y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
         return (y.astype(x.dtype),)
+
+
+class CumSum(OriginalCumSum):
+    """The original refuses an axis in a list of its own, as PyTorch exports that of logcumsumexp.
+
+    onnxruntime takes it.
+    """
+
+    def _run(
+        self, x: Array, axis: Array, exclusive: int | None = None, reverse: int | None = None
+    ) -> tuple[Array]:
+        along = axis.reshape(()) if axis.shape == (1,) else axis
+        sums: tuple[Array] = super()._run(  # type: ignore[no-untyped-call]  # onnx
+            x, along, exclusive, reverse
+        )
+        return sums
 
 
 class PRelu(OriginalPRelu):
