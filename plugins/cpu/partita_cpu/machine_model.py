@@ -20,6 +20,12 @@ from partita_cpu.llvm.levels import Level
 VARIABLE = "PARTITA_CPU_CACHES"
 """Environment variable: sizes of the caches, where the system tells wrong ones."""
 
+SET_BYTES = 4096
+"""Lines that lie a multiple of this apart share one set of a first-level cache of 64 sets."""
+
+FEWEST_ROWS = 6
+"""Rows of a tile that the smallest caches leave: enough sums to wait for none."""
+
 LINE_BYTES = 64
 """A line of the caches; what is cut by their size ends with one."""
 
@@ -45,6 +51,17 @@ class MachineModel:
     def __hash__(self) -> int:
         """Made once: plans are kept under machines, and every product asks for its own."""
         return self._hash
+
+    @property
+    def tile_rows(self) -> int:
+        """Most rows of a tile whose sums are in vectors.
+
+        Rows that lie multiples of 1 KiB apart, as those of 256 channels do, have four sets of the
+        first-level cache: each gets a quarter of the rows, as many lines that the processor fetches
+        next, and two of weights. Sets of 8 lines (32 KiB) hold 12 rows so, those of 12 lines 14.
+        """
+        lines = self.caches.l1d // SET_BYTES
+        return min(self.level.rows, max(FEWEST_ROWS, 2 * (lines - 2)))
 
     def l1_bytes(self, share: float) -> int:
         """A share of a core's first-level data cache, in whole lines."""

@@ -18,7 +18,7 @@ FIELDS = (
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
     *("STEP_BYTES", "PLANAR", "PARTIAL_BYTES", "SLICES", "SLICE_STEP", "SLICE_BYTES"),
     *("W_FIRST", "FIRST_SLICE", "LAST_SLICE", "RESULTS", "RESULT_STEP", "LEAST_TILES"),
-    *("COLUMN_STEP", "IN_PLACE"),
+    *("COLUMN_STEP", "IN_PLACE", "ROWS_AHEAD"),
 )
 """What the array holds, in order."""
 
@@ -86,6 +86,7 @@ FIELDS = (
     LEAST_TILES,
     COLUMN_STEP,
     IN_PLACE,
+    ROWS_AHEAD,
 ) = range(len(FIELDS))
 
 DIRECT, HALO, COLUMNS = range(3)

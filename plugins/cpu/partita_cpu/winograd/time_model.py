@@ -107,7 +107,7 @@ class Sizes(NamedTuple):
             threads,
             level.lanes,
             tile_columns(level),
-            level.rows,
+            machine.tile_rows,
             machine.l2_bytes(PANEL_SHARE),
             int(machine.caches.l3 * FAR_PANEL_SHARE),
             BFLOAT16_PACE if direct is Arithmetic.BF16 else 1,

@@ -9,9 +9,13 @@ from judge import onnxruntime_results
 import partita
 from partita.cli.main import main
 from partita.errors import PropertyError
-from partita.system.cache_sizes import cache_sizes
+from partita.system.cache_sizes import CacheSizes, cache_sizes
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.tile_fields import ROWS_AHEAD, TILE_ROWS
+from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import isa
-from partita_cpu.llvm.levels import AVX512, PORTABLE
+from partita_cpu.llvm.levels import AMX, AVX2, AVX512, PORTABLE
 from partita_cpu.machine_model import VARIABLE, MachineModel, this_machine
 
 from .conftest import CACHES
@@ -91,6 +95,35 @@ def test_blocks_are_whole_lines_of_a_cache_and_never_empty():
                 assert found % 64 == 0
         assert abs(machine.l1_bytes(1 / 3) - sizes.l1d / 3) <= 32
         assert abs(machine.l2_bytes(2.0) - 2 * sizes.l2) <= 32
+
+
+@pytest.mark.parametrize(("kib", "rows"), [(1, 6), (32, 12), (48, 14), (64, 14)])
+def test_rows_of_tiles_leave_room_in_the_sets_of_the_nearest_cache(kib, rows):
+    caches = CacheSizes(kib << 10, 1 << 20, 0)
+    for level, most in ((AVX512, rows), (AVX2, 6)):
+        machine = MachineModel(level, 1, caches)
+        cut = plan(Images.matrix(1000, 256, 64), machine, Arithmetic.F32, 1)
+        assert machine.tile_rows == cut.table[TILE_ROWS] == most
+    tiles = MachineModel(AMX, 1, caches)
+    cut = plan(Images.matrix(1000, 256, 64), tiles, Arithmetic.BF16, 1)
+    assert cut.table[TILE_ROWS] == 32
+
+
+@pytest.mark.parametrize(
+    ("level", "arithmetic", "rows", "scaled", "asked"),
+    [
+        (AVX512, Arithmetic.F32, 2049, False, 1),
+        (AVX2, Arithmetic.F32, 2049, False, 1),
+        (AVX512, Arithmetic.F32, 2048, False, 0),  # the second-level cache twice
+        (AVX512, Arithmetic.F32, 4000, True, 0),  # copied first
+        (AMX, Arithmetic.BF16X6, 4000, False, 0),
+    ],
+)
+def test_rows_of_far_tensors_are_asked_for(level, arithmetic, rows, scaled, asked):
+    machine = MachineModel(level, 1, CacheSizes(32 << 10, 1 << 20, 0))
+    storage = Storage(scaled=scaled)
+    cut = plan(Images.matrix(rows, 256, 64), machine, arithmetic, 1, storage)
+    assert cut.table[ROWS_AHEAD] == asked
 
 
 def test_this_machine_is_what_the_system_says(monkeypatch):

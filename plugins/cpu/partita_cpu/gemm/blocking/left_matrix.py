@@ -9,7 +9,7 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.blocking.weight_pieces import FEW_ROWS, piece_bytes
 from partita_cpu.gemm.tile_fields import COLUMNS, DIRECT, HALO, PAIR, STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
-from partita_cpu.machine_model import LINE_BYTES, MachineModel
+from partita_cpu.machine_model import LINE_BYTES, SET_BYTES, MachineModel
 
 LONG_LINE = 14
 """Pixels of a copied line from which on tiles of a strided convolution may end where it ends;
@@ -25,9 +25,6 @@ LEAST_RUN = 32
 
 PICTURE = 3
 """Channels of a picture."""
-
-SET_BYTES = 4096
-"""Lines that lie a multiple of this apart share one set of a first-level cache of 64 sets."""
 
 SET_LINES = 8
 """Lines of one set. Caches of 48 KiB have 12: fewer than the 14 rows of a tile too."""
@@ -69,9 +66,9 @@ class LeftMatrix:
         self.storage = storage
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.machine = images, arithmetic, machine
-        self.rows = tile_rows(machine.level, arithmetic)
         self.in_bfloat16 = arithmetic.in_bfloat16
         self.on_amx = on_tiles(machine.level, arithmetic)
+        self.rows = tile_rows(machine.level, arithmetic) if self.on_amx else machine.tile_rows
         self.set_bytes = TILE_SET_BYTES if self.on_amx else SET_BYTES
         self.step = PAIR if self.in_bfloat16 and not self.on_amx else STEP
         self.group_channels = images.channels // images.groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,10 @@ COPY_COST = 1 / 4
 
 COPY_COST_ON_AMX = 1.0
 """The same where AMX multiplies, which is faster, and elements are split."""
+
+FAR_SHARE = 2
+"""Of the second-level cache: tensors that take more come from where a processor, which foresees the
+next lines of a few rows, does not fetch those of all rows of a tile in time."""
 
 PLANS = 1 << 12
 """Plans that are kept, of about a kilobyte each: layers are alike, and shapes come again."""
@@ -305,10 +310,19 @@ class _Planner:
             "SLICE_BYTES": plane,
             "COLUMN_STEP": 4 * self.columns if i.merged_group_channels else 0,
             "IN_PLACE": int(lhs.in_place),
+            "ROWS_AHEAD": self._rows_ahead(),
             "TILES": tiles,
             "THREAD_BYTES": plane * i.panel_slices * planes + 2 * TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not lhs.on_amx),
         }
+
+    def _rows_ahead(self) -> int:
+        """Whether tiles ask for the rows of the next one: they read a tensor itself that is far."""
+        i, lhs = self.images, self.lhs
+        if lhs.source is not Source.DIRECT or lhs.on_amx:
+            return 0
+        nbytes = i.batch * i.height * i.width * lhs.x_pitch * (2 if self.storage.half_in else 4)
+        return integer(evaluated(operator.gt, nbytes, self.machine.l2_bytes(FAR_SHARE)))
 
     def _plane_bytes(self, panel: int, row: int) -> int:
         """Bytes that the input of so many rows takes where it is laid out, in one plane."""

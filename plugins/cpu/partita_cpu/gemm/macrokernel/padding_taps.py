@@ -17,7 +17,6 @@ from partita_cpu.gemm.tile_fields import (
     OUT_HEIGHT,
     ROW,
     SLICES,
-    STEP_BYTES,
     STRIDE_ACROSS,
     STRIDE_DOWN,
     TAP_BYTES,
@@ -127,7 +126,7 @@ def edge_taps(
             start = sums
         tap, further = column * down + low, top * row_bytes
         places, weights = context.offsets + 8 * tap, b + tap * p[TAP_BYTES]
-        its = source + top * p[ROW], p[ROW], places, high - low, p[DEPTH], weights, p[STEP_BYTES]
+        its = source + top * p[ROW], p[ROW], places, high - low, p[DEPTH], weights, 0
         from_here = start + further if start else 0
         rest = (sums + further, 0, 0, 0, 0, 0, _LOWEST, _HIGHEST, 0)
         kernel = kernels[of_rows + bottom - top]

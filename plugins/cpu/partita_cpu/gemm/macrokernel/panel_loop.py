@@ -38,6 +38,7 @@ from partita_cpu.gemm.tile_fields import (
     PITCH,
     PLANE_BYTES,
     ROW,
+    ROWS_AHEAD,
     RUN,
     SOURCE,
     STEP_BYTES,
@@ -106,7 +107,6 @@ def multiply_panel(
     panel = _panel_of(largest, context, tiles)
     wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
     parts = 2 if kernels[CONFIGURE] or wide else 4  # tiles that ask for what comes next of b
-    apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
     flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
@@ -118,6 +118,7 @@ def multiply_panel(
     first_line, last_line = tiles.first_tile // panel.tiles, -(-last_tile // panel.tiles)
     for block in range(tiles.first_block, tiles.last_block):
         column, read = _column_of(at, p, tiles.group, block), a + block * p[COLUMN_STEP]
+        apart = _distance_of(kernels, p, panel, block == tiles.first_block)
         of_rows = (FIRST if 2 * column.exist <= p[TILE_COLUMNS] else 0) + (WIDE if wide else 0)
         for first_tap in range(start_tap, tiles.last_tap, p[CHUNK]):
             taps = min(p[CHUNK], tiles.last_tap - first_tap)
@@ -164,6 +165,19 @@ def multiply_panel(
                             exact_tile(source, column.weights, tiles, made, context, rows)
                         finish_rows(rows, y_line, pixel, made, at, panel, column, context, epilogue)
     _finish_waiting(kernels, waiting, panel, epilogue)
+
+
+@loop(inline=True)
+def _distance_of(kernels: Array, p: Array, panel: Panel, first: bool) -> int:
+    """What kernels take for the distance from rows to other numbers that they read.
+
+    Those of vectors ask for rows there: the next tile's, in the first column of tiles, so that the
+    other columns find all of them in the cache.
+    """
+    if kernels[CONFIGURE] != 0:
+        return p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
+    most = panel.even_rows + (1 if panel.longer > 0 else 0)
+    return most * p[ROW] if first and p[ROWS_AHEAD] != 0 else 0
 
 
 @loop(inline=True)

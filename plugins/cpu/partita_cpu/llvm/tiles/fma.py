@@ -24,8 +24,9 @@ PARAMETERS = (
 a: the first row; the others follow at distances of lda bytes. taps: byte offsets from a, one per
 piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
 low_plane: distance in bytes from a to the second parts of its elements, for kernels that split
-them; bytes of a step along k, for others of AMX. rows: how many rows count, for kernels that take
-any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
+them; bytes of a step along k, for others of AMX; for those here, from a to the rows that are needed
+next, which are brought to the second-level cache, or 0. rows: how many rows count, for kernels that
+take any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
 quarter as much of it is fetched as is read, by AMX half as much. The rest is that of
 `epilogue.PARAMETERS`.
 """
@@ -55,7 +56,7 @@ class Factors(enum.Enum):
     FLOATS = enum.auto()
     FLOAT16 = enum.auto()  # b is, and widened in registers; a is float32
     BFLOAT16 = enum.auto()  # the same
-    PAIRS = enum.auto()  # of bfloat16; depth counts pairs, low_plane is not read
+    PAIRS = enum.auto()  # of bfloat16; depth counts pairs
 
 
 _WIDENED = {Factors.FLOAT16: half_vectors.FLOAT16, Factors.BFLOAT16: half_vectors.BFLOAT}
@@ -128,6 +129,17 @@ class Products:
         for _ in range(1, -(-self._rows // _GROUP)):
             found.append(self._f.at(found[-1], self._thrice))
         return found
+
+    def fetch_rows(self, pointers: list[str], distance: str, nbytes: int) -> None:
+        """Asks for so many bytes of each row at a distance from the rows that pointers find."""
+        f = self._f
+        for row in range(self._rows):
+            group, within = divmod(row, _GROUP)
+            stride = self._strides[within]
+            base = f.at(pointers[group], distance)
+            base = base if stride is None else f.at(base, stride)
+            for line in range(0, nbytes, 64):
+                f.do(epilogue.prefetch(f.at(base, line)))
 
     def steps(self, values: list[str], count: int) -> list[str]:
         """`count` steps along k: values are b, the row pointers, the sums."""
@@ -257,6 +269,7 @@ class _FmaTile:
         rest = f.let("and i64 %depth, 3")
         begun = f.let(f"add i64 {quads}, {_STRETCH - 1}")
         stretches = f.let(f"udiv i64 {begun}, {_STRETCH}")
+        rows_ahead = f.let("icmp ne i64 %low_plane, 0")
 
         def tap(index: str, carried: list[str]) -> list[str]:
             offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
@@ -279,6 +292,14 @@ class _FmaTile:
                 # Between loops: in the inner one LLVM would spill sums for it.
                 rounds = f.let(f"zext i1 {whole} to i64")
                 further = f.loop(rounds, [("ptr", values[0])], fetch)
+                also = f.let(f"and i1 {whole}, {rows_ahead}")
+
+                def fetch_rows(_: str, __: list[str]) -> list[str]:
+                    at = values[2 : 2 + len(pointers)]
+                    products.fetch_rows(at, "%low_plane", 4 * _STRETCH * UNROLL)
+                    return []
+
+                f.loop(f.let(f"zext i1 {also} to i64"), [], fetch_rows)
                 inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
                 return [*further, *f.loop(count, inner, quad)]
 
