@@ -164,10 +164,9 @@ class Entry:
                 continue
             allowed = self.allowed(position)
             if allowed is not None and dtype not in allowed:
-                names = ", ".join(sorted(kind.name for kind in allowed))
-                return Reason(
-                    ReasonCode.UNSUPPORTED_DTYPE, f"input {position} is {dtype}; takes {names}"
-                )
+                names = ", ".join(sorted(map(_type_name, allowed)))
+                text = f"input {position} is {_type_name(dtype)}; takes {names}"
+                return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
         if self.check is None:
             return None
         try:
@@ -345,3 +344,8 @@ def _source(node: Node, value: Value, pairs: Mapping[int, int]) -> Value | None:
     """The input of a node that one of its outputs can be made in."""
     position = pairs.get(node.outputs.index(value))
     return None if position is None else node.input(position)
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """ONNX's name of strings, which are objects in numpy; numpy's of all other types."""
+    return "string" if dtype.hasobject else dtype.name
