@@ -322,7 +322,8 @@ class _Planner:
         if lhs.source is not Source.DIRECT or lhs.on_amx:
             return 0
         nbytes = i.batch * i.height * i.width * lhs.x_pitch * (2 if self.storage.half_in else 4)
-        return integer(evaluated(operator.gt, nbytes, self.machine.l2_bytes(FAR_SHARE)))
+        far: int = integer(evaluated(operator.gt, nbytes, self.machine.l2_bytes(FAR_SHARE)))
+        return far
 
     def _plane_bytes(self, panel: int, row: int) -> int:
         """Bytes that the input of so many rows takes where it is laid out, in one plane."""

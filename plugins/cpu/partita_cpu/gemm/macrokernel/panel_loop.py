@@ -168,7 +168,7 @@ def multiply_panel(
 
 
 @loop(inline=True)
-def _distance_of(kernels: Array, p: Array, panel: Panel, first: bool) -> int:
+def _distance_of(kernels: Array, p: Array, panel: Panel, first: bool) -> Any:
     """What kernels take for the distance from rows to other numbers that they read.
 
     Those of vectors ask for rows there: the next tile's, in the first column of tiles, so that the
