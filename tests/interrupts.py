@@ -1,8 +1,8 @@
 """Ctrl-C at each moment at which Python looks for it, one after another.
 
 Python looks when a function begins, after each call of a function written in C, and when a loop
-begins anew. It does not in between: a ``finally`` without calls, and ``with`` a lock written
-in C, are done before Ctrl-C is raised.
+begins anew. It does not in between: a ``finally`` without calls is done before Ctrl-C is raised,
+and so was, up to Python 3.13, the beginning of ``with`` for a lock written in C.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 Advance = Callable[[float], None]
 """Tells a progress bar how much is done of its total."""
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 _shown: Progress | None = None
 
 

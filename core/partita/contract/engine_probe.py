@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import CompileError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 if TYPE_CHECKING:
     from partita.model.model import Model, Op
@@ -37,7 +37,7 @@ class Probe:
     ) -> None:
         self._load, self._types, self._wrong = load, types, wrong
         self._answers: OrderedDict[bytes, Reason | None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def query(self, model: Model, device: str) -> QueryResult:
         """The result for ``DevicePlugin.query_model``; costs one load per new operation."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from partita.contract import hookspecs
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
 """Environment variable: comma-separated entry-point names that are not loaded."""
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -28,6 +27,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering.graph import Graph, Node, Value
 from partita.model.model import Port
 from partita.system.modules import import_modules
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.cache_rows import ATTRIBUTES, OF_NUMBERS, is_quantized
 
 DTypes = frozenset[np.dtype[Any]]
@@ -205,7 +205,7 @@ class KernelTable:
     def __init__(self, package: str) -> None:
         self._package = package
         self.entries: dict[tuple[str, str], list[Entry]] = {}
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._loaded = False
 
     def register(

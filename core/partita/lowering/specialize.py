@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from partita.lowering.target import Target
 from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
 from partita.system.threads.fork_order import forks_wait
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.layout import MemoryLayout
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Specializer:
         self._classes_left = CLASSES
         self._varying: set[tuple[int, int]] = set()
         self._specs: list[Spec] | None = None
-        self._lock = threading.RLock()
+        self._lock = InterruptSafeLock()
         self._weights: dict[Value, Operand | None] = {
             value: None
             for node in graph.nodes

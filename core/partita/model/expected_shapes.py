@@ -7,11 +7,11 @@ model's file (rather than from inference) are sometimes wrong.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from partita.model.model import Model, is_static, value_shape
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _KEPT = 16
 """Sets of input shapes that are remembered."""
@@ -30,7 +30,7 @@ class ExpectedShapes:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.known: OrderedDict[InputShapes, dict[str, Shape]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self.symbols = tuple(
             (index, axis, dim)
             for index, port in enumerate(model.inputs)

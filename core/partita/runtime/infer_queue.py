@@ -22,6 +22,7 @@ from partita.runtime.async_run import (
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
 from partita.system.own_process import ProcessBound
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.sleepers import Sleepers
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class AsyncInferQueue(ProcessBound):
         self._userdata: list[Any] = [None] * count
         self._runs: list[AsyncRun | None] = [None] * count  # of those that are not free
         self._idle = deque(range(count))  # the one that has been free for longest comes first
-        self._lock = threading.RLock()
+        self._lock = InterruptSafeLock()
         self._waiting = Sleepers()
         self._callback: Callable[[InferRequest, Any], None] | None = None
         self._errors: list[BaseException] = []
@@ -331,7 +332,7 @@ class AsyncInferQueue(ProcessBound):
 
     def _begin_anew(self) -> None:
         """Forgets the threads of the parent process, which may have held the lock."""
-        self._lock, self._waiting = threading.RLock(), Sleepers()
+        self._lock, self._waiting = InterruptSafeLock(), Sleepers()
         own = threading.get_ident()
         self._calling = {thread: of for thread, of in self._calling.items() if thread == own}
         self._stuck.clear()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 from collections.abc import Iterator
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _RARELY = 500_000
 """Objects made before cycles are looked for meanwhile: some hundred megabytes at most."""
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 class _Held:

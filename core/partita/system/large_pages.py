@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from typing import Any
 
 import numpy as np
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _PAGE = 2 << 20
 """Bytes of a large page."""
@@ -36,7 +37,7 @@ class _Shared:
         free: What is left of it.
     """
 
-    lock = threading.Lock()
+    lock = InterruptSafeLock()
     free: Bytes = np.empty(0, np.uint8)
 
 
@@ -115,7 +116,7 @@ def _large_pages(count: int) -> Bytes:
 
 def _after_fork() -> None:
     """Another thread may have been taking memory while the process was forked."""
-    _Shared.lock, _Shared.free = threading.Lock(), np.empty(0, np.uint8)
+    _Shared.lock, _Shared.free = InterruptSafeLock(), np.empty(0, np.uint8)
 
 
 if hasattr(os, "register_at_fork"):

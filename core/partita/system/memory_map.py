@@ -7,12 +7,13 @@ import functools
 import mmap
 import os
 import tempfile
-import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _POOLED_BYTES, _POOL_BYTES = 1 << 20, 1 << 24
 """Smaller arrays than the first are spilled to files of the second that they share."""
@@ -98,7 +99,7 @@ class _Pool:
         used: How much of it is.
     """
 
-    lock = threading.Lock()
+    lock = InterruptSafeLock()
     mapping: weakref.ref[_TemporaryFile] | None = None
     used = 0
 

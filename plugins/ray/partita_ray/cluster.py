@@ -6,10 +6,10 @@ import importlib.util
 import os
 import socket
 import sys
-import threading
 from typing import Any
 
 from partita.errors import DeviceUnavailableError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_ray.model_parcel import WeightStore
 from partita_ray.node import Node
 
@@ -21,7 +21,7 @@ REACH_SECONDS = 5.0
 
 _HEAD = "node:__internal_head__"
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 _present: Cluster | None = None
 
 
@@ -42,7 +42,7 @@ class Cluster:
     def __init__(self, session: str) -> None:
         self.session = session
         self.weights = WeightStore()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._nodes: dict[int, Node] = {}
 
     def last_known(self, device: str, device_id: str) -> Node:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from partita.model.model import Model
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 LARGE_BYTES = 64 << 10
 """Weights from this size on are objects of their own."""
@@ -55,7 +55,7 @@ class WeightStore:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def pack(self, model: Model) -> ModelParcel:

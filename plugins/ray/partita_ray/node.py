@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceUnavailableError, InferError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.version import __version__
 from partita_ray.node_actor import NodeActor, NodeFacts
 from partita_ray.object_tensor import MEMORY, ObjectTensor
@@ -49,7 +49,7 @@ class Node:
         self.node_id = node_id
         self.address = address
         self.is_own = is_own
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._idle: dict[int, list[Any]] = {}
         self._agent: Any = None
         self._facts: NodeFacts | None = None

@@ -13,6 +13,7 @@ import numpy as np
 
 import partita
 from partita.errors import InferCancelledError, RequestBusyError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, parse
@@ -168,7 +169,7 @@ class _Stopper:
 
     def __init__(self, runner: partita.Runner) -> None:
         self._runner = runner
-        self._changes = threading.Lock()
+        self._changes = InterruptSafeLock()
         self._now = 0
         self._going_on = False
         self._met: set[int] = set()

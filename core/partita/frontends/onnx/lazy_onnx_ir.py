@@ -11,11 +11,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
+
 _SELDOM_NEEDED = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
 """What is executed when it is first used: sympy takes 35 MB and a fifth of a second."""
 
-_lock = threading.Lock()
-_executing = threading.RLock()
+_lock = InterruptSafeLock()
+_executing = InterruptSafeLock()
 _begun: dict[str, int] = {}
 """The thread of each module that is being executed, which asks itself for what it lacks so far."""
 

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from partita.system.threads import fork_order
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 Action = Callable[[], object]
 """Ends a wait in another thread; it waits for nothing itself, and raises nothing."""
@@ -32,7 +33,7 @@ class JointWork:
     """What some threads do together, and how each of them is told that it was given up."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._is_given_up = False
         self._actions: dict[int, Action] = {}
         self._numbers = itertools.count()

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.thread_limit import more_threads
 
 Task = tuple[Callable[..., object], tuple[Any, ...]]
@@ -38,7 +39,7 @@ class TaskThreads:
 
     def begin_anew(self) -> None:
         """Forgets threads and tasks, as a child process has to."""
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._open = 0

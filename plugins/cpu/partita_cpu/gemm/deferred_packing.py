@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 from partita.lowering import Array
 from partita.system.memory_map import give_back
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_cpu.gemm.packing.packing_calls import Job, pack_all
 from partita_cpu.gemm.packing.packing_table import Table
 
@@ -26,7 +25,7 @@ class DeferredWeights:
 
     def __init__(self, threads: int, most: int = _MOST_BYTES) -> None:
         self._threads, self._most = threads, most
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._jobs: list[Job] = []
         self._bytes = 0
 

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from partita.errors import CompileError
 from partita.storage.cache_folder import cache_root
 from partita.system.processor_time import group_seconds
 from partita.system.processors import usable_processors
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_cpu.jit import disk_cache
 from partita_cpu.jit.isa import cap
 from partita_cpu.llvm.levels import PORTABLE
@@ -326,5 +326,5 @@ def child_environment() -> dict[str, str]:
 
 
 current_workers: _WorkerGroup | None = None
-_lock = threading.RLock()
+_lock = InterruptSafeLock()
 atexit.register(stop_workers)

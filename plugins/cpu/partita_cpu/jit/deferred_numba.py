@@ -12,10 +12,11 @@ import contextlib
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +52,7 @@ implementations: dict[Any, Callable[..., Any]] = {}
 
 _waiting: list[Callable[[], object]] = []
 _afresh: list[bool] = []
-lock = threading.RLock()
+lock = InterruptSafeLock()
 """Held while numba learns what is registered, and while it makes a function."""
 
 

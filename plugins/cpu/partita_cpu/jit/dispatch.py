@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from partita.errors import InferError
 from partita.lowering.program import flattened
 from partita.system.threads.fork_order import forks_wait
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.code_hash import (
     extent,
@@ -46,7 +46,7 @@ from partita_cpu.system import this_system
 _UNKNOWN = object()
 _NEVER = b"no image"
 _OPERATORS = "partita_cpu.kernels.operator_table"
-_lock = threading.RLock()
+_lock = InterruptSafeLock()
 
 
 def available() -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 from partita.errors import CompileError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.code_hash import generators_digest
 from partita_cpu.jit.compile_pool import Job
@@ -14,7 +14,7 @@ from partita_cpu.jit.isa import available
 from partita_cpu.jit.loader.elf_image import FORMAT, Image, image_of, load
 from partita_cpu.llvm.levels import AARCH64, X86_64, Level
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 def addresses(level: Level, part: str = "") -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from partita.lowering import Operand, Program
 from partita.progress import Advance, progress
 from partita.system.threads.fork_order import forks_wait
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_cpu.jit import compile_pool
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
@@ -25,7 +25,7 @@ PATIENCE_S = 1.0
 
 DESCRIPTION = "Compiling kernels for this processor, once"
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 def load_kernels(program: Program) -> list[Entry | None]:

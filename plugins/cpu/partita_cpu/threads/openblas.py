@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from partita.system.threads.fork_order import around_forks
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +41,7 @@ class _Gate:
     """
 
     def __init__(self) -> None:
-        self.forking = threading.Lock()
+        self.forking = InterruptSafeLock()
         self.running: set[object] = set()
 
     def close(self) -> None:

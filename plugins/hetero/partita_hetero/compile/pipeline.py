@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError, UnsupportedOpError, in_words
 from partita.model.expected_shapes import InputShapes
 from partita.model.model import Model
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_hetero.compile.assembler import Placed, assemble
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, not_compiled, remark
@@ -69,7 +69,7 @@ class Compilation:
         self._tune = tune
         self._model_fault = ""
         self._negotiation = Negotiation()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
         """Places and compiles.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from partita.contract.query import Reason, ReasonCode
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.placement.by_priority import Placement, PreferredDevices
 
@@ -158,7 +158,7 @@ class ReplicaBindings:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # garbage that is collected while it is held leaves seats
+        self._lock = InterruptSafeLock()  # garbage that is collected while it is held leaves seats
         self._taken: dict[int, int] = {}
 
     def choose(self, shares: Sequence[float]) -> int:

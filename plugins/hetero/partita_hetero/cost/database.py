@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from partita.errors import CostError
 from partita.storage.cache_folder import CACHE_VARIABLE, cache_folder, make_private, open_private
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _log = logging.getLogger("partita.hetero")
 
@@ -124,7 +124,7 @@ class Database:
         folder = cost_folder() if path is None else path.parent
         self._in_memory = folder is None
         self.path = path or (folder or Path()) / FILE
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._connection = self._open()
 
     def __enter__(self) -> Self:

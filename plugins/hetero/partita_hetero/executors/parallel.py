@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.task_threads import TaskThreads
 from partita.system.threads.turn import Turn
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
@@ -74,7 +75,7 @@ class _ParallelRun:
         self._waiting = list(schedule.waiting)
         self._free = dict(schedule.capacity)
         self._queued: dict[str, list[int]] = {device: [] for device in self._free}
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._running = 0
         self._failure: BaseException | None = None
         self._handed: list[_Handed] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from partita.errors import InferError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Watchdog:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._hanging: dict[str, list[threading.Thread]] = {}
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def run(self, device: str, call: Callable[..., T], *args: Any) -> T:
         """Calls, and returns or raises what the call does.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import DeviceNotFoundError
 from partita.model.expected_shapes import ExpectedShapes
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
@@ -76,7 +76,7 @@ class Failover:
     ) -> None:
         self.compilation = compilation
         self.properties = properties
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._excluded: Exclusions = {}
         self._failures: Counter[str] = Counter()
         self._notes: list[str] = []

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.task_threads import TaskThreads
 from partita_opencl.cuda.cuda_driver import Array, Batch, Cuda, CudaError, Stream, Word, cuda_of
 from partita_opencl.cuda.replay import is_loaded, load
@@ -45,7 +46,7 @@ class CudaSide:
     def __init__(self, cuda: Cuda, context: Any, largest: int | None = None) -> None:
         self.cuda = cuda
         self.memory = SharedMemory(cuda, context, largest)
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._ended = Word()
         self._own = threading.local()
         with cuda.current():

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import threading
 import weakref
 from typing import Any
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.cuda.cuda_driver import Address, Cuda, CudaError
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class SharedMemory:
         self._largest = largest
         self._context = context
         self._free: dict[int, list[tuple[Any, int]]] = {}
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def takes(self, nbytes: int) -> bool:
         """Whether both may have a buffer of so many bytes; kernels on others OpenCL launches."""

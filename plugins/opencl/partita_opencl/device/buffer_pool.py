@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from partita.errors import DeviceMemoryError, DeviceUnavailableError, InferError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.cuda.cuda_driver import CudaError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class BufferPool:
         self._device = device
         self._cuda = cuda
         self._free: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def take(self, nbytes: int) -> Any:
         """A buffer of at least ``nbytes`` with arbitrary content: a free one or a new one.

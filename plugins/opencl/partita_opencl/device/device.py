@@ -6,7 +6,6 @@ import ctypes
 import functools
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError, advised
 from partita.system.memory_limits import more_memory
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.tensor import HOST
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import CudaSide, opened
@@ -58,8 +58,8 @@ class Device:
         self.limits = limits_of(handle)
         self.driver = driver
         self.turns = Turns()
-        self._lock = threading.Lock()
-        self._cuda_lock = threading.Lock()
+        self._lock = InterruptSafeLock()
+        self._cuda_lock = InterruptSafeLock()
         self._cuda: tuple[CudaSide | None] | None = None
         self._context: Any = None
         self._queues: dict[str, Any] = {}

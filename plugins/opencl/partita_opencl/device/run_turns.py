@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any
+
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 
 class Turns:
@@ -16,7 +17,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._last: tuple[Any, Any] | None = None
 
     def enqueue(self, queue: Any, run: Callable[[], Any]) -> None:

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import PASSED
 from partita_opencl.drivers import trial_seconds, verdicts
@@ -34,7 +35,7 @@ class CudaTrialResult(NamedTuple):
 
 
 _trials: dict[Driver, Future[CudaTrialResult]] = {}
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 def begin(driver: Driver) -> Future[CudaTrialResult]:

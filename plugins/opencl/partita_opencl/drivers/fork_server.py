@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NoReturn
 
 from partita.system.threads import joint_work
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0
@@ -57,7 +58,7 @@ class Forked:
         self.stdout = stdout
         self.returncode: int | Any = None
         self._end = end
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def poll(self) -> int | Any:
         """How it ended, if it has."""
@@ -106,7 +107,7 @@ class _Server:
         self.made_by = _circumstances(code)
         self._has_forked = False
         self._socket, other = socket.socketpair()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-c", code, str(other.fileno())],
@@ -158,7 +159,7 @@ _server: _Server | None = None
 _left: list[subprocess.Popen[bytes]] = []
 """Servers that were ended and that nobody waits for."""
 
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 def prepare(code: str) -> None:

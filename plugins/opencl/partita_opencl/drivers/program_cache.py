@@ -23,6 +23,7 @@ from partita.errors import CompileError, DeviceMemoryError
 from partita.storage.cache_folder import cache_folder, keep_sealed, prune, read_sealed
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 from partita_opencl.drivers.processor_name import POCL
 from partita_opencl.drivers.trial_process import end_without_memory
@@ -42,7 +43,7 @@ PROGRAMS = 1024
 """Programs kept in memory per device."""
 
 
-_pocl_turn, _has_pocl_failed = threading.Lock(), threading.Event()
+_pocl_turn, _has_pocl_failed = InterruptSafeLock(), threading.Event()
 """Whose turn it is to build with PoCL, and whether its compiler ran out of memory."""
 
 
@@ -99,7 +100,7 @@ class ProgramCache:
         self._handle = handle
         self._identity = identity
         self.programs: OrderedDict[ProgramKey, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
         """The built programs; those that are missing are built side by side.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +35,7 @@ from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
 from partita.system.threads import joint_work
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
@@ -136,7 +136,7 @@ class OpenClModel(DeviceModel):
         self.specializer = self._specializer(toolkit)
         self._weights = Constants(self.target)
         self.plans = self._no_plans()
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._prepare()
 
     @property
@@ -178,7 +178,7 @@ class OpenClModel(DeviceModel):
         other.laid_out = dict(layouts)
         other.specializer = other._specializer(self.specializer.target)
         other.plans = other._no_plans()
-        other._lock = threading.Lock()
+        other._lock = InterruptSafeLock()
         other._prepare()
         return other
 

@@ -5,7 +5,6 @@ Shared by all requests; what belongs to one request is in ``bound_plan.py``.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from partita.lowering import Array, Operand, Packed, Program, Step
 from partita.lowering.shapes.symbolic_size import Size, evaluated, present, same_number
 from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back, give_back_all
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.cuda.replay import is_loaded
 from partita_opencl.device.buffer_pool import runtime_error
@@ -46,7 +46,7 @@ class Constants:
         self._device = device
         self._parent = parent
         self._buffers: dict[Any, tuple[Any, Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
 
     def buffer(self, operand: Operand) -> Any:
         """The buffer of a constant operand."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from partita.errors import (
 )
 from partita.lowering import Graph
 from partita.progress import progress
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.thread_limit import is_thread_refused
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import trial_seconds, verdicts
@@ -116,11 +116,11 @@ under_trial: _Task | None = None
 """What this process tries, if it is one that tries."""
 
 _known: dict[tuple[str, Mode, str], Fitness] = {}
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 _objections: dict[tuple[str, Units], str] = {}
 """Why a device's units are not used, for those that have been tried."""
-_units_lock = threading.Lock()
+_units_lock = InterruptSafeLock()
 
 
 def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fitness]:

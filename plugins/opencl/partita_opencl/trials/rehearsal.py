@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from partita.errors import CompileError, advised
 from partita.lowering import Step
 from partita.progress import progress
 from partita.system.threads import joint_work
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, trial_seconds, verdicts
 from partita_opencl.drivers.program_cache import ProgramKey
@@ -139,7 +139,7 @@ class _Stage:
     """What is known of one device's launches."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = InterruptSafeLock()
         self._known: dict[str, Verdict] = {}
 
     def has_all(self, digests: Iterable[str]) -> bool:

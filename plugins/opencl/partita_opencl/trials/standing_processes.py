@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from partita.errors import advised
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.joint_work import JointWork
 from partita.system.threads.thread_limit import more_threads
 from partita_opencl.device.device import Device
@@ -38,7 +39,8 @@ _waiting: Counter[tuple[int, str]] = Counter()
 
 _opening: Counter[tuple[int, str]] = Counter()
 """How many are on their way, by the process that starts them and the device's id."""
-_changed = threading.Condition()
+_lock = InterruptSafeLock()
+_changed = threading.Condition(_lock)
 
 _ahead = JointWork()
 """What threads do that open processes for later."""
@@ -103,7 +105,7 @@ def seat(device: Device) -> Iterator[None]:
     Batches of trials that are made at the same time have as many processes as one may have.
     """
     key, most = (os.getpid(), device.id), _most(device)
-    with joint_work.ended_by(_wake_all), _changed:
+    with joint_work.ended_by(_wake_all), _lock:
         while _seated[key] >= most:
             _changed.wait()
             joint_work.check()
@@ -111,7 +113,7 @@ def seat(device: Device) -> Iterator[None]:
     try:
         yield
     finally:
-        with _changed:
+        with _lock:
             _seated[key] -= 1
             _changed.notify_all()
 
@@ -165,7 +167,7 @@ def answers(process: TrialProcess) -> Iterator[Json]:
 def open_ahead(device: Device, count: int) -> None:
     """Begins to open processes, until so many are there or at work."""
     key = os.getpid(), device.id
-    with _changed:
+    with _lock:
         idle = sum((pid, name) == key for pid, name, _ in _idle)
         at_work = max(0, _seated[key] - _waiting[key])
         count -= at_work + _opening[key] + idle
@@ -184,7 +186,7 @@ def _open_for_later(device: Device, key: tuple[int, str], work: JointWork) -> No
         with contextlib.suppress(NoProcessError, KeyboardInterrupt):
             process = open_process(device)
     finally:
-        with _changed:
+        with _lock:
             if key in _opening:
                 _opening[key] = max(0, _opening[key] - 1)
                 if process is not None:
@@ -216,7 +218,7 @@ def open_process(device: Device) -> TrialProcess:
 
 def take_back(device: Device, process: TrialProcess) -> None:
     """Keeps a process in which nothing failed, and that has answered all that it was asked."""
-    with _changed:
+    with _lock:
         _idle.append((os.getpid(), device.id, process))
         _changed.notify_all()
 
@@ -225,7 +227,7 @@ def take_back(device: Device, process: TrialProcess) -> None:
 def end_all() -> None:
     """Ends the processes that wait, and those that are on their way when they arrive."""
     global _ahead
-    with _changed:
+    with _lock:
         own = [process for pid, _, process in _idle if pid == os.getpid()]
         _idle.clear()
         _opening.clear()
@@ -237,14 +239,14 @@ def end_all() -> None:
 
 
 def _wake_all() -> None:
-    with _changed:
+    with _lock:
         _changed.notify_all()
 
 
 def _take(device: Device) -> TrialProcess | None:
     """One that waits; waits for one that is on its way."""
     key = os.getpid(), device.id
-    with joint_work.ended_by(_wake_all), _changed:
+    with joint_work.ended_by(_wake_all), _lock:
         while True:
             joint_work.check()
             for index, (pid, device_id, _) in enumerate(_idle):

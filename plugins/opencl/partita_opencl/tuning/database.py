@@ -12,12 +12,12 @@ import functools
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from partita.storage.cache_folder import cache_folder, read_private, write_private
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Trial:
 
 
 _running: list[Trial] = []
-_lock = threading.Lock()
+_lock = InterruptSafeLock()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ Once made, a selection is an object that never changes; requests look for a new 
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from partita.contract.device_model import DeviceModel
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import PLUGIN_FAILURES, in_words
 from partita.model.model import Model, is_static
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.task_threads import TaskThreads
 from partita_virtual.auto import speed
 from partita_virtual.auto.candidates import Candidates
@@ -88,8 +88,8 @@ class DeviceSelector:
     ) -> None:
         self._model, self._candidates, self._properties = model, candidates, properties
         self._state = dict(state)
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
+        self._lock = InterruptSafeLock()
+        self._compiling = InterruptSafeLock()
         self._notes: list[str] = []
         self._causes: dict[str, BaseException] = {}
         self._failed: set[str] = set()

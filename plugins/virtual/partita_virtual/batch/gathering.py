@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from partita.contract.device_model import DeviceModel
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.sleepers import Sleepers
 from partita.tensors.tensor import HostTensor, Tensor
 
@@ -70,7 +70,7 @@ class Gathering:
 
     def __init__(self, compiled: DeviceModel, size: int, timeout_s: float) -> None:
         self._compiled, self._size, self._timeout_s = compiled, size, timeout_s
-        self._lock = threading.RLock()
+        self._lock = InterruptSafeLock()
         self._waiting = Sleepers()
         self._open: dict[Key, Batch] = {}
         self._idle: list[Runner] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import InferCancelledError, in_words
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.sleepers import Sleepers
 
 _log = logging.getLogger("partita.multi")
@@ -47,7 +47,7 @@ class DevicePool:
         self._devices = list(devices)
         self._by_turns = by_turns
         self._turn = 0
-        self._lock = threading.RLock()
+        self._lock = InterruptSafeLock()
         self._waiting = Sleepers()
         self._notes: list[str] = []
 
