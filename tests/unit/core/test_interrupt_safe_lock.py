@@ -1,7 +1,7 @@
 """A lock that Ctrl-C has interrupted is free again."""
 
-import _thread
 import ast
+import signal
 import threading
 import time
 
@@ -29,7 +29,7 @@ def test_it_is_free_after_an_interrupt_that_came_before_it_was_got():
         with lock:
             is_held.set()
             time.sleep(0.1)  # the other thread comes to wait
-            _thread.interrupt_main()
+            signal.raise_signal(signal.SIGINT)
 
     holder = threading.Thread(target=hold)
     holder.start()
