@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from partita.system.threads.fork_order import around_forks
-from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +41,7 @@ class _Gate:
     """
 
     def __init__(self) -> None:
-        self.forking = InterruptSafeLock()
+        self.forking = threading.Lock()  # no thread's own: another may open the gate
         self.running: set[object] = set()
 
     def close(self) -> None:
@@ -72,8 +72,12 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """
     product = object()
     try:
-        with gate.forking:
+        # As `InterruptSafeLock`: behind an assignment Python does not look for Ctrl-C.
+        (_,) = map(gate.forking.acquire, (True,))
+        try:
             gate.running.add(product)
+        finally:
+            gate.forking.release()
         with np.errstate(all="ignore"):
             result: Array = np.matmul(a, b, out=out)
         return result
