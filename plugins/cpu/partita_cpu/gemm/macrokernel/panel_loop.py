@@ -177,8 +177,7 @@ def _distance_of(kernels: Array, p: Array, panel: Panel, first: bool) -> Any:
     if kernels[CONFIGURE] != 0:
         return p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
     most = panel.even_rows + (1 if panel.longer > 0 else 0)
-    nbytes: int = most * p[ROW] if first and p[ROWS_AHEAD] != 0 else 0
-    return nbytes
+    return most * p[ROW] if first and p[ROWS_AHEAD] != 0 else 0
 
 
 @loop(inline=True)

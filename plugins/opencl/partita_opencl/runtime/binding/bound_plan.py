@@ -214,9 +214,10 @@ class BoundPlan:
         by_cuda = None
         if queue.cuda is not None and not timed:
             by_cuda = self._cuda_commands()
-        targets = (one.buffer for one in tensors.given if isinstance(one, OpenClTensor))
-        if by_cuda is not None and by_cuda.is_possible and all(map(address_of, targets)):
-            return by_cuda
+        if by_cuda is not None and by_cuda.is_possible:
+            buffers = [one.buffer for one in tensors.given if isinstance(one, OpenClTensor)]
+            if all(map(address_of, buffers)):
+                return by_cuda
         return self._opencl_commands()
 
     def _opencl_commands(self) -> OpenClCommands:
