@@ -7,9 +7,11 @@ and adds these sizes without asking whether they are known.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from partita.model.inference.contrib_shapes import FLOAT, add_source
+from partita.model.inference.known_shapes import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,12 +34,7 @@ def settle_attention(proto: onnx.ModelProto, scopes: Iterable[Scope]) -> bool:
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
-    changed = False
-    for scope in scopes:
-        for place, node in reversed(list(enumerate(scope.graph.node))):
-            if _is_attention(node):
-                changed |= _settle(proto, scope, place)
-    return changed
+    return settle(scopes, {"Attention"}, partial(_settle, proto))
 
 
 def _settle(proto: onnx.ModelProto, scope: Scope, place: int) -> bool:
@@ -55,10 +52,6 @@ def _settle(proto: onnx.ModelProto, scope: Scope, place: int) -> bool:
     for other in others:
         scope.graph.node.insert(place + 1, other)
     return bool(others)
-
-
-def _is_attention(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Attention" and node.domain in ("", "ai.onnx")
 
 
 def _given(names: Sequence[str], place: int) -> str:

@@ -259,11 +259,12 @@ def _window(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
 
 def _gaps_filled(node: ir.Node) -> list[int]:
     """Of ``output_padding``, by axis, what lies between windows that do not meet; mostly none."""
-    extra, strides = _integers(node, "output_padding"), _integers(node, "strides")
+    extra = node.attributes.get_ints("output_padding", ())
+    strides = node.attributes.get_ints("strides", ())
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if weights is None else value_shape(weights)
-    kernel = _integers(node, "kernel_shape") or list(shape or ())[2:]
-    dilations = _integers(node, "dilations") or [1] * len(extra)
+    kernel = node.attributes.get_ints("kernel_shape") or list(shape or ())[2:]
+    dilations = node.attributes.get_ints("dilations") or [1] * len(extra)
     if not any(extra) or not len(extra) == len(strides) == len(kernel) == len(dilations):
         return []
     return [
@@ -381,12 +382,6 @@ def _integer(node: ir.Node, name: str, default: int, least: int = 0) -> int:
         return default
     value: object = attribute.value
     return value if isinstance(value, int) and least <= value <= _MOST else 0
-
-
-def _integers(node: ir.Node, name: str) -> list[int]:
-    """An attribute that is a list of integers, which is empty where it is left out."""
-    attribute = node.attributes.get(name)
-    return [] if attribute is None else list(attribute.as_ints())
 
 
 def _dimension(node: ir.Node, place: int, axis: int) -> int | None:

@@ -7,9 +7,11 @@ result may be larger than inference (onnx 1.23) says, and of symbols that differ
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from partita.model.inference.contrib_shapes import add_source
+from partita.model.inference.known_shapes import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,16 +32,12 @@ def settle_einsum(proto: onnx.ModelProto, scopes: Iterable[Scope]) -> bool:
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
-    changed = False
-    for scope in scopes:
-        for node in scope.graph.node:
-            if node.op_type == "Einsum" and node.domain in ("", "ai.onnx"):
-                changed |= _settle(proto, scope, node)
-    return changed
+    return settle(scopes, {"Einsum"}, partial(_settle, proto))
 
 
-def _settle(proto: onnx.ModelProto, scope: Scope, node: onnx.NodeProto) -> bool:
+def _settle(proto: onnx.ModelProto, scope: Scope, place: int) -> bool:
     """Puts a result of the right sizes in the place of one that inference gets wrong."""
+    node = scope.graph.node[place]
     found = scope.dims(node.output[0])
     inputs = [scope.dims(name) for name in node.input]
     equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from partita.model.inference.followed_values import WITH_BODIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
     import onnx
 
     from partita.model.port import Dim
@@ -21,6 +23,27 @@ def scopes(proto: onnx.ModelProto, inferred: onnx.ModelProto) -> list[Scope]:
         inferred: The same, operation by operation, with the shapes that are known by now.
     """
     return _within(Scope(proto.graph, inferred.graph, None))
+
+
+def settle(
+    scopes: Iterable[Scope], op_types: Collection[str], rewrite: Callable[[Scope, int], bool]
+) -> bool:
+    """Rewrites ONNX's operations of some types, the last ones first: some put others behind them.
+
+    Args:
+        scopes: The graphs of a model that is there for inference alone; changed in place.
+        op_types: Which operations.
+        rewrite: Takes a graph and an operation's place in it; says whether it changed something.
+
+    Returns:
+        Whether something was changed, so that inference has more to find.
+    """
+    changed = False
+    for scope in scopes:
+        for place, node in reversed(list(enumerate(scope.graph.node))):
+            if node.op_type in op_types and node.domain in ("", "ai.onnx"):
+                changed |= rewrite(scope, place)
+    return changed
 
 
 class Scope:

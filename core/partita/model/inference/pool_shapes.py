@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partita.model.inference.known_shapes import settle
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -28,12 +30,7 @@ def settle_rounding(scopes: Iterable[Scope]) -> bool:
     Returns:
         Whether there was something to rewrite, so that inference has more to find.
     """
-    changed = False
-    for scope in scopes:
-        for node in scope.graph.node:
-            if node.op_type in _POOLS and _rounds_up(node):
-                changed |= _settle(node, scope.shape(node.input[0]) if node.input else None)
-    return changed
+    return settle(scopes, _POOLS, _settle)
 
 
 def _rounds_up(node: onnx.NodeProto) -> bool:
@@ -42,8 +39,12 @@ def _rounds_up(node: onnx.NodeProto) -> bool:
     return rounds and ("auto_pad" not in attributes or attributes["auto_pad"].s == b"NOTSET")
 
 
-def _settle(node: onnx.NodeProto, shape: Sequence[int | None] | None) -> bool:
-    """Puts a window in the place of another one; ``False`` if there is something wrong with it."""
+def _settle(scope: Scope, place: int) -> bool:
+    """Puts a window in the place of one that rounds up, unless there is something wrong with it."""
+    node = scope.graph.node[place]
+    if not _rounds_up(node):
+        return False
+    shape = scope.shape(node.input[0]) if node.input else None
     given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     kernel = given.get("kernel_shape", [])
     rank = len(kernel)
