@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from partita.system.threads.fork_order import around_forks
+from partita.system.threads.interrupt_safe_lock import take
 
 Array = np.ndarray[Any, Any]
 
@@ -72,8 +73,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """
     product = object()
     try:
-        # As `InterruptSafeLock`: behind an assignment Python does not look for Ctrl-C.
-        (_,) = map(gate.forking.acquire, (True,))
+        take(gate.forking)
         try:
             gate.running.add(product)
         finally:
