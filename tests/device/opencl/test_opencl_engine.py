@@ -255,6 +255,20 @@ def test_missing_pyopencl_says_what_cures_it(monkeypatch):
     assert CURE in str(caught.value)
 
 
+def test_a_device_whose_memory_others_hold_says_so(monkeypatch):
+    import pyopencl as cl
+
+    from partita.errors import DeviceUnavailableError
+
+    def full(_handles):
+        raise cl.RuntimeError("Context failed: OUT_OF_HOST_MEMORY")
+
+    first = all_devices()[0]
+    monkeypatch.setattr(cl, "Context", full)
+    with pytest.raises(DeviceUnavailableError, match=r"OUT_OF_HOST_MEMORY\. Other programs may"):
+        _ = devices.Device(0, first.handle, first.driver).context
+
+
 def test_a_broken_platform_costs_only_itself(monkeypatch):
     import pyopencl as cl
 

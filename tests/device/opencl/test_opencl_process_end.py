@@ -33,7 +33,7 @@ def work():
         while True:
             request.infer(x)
     except partita.errors.InferError as error:
-        print(error)
+        sys.stdout.write(f"{error}\\n")  # at once, other than print's two pieces
 
 threads += [threading.Thread(target=work, daemon=True) for _ in range(3)]
 for thread in threads:

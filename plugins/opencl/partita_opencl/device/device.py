@@ -107,8 +107,10 @@ class Device:
                 try:
                     self._context = cl.Context([self.handle])
                 except cl.Error as error:
+                    held = "OUT_OF_HOST_MEMORY" in str(error)  # NVIDIA's words for the card's, too
                     raise DeviceUnavailableError(
                         f"Device 'OPENCL.{self.id}' ({self.handle.name}) cannot be opened: {error}."
+                        + " Other programs may hold its memory, or the host's." * held
                     ) from error
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._context))
             return self._context
