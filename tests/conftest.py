@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import platform
 import signal
+import time
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,3 +116,10 @@ def own_numbers(request):
 def core():
     """A Core of its own, so that properties set in one test do not reach another."""
     return partita.Core()
+
+
+@pytest.fixture
+def busy_clock(monkeypatch):
+    """A machine so busy that three seconds go by whenever somebody looks at the clock."""
+    clock = itertools.count(0.0, 3.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))

@@ -287,12 +287,12 @@ def test_wrong_usage(capsys, tmp_path):
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_search_that_time_ended_is_told(plan, costs):
+def test_a_search_that_time_ended_is_told(plan, costs, busy_clock):
     machines = (Device("CPU", host_memory=True, slots=1), Device("GPU", slots=1))
     tasks = tuple(Task(f"t{i}", (Cost(2 + i % 3), Cost(1 + i % 4))) for i in range(60))
     values = tuple(Value(f"v{i}", i, (i + 1, i + 2), transfer_us=1 + i % 2) for i in range(58))
     links = (Link(HOST, 1, 1), Link(1, HOST, 1))
     ended = "before the search was through"
-    assert ended not in plan()[1]
+    assert ended not in plan()[1]  # few placements are all tried, whatever the time
     problem_file.save(Problem(machines, tasks, values, links), costs)
-    assert ended in plan("--objective", "PARALLEL", "--time-limit", "0.001")[1]
+    assert ended in plan("--objective", "PARALLEL", "--time-limit", "5")[1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -50,13 +48,6 @@ def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     assert sorted(plan.order) == list(range(len(problem.tasks)))
 
 
-@pytest.fixture
-def late(monkeypatch):
-    """A machine so busy that three seconds go by whenever a search looks at the clock."""
-    clock = itertools.count(0.0, 3.0)
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-
-
 def hard_to_search():
     """A placement that no bound proves to be the best, with branches on two devices."""
     machines = (Device("CPU", host_memory=True, slots=1), Device("GPU", slots=1))
@@ -73,14 +64,14 @@ def test_a_search_without_a_time_limit_finds_the_same_on_a_busy_machine(
     problem = hard_to_search()
     with patch.object(searching, "FEW", 0):
         plan = solve(problem, objective, math.inf)
-        request.getfixturevalue("late")
+        request.getfixturevalue("busy_clock")
         again = solve(problem, objective, math.inf)
     assert (again.assignment, again.bound_us) == (plan.assignment, plan.bound_us)
     assert not plan.cut and not again.cut
 
 
 @pytest.mark.parametrize("objective", ["PARALLEL", "THROUGHPUT"])
-def test_a_plan_says_that_the_time_limit_ended_its_search(objective, late):
+def test_a_plan_says_that_the_time_limit_ended_its_search(objective, busy_clock):
     with patch.object(searching, "FEW", 0):
         plan = solve(hard_to_search(), objective, 5)
     assert plan.gap > 0
@@ -89,7 +80,7 @@ def test_a_plan_says_that_the_time_limit_ended_its_search(objective, late):
 
 @pytest.mark.parametrize(("compiling", "searches"), [(0, 1), (1, 2), (3, 4)])
 def test_a_search_that_was_cut_while_loops_were_compiled_is_repeated(
-    late, monkeypatch, compiling, searches
+    busy_clock, monkeypatch, compiling, searches
 ):
     """However long it took: on a busy machine any search may take longer than its limit."""
     compiled, done = [0], []
