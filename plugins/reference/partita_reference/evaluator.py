@@ -83,12 +83,6 @@ def _taps(node: ir.Node) -> int:
 
 def _unread(node: ir.Node) -> str | None:
     """The first attribute that the evaluator would ignore, or misread, where it matters."""
-    if node.op_type == "GridSample" and not node.domain:
-        mode = node.attributes.get_string("mode", "")
-        padding = node.attributes.get_string("padding_mode", "")
-        # It clips places before it picks the neighbours of each.
-        wrong = mode in ("cubic", "bicubic") and padding not in ("", "zeros")
-        return "padding_mode" if wrong else None
     if node.op_type in ("LSTM", "GRU", "RNN") and not node.domain:
         given = node.attributes.get("activations")
         names = [] if given is None else [name.lower() for name in given.as_strings()]

@@ -132,6 +132,15 @@ def test_images_of_one_row_or_column_reflect_that(size, mode, aligned):
     agree("GridSample", 20, [floats(2, 3, *size), grid], given)
 
 
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("size", [(1, 5), (4, 6)])
+def test_cubic_samples_beside_the_image(size, padding, aligned):
+    grid = np.random.default_rng(1).uniform(-2.5, 2.5, (2, 7, 5, 2)).astype(np.float32)
+    given = {"mode": "cubic", "padding_mode": padding, "align_corners": aligned}
+    agree("GridSample", 20, [floats(2, 3, *size), grid], given, atol=1e-4)
+
+
 @pytest.mark.parametrize("size", [(1, 6), (5, 1), (5, 6)])
 @pytest.mark.parametrize(
     ("given", "out"),

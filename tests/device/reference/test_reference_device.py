@@ -200,18 +200,17 @@ def test_listing_it_imports_no_evaluator():
 
 
 @pytest.mark.parametrize(
-    ("op_type", "given", "taken"),
+    ("op_type", "given"),
     [
-        ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}, True),
-        ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2]}, True),
-        ("Upsample", {"mode": "linear", "scales": [1.0, 1.0, 2.0, 2.0]}, True),
-        ("Upsample", {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 2.0]}, True),
-        ("GridSample", {"mode": "cubic", "padding_mode": "border"}, False),
-        ("GridSample", {"mode": "cubic"}, True),
-        ("GridSample", {"mode": "linear", "padding_mode": "border"}, True),
+        ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Upsample", {"mode": "linear", "scales": [1.0, 1.0, 2.0, 2.0]}),
+        ("Upsample", {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 2.0]}),
+        ("GridSample", {"mode": "cubic", "padding_mode": "border"}),
+        ("GridSample", {"mode": "linear", "padding_mode": "border"}),
     ],
 )
-def test_what_the_evaluator_misreads_is_refused(op_type, given, taken):
+def test_what_the_evaluator_misreads_is_corrected_and_taken(op_type, given):
     shapes = {"x": [1, 1, 5, 5], "grid": [1, 2, 2, 2]}
     names = ["x", "grid"] if op_type == "GridSample" else ["x"]
     opset = 7 if op_type == "Upsample" else 20
@@ -221,7 +220,7 @@ def test_what_the_evaluator_misreads_is_refused(op_type, given, taken):
     graph = helper.make_graph([one], "one", inputs, [output])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     core = partita.Core()
-    assert ("one" in core.query_model(core.read_model(proto), "REFERENCE")) == taken
+    assert "one" in core.query_model(core.read_model(proto), "REFERENCE")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ class GridSample(OriginalGridSample):
     """The original keeps places in the image in float32, and knows opset 20's modes alone.
 
     It divides by the room between borders that are one where an axis has a single element, and
-    returns no result where that has no elements.
+    returns no result where that has no elements. With padding ``border`` it moves a place beside
+    the image onto its edge also where a cubic mode takes four pixels around it.
     """
 
     def _run(
@@ -109,6 +110,15 @@ class GridSample(OriginalGridSample):
         original: Any = super()._run
         named: Any = mode or getattr(self, "mode", "linear")
         return original(X, grid, _MODES.get(named, named), padding_mode, align_corners)
+
+    def _prepare_border(self, dims: Any, align_corners: bool) -> Array:
+        """The first and last places of each axis that are left where they are."""
+        mode, padding = getattr(self, "mode", ""), getattr(self, "padding_mode", "")
+        if _MODES.get(mode, mode) == "cubic" and padding == "border":
+            # Only beyond these are all four pixels that of the edge.
+            return np.concatenate([np.full(len(dims), -2.0), np.asarray(dims) + 1.0])
+        original: Any = super()._prepare_border
+        return np.asarray(original(dims, align_corners))
 
     def _gs_denormalize_coordinates(self, n: Any, dims: Any, align_corners: bool) -> Array:
         place: Any = self._gs_denormalize
