@@ -17,6 +17,7 @@ from partita.generate.text import gguf_tokenizer, tokenizer
 from partita.generate.text.tokenizer import Tokenizer, read_json
 from partita.model.model import Model
 from partita.zoo.naming import resolve
+from partita.zoo.store import Store
 
 _ONNX_NAMES = ("model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx")
 _IR_NAME = "openvino_model.xml"
@@ -42,18 +43,19 @@ class ModelSource:
     weight_bytes: int | None = None
 
 
-def find(source: str | os.PathLike[str]) -> ModelSource:
-    """What a path stands for.
+def find(source: str | os.PathLike[str], store: Store | None = None) -> ModelSource:
+    """What a path or name stands for, fetched where it is a model of the zoo that is not here.
 
     Args:
         source: A GGUF file; an ONNX file or OpenVINO IR with ``tokenizer.json`` beside it; a folder
             of these; or ``zoo:NAME``.
+        store: Where models of the zoo are kept; ``None`` for the usual place.
 
     Raises:
         ModelNotFoundError: There is no model.
         ZooError: The zoo has no such model, or it cannot be fetched.
     """
-    named = resolve(os.fspath(source)).source
+    named = resolve(os.fspath(source), store).source
     if not isinstance(named, Path):
         raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF, ONNX or IR file.")
     if named.is_dir():

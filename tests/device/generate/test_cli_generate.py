@@ -245,6 +245,14 @@ def test_a_missing_package_is_told_before_the_model_is_read(cli, monkeypatch, pa
     assert out == ""
 
 
+def test_a_missing_package_is_told_before_the_model_is_fetched(monkeypatch, capsys):
+    hide(monkeypatch, "tokenizers")
+    fetch = "partita.zoo.store.Store.ensure"
+    monkeypatch.setattr(fetch, lambda *_, **__: pytest.fail("it was fetched"))
+    assert main(["generate", "zoo:smollm2", "-d", "CPU", "--prompt", PROMPT]) == 1
+    assert "Package 'tokenizers' is not installed" in capsys.readouterr().err
+
+
 def test_a_conversation_without_a_template_is_refused_before_the_model_is_read(
     cli, folder, monkeypatch
 ):

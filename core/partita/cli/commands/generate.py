@@ -7,7 +7,6 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TextIO
 
 from partita import Core
@@ -22,7 +21,7 @@ from partita.cli.arguments import (
 )
 from partita.cli.output import Output, megabytes
 from partita.contract.device_plugin import DecoderRequest
-from partita.errors import InputError, ModelNotFoundError, PartitaError, in_words
+from partita.errors import InputError, PartitaError, in_words
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
 from partita.generate.context_room import new_tokens, require_tokens, room_of
@@ -33,10 +32,10 @@ from partita.generate.memory_bandwidth import MemoryBandwidth, measure
 from partita.generate.model_source import ModelSource
 from partita.generate.request_size import with_request_size
 from partita.generate.sampling import Sampling
+from partita.generate.text import packages
 from partita.generate.text.stop_words import StopWords
 from partita.generate.text.tokenizer import Tokenizer
 from partita.model.model import Model
-from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 
 
@@ -144,7 +143,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     core = Core()
     device = device_of(args, core)
     choices = _choices(args)
-    source = _source(args.model, out)
+    packages.require("tokenizers", "a tokenizer")  # before a model is fetched
+    source = model_source.find(args.model, Store(notify=out.note))
     tokenizer = source.tokenizer()  # what is missing for it is told before the model is read
     answers: list[Answer] = []
     prompts = _prompts(args, tokenizer, answers)
@@ -191,14 +191,6 @@ def _choices(args: argparse.Namespace) -> dict[str, Any]:
     Sampling(**sampling)
     StopWords(args.stop)
     return {"max_new_tokens": args.max_new_tokens, "stop": args.stop, **sampling}
-
-
-def _source(model: str, out: Output) -> ModelSource:
-    """The model, fetched where it is not here."""
-    named = resolve(model, Store(notify=out.note)).source
-    if not isinstance(named, Path):
-        raise ModelNotFoundError(f"'{model}' is no language model; give a GGUF, ONNX or IR file.")
-    return model_source.find(named)
 
 
 def _with_room(source: ModelSource, prompt: Sequence[int], new: int | None) -> ModelSource:
