@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from partita import CompiledModel, Core, Model, Port
 from partita.errors import ModelError, PartitaError, PropertyError
 from partita.model.synthetic_inputs import synthetic_inputs
+from partita.storage.temporary_folder import TemporaryFolder
 from partita.zoo.naming import resolve
 from partita_serve.protocol.datatypes import datatype_of
 from partita_serve.settings import ModelSettings
@@ -72,11 +72,11 @@ def load(core: Core, source: ModelSource) -> LoadedModel:
     with contextlib.ExitStack() as opened:
         path = source.source
         if source.folder is not None:
-            kept = tempfile.TemporaryDirectory(prefix="partita-serve-", ignore_cleanup_errors=True)
-            folder = opened.enter_context(kept)
-            _COPIES.add(folder)
-            opened.callback(_COPIES.discard, folder)
-            copy = Path(folder) / source.version
+            kept = TemporaryFolder("partita-serve-")
+            opened.callback(kept.remove)
+            _COPIES.add(kept)
+            opened.callback(_COPIES.discard, kept)
+            copy = kept.path / source.version
             shutil.copytree(source.folder, copy)
             path = str(copy / Path(path).name)
         compiled = _compiled(core, source, path)
@@ -94,14 +94,14 @@ def load(core: Core, source: ModelSource) -> LoadedModel:
     return loaded
 
 
-_COPIES: set[str] = set()
+_COPIES: set[TemporaryFolder] = set()
 """Folders with copies of models' files."""
 
 
 def remove_copies() -> None:
     """Removes all copies of models' files; for a process that ends without closing its models."""
     for folder in list(_COPIES):
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 def _compiled(core: Core, source: ModelSource, path: str) -> CompiledModel:

@@ -299,15 +299,17 @@ def test_where_drivers_can_keep_nothing_they_get_a_folder(tmp_path, cache):
     (tmp_path / "home").touch()  # no folder can be made in it, not even by root
     (tmp_path / "temporary").mkdir()
     code = (
+        "import os, sys\n"
         "from partita_opencl.drivers.driver_trial import tried\n"
-        "print([one.verdict.reason for one in tried()])"
+        "print([one.verdict.reason for one in tried()], flush=True)\n"
     )
     home, temporary = str(tmp_path / "home"), str(tmp_path / "temporary")
     kept = cache and str(tmp_path / cache)
     environment = {"HOME": home, "XDG_CACHE_HOME": f"{home}/x", "TMPDIR": temporary}
     environment |= {cache_folder.CACHE_VARIABLE: kept, "POCL_CACHE_DIR": ""}
+    assert run(code + "os._exit(0)", **environment).strip() == "['']"
     assert run(code, **environment).strip() == "['']"
-    assert not [*(tmp_path / "temporary").iterdir()]
+    assert not [*(tmp_path / "temporary").iterdir()]  # not even what the first one left
 
 
 @pytest.mark.parametrize("module", ["pyopencl", "partita_opencl.drivers.driver_trial"])

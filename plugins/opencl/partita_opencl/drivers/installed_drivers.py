@@ -7,7 +7,6 @@ each driver can be loaded alone. Elsewhere the loader is taken as it is: one dri
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -15,7 +14,6 @@ import importlib
 import importlib.util
 import os
 import platform
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from partita.storage.cache_folder import (
     read_private,
     users_caches,
 )
+from partita.storage.temporary_folder import TemporaryFolder
 from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
 from partita_opencl.drivers.processor_name import name_processors
@@ -139,21 +138,17 @@ def _room_for_drivers() -> str:
     return _temporary_room() if kept is None else str(kept)
 
 
-@functools.cache
 def _temporary_room() -> str:
-    """A folder that is deleted when this process ends; empty if none can be made."""
+    """A folder of this process, removed with it; empty if none can be made."""
     try:
-        folder = tempfile.mkdtemp(prefix="partita-opencl-")
+        return str(_temporary_folder().path)
     except OSError:
         return ""
-    owner = os.getpid()
 
-    def delete() -> None:
-        if os.getpid() == owner:  # not a fork of it
-            shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(delete)
-    return folder
+@functools.cache
+def _temporary_folder() -> TemporaryFolder:
+    return TemporaryFolder("partita-opencl-")
 
 
 def platforms(drivers: Sequence[Driver]) -> list[Any]:
@@ -247,10 +242,13 @@ def _listed(binaries: Sequence[str]) -> Iterator[str]:
                 raise
             raise OSError(f"files in '{kept}' were changed while drivers were loaded") from error
         return
-    with tempfile.TemporaryDirectory(prefix="partita-opencl-") as folder:
-        for file, content in _named(Path(folder), contents):
+    folder = TemporaryFolder("partita-opencl-")
+    try:
+        for file, content in _named(folder.path, contents):
             file.write_bytes(content)
-        yield folder
+        yield str(folder.path)
+    finally:
+        folder.remove()
 
 
 def _named(folder: Path, contents: Sequence[bytes]) -> list[tuple[Path, bytes]]:
