@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import math
+import os
 import platform
 import random
 import subprocess
@@ -174,12 +175,18 @@ def test_other_requests_go_to_the_systems_linker(tmp_path):
     assert f"'{system}' cannot be linked: it ends early" in done.stderr
 
 
-@needs_pocl_of_pypi
-def test_a_driver_that_finds_no_linker_is_given_ours(tmp_path, monkeypatch, caplog):
-    linker = tmp_path / "ld"
+def broken_linker(folder):
+    """A folder with a program that links nothing."""
+    folder.mkdir(exist_ok=True)
+    linker = folder / "ld"
     linker.write_text("#!/bin/sh\nexit 1\n")
     linker.chmod(0o700)
-    monkeypatch.setenv(SEARCHED, str(tmp_path))
+    return str(folder)
+
+
+@needs_pocl_of_pypi
+def test_a_driver_that_finds_no_linker_is_given_ours(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv(SEARCHED, broken_linker(tmp_path))
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     driver = broken_pocl(tmp_path, "")
     with monkeypatch.context() as patched:
@@ -191,3 +198,27 @@ def test_a_driver_that_finds_no_linker_is_given_ours(tmp_path, monkeypatch, capl
     assert tried.verdict.good
     assert tried.driver.linker == linker_folder()
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+@needs_pocl_of_pypi
+def test_what_was_linked_before_does_not_count(tmp_path, monkeypatch):
+    """As when a driver is tried again, with its kernels on disk, where gcc was removed."""
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    driver = broken_pocl(tmp_path, "")
+    monkeypatch.setenv(SEARCHED, linker_folder())
+    assert driver_trial.judge_driver(driver).driver.linker == ""
+    monkeypatch.setenv(SEARCHED, broken_linker(tmp_path / "broken"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "without verdicts"))
+    tried = driver_trial.judge_driver(driver)
+    assert tried.verdict.good
+    assert tried.driver.linker == linker_folder()
+
+
+@needs_pocl_of_pypi
+def test_a_driver_is_tried_again_when_the_systems_linker_changes(tmp_path, monkeypatch):
+    driver = broken_pocl(tmp_path, "")
+    first = driver_trial.driver_verdict(driver)
+    assert driver_trial.driver_verdict(driver).file == first.file
+    path = broken_linker(tmp_path / "broken"), os.environ["PATH"]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    assert driver_trial.driver_verdict(driver).file != first.file

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +34,7 @@ from partita_opencl.drivers.installed_drivers import Driver, installed, platform
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
 from partita_opencl.drivers.verdicts import Verdict
-from partita_opencl.linking.linker_folder import linker_folder
+from partita_opencl.linking.linker_folder import linker_folder, system_linkers
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +162,8 @@ def _lacks_vectors(verdict: Verdict) -> bool:
 def driver_verdict(driver: Driver) -> Verdict:
     """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
-    marks = [*driver.marks(), _PROGRAM.source(), processor_name.KNOWN.decode()]
+    linkers = system_linkers()
+    marks = [*driver.marks(), *linkers, _PROGRAM.source(), processor_name.KNOWN.decode()]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
@@ -272,6 +274,8 @@ def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
     flags = cl.mem_flags
     source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
     target = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=y)
+    # What another trial built, perhaps with a linker that is no longer there, does not count.
+    key = replace(key, options=(*key.options, ("THIS_TRIAL", secrets.token_hex(8))))
     program = cl._cl._Program(context, key.source())
     built = built_program(program, " ".join(key.build_options()), handle)
     function = cl.Kernel(built, "trial")

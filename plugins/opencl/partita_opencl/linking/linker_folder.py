@@ -1,10 +1,11 @@
-"""Where a driver finds the linker of this package: a folder that holds it as the program ``ld``."""
+"""Where drivers find a linker: the system's, or a folder that holds ours as the program ``ld``."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,7 +18,18 @@ SEARCHED = "COMPILER_PATH"
 """The variable of the environment that names folders in which Clang, and so PoCL, looks for what it
 starts before it looks elsewhere."""
 
+_OF_GCC = "lib*/gcc/*/*"
+"""Folders below ``/usr`` with a version of gcc's library, which such a linker is asked for."""
+
 _CODE = "import sys; sys.path.insert(0, {folder!r}); import ld; sys.exit(ld.main(sys.argv[1:]))"
+
+
+def system_linkers() -> list[str]:
+    """What the system links with: ``ld``, if there is one, and the folders of gcc's libraries.
+
+    Whoever installs or removes gcc changes what drivers can do that look for a linker.
+    """
+    return [shutil.which("ld") or "", *sorted(map(str, Path("/usr").glob(_OF_GCC)))]
 
 
 def linker_folder() -> str:
