@@ -240,6 +240,25 @@ This page is written by `python benchmarks/openvino_surface.py --write` from the
   loaded.
 - `import partita.opset13` is no module; `from partita import opset13` works.
 
+## HETERO
+
+Device strings, `MULTI_DEVICE_PRIORITIES` (`properties.device.priorities`), affinities in
+`op.get_rt_info()["affinity"]`, answers of `query_model` and `OPENVINO_HETERO_VISUALIZE` are those
+of OpenVINO's HETERO. What differs:
+
+- Operations that compute nothing (Reshape, Gather of a shape) follow their neighbours, where
+  OpenVINO's go to the first device too. An affinity that its device does not support is a warning
+  and a note of `explain()`; with the property `STRICT` it is an error.
+- There is no `MODEL_DISTRIBUTION_POLICY`. `HETERO_SCHEDULE=COST` measures instead, and keeps the
+  fastest placement; with `PERFORMANCE_HINT=THROUGHPUT` it may be a pipeline of stages, or a
+  replica of the model on each of several equal devices. No operation is computed by two devices
+  together.
+- `HETERO_MEMORY_LIMITS` limits any device; a device that tells how much memory it has is limited to
+  that.
+- `compiled.explain()` has the device of each operation and the reason, where OpenVINO has a graph
+  to look at. [Placement](placement.md) has pins, lock files, plans and what happens when a device
+  fails.
+
 ## What is missing
 
 | part | names | why |
