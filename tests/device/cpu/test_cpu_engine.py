@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -162,6 +163,37 @@ def test_a_given_output_that_steps_cannot_write_to_is_declined():
     (result,) = runner.run([HostTensor(x)], [strided])
     assert result is not strided
     np.testing.assert_array_equal(result.numpy(), chain(x))
+
+
+OTHER_SHAPES = [(5, 3), (1, 15), (2, 5), (4, 5)]
+
+
+@pytest.mark.parametrize("shape", OTHER_SHAPES)
+@pytest.mark.parametrize("runs", [0, 3])
+def test_a_tensor_of_another_shape_is_told_of_and_not_the_devices_fault(shape, runs):
+    request = compiled(CHAIN).create_infer_request()
+    x = floats(3, 5)
+    for _ in range(runs):
+        request.infer([x])
+    target = np.zeros(shape, np.float32)
+    request.set_output_tensor(HostTensor(target))
+    said = re.escape(f"'y' has shape [3, 5]; the tensor set for it has {list(shape)}")
+    for _ in range(2):
+        with pytest.raises(InferError, match=said):
+            request.infer([x])
+    assert not target.any()
+    x = floats(*shape)
+    np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+
+
+@pytest.mark.parametrize("shape", OTHER_SHAPES)
+def test_no_output_takes_the_shape_of_a_tensor_that_was_set_for_it(shape):
+    """As where the shapes of the model's ports tell nothing about each other."""
+    text = "g (float[A, B] x, int64[2] s) => (float[C, D] y) { t = Neg(x) y = Reshape(t, s) }"
+    request = compiled(text).create_infer_request()
+    request.set_output_tensor(HostTensor(np.zeros(shape, np.float32)))
+    with pytest.raises(InferError, match=r"the tensor set for it has"):
+        request.infer([floats(3, 5), np.array([3, 5])])
 
 
 def test_an_output_may_be_written_over_the_input_it_is_computed_from():

@@ -246,6 +246,8 @@ class BoundProgram:
             if operand is None:
                 continue
             target = None if given is None else given[index]
+            if target is not None and target.shape != operand.shape:
+                target = None  # the request says so
             if program.owned[index] is not None and operand not in self._results:
                 source = self._outputs[index]
             else:

@@ -41,7 +41,7 @@ def deliver(source: Array | None, target: Array | None) -> Array:
 
     Args:
         source: The output.
-        target: The caller's array, or ``None`` if any will do.
+        target: The caller's array, of the output's shape, or ``None`` if any will do.
 
     Returns:
         The array that holds the output now: the target, or the source itself.
