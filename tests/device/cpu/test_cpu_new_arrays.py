@@ -99,6 +99,14 @@ def test_whatever_else_comes_is_looked_at(name):
     np.testing.assert_array_equal(running.infer({"x": y, "y": x})["z"], y - x)
 
 
+def test_bound_calls_read_no_masked_elements():
+    running = request()
+    ((x, y),) = arrays()
+    with pytest.raises(InputError, match="are masked"):
+        running.infer({"x": np.ma.masked_less(x, 0), "y": y})
+    np.testing.assert_array_equal(running.infer({"x": np.ma.asarray(x), "y": y})["z"], x - y)
+
+
 def test_another_shape_and_back():
     running = request()
     for shape in ((2, 2), (3, 5), (4, 1)):

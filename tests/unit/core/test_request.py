@@ -255,6 +255,16 @@ def test_objects_whose_protocol_fails(request_of_one):
         request_of_one.infer(Broken())
 
 
+def test_no_element_that_is_masked_is_read(request_of_one):
+    masked = np.ma.masked_greater(X, X.mean())
+    for _ in range(6):
+        request_of_one.infer(X)
+    for given in (masked, [masked], masked.astype(int)):
+        with pytest.raises(InputError, match=r"elements of it are masked, fill them with"):
+            request_of_one.infer(given)
+    np.testing.assert_array_equal(request_of_one.infer(masked.filled(7))[0], -masked.filled(7))
+
+
 def test_one_array_for_two_inputs(request_of_two):
     said = r"takes 2 inputs \('a' float32\[2, 3\], 'b' float32\[2, 3\]\); one was given"
     with pytest.raises(InputError, match=said):

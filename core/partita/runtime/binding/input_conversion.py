@@ -96,6 +96,8 @@ def check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 def _as_array(port: Port, data: Any) -> Array:
     try:
+        if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+            raise ValueError("elements of it are masked, fill them with .filled(value)")
         if hasattr(data, "__array__"):
             return np.asarray(data)
         if hasattr(data, "__dlpack__"):
