@@ -15,6 +15,7 @@ from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, pixels_per_group
+from partita_cpu.kernels.nhwc.transposed_phases import Phase, are_joined
 from partita_cpu.machine_model import MachineModel
 
 from .conftest import Guarded, choices
@@ -123,6 +124,87 @@ def test_what_is_not_finite_reaches_no_further_than_the_pixels_that_are_computed
     assert count > 1
     assert not np.isfinite(y[reached]).any()
     np.testing.assert_allclose(y[0, 0][~groups], finite[0, 0][~groups], rtol=1e-4, atol=1e-5)
+
+
+def spread(x, w, bias, stride, begin, size):
+    """A transposed convolution by its definition, in float64."""
+    n, _, height, width = x.shape
+    _, outputs, down, across = w.shape
+    whole = np.zeros(
+        (n, outputs, (height - 1) * stride[0] + down + 20, (width - 1) * stride[1] + across + 20)
+    )
+    for row in range(down):
+        for column in range(across):
+            rows = slice(row, row + height * stride[0], stride[0])
+            columns = slice(column, column + width * stride[1], stride[1])
+            taps = w[:, :, row, column].astype(np.float64)
+            whole[:, :, rows, columns] += np.einsum("nchw,co->nohw", x.astype(np.float64), taps)
+    inside = whole[:, :, begin[0] : begin[0] + size[0], begin[1] : begin[1] + size[1]]
+    return np.maximum(inside + bias.reshape(1, -1, 1, 1), 0)
+
+
+@pytest.mark.parametrize("level", [level.name for level in available()[1:]])
+@examples(25)
+@given(data=st.data())
+def test_transposed_convolutions_whose_phases_are_joined(level, data):
+    kernel = data.draw(st.integers(1, 9)), data.draw(st.integers(2, 9))
+    stride = data.draw(st.integers(1, kernel[0])), data.draw(st.integers(1, kernel[1]))
+    inputs, outputs = data.draw(st.sampled_from([1, 3, 20])), data.draw(st.integers(1, 9))
+    height, width = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 70))
+    begin = data.draw(st.integers(0, kernel[0] - 1)), data.draw(st.integers(0, kernel[1] - 1))
+    more = data.draw(st.integers(0, stride[0] - 1)), data.draw(st.integers(0, stride[1] - 1))
+    whole = (height - 1) * stride[0] + kernel[0], (width - 1) * stride[1] + kernel[1]
+    size = [max(whole[i] + more[i] - begin[i], 0) for i in range(2)]
+    assume(min(size) > 0)
+    net = Net(2, inputs, height, width)
+    w = net.rng.standard_normal((inputs, outputs, *kernel)).astype(np.float32)
+    bias = net.rng.standard_normal(outputs).astype(np.float32)
+    y = net.add(
+        "ConvTranspose",
+        *("x", net.const(values=w), net.const(values=bias)),
+        strides=stride,
+        pads=[*begin, 0, 0],
+        output_padding=more,
+    )
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARTITA_CPU_ISA", level)
+        (found,) = compiled(net.model(net.add("Relu", y)))(x).to_tuple()
+    expected = spread(x, w, bias, stride, begin, size)
+    sums = spread(abs(x), abs(w), abs(bias), stride, begin, size)
+    assert (abs(found - expected) <= 1e-6 * sums.max()).all()
+
+
+def test_phases_are_joined_where_vectors_have_room():
+    two = [Phase(0, 5, 0, 30, 2, 2), Phase(1, 4, 1, 30, 1, 2)]  # 9 taps, 2 across
+    assert are_joined(two, 1, 16)
+    assert are_joined(two, 8, 16)
+    assert not are_joined(two, 16, 16)
+    assert are_joined(two[:1], 16, 16) is False
+    touching = [Phase(n, 1, n, 30, 0, 0) for n in range(2)]
+    assert are_joined(touching, 4, 16)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_no_further_than_phases_that_are_joined(value):
+    width, at = 60, 31
+    net = Net(1, 2, 3, width)
+    weights = net.const(2, 1, 3, 9)
+    attrs = {"strides": [1, 2], "pads": [1, 4, 1, 4], "output_padding": [0, 1]}
+    model = net.model(net.add("ConvTranspose", "x", weights, **attrs))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (finite,) = compiled(model)(x).to_tuple()
+    x[0, 1, 1, at] = value
+    (expected,) = onnxruntime_results(model, {"x": x})
+    (y,) = compiled(model)(x).to_tuple()
+    reached = ~np.isfinite(expected)
+    assert reached.any()
+    assert not np.isfinite(y[reached]).any()
+    columns = tile_columns(available()[-1])
+    near = [reached[..., max(0, n - columns) : n + columns].any(axis=-1) for n in range(2 * width)]
+    far = ~np.stack(near, axis=-1)
+    assert far.any()
+    np.testing.assert_allclose(y[far], finite[far], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("level", [level.name for level in available()[1:]])

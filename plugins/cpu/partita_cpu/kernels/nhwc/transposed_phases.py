@@ -3,6 +3,8 @@
 With a stride of 2, output pixels of even and odd rows and columns meet different taps of the
 weights: four phases. The pixels of a phase are those of a convolution with stride 1 over the input,
 whose weights are every second tap down and across, in reverse order. Nothing is computed twice.
+Where a vector has room for more outputs, phases across are computed as one pixel of more outputs,
+whose weights are zero where only other phases have taps.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box
+from partita_cpu.kernels.nhwc.pixel_grouping import emit_grouped_pixels
 from partita_cpu.kernels.nhwc.placement import HALF, Place
 
 _MOST = 64
@@ -90,10 +94,48 @@ def _phases(window: Window, axis: int) -> list[Phase]:
     return found
 
 
-def phase_weights(w: Array, down: Phase, across: Phase, stride: tuple[int, int]) -> Array:
+def phase_weights(down: Phase, across: Phase, stride: tuple[int, int], w: Array) -> Array:
     """Weights (inputs, outputs, down, across) of one phase as (outputs, inputs, down, across)."""
     taps = w[:, :, down.tap :: stride[0], across.tap :: stride[1]]
     return np.ascontiguousarray(taps[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+
+
+def are_joined(across: Sequence[Phase], outputs: int, lanes: int) -> bool:
+    """Whether vectors compute fewer products if phases across become one pixel.
+
+    Args:
+        across: The phases.
+        outputs: Of each.
+        lanes: Of a vector.
+    """
+
+    def vectors(count: int) -> int:
+        return -(-count // lanes)
+
+    apart = sum(phase.taps for phase in across) * vectors(outputs)
+    return joined_phase(across).taps * vectors(len(across) * outputs) < apart
+
+
+def joined_phase(across: Sequence[Phase]) -> Phase:
+    """The phase whose windows hold those of all at each place."""
+    begin = max(phase.begin for phase in across)
+    end = max(phase.end for phase in across)
+    taps = settled(max(begin - phase.begin + phase.taps for phase in across))
+    return Phase(0, taps, 0, across[0].count, begin, end)
+
+
+def joined_phase_weights(
+    down: Phase, across: Sequence[Phase], stride: tuple[int, int], w: Array
+) -> Array:
+    """The same of all phases across, which are zero at taps that others have."""
+    whole = joined_phase(across)
+    inputs, outputs = w.shape[:2]
+    joined = np.zeros((stride[1], outputs, inputs, down.taps, whole.taps), w.dtype)
+    for phase in across:
+        first = settled(whole.begin - phase.begin)
+        taps = joined[phase.first, ..., first : first + phase.taps]
+        taps[...] = phase_weights(down, phase, stride, w)
+    return joined.reshape(stride[1] * outputs, *joined.shape[2:])
 
 
 def emit_phases(
@@ -114,43 +156,92 @@ def emit_phases(
         raise ValueError("the window has no phases")
     down, across = found
     stride = window.stride[1], window.stride[2]
-    x, channels, outputs = place.x, place.channels, op.w.shape[1]
-    n, height, width, x_pitch = x.shape
-    _, out_height, out_width, y_pitch = y.shape
-    line = across[0].count * stride[1] * outputs
+    outputs = op.w.shape[1]
+    n, out_height, out_width, y_pitch = y.shape
+    width = across[0].count * stride[1]
+    in_order = stride[0] == 1 and width == out_width and y_pitch == outputs
     for rows in down:
         # Pixels of all phases across lie side by side; whole lines then go to their places.
-        lines = b.empty((n, rows.count, line), y.dtype)
-        for columns in across:
-            images = Images(
-                n,
-                height,
-                width,
-                channels,
-                outputs,
-                kernel=(rows.taps, columns.taps),
-                begin=(rows.begin, columns.begin),
-                end=(rows.end, columns.end),
-                out_height=rows.count,
-                out_width=columns.count,
-            )
-            w = _weights_of(b, op.w, rows, columns, stride)
-            pitch, first = stride[1] * outputs, columns.first * outputs
-            halves = x.dtype == HALF, y.dtype == HALF
-            storage = Storage(*halves, x_pitch, place.first, pitch, first)
-            emit_product(b, policy, images, x, op._replace(w=w), lines, storage)
+        lines = y if in_order else b.empty((n, rows.count, width * outputs), y.dtype)
+        if are_joined(across, outputs, policy.level.lanes):
+            _emit_joined(b, policy, (rows, across), place, (op, stride), lines)
+        else:
+            _emit_apart(b, policy, (rows, across), place, (op, stride), lines)
+        if in_order:
+            continue
         count = -(-(out_height - rows.first) // stride[0])
         box = n, count, out_width, outputs
-        source = rows.count * line, line, outputs, 1
+        source = rows.count * width * outputs, width * outputs, outputs, 1
         run = out_width * y_pitch
         target = out_height * run, stride[0] * run, y_pitch, 1
         copy_box(b, Box(lines, source), Box(y, target, rows.first * run + place.into), box)
 
 
-def _weights_of(
-    b: Builder, w: Operand, down: Phase, across: Phase, stride: tuple[int, int]
-) -> Operand:
-    inputs, outputs, *_ = w.shape
-    form = Form(w.dtype, (outputs, inputs, down.taps, across.taps))
-    key = "phase", down.tap, across.tap, *stride
-    return b.prepack(w, key, lambda a: phase_weights(a, down, across, stride), form=form)
+_Lines = tuple[Phase, Sequence[Phase]]
+"""One phase down, and all across."""
+
+_Strided = tuple[LinearOp, tuple[int, int]]
+"""What is computed, and the strides down and across."""
+
+
+def _emit_apart(
+    b: Builder,
+    policy: PrecisionPolicy,
+    phases: _Lines,
+    place: Place,
+    strided: _Strided,
+    lines: Operand,
+) -> None:
+    """Each phase across by a product of its own."""
+    (rows, across), (op, stride) = phases, strided
+    outputs, x = op.w.shape[1], place.x
+    for columns in across:
+        images = _images(place, rows, columns, outputs)
+        form = Form(op.w.dtype, (outputs, place.channels, *images.kernel))
+        key = "phase", rows.tap, columns.tap, *stride
+        w = b.prepack(op.w, key, partial(phase_weights, rows, columns, stride), form=form)
+        halves = x.dtype == HALF, lines.dtype == HALF
+        pitch, first = stride[1] * outputs, columns.first * outputs
+        storage = Storage(*halves, x.shape[3], place.first, pitch, first)
+        emit_product(b, policy, images, x, op._replace(w=w), lines, storage)
+
+
+def _emit_joined(
+    b: Builder,
+    policy: PrecisionPolicy,
+    phases: _Lines,
+    place: Place,
+    strided: _Strided,
+    lines: Operand,
+) -> None:
+    """All phases across as one pixel of so many times as many outputs."""
+    (rows, across), (op, stride) = phases, strided
+    outputs, x = op.w.shape[1], place.x
+    images = _images(place, rows, joined_phase(across), stride[1] * outputs)
+    form = Form(op.w.dtype, (images.outputs, place.channels, *images.kernel))
+    key = "joined phases", rows.tap, across[0].tap, len(across), *stride
+    w = b.prepack(op.w, key, partial(joined_phase_weights, rows, across, stride), form=form)
+    bias = op.bias
+    if bias is not None:
+        bias = b.prepack(bias, ("repeated", stride[1]), lambda a: np.tile(a, stride[1]))
+    halves = x.dtype == HALF, lines.dtype == HALF
+    storage = Storage(*halves, x.shape[3], place.first)
+    product = b, policy, images, x, op._replace(w=w, bias=bias), lines, storage
+    if not emit_grouped_pixels(*product):
+        emit_product(*product)
+
+
+def _images(place: Place, rows: Phase, columns: Phase, outputs: int) -> Images:
+    n, height, width, _ = place.x.shape
+    return Images(
+        n,
+        height,
+        width,
+        place.channels,
+        outputs,
+        kernel=(rows.taps, columns.taps),
+        begin=(rows.begin, columns.begin),
+        end=(rows.end, columns.end),
+        out_height=rows.count,
+        out_width=columns.count,
+    )
