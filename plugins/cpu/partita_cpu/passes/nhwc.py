@@ -125,6 +125,26 @@ def channels_last(graph: Graph, shapes: Shapes) -> None:
     _Walk(graph, shapes).run()
 
 
+def _step_of(
+    node: Node,
+    op_type: str,
+    inputs: list[Value | None],
+    output: Value,
+    attrs: Mapping[str, object],
+) -> Node:
+    """One of several that compute what a node does."""
+    return Node(
+        op_type,
+        inputs,
+        [output],
+        attrs,
+        domain=DOMAIN,
+        version=node.version,
+        name=node.name,
+        origins=node.origins,
+    )
+
+
 class _Walk(ChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes) -> None:
         super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
@@ -162,15 +182,39 @@ class _Walk(ChannelsLast):
         depthwise = 1 < groups == w.const.shape[0] == w.const.shape[0] // w.const.shape[1]
         if groups > 1 and not depthwise and w.const.shape[1] < 4:
             return False
-        if residual is not None and (depthwise or not self.is_image(residual)):
+        if residual is not None and not self.is_image(residual):
             return False
         planar = self._is_picture(x, w.const)
         inputs: list[Value | None] = [self.source(x) if planar else self.bring(x, node), w, bias]
+        if residual is not None and depthwise:
+            self._sum_after(node, inputs, residual)
+            return True
         if residual is not None:
             inputs.append(self.bring(residual, node))
         attrs = {**node.attrs, "planar": True} if planar else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
         return True
+
+    def _sum_after(self, node: Node, inputs: list[Value | None], residual: Value) -> None:
+        """A convolution, its sum with an image, and an activation behind, by a step each."""
+        result, activation = node.result, node.attrs.get("activation")
+        if result is None:
+            return
+        shape = self._last_shape(result)
+        alone = Value(f"{result.name}:alone", SINGLE, shape)
+        summed = Value(f"{result.name}:summed", SINGLE, shape)
+        attrs = {**node.attrs, "activation": None}
+        self.put(_step_of(node, "Conv", inputs, alone, attrs))
+        pair: list[Value | None] = [alone, self.bring(residual, node)]
+        if activation is None:
+            self.append(node, pair, result, "Add", DOMAIN, {}, node.origins)
+            return
+        self.put(_step_of(node, "Add", pair, summed, {}))
+        channels = shape[3] if shape is not None else 0
+        same = Value.constant(np.ones(channels, np.float32))
+        none = Value.constant(np.zeros(channels, np.float32))
+        finish = {"activation": activation}
+        self.append(node, [summed, same, none], result, "ScaleShift", DOMAIN, finish, node.origins)
 
     def _slices(self, node: Node) -> bool:
         """What is computed slice by slice exists with channels last alone."""

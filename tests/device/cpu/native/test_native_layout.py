@@ -347,6 +347,20 @@ def test_resize_between_convolutions(mode):
     check(net, net.conv(b, 16, 4), net.conv(c, 16, 4), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("config", [*SETTINGS, {"INFERENCE_PRECISION_HINT": "bf16"}])
+@pytest.mark.parametrize("activation", [None, "Relu", "Sigmoid"])
+@pytest.mark.parametrize("kernel", [3, 7])
+def test_sums_behind_depthwise_convolutions(config, activation, kernel, level):
+    """They were computed with channels first, by a loop, and images turned round for it."""
+    net = Net(2, 24, 15, 13)
+    x = net.conv("x", 24, 24, 1)
+    y = net.add("Add", x, net.conv(net.conv(x, 24, 24), 24, 24, kernel, group=24))
+    y = y if activation is None else net.add(activation, y)
+    exact = "INFERENCE_PRECISION_HINT" not in config
+    kinds = check(net, net.conv(y, 24, 8), config=config, tolerance=1e-5 if exact else 4e-2)
+    assert sum(name.startswith("permute") for name in kinds) <= 2
+
+
 def test_dynamic_batch_and_read_only_input():
     net = Net("n", 3, 9, 9)
     model = net.model(net.add("Relu", net.conv("x", 3, 5)))
