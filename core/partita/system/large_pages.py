@@ -63,8 +63,8 @@ def lasting_bytes(count: int) -> Bytes:
     """
     found = shared_zeros(count)
     if found is None:
-        found = aligned_bytes(count)
-    return found
+        found = _large_pages(count) if hasattr(mmap, "MADV_HUGEPAGE") else aligned_bytes(count)
+    return found[:count]
 
 
 def shared_zeros(count: int) -> Bytes | None:
@@ -106,11 +106,11 @@ def _large_pages(count: int) -> Bytes:
     except OSError as error:
         raise MemoryError(f"{count} bytes: {error}") from error
     try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        raw = np.frombuffer(memory, np.uint8)
+        start = -raw.ctypes.data % _PAGE
+        memory.madvise(mmap.MADV_HUGEPAGE, start, (count + _PAGE // 2) // _PAGE * _PAGE)
     except OSError:  # the system was made without them
         return np.frombuffer(memory, np.uint8)[:count]
-    raw = np.frombuffer(memory, np.uint8)
-    start = -raw.ctypes.data % _PAGE
     return raw[start : start + count]
 
 

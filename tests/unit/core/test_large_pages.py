@@ -4,39 +4,21 @@ import concurrent.futures
 import mmap
 import os
 import signal
-import sys
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_flags import HAS_LARGE_PAGES, flags_of
 
 from partita.system import large_pages
 from partita.system.large_pages import lasting_bytes, lasting_copy
-
-
-def flags_of(array):
-    """What the system was told of the memory that an array begins in."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first, _, rest = line.partition(" ")
-        if "-" in first and ":" not in first:
-            low, high = (int(end, 16) for end in first.split("-"))
-            inside = low <= array.ctypes.data < high
-        elif inside and first == "VmFlags:":
-            return rest.split()
-    return []
 
 
 def owner(array):
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
-
-
-def has_large_pages():
-    return Path("/sys/kernel/mm/transparent_hugepage").exists()
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 100_000, 3_000_000, 5_000_000])
@@ -69,13 +51,20 @@ def test_threads_get_bytes_of_their_own():
         assert (array == number).all()
 
 
-@pytest.mark.skipif(
-    not (sys.platform.startswith("linux") and has_large_pages()), reason="asks Linux for them"
-)
-@pytest.mark.parametrize("count", [1000, 3_000_000])
+@pytest.mark.skipif(not HAS_LARGE_PAGES, reason="asks Linux for them")
+@pytest.mark.parametrize("count", [1000, 3_000_000, 5_000_000])
 def test_the_system_is_asked_for_large_pages(count):
     assert "hg" in flags_of(lasting_bytes(count))
     assert "hg" not in flags_of(np.frombuffer(mmap.mmap(-1, 8 << 20), np.uint8))
+
+
+@pytest.mark.skipif(not HAS_LARGE_PAGES, reason="asks Linux for them")
+def test_large_arrays_take_whole_large_pages_and_small_ones_behind_them():
+    array = lasting_bytes((4 << 20) + (300 << 10))
+    assert array.ctypes.data % (2 << 20) == 0 and "hg" in flags_of(array[(4 << 20) - 1 :])
+    assert "hg" not in flags_of(array[4 << 20 :])
+    array = lasting_bytes((5 << 20) + (300 << 10))  # of the last page more than half
+    assert "hg" in flags_of(array[-1:])
 
 
 def test_memory_is_given_back_with_its_last_array():

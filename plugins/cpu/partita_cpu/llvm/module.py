@@ -15,7 +15,8 @@ from partita_cpu.llvm import (
 )
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
-from partita_cpu.llvm.copies.transpose_block import transpose
+from partita_cpu.llvm.copies.flushed_rows import copy_flushed
+from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.images import depthwise_rows, winograd
 from partita_cpu.llvm.images.depthwise_pixels import (
@@ -158,7 +159,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += [interleave("interleave", lanes), add_rows("add_rows", lanes, half=False)]
     made += fp16_weights.conversions(lanes)
     made += [transpose(f"transpose_{bits}", bits, lanes) for bits in (8, 32)]
-    made.append(transpose("transpose_32_by_8", 32, lanes, side=8))
+    made.append(transpose("transpose_32_by_8", 32, lanes, side=NARROW_SIDE))
+    made.append(copy_flushed("copy_flushed", lanes, SIDE))
+    made.append(copy_flushed("copy_flushed_by_8", min(lanes, NARROW_SIDE), NARROW_SIDE))
     made += [window(f"all_{kind}", kind, 1, lanes) for kind in OVERALL_KINDS]
     if level.masks_halves:
         made.append(strided_copy.copy_runs("copy_runs"))
@@ -313,6 +316,8 @@ def text(level: Level, part: str = "") -> str:
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
     parts += [activations.declarations(lanes), attend.declarations(lanes)]
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]
+    if lanes > NARROW_SIDE:
+        parts.append(masked.declarations(NARROW_SIDE))
     if level.masks_halves:
         parts += [strided_copy.declarations(), maximum_declarations()]
     if level.dots_bfloat16:

@@ -13,16 +13,14 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.copies.flushed_rows import EXPONENT
 from partita_cpu.scalar.instructions import bits
-
-_EXPONENT = 0x7F800000
-"""The bits of a float32's exponent; 0 and subnormal numbers have none of them."""
 
 
 @loop(inline=True)
 def flushed(x: Any) -> Any:
     """A float32, or 0 if it is subnormal; to be called by kernels."""
-    return x if bits(x) & _EXPONENT else np.float32(0)
+    return x if bits(x) & EXPONENT else np.float32(0)
 
 
 def flushed_array(w: Array) -> Array:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_flags import HAS_LARGE_PAGES, flags_of
 from sampling import examples
 
 from partita_cpu.gemm.blocking.plan import plan
@@ -196,6 +197,23 @@ def test_subnormal_weights_count_as_zero(level, order, depth, columns):
     cut = plan(Images.matrix(40, depth, columns), MachineModel(level), Arithmetic.F32, 2)
     kept = np.where(np.isin(w, SUBNORMAL), 0, w)
     check(cut, pack(cut, w), kept.T.reshape(columns, depth, 1, 1))
+
+
+@pytest.mark.parametrize("height", [9, 200])
+@pytest.mark.parametrize("level", [of for of, kind in choices() if kind is Arithmetic.F32])
+def test_subnormal_weights_of_windows_count_as_zero(level, height):
+    rng = np.random.default_rng(7)
+    w = rng.choice([*SUBNORMAL, 0, 1.25e-38, 1, -3], (37, 29, 3, 3)).astype(np.float32)
+    images = Images(1, height, 9, 29, 37, 1, (3, 3), *[(1, 1)] * 4, height, 9)
+    cut = plan(images, MachineModel(level), Arithmetic.F32, 2)
+    check(cut, pack(cut, w), np.where(np.isin(w, SUBNORMAL), 0, w))
+
+
+@pytest.mark.skipif(not (HAS_LARGE_PAGES and detected().native), reason="asks Linux for them")
+@pytest.mark.parametrize("side", [64, 1200])
+def test_packed_weights_lie_in_large_pages(side):
+    cut = plan(Images.matrix(40, side, side), MachineModel(detected()), Arithmetic.F32, 2)
+    assert "hg" in flags_of(pack(cut, np.ones((side, side), np.float32)))
 
 
 def test_subnormal_biases_and_taps_count_as_zero():

@@ -14,6 +14,8 @@ from partita_cpu.gemm.packing.packing_table import (
     CHANNEL_STEP,
     CHANNELS,
     COLUMNS,
+    COPY_FLUSHED,
+    DOWN,
     DOWN_STEP,
     GROUP_STEP,
     GROUPS,
@@ -32,6 +34,7 @@ from partita_cpu.gemm.packing.packing_table import (
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
 from partita_cpu.jit.intrinsics.address_call import (
     address,
+    call_copy_flushed,
     call_pack_tile,
     call_transpose,
     float_at,
@@ -155,8 +158,12 @@ def pack_units(
         begin: The first block; they are counted group by group.
         end: Behind the last one.
     """
+    if _windows_lie_together(p):
+        _pack_windows(w, whole, room, p, begin, end)
+        return 0
     blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
     side = min(SIDE, p[COLUMNS])
+    lines = p[OUTPUT_STEP] == 1 and not p[PACK_TILE]
     at_row, piece, split = room.places, room.floats, room.parts
     most = 0
     # Memory is read in order: column by column, or where rows lie together all blocks row by row.
@@ -168,6 +175,8 @@ def pack_units(
             there = max(0, min(count, p[RUN] - row % padded))
             for k in range(there):
                 at_row[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+                if lines:
+                    at_row[k] = k * p[COLUMNS]
                 y, x, c = _next(y, x, c, p)
             for unit in range(start, start + together):
                 group = unit // blocks
@@ -179,6 +188,11 @@ def pack_units(
                     if exist == 0 and p[LEAVES]:
                         continue
                     at = origin + 4 * half * side * p[OUTPUT_STEP]
+                    if lines:
+                        place = (unit * rows + row) * p[COLUMNS] + half * side
+                        at += 4 * row * p[CHANNEL_STEP]
+                        _copy_lines(at, at_row, whole, p, place, count, there, exist)
+                        continue
                     source, across, down = _piece(at, piece, at_row, p, there, exist)
                     if p[PAIRS]:
                         place = (unit * rows + row) * p[COLUMNS] + 2 * half * side
@@ -200,6 +214,93 @@ def pack_units(
     return most
 
 
+@loop(inline=True)
+def _windows_lie_together(p: Any) -> Any:
+    """Whether floats that stay such lie output by output, the window of a channel together."""
+    window = p[DOWN] * p[ACROSS]
+    by_rows = p[DOWN_STEP] == p[ACROSS] and p[ACROSS_STEP] == 1
+    by_columns = p[DOWN_STEP] == 1 and p[ACROSS_STEP] == p[DOWN]
+    lie = p[CHANNEL_STEP] == window and (by_rows or by_columns)
+    return p[COPY_FLUSHED] and window > 1 and lie and p[PADDED] == p[RUN]
+
+
+@loop
+def _pack_windows(w: int, whole: Array, room: PackingRoom, p: Array, begin: int, end: int) -> None:
+    """Blocks whose weights lie in the order of channels, and are read so: turned, then dealt out.
+
+    Rows of the result are in the order of places in the window. Arguments: those of `pack_units`.
+    """
+    side, rows, across = min(SIDE, p[COLUMNS]), p[ROWS], 4 * p[OUTPUT_STEP]
+    for unit in range(begin, end):
+        group = unit // p[BLOCKS]
+        first = (unit - group * p[BLOCKS]) * p[COLUMNS]
+        origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
+        y, x, c = 0, 0, 0
+        for start in range(0, rows, WHOLE_STEP):
+            count = min(WHOLE_STEP, rows - start)
+            for k in range(count):
+                room.places[k] = ((y * p[ACROSS] + x) * p[CHANNELS] + c) * p[COLUMNS]
+                y, x, c = _next_place(y, x, c, p)
+            for half in range(p[COLUMNS] // side):
+                exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                source = origin + 4 * start + half * side * across
+                _turn(source, across, room.floats, p, count, exist)
+                target = address(whole) + 4 * (unit * rows * p[COLUMNS] + half * side)
+                turned, places = address(room.floats), address(room.places)
+                of_rows = turned, 4 * side, target, places, count, exist
+                call_copy_flushed(p[COPY_FLUSHED], of_rows)
+
+
+@loop(inline=True)
+def _next_place(y: int, x: int, c: int, p: Any) -> Any:
+    """The element that lies behind this one: in the window first, the next channel then."""
+    if p[ACROSS_STEP] == 1:
+        x += 1
+        if x == p[ACROSS]:
+            y, x = y + 1, 0
+    else:
+        y += 1
+        if y == p[DOWN]:
+            y, x = 0, x + 1
+    if y == p[DOWN] or x == p[ACROSS]:
+        y, x, c = 0, 0, c + 1
+    return y, x, c
+
+
+@loop
+def _turn(source: int, across: int, out: Array, p: Array, count: int, exist: int) -> None:
+    """Columns of so many floats, of which so many exist, as rows."""
+    side, done = min(SIDE, p[COLUMNS]), 0
+    if exist == side:
+        done = count // side * side
+        for k in range(0, done, side):
+            target = address(out) + 4 * k * side
+            call_transpose(p[TRANSPOSE], (source + 4 * k, across, target, 4 * side))
+    for k in range(done, count):
+        for j in range(exist):
+            out[k * side + j] = float_at(source + j * across + 4 * k)
+
+
+@loop
+def _copy_lines(
+    source: int,
+    places: Array,
+    out: Array,
+    p: Array,
+    place: int,
+    count: int,
+    there: int,
+    exist: int,
+) -> None:
+    """Writes a piece whose rows lie as they are wanted, zeros where there are none."""
+    columns, side = p[COLUMNS], min(SIDE, p[COLUMNS])
+    down, target = 4 * p[CHANNEL_STEP], address(out) + 4 * place
+    of_rows = source, down, target, address(places), there, exist
+    call_copy_flushed(p[COPY_FLUSHED], of_rows)
+    for k in range(there, count):
+        out[place + k * columns : place + k * columns + side] = np.float32(0)
+
+
 @loop
 def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist: int) -> Any:
     """Where a piece begins, and bytes from column to column and from row to row.
@@ -208,7 +309,7 @@ def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist
     """
     wide = 4 * WHOLE_STEP
     beside = 4 * p[CHANNEL_STEP]
-    if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[PACK_TILE]):
+    if p[CHANNEL_STEP] == 1:
         return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
     if p[OUTPUT_STEP] == 1 and exist == min(SIDE, p[COLUMNS]) and there == WHOLE_STEP:
         for k in range(0, WHOLE_STEP, exist):
@@ -306,11 +407,6 @@ def _copy(
         for k in range(0, done, side):
             target = address(out) + 4 * (place + k * columns)
             call_transpose(p[TRANSPOSE], (source + 4 * k, across, target, 4 * columns))
-    elif across == 4 and exist == side:
-        done = there
-        for k in range(there):
-            for j in range(side):
-                out[place + k * columns + j] = float_at(source + 4 * j + k * down)
     for k in range(done, count):
         known = exist if k < there else 0
         for j in range(known):

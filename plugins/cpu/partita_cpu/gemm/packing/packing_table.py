@@ -28,16 +28,17 @@ from partita_cpu.llvm.levels import Level
     STEP,
     TRANSPOSE,
     PACK_TILE,
+    COPY_FLUSHED,
     PAIRS,
     LEAVES,
     FIELDS,
-) = range(22)
+) = range(23)
 """What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
 next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
 across, their columns, in how many parts elements are stored, elements along k of a piece, the
-addresses of the kernels that turn a block and that lay floats out as bfloat16, whether vectors and
-not AMX compute with these, and whether halves of blocks without columns are left as they are; then,
-how many these are.
+addresses of the kernels that turn a block, that lay floats out as bfloat16 and that copy rows of
+floats that stay such (one of the two is 0), whether vectors and not AMX compute with bfloat16, and
+whether halves of blocks without columns are left as they are; then, how many these are.
 """
 
 Table = tuple[int, ...]
@@ -65,12 +66,13 @@ def matrix_table(
     return [1, columns, *lies, *layout, *kernel_addresses(level, arithmetic), pairs, 1]
 
 
-def kernel_addresses(level: Level, arithmetic: Arithmetic) -> tuple[int, int]:
-    """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
+def kernel_addresses(level: Level, arithmetic: Arithmetic) -> tuple[int, int, int]:
+    """The addresses of the kernels `TRANSPOSE`, `PACK_TILE` and `COPY_FLUSHED`."""
     known = llvm_kernel.addresses(level)
-    transpose = known["transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"]
+    narrow = "_by_8" if tile_columns(level) < SIDE else ""
+    transpose = known[f"transpose_32{narrow}"]
     if not arithmetic.in_bfloat16:
-        return transpose, 0
+        return transpose, 0, known[f"copy_flushed{narrow}"]
     if arithmetic is Arithmetic.F16_SPLIT:
-        return transpose, llvm_kernel.addresses(level, "_f16")["pack_f16"]
-    return transpose, known[f"pack_{arithmetic.name.lower()}"]
+        return transpose, llvm_kernel.addresses(level, "_f16")["pack_f16"], 0
+    return transpose, known[f"pack_{arithmetic.name.lower()}"], 0

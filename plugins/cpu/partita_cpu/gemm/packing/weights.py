@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.system.array_conversion import converted
-from partita.system.large_pages import aligned_bytes
+from partita.system.large_pages import lasting_bytes
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.blocking.plan import Plan
 from partita_cpu.gemm.packing.kernels import largest_bits, pack_halves
@@ -149,5 +149,5 @@ def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
 
 
 def aligned(count: int) -> Array:
-    """Flat uint16, the first at the start of a cache line."""
-    return aligned_bytes(2 * count).view(np.uint16)
+    """Flat uint16 that last as long as the model; the first is at the start of a cache line."""
+    return lasting_bytes(2 * count).view(np.uint16)

@@ -178,6 +178,9 @@ call_depthwise_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
 call_largest_bytes = calling(*[_I64] * 9)
 """Calls the maxima of bytes; see `max_int8.PARAMETERS`."""
 
+call_copy_flushed = calling(*[_I64] * 6)
+"""Copies rows of floats without subnormal ones; see `flushed_rows.PARAMETERS`."""
+
 call_transpose = calling(*[_I64] * 4)
 """Calls a kernel that turns a block; see `transpose_block.PARAMETERS`."""
 

@@ -13,6 +13,9 @@ result."""
 SIDE = 16
 """Of most blocks."""
 
+NARROW_SIDE = 8
+"""Of those of narrow tiles, which have so many columns."""
+
 GROUP_BYTES = 16
 """Within so many bytes of a vector AVX2 moves any element in one instruction."""
 
