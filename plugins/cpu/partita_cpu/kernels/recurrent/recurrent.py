@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.precision_policy import native_policy
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.linalg.register_tiles import PANEL, float_panels
+from partita_cpu.kernels.linalg.register_tiles import PANEL, ROWS, float_panels
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
 from partita_cpu.kernels.recurrent.cells import gru_loop, lstm_loop, rnn_loop
@@ -152,19 +156,21 @@ def _late_bias(bias: Array) -> Array:
 
 def _emit_bias(b: Builder, c: Cells, bias: Operand | None, dtype: np.dtype[Any]) -> Operand:
     """A bias (directions, gates) in rows of whole panels."""
-
-    def padded(array: Array) -> Array:
-        full = np.zeros((c.directions, c.width), array.dtype)
-        row, column = 0, 0
-        for gates, width in zip(c.groups, c.widths, strict=True):
-            size = gates * c.hidden
-            full[:, column : column + size] = array[:, row : row + size]
-            row, column = row + size, column + width
-        return full
-
     if bias is None:
         return b.constant(np.zeros((c.directions, c.width), dtype))
+    padded = partial(_whole_panels, c)
     return packed(b, bias, f"padded {c.groups}", padded, (c.directions, c.width))
+
+
+def _whole_panels(c: Cells, array: Array) -> Array:
+    """Gates along the second axis, each group of them in whole panels."""
+    full = np.zeros((c.directions, c.width, *array.shape[2:]), array.dtype)
+    row, column = 0, 0
+    for gates, width in zip(c.groups, c.widths, strict=True):
+        size = gates * c.hidden
+        full[:, column : column + size] = array[:, row : row + size]
+        row, column = row + size, column + width
+    return full
 
 
 def _emit_input(
@@ -172,11 +178,39 @@ def _emit_input(
 ) -> Operand:
     rows, terms = c.steps * c.batch, x.shape[2]
     out = b.empty((c.directions, rows, c.width), x.dtype)
-    if out.size:
+    if out.size and not _emit_narrow_input(b, c, x, weights, bias, out):
         tensors = (x, _emit_panels(b, c, weights), _emit_bias(b, c, bias, x.dtype), out)
         args = (*(b.flat(tensor) for tensor in tensors), c.directions, rows, terms, c.width)
         b.call(input_products, *args, work=out.size * terms)
     return out
+
+
+def _emit_narrow_input(
+    b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None, out: Operand
+) -> bool:
+    """The same by the kernels of products, where those compute it in bfloat16."""
+    policy = native_policy(b.options)
+    images = Images.matrix(c.steps * c.batch, x.shape[2], c.width)
+    known = all(given is None or given.const is not None for given in (weights, bias))
+    if policy is None or not known or b.folding or x.dtype != np.float32:
+        return False
+    if not images.depth or images.pixels < ROWS:
+        return False
+    if not policy.preferred_for_stored(images, halves=False).in_bfloat16:
+        return False
+    for direction in range(c.directions):
+        part, key = partial(_part_of_direction, c, direction), f"part {c.groups} {direction}"
+        form = Form(np.dtype(np.float32), (images.depth, c.width))
+        matrix = b.prepack(weights, key, part, form=form)
+        row = None if bias is None else b.prepack(bias, key, part)
+        storage = Storage(y_pitch=c.width, y_first=direction * images.pixels * c.width)
+        emit_product(b, policy, images, x, LinearOp(matrix, row), out, storage)
+    return True
+
+
+def _part_of_direction(c: Cells, direction: int, array: Array) -> Array:
+    """Weights of one direction as a matrix (terms, gates), or its bias; in whole panels."""
+    return np.ascontiguousarray(_whole_panels(c, array)[direction].T)
 
 
 def emit_places(b: Builder, c: Cells) -> Operand:
