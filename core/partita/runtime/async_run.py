@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +44,7 @@ class AsyncRun:
     """
 
     __slots__ = (
-        *("_beginnings", "_going", "_has_ended"),
+        *("_beginnings", "_going", "_has_ended", "_process"),
         *("calling_back", "cancelled", "failure", "is_given_up"),
     )
 
@@ -52,6 +53,7 @@ class AsyncRun:
         self.calling_back = 0
         self.failure: BaseException | None = None
         self._has_ended = False
+        self._process = os.getpid()
         self._beginnings = [None]  # taken by the only one who may begin it
         # Whoever waits for it holds it for a moment, so it tells nobody whether the run has ended.
         self._going = threading.Lock()
@@ -81,9 +83,15 @@ class AsyncRun:
         """Waits for the end, at most ``seconds`` unless negative; returns whether it has ended.
 
         Raises:
-            InferError: The error of the run or of its callback.
+            InferError: The error of the run or of its callback; or this process is a fork of the
+                one that runs it.
         """
         if not self._has_ended:
+            if self._process != os.getpid():
+                raise InferError(
+                    "The request ran when this process was forked, and ends in the parent process "
+                    "alone. Use another request here, or fork when none runs."
+                )
             try:
                 self._going.acquire(timeout=seconds)
             finally:

@@ -76,6 +76,7 @@ class AsyncInferQueue(ProcessBound):
         self._errors: list[BaseException] = []
         self._calling: dict[int, int] = {}  # thread to the request whose callback it runs
         self._stuck: set[int] = set()  # requests whose callbacks wait for a free one
+        self._lost = 0  # requests that ran when this process was forked
         _queues.add(self)
 
     @property
@@ -234,6 +235,8 @@ class AsyncInferQueue(ProcessBound):
         A request whose callback waits here is not free before it ends. If that holds for all of
         them, nobody can ever end.
         """
+        if self._lost == len(self._requests):
+            raise self._lost_requests()
         own = self._calling.get(threading.get_ident())
         if own is None:
             self._wait_until(lambda: bool(self._idle), helps=True)
@@ -303,18 +306,27 @@ class AsyncInferQueue(ProcessBound):
 
         Raises:
             InferError: What the first failed run or callback raised; the queue can be used again.
-                Also if a callback of the queue calls it, whose own end it would wait for.
+                Also if a callback of the queue calls it, whose own end it would wait for, and in
+                a fork of the process that runs some.
         """
         if threading.get_ident() in self._calling:
             raise InferError(
                 "wait_all() was called in a callback of the queue, whose end it would wait "
                 "for; call it outside."
             )
-        self._wait_until(lambda: len(self._idle) == len(self._requests), helps=True)
+        self._wait_until(lambda: len(self._idle) + self._lost == len(self._requests), helps=True)
+        if self._lost:
+            raise self._lost_requests()
         with self._lock:
             errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
+
+    def _lost_requests(self) -> InferError:
+        return InferError(
+            f"{self._lost} of the queue's {len(self)} requests ran when this process was forked, "
+            "and end in the parent process alone. Make another queue here, or fork when none runs."
+        )
 
     def is_ready(self) -> bool:
         """Whether a request is free."""
@@ -336,6 +348,10 @@ class AsyncInferQueue(ProcessBound):
         own = threading.get_ident()
         self._calling = {thread: of for thread, of in self._calling.items() if thread == own}
         self._stuck.clear()
+        calling = self._calling.values()
+        self._lost = sum(
+            run is not None and index not in calling for index, run in enumerate(self._runs)
+        )
         if self._calls is not None:
             self._calls.begin_anew()
 

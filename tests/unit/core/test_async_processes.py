@@ -59,7 +59,7 @@ def run_script(script):
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 PRELUDE = """
@@ -89,7 +89,94 @@ if child == 0:
     os._exit(7 if ok else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), compiled(x)[0].tolist() == [-1, -2])
 """
-    assert run_script(PRELUDE + script) == ["7", "True"]
+    assert run_script(PRELUDE + script) == ["7 True"]
+
+
+IN_FLIGHT = """
+import threading
+forked = threading.Event()
+
+class Slow(ov.Runner):
+    def run(self, inputs, outputs=None):
+        forked.wait()
+        return [ov.HostTensor(-inputs[0].numpy())]
+
+fast, compiled.device_model.create_runner = compiled.device_model.create_runner, Slow
+
+def told(call):
+    try:
+        call()
+    except ov.errors.PartitaError as error:
+        return str(error)
+    return "nothing"
+
+def in_child(report):
+    child = os.fork()
+    if child == 0:
+        compiled.device_model.create_runner = fast
+        report()
+        os._exit(0)
+    forked.set()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_request_that_ran_at_a_fork_ends_in_the_parent_alone():
+    script = """
+request = compiled.create_infer_request()
+request.start_async(x)
+
+def report():
+    print(told(request.wait), told(lambda: request.wait_for(10)), told(request.infer), sep="\\n")
+    print(compiled.create_infer_request().infer(x)[0].tolist(), flush=True)
+
+in_child(report)
+request.wait()
+print(request.results[0].tolist())
+"""
+    waited, waited_for, busy, other, own = run_script(PRELUDE + IN_FLIGHT + script)
+    assert waited == waited_for
+    assert "ran when this process was forked, and ends in the parent process alone" in waited
+    assert "use another request" in busy
+    assert other == own == "[-1.0, -2.0]"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_queue_whose_requests_ran_at_a_fork_says_so_and_goes_on_with_the_others():
+    script = """
+queue = ov.AsyncInferQueue(compiled, 3)
+queue.start_async(x)
+queue.start_async(x)
+
+def report():
+    forked.set()
+    print(told(lambda: [queue.start_async(x) for _ in range(9)]))
+    print(told(queue.wait_all), [one.results[0].tolist() for one in list(queue)[2:]], sep="\\n")
+    sys.stdout.flush()
+
+in_child(report)
+queue.wait_all()
+print([request.results[0].tolist() for request in list(queue)[:2]])
+"""
+    started, waited, third, own = run_script(PRELUDE + IN_FLIGHT + script)
+    assert waited.startswith("2 of the queue's 3 requests ran when this process was forked")
+    assert (started, third) == ("nothing", "[[-1.0, -2.0]]")
+    assert own == "[[-1.0, -2.0], [-1.0, -2.0]]"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_queue_all_of_whose_requests_ran_at_a_fork_starts_none():
+    script = """
+queue = ov.AsyncInferQueue(compiled, 1)
+queue.start_async(x)
+in_child(lambda: print(told(lambda: queue.start_async(x)), flush=True))
+queue.wait_all()
+print(queue[0].results[0].tolist())
+"""
+    refused, own = run_script(PRELUDE + IN_FLIGHT + script)
+    assert refused.startswith("1 of the queue's 1 requests ran when this process was forked")
+    assert own == "[-1.0, -2.0]"
 
 
 def test_a_process_ends_while_requests_run():
