@@ -437,7 +437,18 @@ def result_place(head: Any, row: Any, table: Any) -> Any:
 def finish_row(
     row: Any, top: Any, total: Any, terms: Any, head: Any, number: Any, table: Any, target: Any
 ) -> None:
-    """Divides by the sum of the softmax; 0 for a query that sees no key."""
+    """Divides by the sum of the softmax; 0 for a query that sees no key.
+
+    Args:
+        row: OUTPUTS sums of values, by the powers of their scores.
+        top: The largest score.
+        total: The sum of the powers.
+        terms: Has what the softmax counts besides the keys.
+        head: Batch and head of keys and values.
+        number: The query, counted through all heads of the group.
+        table: As of `attend_cache`.
+        target: Receives the result.
+    """
     if total == 0:
         target[:] = 0
         return

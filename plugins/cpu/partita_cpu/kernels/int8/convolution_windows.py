@@ -73,6 +73,16 @@ def gather_windows(
     """The windows of pixels with channels last as rows of uint8, and the rows' sums.
 
     Padding is the zero point. ``table`` is that of the window.
+
+    Args:
+        x: (images, D, H, W, channels) levels, flat.
+        zero: Their zero point, of one element.
+        packed: Output (pixels, length) uint8, flat; zeros behind a window's terms.
+        totals: Output: the sum of each row, where rows are counted.
+        table: `Window.table`: what the window is like, and sizes of input and output.
+        rows: How rows are laid out.
+        tid: This thread.
+        nt: All threads; they share lines of output pixels.
     """
     images, channels, length, shift, counted, copy = rows
     out_d, out_h, out_w = table[15], table[16], table[17]

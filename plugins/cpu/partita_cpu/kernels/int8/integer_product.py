@@ -138,7 +138,19 @@ def scale_columns(
     tid: int,
     nt: int,
 ) -> None:
-    """``y = x * (row_scale * column_scale) + bias`` for rows of n."""
+    """``y = x * (row_scale * column_scale) + bias`` for rows of n.
+
+    Args:
+        x: (rows, n) sums of int32, flat.
+        row_scale: The scale of the left matrix, of one element.
+        column_scales: That of each column of the right one, or one for all.
+        bias: Term of each column.
+        y: Output float32, as x.
+        rows: Rows of x.
+        n: Columns of x.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source, target = x[row * n : (row + 1) * n], y[row * n : (row + 1) * n]
         scale = row_scale[0]

@@ -58,7 +58,18 @@ def _level(x: Any, scale: Any, zero: Any, levels: Levels) -> Any:
 def quantize(
     x: Any, scales: Any, zeros: Any, y: Any, extents: Extents, levels: Levels, tid: int, nt: int
 ) -> None:
-    """``y = round(x / scale) + zero``, saturated; one scale per channel of n elements."""
+    """``y = round(x / scale) + zero``, saturated; one scale per channel of n elements.
+
+    Args:
+        x: (outer, channels, n) floats, flat.
+        scales: One for each channel.
+        zeros: One for each channel, of y's type.
+        y: Output, as x.
+        extents: Outer, channels and n.
+        levels: The least and the largest level.
+        tid: This thread.
+        nt: All threads; they share elements.
+    """
     outer, channels, n = extents
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
@@ -88,17 +99,20 @@ def _number(level: Any, scale: Any, zero: Any) -> Any:
 
 @loop
 def dequantize(
-    x: Any,
-    scales: Any,
-    zeros: Any,
-    y: Any,
-    outer: int,
-    channels: int,
-    n: int,
-    tid: int,
-    nt: int,
+    x: Any, scales: Any, zeros: Any, y: Any, extents: Extents, tid: int, nt: int
 ) -> None:
-    """``y = (x - zero) * scale``; one scale per channel of n elements."""
+    """``y = (x - zero) * scale``; one scale per channel of n elements.
+
+    Args:
+        x: (outer, channels, n) levels, flat.
+        scales: One for each channel.
+        zeros: One for each channel, of x's type.
+        y: Output float32, as x.
+        extents: Outer, channels and n.
+        tid: This thread.
+        nt: All threads; they share elements.
+    """
+    outer, channels, n = extents
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             source = x[o * channels : (o + 1) * channels]
@@ -146,7 +160,7 @@ class Grid:
     """Which scale belongs to which element of a tensor.
 
     Attributes:
-        extents: (outer, channels, n): channel c of n elements has scale c.
+        extents: Channel c of n elements has scale c.
         repeat: Axis and block size where scales are per block and must be repeated, else ``None``.
         shape: Shape in which a scale per channel broadcasts with the tensor.
     """
@@ -155,13 +169,13 @@ class Grid:
         block = int(node.attrs.get("block_size", 0))
         self.repeat: tuple[int, int] | None = None
         if scale.size == 1 and not (block and scale.ndim):
-            self.extents = (1, 1, x.size)
+            self.extents = Extents(1, 1, x.size)
             self.shape: tuple[int, ...] = ()
             return
         axis = axis_of(b.node, int(node.attrs.get("axis", 1)), x.ndim)
         if block:
             self.repeat = (axis, block)
-            self.extents = (1, x.size, 1)
+            self.extents = Extents(1, x.size, 1)
             self.shape = x.shape
             return
         if scale.size != x.shape[axis]:
@@ -170,7 +184,8 @@ class Grid:
                 f"{axis} of a tensor of shape {list(x.shape)}; it must have one per index of that "
                 "axis."
             )
-        self.extents = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
+        before, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        self.extents = Extents(before, x.shape[axis], behind)
         self.shape = (x.shape[axis], *[1] * (x.ndim - axis - 1))
 
     def spread(self, b: Builder, parameter: Operand, x: Operand) -> Operand:
@@ -188,12 +203,12 @@ def emit_quantize(
     scales: Operand,
     zeros: Operand,
     y: Operand,
-    extents: tuple[int, int, int],
+    extents: Extents,
 ) -> None:
     """Records `quantize` of float32 to 8 or 16 bits."""
     if y.size:
         args = (b.flat(x), b.flat(scales), b.flat(zeros), b.flat(y))
-        b.call(quantize, *args, Extents(*extents), levels_of_type(y.dtype))
+        b.call(quantize, *args, extents, levels_of_type(y.dtype))
 
 
 def emit_dequantize(
@@ -201,7 +216,7 @@ def emit_dequantize(
     x: Operand,
     scales: Operand,
     zeros: Operand | None,
-    extents: tuple[int, int, int] | None = None,
+    extents: Extents | None = None,
 ) -> Operand:
     """Records `dequantize` to float32; with one scale for all unless ``extents`` say otherwise."""
     y = b.empty(x.shape, np.float32)
@@ -209,7 +224,7 @@ def emit_dequantize(
         zeros = b.constant(np.zeros(scales.size, x.dtype))
     if y.size:
         args = (b.flat(x), b.flat(scales), b.flat(zeros), b.flat(y))
-        b.call(dequantize, *args, *(extents or (1, 1, x.size)))
+        b.call(dequantize, *args, extents or Extents(1, 1, x.size))
     return y
 
 
@@ -299,7 +314,7 @@ def emit_dynamic_quantize(b: Builder, x: Operand) -> tuple[Operand, Operand, Ope
     top = reduce_axes(b, "ReduceMax", x, everything, False)
     bottom = reduce_axes(b, "ReduceMin", x, everything, False)
     b.call(choose_grid, b.flat(top), b.flat(bottom), b.flat(scale), b.flat(zero))
-    emit_quantize(b, x, scale, zero, y, (1, 1, x.size))
+    emit_quantize(b, x, scale, zero, y, Extents(1, 1, x.size))
     return y, scale, zero
 
 

@@ -26,6 +26,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
 )
 from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.quantization import (
+    Extents,
     Levels,
     emit_dequantize,
     emit_quantize,
@@ -52,7 +53,7 @@ def _quantized(
     y = b.empty(x.shape, dtype)
     if zero is None:
         zero = b.constant(np.zeros((), dtype))
-    emit_quantize(b, x, scale, zero, y, (1, 1, x.size))
+    emit_quantize(b, x, scale, zero, y, Extents(1, 1, x.size))
     return y
 
 
@@ -78,6 +79,16 @@ def add_levels(
     """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``.
 
     `kernel` is the address of one that adds whole blocks, or 0.
+
+    Args:
+        x: Levels of the one input, flat.
+        w: Levels of the other.
+        numbers: Scales and zero points.
+        y: Output, as x.
+        levels: The least and the largest level.
+        kernel: See above.
+        tid: This thread.
+        nt: All threads; they share elements.
     """
     x_scale, w_scale, y_scale, x_zero, w_zero, y_zero = numbers
     low, high = levels

@@ -48,7 +48,19 @@ def requantize(
     tid: int,
     nt: int,
 ) -> None:
-    """``y = round((x + bias) * scale) + zero``, saturated; bias and scale per channel of n."""
+    """``y = round((x + bias) * scale) + zero``, saturated; bias and scale per channel of n.
+
+    Args:
+        x: (outer, channels, n) sums of int32, flat.
+        bias: Term of each channel, in int32.
+        scales: Factor of each channel, or one for all.
+        zero: Zero point of y, of one element.
+        y: Output levels, as x.
+        extents: Outer, channels and n.
+        levels: The least and the largest level.
+        tid: This thread.
+        nt: All threads; they share planes.
+    """
     outer, channels, n = extents
     low, high = levels
     planes = outer * channels
@@ -102,13 +114,13 @@ def _requantized(
     bias: Operand | None,
     scales: Sequence[Operand],
     zero: Operand,
-    extents: tuple[int, int, int],
+    extents: Extents,
 ) -> Operand:
     y = b.empty(sums.shape, zero.dtype)
     if y.size == 0:
         return y
     factor = factors_of(b, scales)
-    channels = extents[1]
+    channels = extents.channels
     if factor.size not in (1, channels) or (bias is not None and bias.size != channels):
         raise OperandError(
             f"Operation '{b.node.name}' ({b.node.model_kind}) has {factor.size} scales for "
@@ -116,7 +128,7 @@ def _requantized(
         )
     terms = b.zeros(channels, np.int32) if bias is None else b.flat(bias)
     args = (b.flat(sums), terms, factor, b.flat(zero), b.flat(y))
-    b.call(requantize, *args, Extents(*extents), levels_of_type(zero.dtype))
+    b.call(requantize, *args, extents, levels_of_type(zero.dtype))
     return y
 
 
@@ -145,7 +157,7 @@ def quantized_matmul(
     sums = emit_integer_product(b, x, w, x_zero, w_zero)
     n = sums.shape[-1] if sums.ndim else 1
     rows = sums.size // n if n else 0
-    extents = (rows, n, 1) if w_scale.size > 1 else (rows, 1, n)
+    extents = Extents(rows, n, 1) if w_scale.size > 1 else Extents(rows, 1, n)
     return _requantized(b, sums, None, scales, y_zero, extents)
 
 
@@ -176,7 +188,7 @@ def quantized_conv(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Opera
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
         return emit_byte_convolution(b, node, x, w, x_zero, w_zero, result)
     sums = integer_conv(b, node, x, w, x_zero, w_zero)
-    extents = (sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
+    extents = Extents(sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
     return _requantized(b, sums, bias, scales, y_zero, extents)
 
 

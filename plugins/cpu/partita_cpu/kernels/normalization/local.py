@@ -41,7 +41,18 @@ def normalize_window(
     tid: int,
     nt: int,
 ) -> None:
-    """``x / (offset + alpha * sum of squares of the channels around) ** beta``."""
+    """``x / (offset + alpha * sum of squares of the channels around) ** beta``.
+
+    Args:
+        x: (outer, channels, inner) numbers, flat.
+        y: Output, as x; sums of squares first.
+        outer: Images.
+        channels: Channels of an image.
+        inner: Elements of a channel.
+        response: The window and the constants of the formula.
+        tid: This thread.
+        nt: All threads; they share planes, or lanes of them.
+    """
     size, alpha, beta, offset = response
     begin, end, pieces = share_of_lanes(outer * channels, inner, tid, nt)
     for task in range(begin, end):

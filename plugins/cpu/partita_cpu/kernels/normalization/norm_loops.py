@@ -75,6 +75,18 @@ def normalize_rows(
 
     A mean far from 0 has no room for its last digits in the type of x. So what is taken off each
     element is about the mean first, which leaves small numbers, then what was missing.
+
+    Args:
+        x: (outer, n) numbers, flat.
+        scale: Factor of each of n elements.
+        bias: Term of each of n elements.
+        results: (outer, n) numbers, flat, and the mean and inverse deviation of each row.
+        outer: Rows.
+        n: Elements of a row.
+        epsilon: Added to the mean square.
+        centered: Whether rows are brought to mean 0 (layer normalization, not RMS).
+        tid: This thread.
+        nt: All threads; they share rows.
     """
     y, means, inverses = results
     share = 1 / np.float64(n)
@@ -335,6 +347,16 @@ def normalize_planes(
     """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
 
     See `normalize_rows`.
+
+    Args:
+        x: (outer, groups * planes, n) numbers, flat.
+        scale: Factor of each of groups * planes channels.
+        bias: Term of each of these channels.
+        y: Output, as x.
+        sizes: Of x.
+        epsilon: Added to a group's variance.
+        tid: This thread.
+        nt: All threads; they share groups.
     """
     outer, groups, planes, n = sizes
     rows = outer * groups
@@ -359,7 +381,19 @@ def normalize_planes(
 def scale_channels(
     x: Any, factors: Any, terms: Any, y: Any, outer: int, channels: int, n: int, tid: int, nt: int
 ) -> None:
-    """``x * factor + term`` with one factor and term per channel."""
+    """``x * factor + term`` with one factor and term per channel.
+
+    Args:
+        x: (outer, channels, n) numbers, flat.
+        factors: One for each channel.
+        terms: One for each channel.
+        y: Output, as x.
+        outer: Images.
+        channels: Channels of an image.
+        n: Elements of a channel; 1 where channels are last.
+        tid: This thread.
+        nt: All threads; they share planes.
+    """
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             before = x[o * channels : (o + 1) * channels]

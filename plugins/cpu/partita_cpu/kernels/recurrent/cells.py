@@ -64,7 +64,18 @@ def lstm_loop(
     tid: int,
     nt: int,
 ) -> None:
-    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten."""
+    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten.
+
+    Args:
+        x: Products with the input weights, rows of 4 gates, flat.
+        weights: Panels of the recurrent weights, direction by direction.
+        memory: The state; h and c become the final ones.
+        y: Output: every step's h, flat.
+        cell: Sizes and activations.
+        input_forget: Whether the forget gate is one minus the input gate.
+        tid: This thread.
+        nt: All threads; they share rows of the state.
+    """
     lengths, h, places = memory.lengths, memory.h, memory.places
     shape, reverse = cell.shape, cell.reverse
     batch, n, width = shape[2], shape[3], shape[10]
@@ -105,6 +116,18 @@ def lstm_bytes_loop(
     """LSTM on panels of int8; every state is quantized by its range, all rows of a direction alike.
 
     Threads share directions only.
+
+    Args:
+        x: As of `lstm_loop`.
+        weights: Panels of the recurrent weights in int8, direction by direction.
+        of_columns: Scales, zero points and sums of their columns.
+        memory: As of `lstm_loop`.
+        scratch: Room for quantized states and sums.
+        y: As of `lstm_loop`.
+        cell: As of `lstm_loop`.
+        input_forget: As of `lstm_loop`.
+        tid: This thread.
+        nt: All threads.
     """
     scales, zeros, totals = of_columns
     lengths, h, places = memory.lengths, memory.h, memory.places
@@ -206,6 +229,18 @@ def gru_loop(
 
     ``weights`` holds per direction the panels for z and r, then those for h. With ``reset_after``
     (linear_before_reset) ``late_bias`` is added to the recurrent product before the reset gate.
+
+    Args:
+        x: Products with the input weights, one row per step and row of the state, flat.
+        weights: Panels of the recurrent weights.
+        late_bias: For each direction the recurrent bias of h; read with ``reset_after`` alone.
+        memory: The state; h becomes the final one.
+        y: Output: every step's h, flat.
+        cell: Sizes and activations.
+        early: Where h begins in a row: z and r take whole panels.
+        reset_after: Whether the reset gate applies to the product, not to the state.
+        tid: This thread.
+        nt: All threads; they share rows of the state.
     """
     lengths, h, rooms, places, room_places = memory
     shape, reverse, codes, parameters, clip = cell
@@ -265,7 +300,19 @@ def rnn_loop(
     tid: int,
     nt: int,
 ) -> None:
-    """RNN. ``x``: rows of the one gate; overwritten."""
+    """RNN. ``x``: rows of the one gate; overwritten.
+
+    Args:
+        x: Products with the input weights, flat.
+        weights: Panels of the recurrent weights, direction by direction.
+        lengths: Of the sequences.
+        h: The state; becomes the final one.
+        places: Scratch: where each row's gates are in x.
+        y: Output: every step's h, flat.
+        cell: Sizes and activations.
+        tid: This thread.
+        nt: All threads; they share rows of the state.
+    """
     shape, reverse, codes, parameters, clip = cell
     batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt

@@ -41,6 +41,18 @@ def input_products(
     """``y = x @ weights + bias`` of every direction, all steps at once.
 
     ``panels`` are those of all directions; rows of ``bias`` and ``y`` are ``width`` long.
+
+    Args:
+        x: (rows, terms) numbers, flat.
+        panels: Weights of PANEL columns each, (directions, width / PANEL, terms, PANEL), flat.
+        bias: (directions, width), flat.
+        y: Output (directions, rows, width), flat.
+        directions: 1 or 2.
+        rows: Steps times batch.
+        terms: Elements of an input.
+        width: Columns of all gates, in whole panels.
+        tid: This thread.
+        nt: All threads; they share panels, and chunks of rows.
     """
     count = width // PANEL
     chunks = (rows + CHUNK - 1) // CHUNK

@@ -55,7 +55,18 @@ def scale_products(
     tid: int,
     nt: int,
 ) -> None:
-    """int32 products of one direction as float32, with scales and bias."""
+    """int32 products of one direction as float32, with scales and bias.
+
+    Args:
+        x: (rows, columns) sums of int32, flat.
+        x_scale: The scale of the input, of one element.
+        scales: That of each column of the weights.
+        bias: Term of each column.
+        y: Output, rows of `place.width`, flat.
+        place: Which rows and columns of y are written.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     rows, columns, width, first = place
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * columns : (row + 1) * columns]

@@ -74,7 +74,20 @@ def softmax_columns(
     tid: int,
     nt: int,
 ) -> None:
-    """Softmax or its logarithm along the middle axis; ``tops`` and ``totals`` are scratch."""
+    """Softmax or its logarithm along the middle axis; ``tops`` and ``totals`` are scratch.
+
+    Args:
+        x: (outer, n, inner) numbers, flat.
+        y: Output, as x.
+        tops: Scratch (outer, inner): the largest number of each column.
+        totals: Scratch (outer, inner): the sum of its powers.
+        outer: Elements of all axes before the one.
+        n: Elements of the axis.
+        inner: Elements of all axes behind it.
+        logarithmic: Whether the result is the logarithm.
+        tid: This thread.
+        nt: All threads; they share columns.
+    """
     wide_vectors()
     begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
     for task in range(begin, end):
