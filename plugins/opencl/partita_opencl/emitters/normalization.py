@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,22 @@ _WARPS = 4
 """Warps of a group, where there are more rows than compute units."""
 
 
+class _ScalePlaces(NamedTuple):
+    """Which scale element i of a row has: ``(row % channels) * row_step + i / element_div``."""
+
+    channels: int
+    row_step: int
+    element_div: int
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """The kernels' ``channels, row_step, element_div``."""
+        return i32(self.channels), i32(self.row_step), i32(self.element_div)
+
+
+_OF_ELEMENTS = _ScalePlaces(1, 0, 1)
+"""One for each element of a row, the same in all rows."""
+
+
 def _rows(
     k: Kit,
     x: Operand,
@@ -31,14 +47,26 @@ def _rows(
     scale: Operand,
     bias: Operand | None,
     epsilon: float,
-    *,
-    channels: int = 1,
-    row_step: int = 0,
-    element_div: int = 1,
+    places: _ScalePlaces = _OF_ELEMENTS,
     more: Sequence[Argument] = (),
     **options: None,
 ) -> Operand:
-    """Records the normalization of rows of ``depth`` elements; ``more`` goes to the kernel."""
+    """Records the normalization of rows.
+
+    Args:
+        k: Records the launch.
+        x: The rows, one behind the other.
+        depth: Elements of a row.
+        scale: Factors of normalized elements.
+        bias: Terms, which lie as the factors do.
+        epsilon: Added to a row's variance.
+        places: Which factor and term belong to which element.
+        more: Further arguments of the kernel.
+        options: Its macros.
+
+    Returns:
+        A tensor like x.
+    """
     y = k.empty(x.shape, x.dtype)
     if not x.size:
         return y
@@ -51,9 +79,7 @@ def _rows(
         bias or scale,
         y,
         i32(depth),
-        i32(channels),
-        i32(row_step),
-        i32(element_div),
+        *places.arguments(),
         i32(bias is not None),
         f32(epsilon),
         *more,
@@ -263,17 +289,8 @@ def instance_normalization(
 ) -> Operand:
     """A row is one channel of one image."""
     depth = math.prod(x.shape[2:])
-    return _rows(
-        k,
-        x,
-        depth,
-        scale,
-        bias,
-        node.number("epsilon", 1e-5),
-        channels=x.shape[1],
-        row_step=1,
-        element_div=depth,
-    )
+    places = _ScalePlaces(x.shape[1], 1, depth)
+    return _rows(k, x, depth, scale, bias, node.number("epsilon", 1e-5), places)
 
 
 @operator("GroupNormalization", since=21, check=_single_precision)
@@ -282,17 +299,8 @@ def group_normalization(k: Kit, node: Node, x: Operand, scale: Operand, bias: Op
     groups = int(node.attrs["num_groups"])
     pixels = math.prod(x.shape[2:])
     per_group = x.shape[1] // groups
-    return _rows(
-        k,
-        x,
-        per_group * pixels,
-        scale,
-        bias,
-        node.number("epsilon", 1e-5),
-        channels=groups,
-        row_step=per_group,
-        element_div=pixels,
-    )
+    places = _ScalePlaces(groups, per_group, pixels)
+    return _rows(k, x, per_group * pixels, scale, bias, node.number("epsilon", 1e-5), places)
 
 
 @operator("LRN")

@@ -33,10 +33,30 @@ class Reduction:
     before: str = ""
     after: str = ""
 
-    def options(self, first: bool, last: bool) -> dict[str, None]:
-        """The kernel's macros for a first and a last pass."""
-        names = (self.join, self.before if first else "", self.after if last else "")
-        return {name: None for name in names if name}
+    def options(self, part: Pass) -> dict[str, None]:
+        """The kernel's macros for a pass."""
+        before = self.before if part.reads_elements else ""
+        after = self.after if part.makes_results else ""
+        return {name: None for name in (self.join, before, after) if name}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One launch of a reduction: parts of the range are reduced, each to an element.
+
+    Attributes:
+        chunks: In how many parts the range is cut.
+        chunk: Elements of a part; the last one may have fewer.
+        count: Elements of the tensor that one result is made of, by which a mean divides.
+        reads_elements: Whether it reads the tensor's elements, not joined ones.
+        makes_results: Whether its elements are the results.
+    """
+
+    chunks: int
+    chunk: int
+    count: int
+    reads_elements: bool = True
+    makes_results: bool = True
 
 
 REDUCTIONS: dict[str, Reduction] = {
@@ -81,63 +101,54 @@ def reduce_middle(k: Kit, kind: Reduction, x: Operand, dtype: np.dtype[Any]) -> 
     if depth > _CHUNK and results < 16 * k.tuning.limits.compute_units:
         chunks = -(-depth // _CHUNK)
     if chunks == 1:
-        _pass(k, kind, x, y, 1, depth, True, True, depth)
+        _emit_pass(k, kind, x, y, Pass(1, depth, depth))
     else:
         # Sums of parts may be larger than what float16 holds, their mean not.
         between = np.dtype(np.float32) if is_half(dtype) else dtype
         partial = k.empty((outer, chunks, inner), between)
-        _pass(k, kind, x, partial, chunks, _CHUNK, True, False, depth)
-        _pass(k, kind, partial, y, 1, chunks, False, True, depth)
+        _emit_pass(k, kind, x, partial, Pass(chunks, _CHUNK, depth, makes_results=False))
+        _emit_pass(k, kind, partial, y, Pass(1, chunks, depth, reads_elements=False))
     return y
 
 
-def _pass(
-    k: Kit,
-    kind: Reduction,
-    x: Operand,
-    y: Operand,
-    chunks: int,
-    chunk: int,
-    first: bool,
-    last: bool,
-    count: int,
-) -> None:
+def _emit_pass(k: Kit, kind: Reduction, x: Operand, y: Operand, part: Pass) -> None:
+    """Records one pass, from (outer, depth, inner) to (outer, chunks, inner)."""
     outer, depth, inner = x.shape
-    items = k.tuning.items_for(min(depth, chunk))
+    items = k.tuning.items_for(min(depth, part.chunk))
     options: dict[str, Any] = {
         "T": ctype_of(x.dtype),
         "ITEMS": items,
         **({"X_HALF": None} if is_half(x.dtype) else {}),
         **({"Y_HALF": None} if is_half(y.dtype) else {}),
         **_bounds(x.dtype),
-        **kind.options(first, last),
+        **kind.options(part),
     }
     if inner == 1:
         k.launch(
             "reduce.cl",
             "reduce_rows",
-            k.tuning.groups(outer * chunks, items),
+            k.tuning.groups(outer * part.chunks, items),
             x,
             y,
             i64(depth),
-            i64(chunk),
-            i64(chunks),
-            f32(count),
+            i64(part.chunk),
+            i64(part.chunks),
+            f32(part.count),
             **options,
         )
     else:
         k.launch(
             "reduce.cl",
             "reduce_columns",
-            k.tuning.flat(outer * chunks * inner),
+            k.tuning.flat(outer * part.chunks * inner),
             x,
             y,
             i64(outer),
             i64(depth),
             i64(inner),
-            i64(chunk),
-            i64(chunks),
-            f32(count),
+            i64(part.chunk),
+            i64(part.chunks),
+            f32(part.count),
             **options,
         )
 

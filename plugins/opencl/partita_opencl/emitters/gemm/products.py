@@ -142,8 +142,17 @@ def tiles(
 ) -> None:
     """Records a product by tiles in local memory; long sums of few tiles are split.
 
-    Matrices of ``a`` are (rows, depth), or (depth, a_step) if ``a_step`` is set: packed weights.
-    A step of the sums takes a part of ``unit`` terms that divides them, if ``unit`` is set.
+    Args:
+        k: Records the launches.
+        product: Sizes.
+        a: Matrices (rows, depth), or (depth, a_step) if that is set: packed weights.
+        b: Matrices (depth, columns), or what an option makes of an image.
+        out: Receives matrices (rows, columns).
+        epilogue: What becomes of the sums.
+        extra: Further arguments of the kernel.
+        a_step: Elements from one term of packed weights to the next; 0 for none.
+        unit: Of how many terms a step of the sums takes a part that divides them; 0 for any.
+        options: Macros of the kernel.
     """
     limits = k.tuning.limits
     rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
@@ -267,7 +276,16 @@ def lanes(
 ) -> None:
     """Records a product whose items keep rows of sixteen sums in registers.
 
-    Matrices of ``b`` are (depth, columns), or (columns, depth) if ``columns_first`` is set.
+    Args:
+        k: Records the launches.
+        product: Sizes.
+        a: Matrices (rows, depth), or what an option makes of an image.
+        b: Matrices (depth, columns).
+        out: Receives matrices (rows, columns).
+        epilogue: What becomes of the sums.
+        extra: Further arguments of the kernel.
+        columns_first: Whether matrices of b are (columns, depth).
+        options: Macros of the kernel.
     """
     lanes = _FEW_LANES if k.tuning.form is Form.NARROW else _LANES
     if b.const is not None:
