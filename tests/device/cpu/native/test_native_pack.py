@@ -21,6 +21,7 @@ from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX, AVX2, NEON_BF16
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
+from partita_cpu.threads.step_team import team_of
 
 from .conftest import Guarded, choices
 
@@ -143,6 +144,16 @@ def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kerne
     np.testing.assert_array_equal(pack(cut, odd), whole)
     np.testing.assert_array_equal(pack(cut, w, threads=2), whole)
     check(cut, whole, w)
+
+
+def test_threads_that_cannot_share_calls_leave_them_to_one(monkeypatch):
+    w = np.random.default_rng(6).standard_normal((700, 170, 3, 3)).astype(np.float32)
+    around = (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)
+    cut = plan(Images(1, 9, 9, 170, 700, 1, *around, 9, 9), MachineModel(AVX2), Arithmetic.F32, 2)
+    whole = pack(cut, w)
+    monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
+    assert team_of(2, 0).pool is None
+    np.testing.assert_array_equal(pack(cut, w, threads=2), whole)
 
 
 @pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")

@@ -16,7 +16,7 @@ from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.foreign_call import invoke
 from partita_cpu.jit.trampoline import RETURNED, Entry, append_call
 from partita_cpu.threads.step_team import team_of
-from partita_cpu.threads.thread_pool import ROW, Rows, raise_failure
+from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
 
 _SHARED_BYTES = 1 << 16
 """Smaller results are made by one thread, sooner than they are handed out."""
@@ -65,8 +65,10 @@ def pack_all(jobs: Sequence[Job], threads: int) -> int:
         slots[:, place - 2] = slots[:, place + 1] = results[:, 1] // width
     slots[:, form.table] = tables.ctypes.data + tables.strides[0] * np.arange(len(jobs))
     calls = slots.ctypes.data + slots.strides[0] * np.arange(len(jobs))
-    if threads > 1 and 2 * results[:, 1].sum() >= _WAKING_BYTES:
-        _run_shared(form.entry, calls, 2 * results[:, 1] >= _SHARED_BYTES, threads)
+    is_worth_it = threads > 1 and 2 * results[:, 1].sum() >= _WAKING_BYTES
+    pool = team_of(threads, 0).pool if is_worth_it else None
+    if pool is not None:
+        _run_shared(pool, form.entry, calls, 2 * results[:, 1] >= _SHARED_BYTES, threads)
     else:
         for call in calls.tolist():
             if invoke()(form.entry.trampoline, call, 0, 1) not in RETURNED:
@@ -74,15 +76,12 @@ def pack_all(jobs: Sequence[Job], threads: int) -> int:
     return int(found.max())
 
 
-def _run_shared(entry: Entry, calls: Array, large: Array, threads: int) -> None:
+def _run_shared(pool: ThreadPool, entry: Entry, calls: Array, large: Array, threads: int) -> None:
     """Has calls made, of which the large ones are shared among all threads."""
     rows = np.zeros((len(calls), ROW), np.int64)
     rows[:, 0] = entry.trampoline
     rows[:, 1] = calls
     rows[:, 2] = np.multiply(large, threads)
-    pool = team_of(threads, 0).pool
-    if pool is None:
-        raise CompileError("Device CPU cannot compile what packs weights.")
     pool.run(Rows(rows.ctypes.data, 0, len(calls), True))
 
 
