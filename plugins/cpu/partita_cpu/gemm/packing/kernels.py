@@ -44,7 +44,6 @@ from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.scalar.instructions import bits
-from partita_cpu.scalar.subnormal import flushed
 
 PLACES = WHOLE_STEP
 """Rows of a piece: as many as AMX takes at a time."""
@@ -70,7 +69,7 @@ class PackingRoom(NamedTuple):
     parts: Array
 
 
-@loop(effort=Effort.LOOPS)
+@loop(effort=Effort.CALLS)
 def pack_blocks(
     w: int,
     whole: Array,
@@ -140,7 +139,7 @@ def pack_halves(
                     out[place + k * width] = found
 
 
-@loop(effort=Effort.LOOPS)
+@loop(effort=Effort.CALLS)
 def pack_units(
     w: int, whole: Array, halves: Array, room: PackingRoom, p: Array, begin: int, end: int
 ) -> Any:
@@ -158,112 +157,93 @@ def pack_units(
         begin: The first block; they are counted group by group.
         end: Behind the last one.
     """
-    if _windows_lie_together(p):
+    if p[PACK_TILE]:
+        return _pack_halves_of(w, halves, room, p, begin, end)
+    if p[OUTPUT_STEP] == 1:
+        _pack_lines(w, whole, room.places, p, begin, end)
+    else:
         _pack_windows(w, whole, room, p, begin, end)
-        return 0
-    blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
-    side = min(SIDE, p[COLUMNS])
-    lines = p[OUTPUT_STEP] == 1 and not p[PACK_TILE]
-    at_row, piece, split = room.places, room.floats, room.parts
-    most = 0
-    # Memory is read in order: column by column, or where rows lie together all blocks row by row.
-    together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
-    for start in range(begin, end, together):
-        y, x, c, row = 0, 0, 0, 0
-        while row < rows:
-            count = min(p[STEP], padded - row % padded)
-            there = max(0, min(count, p[RUN] - row % padded))
-            for k in range(there):
-                at_row[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
-                if lines:
-                    at_row[k] = k * p[COLUMNS]
-                y, x, c = _next(y, x, c, p)
-            for unit in range(start, start + together):
-                group = unit // blocks
-                first = (unit - group * blocks) * p[COLUMNS]
-                origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
-                kept = 0  # columns of floats
-                for half in range(p[COLUMNS] // side):
-                    exist = max(0, min(side, p[OUTPUTS] - first - half * side))
-                    if exist == 0 and p[LEAVES]:
-                        continue
-                    at = origin + 4 * half * side * p[OUTPUT_STEP]
-                    if lines:
-                        place = (unit * rows + row) * p[COLUMNS] + half * side
-                        at += 4 * row * p[CHANNEL_STEP]
-                        _copy_lines(at, at_row, whole, p, place, count, there, exist)
-                        continue
-                    source, across, down = _piece(at, piece, at_row, p, there, exist)
-                    if p[PAIRS]:
-                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * side
-                        size = (count, there, exist)
-                        largest = _lay_pairs(source, across, halves, split, p, place, size)
-                        most = max(most, largest)
-                    elif p[PACK_TILE]:
-                        step = (unit * rows + row) // p[STEP]
-                        largest = _pack_tiles(
-                            source, across, halves, split, p, step, half, there, exist
-                        )
-                        most = max(most, largest)
-                    else:
-                        place = (unit * rows + row) * p[COLUMNS] + half * side
-                        _copy(source, across, down, whole, p, place, count, there, exist)
-                        kept += side
-                _flush(whole, (unit * rows + row) * p[COLUMNS], p[COLUMNS], kept, count)
-            row += count
-    return most
+    left = p[PADDED] - p[RUN]
+    for place in range(begin * p[ROWS] + p[RUN], end * p[ROWS] if left else 0, p[PADDED]):
+        whole[place * p[COLUMNS] : (place + left) * p[COLUMNS]] = np.float32(0)
+    return 0
 
 
-@loop(inline=True)
-def _windows_lie_together(p: Any) -> Any:
-    """Whether floats that stay such lie output by output, the window of a channel together."""
-    window = p[DOWN] * p[ACROSS]
-    by_rows = p[DOWN_STEP] == p[ACROSS] and p[ACROSS_STEP] == 1
-    by_columns = p[DOWN_STEP] == 1 and p[ACROSS_STEP] == p[DOWN]
-    lie = p[CHANNEL_STEP] == window and (by_rows or by_columns)
-    return p[COPY_FLUSHED] and window > 1 and lie and p[PADDED] == p[RUN]
+@loop
+def _pack_lines(w: int, whole: Array, places: Array, p: Array, begin: int, end: int) -> None:
+    """Floats of which rows lie together, as they are wanted; all blocks row by row.
+
+    Arguments are those of `pack_units`, and the places of a piece's rows.
+    """
+    side, rows, down = min(SIDE, p[COLUMNS]), p[ROWS], 4 * p[CHANNEL_STEP]
+    for k in range(WHOLE_STEP):
+        places[k] = k * p[COLUMNS]
+    for row in range(0, p[RUN], WHOLE_STEP):
+        count = min(WHOLE_STEP, p[RUN] - row)
+        for unit in range(begin, end):
+            group = unit // p[BLOCKS]
+            first = (unit - group * p[BLOCKS]) * p[COLUMNS]
+            source = w + 4 * (group * p[GROUP_STEP] + first) + row * down
+            target = address(whole) + 4 * (unit * rows + row) * p[COLUMNS]
+            for half in range(p[COLUMNS] // side):
+                exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                if exist or not p[LEAVES]:
+                    start, to = source + 4 * half * side, target + 4 * half * side
+                    of_rows = start, down, to, address(places), count, exist
+                    call_copy_flushed(p[COPY_FLUSHED], of_rows)
 
 
 @loop
 def _pack_windows(w: int, whole: Array, room: PackingRoom, p: Array, begin: int, end: int) -> None:
-    """Blocks whose weights lie in the order of channels, and are read so: turned, then dealt out.
+    """Floats that lie output by output, and are read so: turned, then dealt out to their rows.
 
-    Rows of the result are in the order of places in the window. Arguments: those of `pack_units`.
+    Those of a channel's window lie together. Arguments are those of `pack_units`.
     """
-    side, rows, across = min(SIDE, p[COLUMNS]), p[ROWS], 4 * p[OUTPUT_STEP]
+    side, across, window = min(SIDE, p[COLUMNS]), 4 * p[OUTPUT_STEP], p[DOWN] * p[ACROSS]
     for unit in range(begin, end):
         group = unit // p[BLOCKS]
         first = (unit - group * p[BLOCKS]) * p[COLUMNS]
         origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
         y, x, c = 0, 0, 0
-        for start in range(0, rows, WHOLE_STEP):
-            count = min(WHOLE_STEP, rows - start)
-            for k in range(count):
-                room.places[k] = ((y * p[ACROSS] + x) * p[CHANNELS] + c) * p[COLUMNS]
-                y, x, c = _next_place(y, x, c, p)
+        for start in range(0, window * p[CHANNELS], WHOLE_STEP):
+            count = min(WHOLE_STEP, window * p[CHANNELS] - start)
+            if window > 1 or start == 0:
+                y, x, c = _find_places(room.places, p, count, y, x, c)
+            begun = start if window == 1 else 0
             for half in range(p[COLUMNS] // side):
                 exist = max(0, min(side, p[OUTPUTS] - first - half * side))
-                source = origin + 4 * start + half * side * across
-                _turn(source, across, room.floats, p, count, exist)
-                target = address(whole) + 4 * (unit * rows * p[COLUMNS] + half * side)
-                turned, places = address(room.floats), address(room.places)
-                of_rows = turned, 4 * side, target, places, count, exist
-                call_copy_flushed(p[COPY_FLUSHED], of_rows)
+                if exist or not p[LEAVES]:
+                    source = origin + 4 * start + half * side * across
+                    _turn(source, across, room.floats, p, count, exist)
+                    target = address(whole) + 4 * half * side
+                    target += 4 * (unit * p[ROWS] + begun) * p[COLUMNS]
+                    turned, places = address(room.floats), address(room.places)
+                    of_rows = turned, 4 * side, target, places, count, exist
+                    call_copy_flushed(p[COPY_FLUSHED], of_rows)
 
 
-@loop(inline=True)
-def _next_place(y: int, x: int, c: int, p: Any) -> Any:
-    """The element that lies behind this one: in the window first, the next channel then."""
-    if p[ACROSS_STEP] == 1:
-        x += 1
-        if x == p[ACROSS]:
-            y, x = y + 1, 0
-    else:
-        y += 1
-        if y == p[DOWN]:
-            y, x = 0, x + 1
-    if y == p[DOWN] or x == p[ACROSS]:
-        y, x, c = 0, 0, c + 1
+@loop
+def _find_places(places: Array, p: Array, count: int, y: int, x: int, c: int) -> Any:
+    """Where so many elements go that lie one behind the other; returns the one behind them.
+
+    In the weights come those of a window first, in the result those of a place in it.
+    """
+    left = p[PADDED] - p[RUN]
+    for k in range(count):
+        row = (y * p[ACROSS] + x) * p[CHANNELS] + c
+        if left:
+            row += row // p[RUN] * left
+        places[k] = row * p[COLUMNS]
+        if p[ACROSS_STEP] == 1:
+            x += 1
+            if x == p[ACROSS]:
+                y, x = y + 1, 0
+        else:
+            y += 1
+            if y == p[DOWN]:
+                y, x = 0, x + 1
+        if y == p[DOWN] or x == p[ACROSS]:
+            y, x, c = 0, 0, c + 1
     return y, x, c
 
 
@@ -282,45 +262,67 @@ def _turn(source: int, across: int, out: Array, p: Array, count: int, exist: int
 
 
 @loop
-def _copy_lines(
-    source: int,
-    places: Array,
-    out: Array,
-    p: Array,
-    place: int,
-    count: int,
-    there: int,
-    exist: int,
-) -> None:
-    """Writes a piece whose rows lie as they are wanted, zeros where there are none."""
-    columns, side = p[COLUMNS], min(SIDE, p[COLUMNS])
-    down, target = 4 * p[CHANNEL_STEP], address(out) + 4 * place
-    of_rows = source, down, target, address(places), there, exist
-    call_copy_flushed(p[COPY_FLUSHED], of_rows)
-    for k in range(there, count):
-        out[place + k * columns : place + k * columns + side] = np.float32(0)
+def _pack_halves_of(
+    w: int, halves: Array, room: PackingRoom, p: Array, begin: int, end: int
+) -> Any:
+    """What becomes bfloat16; arguments and result are those of `pack_units`."""
+    blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
+    side = min(SIDE, p[COLUMNS])
+    at_row, piece, split = room.places, room.floats, room.parts
+    most = 0
+    # Memory is read in order: column by column, or where rows lie together all blocks row by row.
+    together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
+    for start in range(begin, end, together):
+        y, x, c, row = 0, 0, 0, 0
+        while row < rows:
+            count = min(p[STEP], padded - row % padded)
+            there = max(0, min(count, p[RUN] - row % padded))
+            for k in range(there):
+                at_row[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+                y, x, c = _next(y, x, c, p)
+            for unit in range(start, start + together):
+                group = unit // blocks
+                first = (unit - group * blocks) * p[COLUMNS]
+                origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
+                for half in range(p[COLUMNS] // side):
+                    exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                    if exist == 0 and p[LEAVES]:
+                        continue
+                    at = origin + 4 * half * side * p[OUTPUT_STEP]
+                    source, across = _piece(at, piece, at_row, p, there, exist)
+                    if p[PAIRS]:
+                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * side
+                        size = (count, there, exist)
+                        largest = _lay_pairs(source, across, halves, split, p, place, size)
+                    else:
+                        step = (unit * rows + row) // p[STEP]
+                        largest = _pack_tiles(
+                            source, across, halves, split, p, step, half, there, exist
+                        )
+                    most = max(most, largest)
+            row += count
+    return most
 
 
 @loop
 def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist: int) -> Any:
-    """Where a piece begins, and bytes from column to column and from row to row.
+    """Where a piece begins, and bytes from column to column.
 
-    It is where it was if one of the two lies close together, as they are wanted; else in `floats`.
+    It is where it was if columns lie together, as they are wanted; else in `floats`.
     """
     wide = 4 * WHOLE_STEP
-    beside = 4 * p[CHANNEL_STEP]
     if p[CHANNEL_STEP] == 1:
-        return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
+        return start + 4 * places[0], 4 * p[OUTPUT_STEP]
     if p[OUTPUT_STEP] == 1 and exist == min(SIDE, p[COLUMNS]) and there == WHOLE_STEP:
         for k in range(0, WHOLE_STEP, exist):
             target = address(floats) + 4 * k
-            call_transpose(p[TRANSPOSE], (start + 4 * places[k], beside, target, wide))
+            call_transpose(p[TRANSPOSE], (start + 4 * places[k], 4 * p[CHANNEL_STEP], target, wide))
     else:
         for j in range(exist):
-            column = start + 4 * j * p[OUTPUT_STEP]
+            column, to = start + 4 * j * p[OUTPUT_STEP], j * WHOLE_STEP
             for k in range(there):
-                floats[j * WHOLE_STEP + k] = float_at(column + 4 * places[k])
-    return address(floats), wide, 4
+                floats[to + k] = float_at(column + 4 * places[k])
+    return address(floats), wide
 
 
 @loop
@@ -385,43 +387,6 @@ def _lay_pairs(
         for j in range(side):
             out[place + k // 2 * pair + 2 * j + k % 2] = parts[j * WHOLE_STEP + k]
     return largest
-
-
-@loop
-def _copy(
-    source: int,
-    across: int,
-    down: int,
-    out: Array,
-    p: Array,
-    place: int,
-    count: int,
-    there: int,
-    exist: int,
-) -> None:
-    """Writes a piece as floats, zeros where there are none."""
-    columns = p[COLUMNS]
-    side, done = min(SIDE, columns), 0
-    if down == 4 and exist == side:
-        done = there // side * side
-        for k in range(0, done, side):
-            target = address(out) + 4 * (place + k * columns)
-            call_transpose(p[TRANSPOSE], (source + 4 * k, across, target, 4 * columns))
-    for k in range(done, count):
-        known = exist if k < there else 0
-        for j in range(known):
-            out[place + k * columns + j] = float_at(source + j * across + k * down)
-        out[place + k * columns + known : place + k * columns + side] = np.float32(0)
-
-
-@loop
-def _flush(out: Array, begin: int, columns: int, kept: int, count: int) -> None:
-    """Puts 0 in the place of subnormal floats, in so many rows of which so many columns count."""
-    width, lines = (kept * count, 1) if kept == columns else (kept, count)
-    for line in range(lines):
-        at = np.uint64(begin + line * columns)
-        for i in range(width):
-            out[at + np.uint64(i)] = flushed(out[at + np.uint64(i)])
 
 
 @loop
