@@ -424,7 +424,8 @@ def _packed(
 def _kernels(policy: PrecisionPolicy, cut: Plan, activation: ActivationCode) -> Array:
     halves = cut.storage.half_in, cut.storage.half_out
     merged = cut.images.merged_group_channels
-    return tile_kernels(policy.level, cut.arithmetic, *halves, cut.step, activation, merged)
+    rest = cut.step, activation, merged, policy.machine.tile_rows
+    return tile_kernels(policy.level, cut.arithmetic, *halves, *rest)
 
 
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:

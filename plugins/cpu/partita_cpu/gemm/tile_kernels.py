@@ -16,7 +16,7 @@ from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.module import blocks_part, groups_part
+from partita_cpu.llvm.module import blocks_part, groups_part, product_parts
 from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, gate_tiles, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.attend_few import Elements
@@ -147,6 +147,7 @@ def tile_kernels(
     step: int = STEP,
     activation: ActivationCode = ActivationCode.NONE,
     group_channels: int = 0,
+    most_rows: int = MAX_ROWS,
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
@@ -163,6 +164,7 @@ def tile_kernels(
             that of `ACTIVATE_NARROW` to sums that end in bfloat16; there is none for most. What
             they do not apply `activate_floats` does, in the place of `ACTIVATE_FLOATS`.
         group_channels: See `Images.merged_group_channels`; of products in float32.
+        most_rows: Of its tiles whose sums are in vectors, if they have fewer than the level's.
     """
     known = llvm_kernel.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -183,9 +185,10 @@ def tile_kernels(
     name = arithmetic.name.lower()
     tiles = on_tiles(level, arithmetic)
     kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
-    part = "_floats" if arithmetic is Arithmetic.F32 else "" if tiles else "_pairs"
-    products = llvm_kernel.addresses(level, part)
-    for rows in range(1, tile_rows(level, arithmetic) + 1):
+    most_rows = MAX_ROWS if tiles else min(most_rows, level.rows)
+    part = "_floats" if arithmetic is Arithmetic.F32 else "_pairs"
+    products = known if tiles else _products(level, part, most_rows)
+    for rows in range(1, most_rows + 1):
         table[rows] = products[f"{kind}_{-(-rows // 16) if tiles else rows}"]
     if half_out:
         table[EPILOGUE] = known["epilogue_narrow"]
@@ -203,11 +206,19 @@ def tile_kernels(
     if tiles:
         _configure_tiles(table, level, step)
     _with_halves(table)
-    for rows in range(1, level.rows + 1) if not tiles else ():
+    for rows in range(1, most_rows + 1) if not tiles else ():
         table[FIRST + rows] = products[f"{kind}_first_{rows}"]
     if group_channels:
         _put_groups(table, level, group_channels, half_out)
     return table
+
+
+def _products(level: Level, part: str, most_rows: int) -> dict[str, int]:
+    """Kernels for tiles of up to so many rows, by name."""
+    found: dict[str, int] = {}
+    for one in product_parts(part, most_rows):
+        found |= llvm_kernel.addresses(level, one)
+    return found
 
 
 def _put_groups(table: Array, level: Level, group_channels: int, half_out: bool) -> None:
@@ -225,7 +236,7 @@ def _with_halves(table: Array) -> Array:
 def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
     narrow = llvm_kernel.addresses(level, "_f16_narrow") if half_in or half_out else {}
     known = llvm_kernel.addresses(level, "_f16") if not (half_in and half_out) else {}
-    floats = {} if half_out else llvm_kernel.addresses(level, "_floats")
+    floats = {} if half_out else _products(level, "_floats", level.rows)
     for rows in range(1, level.rows + 1):
         table[rows] = narrow[f"f16_narrow_{rows}"] if half_out else known[f"f16_{rows}"]
         wide = narrow[f"wide_narrow_{rows}"] if half_out else floats[f"fma_{rows}"]
@@ -249,7 +260,7 @@ _WIDENING = {Arithmetic.F32_BY_F16: "from_f16", Arithmetic.F32_BY_BF16: "from_bf
 
 def _put_stored(table: Array, level: Level, arithmetic: Arithmetic) -> None:
     part = STORED_PARTS[arithmetic]
-    known, floats = (llvm_kernel.addresses(level, one) for one in (part, "_floats"))
+    known, floats = llvm_kernel.addresses(level, part), _products(level, "_floats", level.rows)
     for rows in range(1, level.rows + 1):
         table[rows] = known[f"{part[1:]}_{rows}"]
         table[WIDE + rows] = floats[f"fma_{rows}"]

@@ -68,14 +68,20 @@ WINDOW_KINDS = ("convolve", "max", "sum")
 OVERALL_KINDS = WINDOW_KINDS[1:]
 """What is computed of all pixels of a channel, in float32."""
 
+SHORT_ROWS = 12
+"""Rows of tiles that small first-level caches leave (see `machine_model.MachineModel.tile_rows`).
+Larger tiles are parts of their own: they take a quarter of the time that all take to compile."""
+
 PARTS = (
     "",
     "_floats",
+    "_floats_tall",
     "_activations",
     "_windows",
     "_bytes",
     *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
     "_pairs",
+    "_pairs_tall",
     "_activated_halves",
     "_normalized",
     *(f"_normalized_tiles_{planes}" for planes in unpack_blocks.PLANES),
@@ -103,8 +109,8 @@ few by the type of its elements, and products in groups of few channels.
 def functions(level: Level, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = level.lanes
-    if part == "_floats":
-        return _float_functions(level)
+    if part in ("_floats", "_floats_tall"):
+        return _float_functions(level, _rows_of(level, part))
     if part == "_activations":
         kernels = activations.KERNELS.items()
         return [activations.activate_rows(name, code, lanes) for code, name in kernels]
@@ -136,8 +142,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _group_functions(level, int(part.rpartition("_")[2]), "halves" in part)
     if part == "_bytes":
         return _byte_functions(level)
-    if part == "_pairs":
-        return _pair_functions(level) if level.dots_bfloat16 and not level.tiles else []
+    if part in ("_pairs", "_pairs_tall"):
+        can = level.dots_bfloat16 and not level.tiles
+        return _pair_functions(level, _rows_of(level, part)) if can else []
     if part == "_windows":
         return _window_functions(level)
     if part == "_activated_halves":
@@ -173,10 +180,22 @@ def functions(level: Level, part: str = "") -> list[Function]:
     return made
 
 
-def _float_functions(level: Level) -> list[Function]:
-    """Products in float32."""
+def product_parts(part: str, rows: int) -> tuple[str, ...]:
+    """Where the products of one kind are, in tiles of up to so many rows."""
+    return (part, f"{part}_tall") if rows > SHORT_ROWS else (part,)
+
+
+def _rows_of(level: Level, part: str) -> range:
+    """Rows of the tiles of a part."""
+    if part.endswith("_tall"):
+        return range(SHORT_ROWS + 1, level.rows + 1)
+    return range(1, min(SHORT_ROWS, level.rows) + 1)
+
+
+def _float_functions(level: Level, tiles: range) -> list[Function]:
+    """Products in float32, of tiles of so many rows."""
     made = []
-    for rows in range(1, level.rows + 1):
+    for rows in tiles:
         made.append(fma.fma_tile(f"fma_{rows}", rows, level.lanes))
         made.append(fma.fma_tile(f"fma_first_{rows}", rows, level.lanes, vectors=1))
     return made
@@ -271,11 +290,11 @@ def _bfloat16_images() -> list[Function]:
     return made
 
 
-def _pair_functions(level: Level) -> list[Function]:
-    """Products in bfloat16 by vectors."""
+def _pair_functions(level: Level, tiles: range) -> list[Function]:
+    """Products in bfloat16 by vectors, of tiles of so many rows."""
     ends = {"bf16": "", **({"bf16_narrow": half_vectors.BFLOAT} if level.keeps_bfloat16 else {})}
     kind, lanes, made = fma.Factors.PAIRS, level.lanes, []
-    for (name, half), rows in itertools.product(ends.items(), range(1, level.rows + 1)):
+    for (name, half), rows in itertools.product(ends.items(), tiles):
         made.append(fma.fma_tile(f"{name}_{rows}", rows, lanes, kind, half))
         made.append(fma.fma_tile(f"{name}_first_{rows}", rows, lanes, kind, half, vectors=1))
     return made

@@ -23,7 +23,7 @@ from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part
 from partita_cpu.llvm.images.winograd import TAPS
-from partita_cpu.llvm.module import groups_part
+from partita_cpu.llvm.module import groups_part, product_parts
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads import call_queue, thread_pool
 from partita_cpu.winograd import point_weights, tile_loop
@@ -65,7 +65,7 @@ def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
     rounds_all = policy.arithmetic is Arithmetic.BF16 and policy.level.tiles
     for node in graph.nodes:
         if node.op_type in _PRODUCTS and not rounds_all:
-            yield "_floats"
+            yield from product_parts("_floats", policy.machine.tile_rows)
             weights = None if node.inputs[1] is None else node.inputs[1].const
             if weights is not None and reads_stored(policy, weights):
                 yield STORED_PARTS[BY_STORED[weights.dtype]]

@@ -13,9 +13,11 @@ from partita.system.cache_sizes import CacheSizes, cache_sizes
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ROWS_AHEAD, TILE_ROWS
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import isa
-from partita_cpu.llvm.levels import AMX, AVX2, AVX512, PORTABLE
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import AMX, AVX2, AVX512, AVX512_BF16, PORTABLE
 from partita_cpu.machine_model import VARIABLE, MachineModel, this_machine
 
 from .conftest import CACHES
@@ -171,3 +173,21 @@ def test_the_device_tells_them(monkeypatch, capsys):
 def test_machines_are_equal_if_kernels_are_cut_alike():
     assert MachineModel(PORTABLE) == MachineModel(PORTABLE)
     assert MachineModel(PORTABLE) != MachineModel(AVX512)
+
+
+@pytest.mark.parametrize(
+    ("level", "arithmetic"), [(AVX512, Arithmetic.F32), (AVX512_BF16, Arithmetic.BF16)]
+)
+def test_kernels_of_more_rows_than_tiles_have_are_not_compiled(monkeypatch, level, arithmetic):
+    asked = []
+
+    def addresses(level, part=""):
+        asked.append(part)
+        return {function.name: 1 for function in module.functions(level, part)}
+
+    monkeypatch.setattr(llvm_kernel, "addresses", addresses)
+    found = tile_kernels.__wrapped__(level, arithmetic, most_rows=12)
+    assert (found[1:13] != 0).all() and not found[13:15].any()
+    assert not any(part.endswith("_tall") for part in asked)
+    found = tile_kernels.__wrapped__(level, arithmetic, most_rows=14)
+    assert (found[1:15] != 0).all() and any(part.endswith("_tall") for part in asked)
