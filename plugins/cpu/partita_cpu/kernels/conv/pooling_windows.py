@@ -181,7 +181,18 @@ def max_windows_with_index(
     tid: int,
     nt: int,
 ) -> None:
-    """`max_windows`, and the place of each maximum in the whole of x; the first one of equals."""
+    """`max_windows`, and the place of each maximum in the whole of x; the first one of equals.
+
+    Args:
+        x: (planes, D, H, W) numbers, flat.
+        y: Output (planes, depth, height, width), flat.
+        index: Output, as y.
+        table: `Window.table`.
+        lowest: What a window without elements has.
+        column_major: Whether places are counted along D, then H, then W.
+        tid: This thread.
+        nt: All threads; they share rows of y.
+    """
     id_, ih, iw = table[0], table[1], table[2]
     kd, kh, kw = table[3], table[4], table[5]
     sd, sh, sw = table[6], table[7], table[8]

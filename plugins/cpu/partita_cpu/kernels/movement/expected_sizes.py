@@ -91,7 +91,23 @@ def slice_rows(
     tid: int,
     nt: int,
 ) -> None:
-    """``y = x[:, start:end, :]`` for x of (outer, size, inner), if that is `count` of the size."""
+    """``y = x[:, start:end, :]`` for x of (outer, size, inner), if that is `count` of the size.
+
+    Args:
+        x: (outer, size, inner) elements, flat.
+        y: Output (outer, count, inner), flat.
+        starts: The start, in its first element; from behind if it is negative.
+        ends: The end, likewise.
+        outer: Elements of all axes before the one that is cut.
+        size: Elements of that axis.
+        inner: Elements of all axes behind it.
+        count: Elements that the program was made for.
+        tid: This thread.
+        nt: All threads; they share what is outer.
+
+    Raises:
+        ValueError: The start and the end give another count.
+    """
     start: Any = np.int64(starts[0])
     end: Any = np.int64(ends[0])
     if start < 0:

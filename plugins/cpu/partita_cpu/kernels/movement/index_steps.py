@@ -58,7 +58,19 @@ def gather_pixels(
     tid: int,
     nt: int,
 ) -> None:
-    """``y[o, i, j, :] = x[o, down[i], across[j], :]`` for x of (outer, height, width, inner)."""
+    """``y[o, i, j, :] = x[o, down[i], across[j], :]`` for x of (outer, height, width, inner).
+
+    Args:
+        x: (outer, height, width, inner) elements, flat.
+        y: Output (outer, rows, columns, inner), flat.
+        down: The line of x for each of y's rows.
+        across: The column of x for each of y's columns.
+        height: Lines of x.
+        width: Columns of x.
+        inner: Elements of a pixel.
+        tid: This thread.
+        nt: All threads; they share rows of y.
+    """
     out_height, out_width = down.size, across.size
     line = out_width * inner
     lines = y.size // line

@@ -140,7 +140,18 @@ def _beginnings(shape: tuple[int, ...], steps: tuple[int, ...]) -> Array:
 def places_along_axis(
     index: Array, base: Array, places: Array, size: int, inner: int, step: int, tid: int, nt: int
 ) -> None:
-    """``places[o, j, i] = index[o, j, i] * step + base[o, i]`` for (outer, size, inner) of them."""
+    """``places[o, j, i] = index[o, j, i] * step + base[o, i]`` for (outer, size, inner) of them.
+
+    Args:
+        index: (outer, size, inner) indices along an axis, flat.
+        base: (outer, inner) places of the axis' first elements, flat.
+        places: Output, as index.
+        size: Indices along the axis.
+        inner: Elements of all axes behind it.
+        step: Places from one index to the next.
+        tid: This thread.
+        nt: All threads; they share rows of inner elements.
+    """
     rows = index.size // inner
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         start, under = row * inner, row // size * inner

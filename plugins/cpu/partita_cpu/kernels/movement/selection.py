@@ -50,6 +50,16 @@ def top_k_rows(
     """The first `k` of each row of `n` elements in order, and where they were.
 
     A heap of k elements is kept in the output itself; its sorting then leaves them in order.
+
+    Args:
+        x: (rows, n) numbers, flat.
+        values: Output (rows, k), flat.
+        places: Output (rows, k): where in its row each was, flat.
+        n: Elements of a row.
+        k: How many are taken; 1 to n.
+        largest: Whether the largest come first, not the smallest.
+        tid: This thread.
+        nt: All threads; they share rows.
     """
     rows = values.size // k
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
