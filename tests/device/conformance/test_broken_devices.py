@@ -128,6 +128,14 @@ def test_correct_device_that_takes_little_passes():
     assert sum(o.status == PASSED for o in outcomes) > 180 / SHARE
 
 
+@pytest.mark.parametrize("check", ["random/GridSample/0", "hetero/operator/GridSample"])
+def test_what_a_device_declines_is_not_computed(monkeypatch, check):
+    """By the judges, that is: it may be that none of them can."""
+    judge = "partita_conformance.bench.bench._expected"
+    monkeypatch.setattr(judge, lambda *_: pytest.fail("it was computed"))
+    assert [o.status for o in outcomes_of("Picky", "good_device", (check,), "PICKY")] == [DECLINED]
+
+
 def test_two_correct_devices_pass():
     outcomes = outcomes_of("Two", "good_device", ("plugin/*",), "TWO")
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}

@@ -102,10 +102,15 @@ def _rtol(case: NodeCase, expected: Sequence[Any]) -> float:
 
 
 def telling_draw(op: str, number: int, bench: Bench) -> tuple[Draw, Any, Any, list[Any]]:
-    """A draw whose right answer is not all zeros, with its model, inputs and outputs."""
+    """A draw whose right answer is not all zeros, with its model, inputs and outputs.
+
+    Raises:
+        DeclinedError: The device does not take a draw; what is right is then not computed.
+    """
     for attempt in range(8):
         drawn = draw(op, number, attempt) if attempt else nth(op, number)
         proto, feeds = model_of(op, drawn)
+        bench.decline_unless_taken(proto)
         with np.errstate(all="ignore"):
             expected = bench.expected(proto, feeds)
         if any(np.any(array) for array in expected):
