@@ -41,6 +41,32 @@ def test_sizes_are_those_of_another_engine(attributes, opset):
     assert pool.attributes["ceil_mode"].as_int() == 1  # the model itself stays as it is
 
 
+BEYOND = {
+    "one window": ("3", 2, "0,0", 2),
+    "none": ("3", 2, "0,0", 1),
+    "none for another stride": ("7", 4, "0,1", 2),
+    "none behind padding": ("6", 2, "1,0", 2),
+    "none that rounds": ("5", 3, "0,0", 1),
+}
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("opset", [11, 18, 19, 22])
+@pytest.mark.parametrize("case", BEYOND.values(), ids=BEYOND)
+def test_windows_larger_than_the_input_are_as_many_as_for_another_engine(op_type, opset, case):
+    kernel, stride, pads, size = case
+    rounds = "" if op_type == "LpPool" and opset < 18 else "ceil_mode=1, "
+    attributes = f"{rounds}kernel_shape=[{kernel}], strides=[{stride}], pads=[{pads}]"
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1,1,{size}] x) => (float[a,b,c] y) {{ y = {op_type} <{attributes}> (x) }}""")
+    x = np.ones((1, 1, size), np.float32)
+    (want,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    assert partita.Core().read_model(proto).outputs[0].shape == want.shape
+    for device in ("CPU", "REFERENCE"):
+        found = partita.Core().compile_model(proto.SerializeToString(), device)([x])[0]
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
 def test_sizes_of_a_constant_are_those_of_another_engine():
     proto = two_pools(13, CASES["one axis of two"], "2,3,14,15")
     x = np.zeros((2, 3, 14, 15), np.float32)

@@ -60,22 +60,37 @@ def _settle(scope: Scope, place: int) -> bool:
     low, high = pads[:rank], pads[rank:]
     if len(sizes) != rank or any(last >= reach for last, reach in zip(high, reaches, strict=True)):
         return False
+    axes = list(zip(sizes, low, high, reaches, strides, strict=True))
     if any(
-        size is not None and size + first + last < reach
-        for size, first, last, reach in zip(sizes, low, high, reaches, strict=True)
+        size is not None and size + first + last - reach <= -2 * stride
+        for size, first, last, reach, stride in axes
     ):
-        return False
-    # Places behind the first one: ceil((size + low + high - reach) / stride), and no more than
-    # ceil((size + low) / stride) - 1. That is floor((size + low - width) / stride) with this width:
-    widths = [
-        1 + max(reach - stride - last, 0)
-        for reach, stride, last in zip(reaches, strides, high, strict=True)
-    ]
+        return False  # devices refuse a number of windows that is negative
+    widths = [_width(*axis) for axis in axes]
     kept = [a for a in node.attribute if a.name not in ("ceil_mode", "dilations")]
     del node.attribute[:]
     node.attribute.extend(kept)
     _set(node, kernel_shape=widths, pads=[*low, *[0] * rank])
     return True
+
+
+def _width(size: int | None, first: int, last: int, reach: int, stride: int) -> int:
+    """The width of a window that has as many places when it rounds down, not padded behind.
+
+    Places behind the first one are ceil((size + first + last - reach) / stride), and no more than
+    ceil((size + first) / stride) - 1. That is floor((size + first - width) / stride) with the
+    second width here. Inference rounds towards zero instead, and so counts one where there is none.
+
+    Args:
+        size: Of the input along this axis, if it is known.
+        first: The padding in front.
+        last: That behind.
+        reach: From the first element of the window to the last.
+        stride: Between windows.
+    """
+    if size is not None and size + first + last - reach <= -stride:
+        return size + first + stride
+    return 1 + max(reach - stride - last, 0)
 
 
 def _set(node: onnx.NodeProto, **lists: Sequence[int]) -> None:
