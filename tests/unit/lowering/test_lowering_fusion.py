@@ -280,6 +280,65 @@ def test_clip_with_limits_as_attributes():
     assert graph.nodes[0].attrs["activation"] == Activation(ActivationCode.CLIP, 0.0, 6.0)
 
 
+@pytest.mark.parametrize(
+    ("chain", "expected", "low", "high"),
+    [
+        ("d = Relu(c) e = Mul(d, two) y = Add(e, three)", "partita::Conv", 3, math.inf),
+        ("d = Relu(c) e = Mul(two, d) y = Sub(three, e)", "partita::Conv", -math.inf, 3),
+        ("d = Clip(c, low, high) e = Div(d, two) y = Sub(e, three)", "partita::Conv", -3.25, -2.25),
+        ("d = Relu(c) y = Sum(three, d)", "partita::Conv", 3, math.inf),
+        ("d = Relu(c) e = Mul(d, two) y = Tanh(e)", "partita::Conv Tanh", 0, math.inf),
+        ("d = Relu(c) y = Mul(d, k)", "partita::Conv Mul", None, None),
+        ("d = Relu(c) y = Div(two, d)", "partita::Conv Div", None, None),
+        ("d = Relu(c) y = Mul(d, none)", "partita::Conv Mul", None, None),
+        ("d = Relu(c) y = Mul(d, endless)", "partita::Conv Mul", None, None),
+        ("d = Sigmoid(c) y = Mul(d, two)", "partita::Conv Mul", None, None),
+        ("d = Relu(c) y = Mul(d, d)", "partita::Conv Mul", None, None),
+    ],
+)
+def test_factors_and_summands_behind_bounds_move_the_bounds(chain, expected, low, high):
+    """As in HGNetV2, which has a number of each behind every convolution's Relu."""
+    weights = {
+        "two": np.float32([2]),
+        "three": np.float32(3),
+        "low": np.float32(-0.5),
+        "high": np.float32(1.5),
+        "none": np.float32(0),
+        "endless": np.float32(np.inf),
+        "k": normal(4, 1, 1),
+    }
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) {chain} }}"
+    with np.errstate(all="ignore"):
+        graph = check(model_of(text, CONV | weights), expected, x=X)
+    if low is not None:
+        activation = graph.nodes[0].attrs["activation"]
+        held = activation.code is ActivationCode.CLIP
+        assert (activation.alpha, activation.beta) == (low, high) and held
+
+
+def test_a_factor_behind_a_sum_with_another_tensor_stays():
+    text = """g (float[2, 6, 9, 8] x, float[2, 4, 7, 6] r) => (float[2, 4, 7, 6] y) {
+        c = Conv(x, w, b)
+        a = Add(r, c)
+        d = Relu(a)
+        y = Mul(d, k)
+    }"""
+    model = model_of(text, CONV | {"k": np.float32(2)})
+    check(model, "partita::Conv Mul", x=X, r=normal(2, 4, 7, 6))
+
+
+def test_a_negative_factor_swaps_bounds_and_infinities_stay():
+    text = (
+        f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) d = Relu(c) y = Mul(d, k) }}"
+    )
+    x = X.copy()
+    x[0, 0, 4, 4], x[1, 2, 3, 3] = np.inf, np.nan
+    model = model_of(text, CONV | {"k": np.float32(-0.5)})
+    with np.errstate(all="ignore"):
+        graph = check(model, "partita::Conv", x=x)
+    assert graph.nodes[0].attrs["activation"] == Activation(ActivationCode.CLIP, -math.inf, 0.0)
+
+
 def test_a_residual_and_the_activation_after_it():
     text = """g (float[2, 6, 9, 8] x, float[2, 4, 7, 6] r) => (float[2, 4, 7, 6] y) {
         c = Conv(x, w, b)

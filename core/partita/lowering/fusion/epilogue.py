@@ -58,10 +58,11 @@ class _Epilogue:
 
     def fuse(self) -> None:
         """Takes in what it can and replaces the nodes, if there is anything to take in."""
-        while self._activation is None:
+        while True:
             last = self._group[-1]
             user = self._rewriter.only_user(last.outputs[0])
-            if user is None or not self._take(user, last.outputs[0]):
+            take = self._take if self._activation is None else self._take_behind
+            if user is None or not take(user, last.outputs[0]):
                 break
             self._group.append(user)
         if len(self._group) > 1 or self._node.kind == "Gemm":
@@ -99,6 +100,28 @@ class _Epilogue:
             return user.kind in ("Add", "Sum") and self._take_residual(other, value)
         first = user.inputs[0] is value
         return self._take_constant(user.kind, first, other.const, value)
+
+    def _take_behind(self, user: Node, value: Value | None) -> bool:
+        """One factor or summand behind bounds: it moves in front of them, and moves them too.
+
+        ``max(x, 0) * 2 + 1`` is ``max(x * 2 + 1, 1)``, and a negative factor swaps the bounds.
+        """
+        bounds = None if self._activation is None else _bounds(self._activation)
+        if bounds is None or self._residual is not None or any(user.outputs[1:]):
+            return False
+        other = other_input(user, value)
+        if user.kind not in ("Add", "Sum", "Sub", "Mul", "Div") or value is None or other is None:
+            return False
+        number, first = scalar(other), user.inputs[0] is value
+        if number is None or other.const is None or not math.isfinite(number):
+            return False
+        if (user.kind in ("Mul", "Div") and number == 0) or not (first or user.kind != "Div"):
+            return False
+        low, high = (_followed(user.kind, bound, number, first) for bound in bounds)
+        if not self._take_constant(user.kind, first, other.const, value):
+            return False
+        self._activation = Activation(ActivationCode.CLIP, min(low, high), max(low, high))
+        return True
 
     def _take_residual(self, other: Value, value: Value) -> bool:
         if not self._rewriter.same_shape(other, value) or other.dtype != value.dtype:
@@ -203,6 +226,28 @@ class _Epilogue:
             per_group = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
             return per_group.reshape(weight.shape[0], weight.shape[1], *ones)
         return factor.reshape(1, -1)
+
+
+def _bounds(activation: Activation) -> tuple[float, float] | None:
+    """Between what an activation keeps numbers, if that is all that it does."""
+    match activation.code:
+        case ActivationCode.RELU:
+            return 0.0, math.inf
+        case ActivationCode.CLIP:
+            return activation.alpha, activation.beta
+    return None
+
+
+def _followed(kind: str, bound: float, number: float, first: bool) -> float:
+    """What an operator makes of a bound and a number, ``first`` if the bound is its left side."""
+    match kind:
+        case "Add" | "Sum":
+            return bound + number
+        case "Sub":
+            return bound - number if first else number - bound
+        case "Mul":
+            return bound * number
+    return bound / number
 
 
 def activation_of(node: Node) -> Activation | None:
