@@ -87,10 +87,26 @@ def test_only_what_gains_is_computed_together():
     level = choices()[-1][0]
     columns = tile_columns(level)
     few = Images(1, 60, 480, 8, 2, 1, (3, 9), out_height=58, out_width=472)
-    assert pixels_per_group(few, columns) > 1
-    assert pixels_per_group(Images.matrix(100, 64, 2), columns) == 1
+    assert pixels_per_group(few, level, Arithmetic.F32) > 1
+    assert pixels_per_group(Images.matrix(100, 64, 2), level, Arithmetic.F32) == 1
     for change in ({"outputs": columns}, {"groups": 2}, {"dilation": (1, 2)}, {"out_width": 20}):
-        assert pixels_per_group(Images(**{**vars(few), **change}), columns) == 1
+        changed = Images(**{**vars(few), **change})
+        assert pixels_per_group(changed, level, Arithmetic.F32) == 1
+
+
+@pytest.mark.parametrize("level", [level for level in available()[1:] if not level.tiles])
+def test_a_vector_that_is_full_is_not_left_for_two(level):
+    """Two pixels of 16 outputs took 4 taps and two vectors, where each alone takes 3 and one."""
+
+    def count(outputs, across, arithmetic=Arithmetic.F32):
+        size = {"out_height": 60, "out_width": 480}
+        images = Images(1, 60, 480, 64, outputs, 1, (3, across), (1, 1), (1, 1), (1, 1), **size)
+        return pixels_per_group(images, level, arithmetic)
+
+    assert count(level.lanes, 3) == 1
+    assert count(level.lanes, 3, Arithmetic.BF16) == 2
+    assert count(3, 3) in (level.lanes // 3, level.lanes // 3 - 1)
+    assert count(1, 9) in (level.lanes, 2 * level.lanes)
 
 
 @pytest.mark.parametrize("width", [96, 97])
@@ -118,9 +134,10 @@ def test_what_is_not_finite_reaches_no_further_than_the_pixels_that_are_computed
         *(1, 6, width, 1, 1, 1, (3, kernel), (1, 1), (1, 1), (1, kernel // 2)),
         *((1, kernel // 2), 6, width),
     )
-    count = pixels_per_group(images, tile_columns(available()[-1]))
+    count = pixels_per_group(images, available()[-1], Arithmetic.F32)
     reached = ~np.isfinite(expected)
-    groups = np.repeat(reached.reshape(6, -1, count).any(axis=2), count, axis=1)
+    filled = np.pad(reached[0, 0], ((0, 0), (0, -width % count)))
+    groups = np.repeat(filled.reshape(6, -1, count).any(axis=2), count, axis=1)[:, :width]
     assert count > 1
     assert not np.isfinite(y[reached]).any()
     np.testing.assert_allclose(y[0, 0][~groups], finite[0, 0][~groups], rtol=1e-4, atol=1e-5)

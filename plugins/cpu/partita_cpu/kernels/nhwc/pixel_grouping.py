@@ -1,10 +1,10 @@
 """Convolutions of few outputs: neighbouring pixels are computed together, as one of more outputs.
 
-A tile is 16 or 32 outputs wide whatever a convolution needs. Where it needs fewer, `count` pixels
-of a row become one pixel of ``count * outputs`` outputs. Its window is that of all of them, and
-each output's weights are zero where only other pixels' windows are. In memory both are the same.
-An infinity or NaN makes NaN of all pixels that are computed with one that reads it, and of no other
-(docs/adr/0021-cpu-channels-last.md says why that is left so).
+A vector has 8 or 16 outputs whatever a convolution needs, and a tile of AMX 32. Where it needs
+fewer, `count` pixels of a row become one pixel of ``count * outputs`` outputs. Its window is that
+of all of them, and each output's weights are zero where only other pixels' windows are. In memory
+both are the same. An infinity or NaN makes NaN of all pixels that are computed with one that reads
+it, and of no other (docs/adr/0021-cpu-channels-last.md says why that is left so).
 """
 
 from __future__ import annotations
@@ -21,39 +21,56 @@ from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
-from partita_cpu.gemm.tile_kernels import tile_columns
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box
+from partita_cpu.llvm.levels import Level
 
-GAIN = 1.3
-"""How many times fewer multiplications are worth it."""
+_GAIN = 1.05
+"""How much longer each pixel alone must take for it to be worth it."""
+
+_ROW = 0.2
+_NARROW_ROW = 1.5
+"""What a tap of a row takes beside its vectors, as parts of one; in bfloat16, rows are laid out."""
+
+_COPIED = 1.1
+"""How much longer it takes where rows are not whole groups, so that the result is copied."""
 
 
-def pixels_per_group(images: Images, columns: int) -> int:
+def pixels_per_group(images: Images, level: Level, arithmetic: Arithmetic) -> int:
     """How many pixels are computed together: what makes tiles do the least for each, or 1.
 
     Args:
         images: The convolution.
-        columns: Of a tile.
+        level: The instruction set.
+        arithmetic: What products are computed in. Where AMX computes them, half a tile takes as
+            long as a whole one.
     """
-    across, stride = images.kernel[1], images.stride[1]
-    most = columns // max(images.outputs, 1)
-    if images.groups > 1 or across == 1 or images.dilation[1] > 1 or most < 2:
+    across, stride, outputs = images.kernel[1], images.stride[1], images.outputs
+    columns = tile_columns(level)
+    if images.groups > 1 or across == 1 or images.dilation[1] > 1 or 2 * outputs > columns:
         return 1
-    return settled(evaluated(_cheapest, images.out_width, across, stride, most))
+    unit = columns if on_tiles(level, arithmetic) else level.lanes
+    row = _ROW if arithmetic.in_float32 else _NARROW_ROW
+    sizes = outputs, across, stride, columns, unit, row
+    return settled(evaluated(_cheapest, images.out_width, *sizes))
 
 
-def _cheapest(width: int, across: int, stride: int, most: int) -> int:
-    """How many pixels of so many take the fewest multiplications, up to a limit."""
-    most = min(most, width // LONG_LINE)
+def _cheapest(
+    width: int, outputs: int, across: int, stride: int, columns: int, unit: int, row: float
+) -> int:
+    """How many pixels of so many take the least time: vectors, and `row` for what they share."""
+    most = min(columns // max(outputs, 1), width // LONG_LINE)
     if most < 2:
         return 1
 
     def cost(count: int) -> float:
         groups = -(-width // count)
-        return groups * (across + (count - 1) * stride)
+        taps = across + (count - 1) * stride
+        copied = _COPIED if width % count else 1.0
+        return copied * groups * taps * (row + -(-count * outputs // unit))
 
     best = min(range(1, most + 1), key=cost)
-    return best if cost(best) * GAIN <= cost(1) else 1
+    return best if cost(best) * _GAIN <= cost(1) else 1
 
 
 def joined_images(images: Images, count: int) -> Images:
@@ -93,7 +110,7 @@ def emit_grouped_pixels(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
-    count = pixels_per_group(images, tile_columns(policy.level))  # which weights are made for
+    count = pixels_per_group(images, policy.level, policy.arithmetic)
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
     if count == 1 or not alone or (op.residual is not None and not whole):
