@@ -245,6 +245,25 @@ def _build_with_pocl(program: Any, options: str, handle: Any) -> None:
     )
 
 
+def set_argument(kernel: Any, position: int, value: Any) -> None:
+    """Sets one argument of a kernel.
+
+    Args:
+        kernel: pyopencl's kernel.
+        position: Which argument.
+        value: The bytes of a number, a buffer, or ``None`` for a pointer to nothing.
+
+    Raises:
+        pyopencl.Error: The driver refuses it.
+    """
+    if value is None:  # which set_arg of pyopencl 2024 and 2025 does not take
+        kernel._set_arg_null(position)
+    elif isinstance(value, bytes):  # in a hundredth of the time that set_arg takes for them
+        kernel._set_arg_buf(position, value)
+    else:
+        kernel.set_arg(position, value)
+
+
 def program_folder() -> Path | None:
     """Where compiled programs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
     return cache_folder("opencl")

@@ -14,7 +14,7 @@ from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import Operand, Step
 from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
-from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.drivers.program_cache import ProgramKey, set_argument
 from partita_opencl.drivers.trial_process import Answer, Json
 from partita_opencl.launches.steps import (
     FAULT,
@@ -200,10 +200,10 @@ def _enqueue(device: Device, launch: Json) -> Any:
     kernel = cl.Kernel(programs[_key(launch["program"])], launch["kernel"])
     for position, arg in enumerate(launch["args"]):
         if "value" in arg:
-            kernel.set_arg(position, np.frombuffer(bytes.fromhex(arg["value"]), np.uint8))
+            set_argument(kernel, position, bytes.fromhex(arg["value"]))
         else:
             place = arg["buffer"]
-            kernel.set_arg(position, None if place is None else buffers[place])
+            set_argument(kernel, position, None if place is None else buffers[place])
     event = cl.enqueue_nd_range_kernel(queue, kernel, *map(tuple, launch["sizes"]))
     queue.flush()
     return event
