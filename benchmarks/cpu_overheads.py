@@ -1,11 +1,11 @@
 """What surrounds the computing on device CPU: calls, compiles, memory; and products of bytes.
 
     python benchmarks/cpu_overheads.py [calls] [compile] [first] [memory] [bytes] [together]
-        [--models mobilenetv2,zoo:ppocr-rec]
+        [--models mobilenetv2,zoo:ppocr-rec] [--turns 5]
 
-All parts unless some are named; models are those that part `compile` compiles. Peers run in the
-same process, taking turns, each by its best way; first compiles and memory are measured in fresh
-processes, the former with empty caches of kernels.
+All parts unless some are named; models are those that part `compile` compiles so often. Peers run
+in the same process, taking turns, each by its best way; first compiles and memory are measured in
+fresh processes, the former with empty caches of kernels.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ def calls() -> None:
     )
 
 
-def compiles(names: Sequence[str] = NAMES) -> None:
-    """From bytes to something that runs, kernels on disk; least of five turns, each by itself."""
-    print("Compile from bytes, kernels on disk, fastest of 5 in turns; least processor time behind")
+def compiles(names: Sequence[str] = NAMES, turns: int = 5) -> None:
+    """From bytes to something that runs, kernels on disk; least of some turns, each by itself."""
+    print(f"Compile from bytes, kernels on disk, fastest of {turns} in turns", end="; ")
+    print("least processor time behind")
     core, peer = partita.Core(), _openvino_core()
     for name in names:
         model, _ = load(name)
@@ -115,7 +116,7 @@ def compiles(names: Sequence[str] = NAMES) -> None:
                 del contestants["OpenVINO"]
                 print(f"  {name}: OpenVINO: {str(error).splitlines()[0][:60]}")
         times: dict[str, list[tuple[float, float]]] = {key: [] for key in contestants}
-        for _ in range(5):
+        for _ in range(turns):
             for key, call in contestants.items():
                 times[key].append(_seconds(call))
         row = [
@@ -333,8 +334,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--models", default=",".join(NAMES), help="what part `compile` compiles")
+    parser.add_argument("--turns", type=int, default=5, help="how often part `compile` does so")
     options = parser.parse_args()
-    parts = {**PARTS, "compile": lambda: compiles(options.models.split(","))}
+    models = options.models.split(",")
+    parts = {**PARTS, "compile": lambda: compiles(models, options.turns)}
     for part in options.parts or parts:
         parts[part]()
 
