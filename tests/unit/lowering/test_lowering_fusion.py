@@ -178,6 +178,16 @@ def test_constants_per_channel_fold_into_a_convolution(chain, weights):
     check(model_of(text, CONV | weights), "partita::Conv", x=X)
 
 
+@pytest.mark.parametrize("chain", ["y = Mul(c, k)", "r = Relu(c) y = Mul(r, k)"])
+def test_factors_that_weights_cannot_hold_stay(chain):
+    """Weights would be infinity, where results are none."""
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) {chain} }}"
+    x, k = np.abs(X) * np.float32(1e-25), {"k": np.float32(1e25)}
+    kept = "Conv Mul" if "Relu" not in chain else "partita::Conv Mul"
+    large = {"w": np.abs(CONV["w"]) * np.float32(1e20), "b": np.zeros(4, np.float32)}
+    check(model_of(text, large | k), kept, x=x)
+
+
 @pytest.mark.parametrize(
     ("chain", "weights", "expected"),
     [

@@ -205,15 +205,19 @@ class _Epilogue:
         if channels is None or self._weight is None:
             return False
         dtype = weight.dtype if weight is not None else self._weight.dtype
-        row = np.zeros(channels) if bias is None else bias.astype(np.float64)
-        if factor is not None and weight is not None:
-            scaled = weight * self._along_channels(factor.astype(weight.dtype), weight)
-            self._weight = Value.constant(scaled, self._weight.name)
-            row = row * factor
-        if shift is not None:
-            row = row + shift
+        scaled, row = self._weight, np.zeros(channels) if bias is None else bias.astype(np.float64)
+        try:
+            with np.errstate(over="raise"):
+                if factor is not None and weight is not None:
+                    factors = self._along_channels(factor.astype(weight.dtype), weight)
+                    scaled = Value.constant(weight * factors, self._weight.name)
+                    row = row * factor
+                row = (row if shift is None else row + shift).astype(dtype)
+        except FloatingPointError:  # one after the other they may stay finite
+            return False
+        self._weight = scaled
         if bias is not None or shift is not None:
-            self._bias = Value.constant(row.astype(dtype))
+            self._bias = Value.constant(row)
         return True
 
     def _along_channels(self, factor: Array, weight: Array) -> Array:
