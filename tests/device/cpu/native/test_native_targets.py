@@ -26,7 +26,9 @@ TRIPLES = {
     X86_64: ("x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "x86_64-apple-macosx"),
     AARCH64: ("aarch64-unknown-linux-gnu", "arm64-apple-macosx", "aarch64-pc-windows-msvc"),
 }
-PRODUCTS = ("", "_floats", "_bytes", "_pairs")
+FLOAT_PARTS = "_floats", "_floats_tall"
+PAIR_PARTS = "_pairs", "_pairs_tall"
+PRODUCTS = ("", *FLOAT_PARTS, "_bytes", *PAIR_PARTS)
 """The parts in which products of matrices are."""
 ADDS = {X86_64: "fmadd", AARCH64: "fmla"}
 SPILLS = {X86_64: r"[yz]mm\d+, -?\d*\(%rsp\)", AARCH64: r"\bq\d+, (q\d+, )?\[(sp|x29)"}
@@ -112,7 +114,8 @@ def of(assembly, name):
 
 FIRST_OF_FLOATS = {}
 for each in LEVELS:
-    FIRST_OF_FLOATS.setdefault((each.architecture, kernel_texts(each, "_floats")), each)
+    texts = (kernel_texts(each, part) for part in FLOAT_PARTS)
+    FIRST_OF_FLOATS.setdefault((each.architecture, *texts), each)
 FLOATS = [*FIRST_OF_FLOATS.values()]
 """The levels whose kernels of floats are those of no level before."""
 
@@ -125,7 +128,7 @@ def parts(whole=ALL):
         level: [
             name
             for name in names
-            if kernel_texts(level, name) and (whole or name != "_floats" or level in FLOATS)
+            if kernel_texts(level, name) and (whole or name not in FLOAT_PARTS or level in FLOATS)
         ]
         for level in LEVELS
     }
@@ -172,7 +175,7 @@ def test_products_use_the_instruction_that_the_level_has(level, assemblies):
         assert ("vpdpbusd" in body) == level.dots_bytes
         assert ("vpmaddwd" in body) != level.dots_bytes
         assert ("zmm" in body) == (level.lanes == 16)
-    made = [*module.functions(level), *module.functions(level, "_pairs")]
+    made = (f for part in ("", *PAIR_PARTS) for f in module.functions(level, part))
     pairs = [f.name for f in made if re.fullmatch(r"bf16_(narrow_)?\d+", f.name)]
     assert bool(pairs) == level.dots_bfloat16
     for name in pairs:
@@ -198,7 +201,7 @@ def test_products_of_arm_use_the_instruction_that_the_level_has(level, assemblie
 
 @pytest.mark.parametrize("level", LEVELS if ALL else FLOATS, ids=str)
 def test_sums_stay_in_registers(level, assemblies):
-    assembly = assemblies(level)["_floats"]
+    assembly = "".join(assemblies(level).get(part, "") for part in FLOAT_PARTS)
     names = re.findall(r"^(fma_\d+):", assembly, re.MULTILINE)
     assert len(names) == level.rows
     for name in names:
