@@ -151,3 +151,16 @@ def test_small_images_of_long_sums_are_split():
     tiles = tiles_for(limits)
     assert cut(limits, tiles, 512, 49, 4608, 1).splits > 4
     assert cut(limits, tiles, 4096, 4096, 4096, 1).splits == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("equation", "of_x", "of_w"),
+    [("ibh,hnd->ibnd", (3, 2, 70), (70, 2, 33)), ("...nd,hnd->...h", (3, 2, 4, 30), (65, 4, 30))],
+)
+def test_einsum_by_weights_is_a_product(equation, of_x, of_w, dynamic):
+    inputs, attrs = [floats(*of_x, seed=1), floats(*of_w, seed=2)], {"equation": equation}
+    model, feeds = single("Einsum", inputs, attrs, constant=(1,))
+    if dynamic:
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    check(model, feeds)

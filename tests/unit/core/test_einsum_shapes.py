@@ -68,11 +68,14 @@ def test_symbols_stay_where_they_are_all_that_is_told(untold):
 @pytest.mark.parametrize(
     ("equation", "inputs"),
     [
-        ("ab,bc", [[2, 3], [3, 4]]),  # no arrow
         ("ab->a", [[2, 3], [3, 4]]),
         ("ab,c->a", [[2, 3], [3, 4]]),
         ("ab,bc->d", [[2, 3], [3, 4]]),
     ],
 )
-def test_nothing_is_told_of_equations_that_say_or_fit_nothing(equation, inputs):
+def test_nothing_is_told_of_equations_that_do_not_fit(equation, inputs):
     assert result_dims(equation, inputs) is None
+
+
+def test_without_an_arrow_labels_that_come_once_are_the_result():
+    assert result_dims("cb,ab", [["n", 3], [2, 3]]) == [2, "n"]

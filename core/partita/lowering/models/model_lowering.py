@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.models.einsum_products import multiply_einsums
 from partita.lowering.models.two_bit_weights import widen_two_bits
 from partita.model.model import numpy_dtype, value_shape
 from partita.model.value_uses import attributes
@@ -55,6 +56,7 @@ def lower_ir(model: ir.Model, *, for_query: bool = False) -> Graph:
         model = InlinePass()(model.clone()).model
     graph = _Lowering(model.graph.opset_imports, for_query).graph(model.graph)
     graph.prune()
+    multiply_einsums(graph)
     widen_two_bits(graph, for_query)
     return graph
 

@@ -19,6 +19,7 @@ from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.windows import resolve
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.model.einsum_labels import labels_of
 
 Operands = Sequence[Operand | None]
 Estimate = Callable[[Node, Any, int], float]
@@ -146,22 +147,19 @@ def _response(node: Node, operands: Any, results: int) -> float:
 
 @_estimate("Einsum")
 def _einsum(node: Node, operands: Any, results: int) -> float:
-    """The sum over all letters at once, as numpy does it; dimensions without names by the most."""
+    """The sum over all labels at once, as numpy does it."""
     equation = node.attrs["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
-    terms = equation.replace(" ", "").split("->")[0].split(",")
+    shapes = [operand.shape for operand in operands]
+    try:
+        terms, _ = labels_of(equation, shapes)
+    except ValueError:
+        return 0.0  # whoever computes it says why
     sizes: dict[str, int] = {}
-    unnamed = 1
-    for term, operand in zip(terms, operands, strict=True):
-        before, dots, after = term.partition("...")
-        shape = operand.shape
-        named = [*zip(before, shape, strict=False)]
-        named += [*zip(reversed(after), reversed(shape), strict=False)] if dots else []
-        for letter, size in named:
-            sizes[letter] = max(sizes.get(letter, 1), size)
-        if dots:
-            unnamed *= math.prod(shape[len(before) : len(shape) - len(after)])
-    return float(math.prod(sizes.values()) * unnamed * len(terms))
+    for labels, shape in zip(terms, shapes, strict=True):
+        for label, size in zip(labels, shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    return float(math.prod(sizes.values()) * len(terms))
 
 
 @_estimate("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")

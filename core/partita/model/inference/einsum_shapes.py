@@ -6,10 +6,10 @@ result may be larger than inference (onnx 1.23) says, and of symbols that differ
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
+from partita.model.einsum_labels import labels_of
 from partita.model.inference.contrib_shapes import add_source
 from partita.model.inference.known_shapes import settle
 
@@ -55,33 +55,21 @@ def _settle(proto: onnx.ModelProto, scope: Scope, place: int) -> bool:
 
 
 def result_dims(equation: str, inputs: Sequence[Sequence[Dim]]) -> list[Dim] | None:
-    """Sizes of the result of an equation, or ``None`` if it has no arrow or does not fit.
-
-    Without an arrow the result has the labels that only one input has, which inference gets right.
+    """Sizes of the result of an equation, or ``None`` if it does not fit.
 
     Example:
         >>> result_dims("ab, cb -> abc", [["n", 1], [3, 4]])
         ['n', 4, 3]
     """
-    left, arrow, right = re.sub(r"\s", "", equation).partition("->")
-    texts = left.split(",")
-    if not arrow or len(texts) != len(inputs):
-        return None
+    try:
+        terms, result = labels_of(equation, inputs)
+    except ValueError:
+        return None  # whoever computes it says why
     sizes: dict[str, list[Dim]] = {}
-    dots: list[str] = []
-    for text, dims in zip(texts, inputs, strict=True):
-        head, mark, tail = text.partition("...")
-        behind = len(dims) - len(head) - len(tail) if mark else 0
-        own = [f".{place}" for place in reversed(range(behind))]
-        dots = max(dots, own, key=len)
-        labels = [*head, *own, *tail]
-        if len(labels) != len(dims):
-            return None
+    for labels, dims in zip(terms, inputs, strict=True):
         for label, dim in zip(labels, dims, strict=True):
             sizes.setdefault(label, []).append(dim)
-    head, mark, tail = right.partition("...")
-    labels = [*head, *(dots if mark else []), *tail]
-    return [_broadcast(sizes[label]) for label in labels] if sizes.keys() >= {*labels} else None
+    return [_broadcast(sizes[label]) for label in result]
 
 
 def _broadcast(sizes: Iterable[Dim]) -> Dim:

@@ -136,6 +136,25 @@ def test_einsum(equation, shapes):
     check("Einsum", [normal(k, *shape) for k, shape in enumerate(shapes)], equation=equation)
 
 
+LAYERS = [
+    ("ibh,hnd->ibnd", [(3, 2, 70), (70, 2, 33)]),
+    ("ibnd,hnd->ibh", [(3, 2, 4, 30), (65, 4, 30)]),
+    ("hnd,...h->...nd", [(70, 2, 33), (2, 1, 3, 70)]),
+    ("bhwc,hkc->bhwk", [(2, 3, 4, 5), (3, 6, 5)]),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize(("equation", "shapes"), LAYERS)
+def test_einsum_by_weights(equation, shapes, dtype):
+    inputs = [normal(k, *shape, dtype=dtype) for k, shape in enumerate(shapes)]
+    weights = int(equation != LAYERS[2][0])
+    (y,) = run_ours("Einsum", inputs, equation=equation, constants=[weights])
+    due = np.einsum(equation, *(array.astype(np.float64) for array in inputs))
+    tolerance = 1e-2 if dtype == np.float16 else 1e-5
+    assert_same(y, due.astype(dtype), tolerance, 10 * tolerance)
+
+
 def test_einsum_of_integers():
     inputs = [normal(k, *shape, dtype=np.int64) for k, shape in enumerate([(2, 3), (3, 4)])]
     check("Einsum", inputs, equation="ij,jk->ik")

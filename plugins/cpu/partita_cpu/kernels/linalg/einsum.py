@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,30 +9,30 @@ import numpy as np
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
+from partita.model.einsum_labels import Labels, labels_of
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, NUMBERS, kernel
 
-Labels = list[str]
-
 
 @kernel("Einsum", dtypes=NUMBERS | ALL_FLOATS)
 @through_float32
 def einsum(b: Builder, node: Node, *operands: Operand) -> Operand:
     """Any equation: ellipses, repeated labels, implicit output."""
-    terms, output = _parse(node, operands)
+    whole = f"Operation '{node.name}' (Einsum '{node.attrs['equation']}')"
+    try:
+        terms, output = labels_of(node.attrs["equation"], [x.shape for x in operands])
+    except ValueError as error:
+        raise OperandError(f"{whole}: {error}.") from error
     sizes: dict[str, int] = {}
     for labels, x in zip(terms, operands, strict=True):
         for label, size in zip(labels, x.shape, strict=True):
             if sizes.setdefault(label, size) == 1:
                 sizes[label] = size
             elif size not in (1, sizes[label]):
-                raise OperandError(
-                    f"Operation '{node.name}' (Einsum '{node.attrs['equation']}'): a label has "
-                    f"sizes {sizes[label]} and {size}."
-                )
+                raise OperandError(f"{whole}: a label has sizes {sizes[label]} and {size}.")
     parts = [_distinct(b, x, ls, sizes) for x, ls in zip(operands, terms, strict=True)]
     y, labels = parts[0]
     for position, (other, other_labels) in enumerate(parts[1:], 1):
@@ -47,38 +44,6 @@ def einsum(b: Builder, node: Node, *operands: Operand) -> Operand:
     labels = missing + labels
     y = transposed(b, y, [labels.index(label) for label in output])
     return expanded(b, y, [sizes[label] for label in output])
-
-
-def _parse(node: Node, operands: Sequence[Operand]) -> tuple[list[Labels], Labels]:
-    """Labels of every operand and of the output; the ellipsis' dimensions are named ".0", ".1"."""
-    equation = re.sub(r"\s", "", node.attrs["equation"])
-    left, arrow, right = equation.partition("->")
-    texts = left.split(",")
-    if len(texts) != len(operands):
-        raise OperandError(
-            f"Operation '{node.name}' (Einsum '{equation}') has {len(operands)} inputs, "
-            f"but its equation names {len(texts)}."
-        )
-    terms = [_expand(text, x.ndim) for text, x in zip(texts, operands, strict=True)]
-    for text, labels, x in zip(texts, terms, operands, strict=True):
-        if len(labels) != x.ndim:
-            raise OperandError(
-                f"Operation '{node.name}' (Einsum '{equation}'): '{text}' does not fit an input "
-                f"of shape {list(x.shape)}."
-            )
-    dots = sorted({label for labels in terms for label in labels if label[0] == "."}, reverse=True)
-    if arrow:
-        head, mark, tail = right.partition("...")
-        return terms, [*head, *(dots if mark else []), *tail]
-    seen = Counter(label for labels in terms for label in labels if label[0] != ".")
-    return terms, dots + sorted(label for label, count in seen.items() if count == 1)
-
-
-def _expand(text: str, rank: int) -> Labels:
-    """Labels of one operand. The last dimension of an ellipsis is ".00", the one before ".01"."""
-    head, mark, tail = text.partition("...")
-    count = rank - len(head) - len(tail) if mark else 0
-    return [*head, *(f".{k:02}" for k in range(count - 1, -1, -1)), *tail]
 
 
 def _distinct(
