@@ -89,7 +89,7 @@ def _nodes(node: Node, product: _Product) -> list[Node]:
     terms, width = product.matrix.shape
     parts = []
 
-    def reshaped(source: Value, target: Value | None, sizes: list[int]) -> Node:
+    def reshaped(source: Value | None, target: Value | None, sizes: list[int]) -> Node:
         shape = Value.constant(np.asarray([0] * product.rows + sizes, np.int64))
         name = f"{node.name}/Reshape"
         return _of(node, "Reshape", name, [source, shape], target)
@@ -107,6 +107,6 @@ def _nodes(node: Node, product: _Product) -> list[Node]:
     return parts
 
 
-def _of(node: Node, kind: str, name: str, inputs: list[Value], output: Value | None) -> Node:
+def _of(node: Node, kind: str, name: str, inputs: list[Value | None], output: Value | None) -> Node:
     """A node that computes a part of what another one does."""
     return Node(kind, inputs, [output], version=node.version, name=name, origins=node.origins)
