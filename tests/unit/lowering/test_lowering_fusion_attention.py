@@ -84,6 +84,25 @@ def test_pytorch_spells_factors_matrices_and_nan():
     assert node.attrs == {"scale": 1.0, "nan_is_zero": 1}
 
 
+@pytest.mark.parametrize(("others", "is_fused"), [("", True), (", float[6, 4, 7] kx", False)])
+def test_keys_of_batches_and_heads_in_a_row(others, is_fused):
+    """They are laid out by heads first where nobody else reads them as they are."""
+    nodes = MATRICES.replace("kr = Reshape(kh, row)", "ko = Reshape(kh, row) kr = Relu(ko)")
+    graph = fused(
+        nodes + "s = MatMul(qt, kt) p = Softmax(s)" + BACK,
+        extra_output=others,
+        batches=3,
+        keys=7,
+    )
+    kinds = [node.kind for node in graph.nodes]
+    assert (kinds[-1] == "partita::Attention") == is_fused
+    if is_fused:
+        assert kinds == ["Transpose", "Reshape", "Relu", "Reshape", "partita::Attention"]
+        k = graph.nodes[-1].inputs[1]
+        assert k.shape == (3, 2, 7, 4)
+        assert graph.nodes[-1].attrs["heads_first"] == [False, True, False, False]
+
+
 def test_a_transposition_that_others_read_stays():
     graph = fused(
         QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK, extra_output=", float[B, 2, 5, 4] qt"

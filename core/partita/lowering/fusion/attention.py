@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     fusion_pass,
@@ -34,6 +36,28 @@ def fuse_attention(rewriter: Rewriter) -> None:
         default = 1 if node.version < 13 else -1
         if node.kind == "Softmax" and node.attrs.get("axis", default) in (-1, 3):
             _fuse(rewriter, node)
+
+
+@fusion_pass(55)
+def turn_heads_last(rewriter: Rewriter) -> None:
+    """Matrices that are transposed in a row, then laid out by heads, are laid out before that.
+
+    So exporters spell the keys of models that keep batch and heads as one axis.
+    """
+    for node in rewriter.nodes():
+        turn = rewriter.maker(node.input(0), "Transpose") if node.kind == "Reshape" else None
+        if turn is None or not _turns(turn, [0, 2, 1]) or _turned_matrices(rewriter, node)[0]:
+            continue
+        source, turned, result = turn.inputs[0], turn.outputs[0], node.result
+        shapes = [() if x is None or x.shape is None else x.shape for x in (source, result)]
+        before, after = (tuple(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
+        is_layout = (len(before), len(after)) == (3, 4) and after[2:] == before[:0:-1]
+        if turned is None or rewriter.only_user(turned) is not node or not is_layout or 0 in after:
+            continue
+        turned.name, turned.shape = "", (*after[:2], *before[1:])
+        sizes = Value.constant(np.asarray(turned.shape, np.int64))
+        rewriter.replace([turn], node.like([source, sizes], [turned]))
+        rewriter.replace([node], turn.like([turned], [result], {"perm": _TURNED}))
 
 
 def _fuse(rewriter: Rewriter, softmax: Node) -> None:

@@ -7,6 +7,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from judge import onnxruntime_results
+from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
@@ -79,6 +81,30 @@ def test_masks_of_integers_are_added(device, kind, causal):
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     due = shares / shares.sum(-1, keepdims=True) @ value
     np.testing.assert_allclose(found[0], due, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["CPU", "OPENCL"])
+def test_keys_of_batches_and_heads_in_a_row(device):
+    """As ViTDet and SAM have them, with a summand for each query, key and head."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[6, 70, 16] q, float[6, 50, 16] k, float[2, 3, 50, 16] v, float[2, 3, 70, 50] mask)
+    => (float[2, 3, 70, 16] y) {
+        ql = Reshape(q, of_queries) kt = Transpose <perm = [0, 2, 1]> (k)
+        kl = Reshape(kt, of_keys) qs = Mul(ql, half) ks = Mul(kl, half) s = MatMul(qs, ks)
+        a = Add(s, mask) p = Softmax(a) y = MatMul(p, v) }"""
+    model = parser.parse_model(text)
+    constants = {
+        "of_queries": np.array([2, 3, 70, 16]),
+        "of_keys": np.array([2, 3, 16, 50]),
+        "half": np.float32(0.5),
+    }
+    for name, array in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    ports = model.graph.input
+    shapes = [[dim.dim_value for dim in port.type.tensor_type.shape.dim] for port in ports]
+    feeds = {port.name: normal(n, *shapes[n]) for n, port in enumerate(ports)}
+    (due,) = onnxruntime_results(model, feeds)
+    assert_same(partita.Core().compile_model(model, device)(feeds)["y"], due, 1e-4, 1e-5)
 
 
 def test_rows_without_any_open_key_are_zero():
