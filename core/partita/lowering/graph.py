@@ -151,6 +151,37 @@ class Node:
             origins=self.origins if origins is None else origins,
         )
 
+    def step(
+        self,
+        op_type: str,
+        inputs: Iterable[Value | None],
+        output: Value | None,
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        name: str = "",
+    ) -> Node:
+        """A node that computes what this one does, or a part of that, by another operator.
+
+        Args:
+            op_type: The operator.
+            inputs: What it reads.
+            output: What it writes.
+            attrs: Its attributes.
+            domain: That of the operator.
+            name: Its name; empty: this one's.
+        """
+        return Node(
+            op_type,
+            inputs,
+            [output],
+            attrs,
+            domain=domain,
+            version=self.version,
+            name=name or self.name,
+            origins=self.origins,
+        )
+
     def number(self, name: str, default: float) -> float:
         """A float attribute, or its default as ONNX keeps it: in float32, as all of them."""
         value: float = self.attrs.get(name, np.float32(default))

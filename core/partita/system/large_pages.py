@@ -64,7 +64,7 @@ def lasting_bytes(count: int) -> Bytes:
     found = shared_zeros(count)
     if found is None:
         found = _large_pages(count) if hasattr(mmap, "MADV_HUGEPAGE") else aligned_bytes(count)
-    return found[:count]
+    return found
 
 
 def shared_zeros(count: int) -> Bytes | None:

@@ -61,15 +61,7 @@ def compute_both_branches(graph: Graph) -> None:
             body = node.attrs[name]
             nodes += body.nodes
             results += body.outputs
-        where = Node(
-            "Where",
-            [node.inputs[0], *results],
-            node.outputs,
-            version=node.version,
-            name=node.name,
-            origins=node.origins,
-        )
-        nodes.append(where)
+        nodes.append(node.step("Where", [node.inputs[0], *results], node.result))
     graph.nodes = nodes
 
 

@@ -91,22 +91,16 @@ def _nodes(node: Node, product: _Product) -> list[Node]:
 
     def reshaped(source: Value | None, target: Value | None, sizes: list[int]) -> Node:
         shape = Value.constant(np.asarray([0] * product.rows + sizes, np.int64))
-        name = f"{node.name}/Reshape"
-        return _of(node, "Reshape", name, [source, shape], target)
+        return node.step("Reshape", [source, shape], target, name=f"{node.name}/Reshape")
 
     if x.shape != (*rows, terms):
         flat = Value("", x.dtype, (*rows, terms))
         parts.append(reshaped(x, flat, [terms]))
         x = flat
     made = Value("", x.dtype, (*rows, width)) if len(product.columns) > 1 else result
-    multiplied = _of(node, "MatMul", node.name, [x, Value.constant(product.matrix)], made)
+    multiplied = node.step("MatMul", [x, Value.constant(product.matrix)], made)
     multiplied.stand_for([node])
     parts.append(multiplied)
     if made is not result:
         parts.append(reshaped(made, result, product.columns))
     return parts
-
-
-def _of(node: Node, kind: str, name: str, inputs: list[Value | None], output: Value | None) -> Node:
-    """A node that computes a part of what another one does."""
-    return Node(kind, inputs, [output], version=node.version, name=name, origins=node.origins)

@@ -125,26 +125,6 @@ def channels_last(graph: Graph, shapes: Shapes) -> None:
     _Walk(graph, shapes).run()
 
 
-def _step_of(
-    node: Node,
-    op_type: str,
-    inputs: list[Value | None],
-    output: Value,
-    attrs: Mapping[str, object],
-) -> Node:
-    """One of several that compute what a node does."""
-    return Node(
-        op_type,
-        inputs,
-        [output],
-        attrs,
-        domain=DOMAIN,
-        version=node.version,
-        name=node.name,
-        origins=node.origins,
-    )
-
-
 class _Walk(ChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes) -> None:
         super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
@@ -204,12 +184,12 @@ class _Walk(ChannelsLast):
         alone = Value(f"{result.name}:alone", SINGLE, shape)
         summed = Value(f"{result.name}:summed", SINGLE, shape)
         attrs = {**node.attrs, "activation": None}
-        self.put(_step_of(node, "Conv", inputs, alone, attrs))
+        self.put(node.step("Conv", inputs, alone, attrs, domain=DOMAIN))
         pair: list[Value | None] = [alone, self.bring(residual, node)]
         if activation is None:
             self.append(node, pair, result, "Add", DOMAIN, {}, node.origins)
             return
-        self.put(_step_of(node, "Add", pair, summed, {}))
+        self.put(node.step("Add", pair, summed, domain=DOMAIN))
         channels = shape[3] if shape is not None else 0
         same = Value.constant(np.ones(channels, np.float32))
         none = Value.constant(np.zeros(channels, np.float32))

@@ -160,13 +160,11 @@ def emit_phases(
     n, out_height, out_width, y_pitch = y.shape
     width = across[0].count * stride[1]
     in_order = stride[0] == 1 and width == out_width and y_pitch == outputs
+    emit = _emit_joined if are_joined(across, outputs, policy.level.lanes) else _emit_apart
     for rows in down:
         # Pixels of all phases across lie side by side; whole lines then go to their places.
         lines = y if in_order else b.empty((n, rows.count, width * outputs), y.dtype)
-        if are_joined(across, outputs, policy.level.lanes):
-            _emit_joined(b, policy, (rows, across), place, (op, stride), lines)
-        else:
-            _emit_apart(b, policy, (rows, across), place, (op, stride), lines)
+        emit(b, policy, (rows, across), place, (op, stride), lines)
         if in_order:
             continue
         count = -(-(out_height - rows.first) // stride[0])

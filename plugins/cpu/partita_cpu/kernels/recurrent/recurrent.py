@@ -164,7 +164,7 @@ def _emit_bias(b: Builder, c: Cells, bias: Operand | None, dtype: np.dtype[Any])
 
 def _whole_panels(c: Cells, array: Array) -> Array:
     """Gates along the second axis, each group of them in whole panels."""
-    full = np.zeros((c.directions, c.width, *array.shape[2:]), array.dtype)
+    full = np.zeros((len(array), c.width, *array.shape[2:]), array.dtype)
     row, column = 0, 0
     for gates, width in zip(c.groups, c.widths, strict=True):
         size = gates * c.hidden
@@ -210,7 +210,7 @@ def _emit_narrow_input(
 
 def _part_of_direction(c: Cells, direction: int, array: Array) -> Array:
     """Weights of one direction as a matrix (terms, gates), or its bias; in whole panels."""
-    return np.ascontiguousarray(_whole_panels(c, array)[direction].T)
+    return np.ascontiguousarray(_whole_panels(c, array[direction : direction + 1])[0].T)
 
 
 def emit_places(b: Builder, c: Cells) -> Operand:
