@@ -113,18 +113,19 @@ def peaks(threads: int) -> dict[str, float]:
     """Billions of floating-point operations per second of the tile kernels, by arithmetic."""
     from partita_cpu.jit import llvm_kernel
     from partita_cpu.jit.isa import isa
+    from partita_cpu.llvm.module import product_parts
 
     level = isa()
     known = {} if not level.native else llvm_kernel.addresses(level)
     rows, columns = level.rows, 2 * level.lanes
     found = {}
     if known:
-        floats = llvm_kernel.addresses(level, "_floats")[f"fma_{rows}"]
+        floats = llvm_kernel.addresses(level, product_parts("_floats", rows)[-1])[f"fma_{rows}"]
         found["f32"] = peak(floats, 0, rows, columns, DEPTH, 4, threads)
     if level.tiles:
         found["bf16"] = peak(known["bf16_2"], known["configure"], 32, 32, DEPTH // 32, 2, threads)
     elif level.dots_bfloat16:
-        pairs = llvm_kernel.addresses(level, "_pairs")[f"bf16_{rows}"]
+        pairs = llvm_kernel.addresses(level, product_parts("_pairs", rows)[-1])[f"bf16_{rows}"]
         found["bf16"] = peak(pairs, 0, rows, columns, DEPTH // 2, 2, threads)
     return found
 

@@ -209,10 +209,9 @@ def emit_in_parts(
 
 def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
     """Whether a convolution is a product of float32 matrices as they lie that are split."""
-    channels, outputs = images.channels, images.outputs
-    whole = storage.x_pitch in (0, channels) and storage.y_pitch in (0, outputs)
     plain = not (storage.half_in or storage.half_out or storage.scaled or storage.computed)
-    return arithmetic.planes > 1 and images.groups == 1 and images.is_pointwise and whole and plain
+    split = arithmetic.planes > 1 and images.groups == 1
+    return split and plain and images.is_pointwise and storage.holds_only(images)
 
 
 def _emit_packed(

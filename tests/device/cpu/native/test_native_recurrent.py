@@ -12,18 +12,18 @@ from partita_cpu.llvm.levels import EVERY
 from .test_native_layout import compiled
 
 F32 = TensorProto.FLOAT
-BATCH, WIDTH, HIDDEN = 3, 40, 20
+BATCH, HIDDEN = 3, 20
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 pytestmark = pytest.mark.usefixtures("level")
 """Every level in turn."""
 
 
-def recurrent(op_type, steps, *, bias=True):
-    """A model of both directions, and an input."""
+def recurrent(op_type, steps, *, bias=True, width=40):
+    """A model of both directions, for inputs of so many elements."""
     rng = np.random.default_rng(0)
     rows = GATES[op_type] * HIDDEN
-    w = rng.standard_normal((2, rows, WIDTH)).astype(np.float32) * np.float32(0.2)
+    w = rng.standard_normal((2, rows, width)).astype(np.float32) * np.float32(0.2)
     r = rng.standard_normal((2, rows, HIDDEN)).astype(np.float32) * np.float32(0.2)
     weights = {"w": w, "r": r}
     if bias:
@@ -34,15 +34,15 @@ def recurrent(op_type, steps, *, bias=True):
     graph = helper.make_graph(
         [node],
         "recurrent",
-        [helper.make_tensor_value_info("x", F32, [steps, BATCH, WIDTH])],
+        [helper.make_tensor_value_info("x", F32, [steps, BATCH, width])],
         [helper.make_tensor_value_info("y", F32, None)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def noise(steps):
-    return np.random.default_rng(steps).standard_normal((steps, BATCH, WIDTH)).astype(np.float32)
+def noise(steps, width=40):
+    return np.random.default_rng(steps).standard_normal((steps, BATCH, width)).astype(np.float32)
 
 
 @pytest.mark.parametrize("op_type", GATES)
@@ -70,6 +70,16 @@ def test_sequences_of_any_length(op_type):
         (expected,) = onnxruntime_results(model, {"x": noise(steps)})
         (found,) = device(noise(steps)).to_tuple()
         np.testing.assert_allclose(found, expected, atol=2e-2)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("mode", ["ACCURACY", "PERFORMANCE"])
+def test_both_directions_of_wide_inputs(op_type, mode):
+    """Where AMX multiplies float32 in parts, the second was written over the first."""
+    model, x = recurrent(op_type, 40, width=192), noise(40, width=192)
+    (expected,) = onnxruntime_results(model, {"x": x})
+    (found,) = compiled(model, EXECUTION_MODE_HINT=mode)(x).to_tuple()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_weights_that_have_no_number_in_bfloat16():

@@ -53,6 +53,22 @@ NARROW = [level for level in LEVELS if level.keeps_bfloat16]
 SENTINEL = 7
 
 
+@pytest.mark.parametrize(
+    ("storage", "alone"),
+    [
+        (Storage(), True),
+        (Storage(x_pitch=160, y_pitch=256), True),
+        (Storage(x_pitch=320), False),
+        (Storage(y_pitch=512), False),
+        (Storage(x_first=160), False),
+        (Storage(y_pitch=256, y_first=9 * 256), False),
+    ],
+)
+def test_what_begins_behind_the_first_element_does_not_fill_its_memory(storage, alone):
+    """Rows of the second direction of recurrent networks are as long, and begin further on."""
+    assert storage.holds_only(Images.matrix(9, 160, 256)) == alone
+
+
 def stored(array, half, kind=BFLOAT16):
     """The array as kernels take it: float32, or the bits of 16-bit numbers."""
     return array.astype(kind).view(np.uint16) if half else array.astype(np.float32)

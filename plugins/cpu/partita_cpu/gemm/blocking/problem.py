@@ -133,6 +133,11 @@ class Storage:
     planar: int = 0
     computed: bool = False
 
+    def holds_only(self, images: Images) -> bool:
+        """Whether memory holds the problem's input and output alone, from the first element on."""
+        whole = self.x_pitch in (0, images.channels) and self.y_pitch in (0, images.outputs)
+        return whole and not (self.x_first or self.y_first)
+
 
 PLAIN = Storage()
 """Float32 images that fill their memory."""
